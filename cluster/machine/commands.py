@@ -1,0 +1,316 @@
+"""Everything that can be written into a group's log.
+
+A command is data. Which number it has on the wire and on disk is said once, in `cluster.codec`. Fields hold only what
+CBOR can hold: integers, text, bytes, lists, maps, None. Positions are a queue's own dense message numbers, from 1;
+ranges of them are `[first, last]` pairs, both ends included, ascending, not overlapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cluster.types import ConsumerKey, NodeId, QueueId, SessionId
+
+Ranges = Sequence[tuple[int, int]]
+Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
+RetryType = Literal["disabled", "all", "failed", "returned"]
+
+# Keys of `Enqueue.attrs`: what the machine itself must know of a message. All else is opaque `meta`.
+ATTR_PRIORITY = 1  # int, 0..255
+ATTR_TTL_MS = 2  # int >= 0, per-message TTL (C15)
+ATTR_DELIVER_AT_MS = 3  # int, wall clock ms: not ready before
+ATTR_DEDUP_ID = 4  # text: within the queue's window of ids the message is stored once
+ATTR_DEATHS = 5  # list of death records carried by a message that was dead-lettered in another group (C22)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfig:
+    """Effective settings of a queue, arguments and policy already merged. None means: no limit, or off."""
+
+    type: Literal["queue"] = "queue"  # the closed set of queue types; "stream" comes later
+    single_active_consumer: bool = False  # A25
+    max_priority: int = 0  # C24; 0: no priorities
+    message_ttl_ms: int | None = None  # C14
+    expires_ms: int | None = None  # the queue itself, when unused this long
+    max_length: int | None = None  # ready messages; exact
+    max_length_bytes: int | None = None  # ready body bytes; exact
+    overflow: Overflow = "drop-head"
+    dead_letter_exchange: str | None = None  # "" is the default exchange: the routing key names the queue
+    dead_letter_routing_key: str | None = None  # None: the message keeps its own
+    dead_letter_queue: QueueId | None = None  # set when the target is a queue of the same group: moved in one apply
+    delivery_limit: int | None = 20  # None: no limit
+    delayed_retry_type: RetryType = "disabled"
+    delayed_retry_min_ms: int = 1_000
+    delayed_retry_max_ms: int = 60_000
+    consumer_timeout_ms: int | None = 1_800_000  # A18
+    dedup_window_ms: int | None = None  # window of ATTR_DEDUP_ID; None: off
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQueue:
+    """Create, or do nothing when the queue exists already. `name` and `vhost` are for death records and people."""
+
+    queue: QueueId
+    vhost: str
+    name: str
+    config: QueueConfig
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateQueue:
+    """A policy changed. Takes effect at this index on every replica."""
+
+    queue: QueueId
+    config: QueueConfig
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteQueue:
+    queue: QueueId
+    if_unused: bool = False
+    if_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A client (or an AMQP channel) attaches through `node`, or comes back: then what it held is still its own."""
+
+    session: SessionId
+    node: NodeId
+    incarnation: int
+    resume_ms: int = 0  # how long what it holds waits for it when the connection is lost; 0: not at all
+
+
+@dataclass(frozen=True, slots=True)
+class DetachSession:
+    """The connection was lost: suspected until `resume_ms` have passed, then dead. Only if still at this node."""
+
+    session: SessionId
+    node: NodeId
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """The client said goodbye: all it holds is returned at once (B11), without counting as a failed delivery."""
+
+    session: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDown:
+    """`gone`: its process ended. Not gone: silence, perhaps a partition; its sessions are suspected (A34)."""
+
+    node: NodeId
+    incarnation: int
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUp:
+    """The node is heard again. A higher incarnation ends every session of a lower one."""
+
+    node: NodeId
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """A batch of messages from one publisher, numbered `seqno`, `seqno + 1`, ... densely per (publisher, queue).
+
+    A number already seen is confirmed, not stored again; a gap is refused, so that resending in order is always safe.
+    """
+
+    queue: QueueId
+    publisher: str | None  # None: no de-duplication
+    seqno: int  # of the first body; 0 when publisher is None
+    bodies: Sequence[bytes]
+    meta: Any = None  # opaque: one value for all bodies, or a list with one a body
+    attrs: Any = None  # None | map for all bodies | list of (map or None) with one a body; keys ATTR_*
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Register a consumer. Its key is `stamp.key` of this command, or the existing one when session and tag match."""
+
+    queue: QueueId
+    session: SessionId
+    tag: str
+    credit: int = 0  # most unsettled deliveries it may hold; 0: unlimited (B16)
+    priority: int = 0  # A35
+    exclusive: bool = False  # A24
+    auto_settle: bool = False  # A12: settled when delivered
+    timeout_ms: int | None = None  # overrides the queue's consumer timeout
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """No more deliveries; what is in flight stays with the consumer until settled (A16)."""
+
+    queue: QueueId
+    consumer: ConsumerKey
+
+
+@dataclass(frozen=True, slots=True)
+class SetCredit:
+    queue: QueueId
+    consumer: ConsumerKey
+    credit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    queue: QueueId
+    consumer: ConsumerKey
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """Back to the original position (B08). `failed` adds one to the delivery count; over the limit it is dead."""
+
+    queue: QueueId
+    consumer: ConsumerKey
+    ranges: Ranges
+    failed: bool = False
+    delay_ms: int | None = None  # overrides the queue's delayed retry
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Refused for good: dead-lettered with reason `rejected`, or dropped (C09)."""
+
+    queue: QueueId
+    consumer: ConsumerKey
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """The consumer is still at work: its deadline for these deliveries starts again from now."""
+
+    queue: QueueId
+    consumer: ConsumerKey
+    ranges: Ranges
+    timeout_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Take up to `count` messages once (A17). Prefetch does not apply (B21)."""
+
+    queue: QueueId
+    session: SessionId
+    count: int = 1
+    auto_settle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """Drop all that is ready or delayed; what is in flight stays."""
+
+    queue: QueueId
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Stop or resume deliveries of a queue; survives a change of leader."""
+
+    queue: QueueId
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersMoved:
+    """The dead letters of this queue numbered up to `number` are safe in their targets' groups: forget them."""
+
+    queue: QueueId
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: whatever is due at `stamp.now_ms` happens now. Harmless when nothing is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Changes nothing; once applied here, everything confirmed before it was proposed is applied here too."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeMachine:
+    """From this index on every replica behaves as version `to`."""
+
+    to: int
+
+
+# --- the catalog group (every node is a member) -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterNode:
+    """A node started: its addresses, and the incarnation that ends all sessions of earlier ones."""
+
+    node: NodeId
+    incarnation: int
+    addresses: dict[str, str] = field(default_factory=dict)  # "peer", "http", "amqp" -> "host:port"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateGroup:
+    """Make a group with these members; `name` is what `x-queue-group` says. Does nothing when the name exists."""
+
+    name: str
+    members: Sequence[NodeId]
+    default: bool = False  # one of the cluster's default groups, among which unnamed queues are spread
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareQueue:
+    """Declare by name. Same arguments as before: answers the existing queue; others: refused (406)."""
+
+    vhost: str
+    name: str
+    arguments: dict[str, Any]
+    group: str | None = None  # x-queue-group; None: the default group with the fewest queues
+    members: Sequence[NodeId] | None = None  # members of the group when it must be made (dedicated)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveQueue:
+    vhost: str
+    name: str
+
+
+Command = (
+    CreateQueue
+    | UpdateQueue
+    | DeleteQueue
+    | OpenSession
+    | DetachSession
+    | CloseSession
+    | NodeDown
+    | NodeUp
+    | Enqueue
+    | Subscribe
+    | Cancel
+    | SetCredit
+    | Settle
+    | Return
+    | Discard
+    | Extend
+    | Get
+    | Purge
+    | Pause
+    | DeadLettersMoved
+    | Tick
+    | Barrier
+    | UpgradeMachine
+    | RegisterNode
+    | CreateGroup
+    | DeclareQueue
+    | RemoveQueue
+)

@@ -1,0 +1,118 @@
+"""What the leader must do after an entry was applied. Data only; each may be repeated or lost on a change of leader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from cluster.machine.replies import Chunk, Reply
+from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Send these to the consumer. A repeat carries the same tokens, so the client can drop it."""
+
+    queue: QueueId
+    consumer: ConsumerKey
+    session: SessionId
+    chunks: Sequence[Chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerEnded:
+    """The machine ended a consumer: tell its client (basic.cancel, C42). reason: queue_deleted | timeout."""
+
+    queue: QueueId
+    consumer: ConsumerKey
+    session: SessionId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveChanged:
+    """Single active consumer: `consumer` is now the active one, fenced by `token`; None: nobody is."""
+
+    queue: QueueId
+    consumer: ConsumerKey | None
+    session: SessionId | None
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersReady:
+    """The queue's outbox holds dead letters for other groups: see `QueueMachine.dead_letters(queue)`."""
+
+    queue: QueueId
+
+
+@dataclass(frozen=True, slots=True)
+class QueueExpired:
+    """Unused for `expires_ms`: the catalog must drop it."""
+
+    queue: QueueId
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The session is dead in this group: the node closes it everywhere else too."""
+
+    session: SessionId
+    reason: str  # closed | lost | node_gone | superseded | consumer_timeout
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCreated:
+    """Catalog: every node that is a member starts its copy."""
+
+    group: GroupId
+    name: str
+    members: Sequence[NodeId]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeclared:
+    """Catalog: the leader of `group` makes sure that the queue exists there."""
+
+    queue: QueueId
+    group: GroupId
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRemoved:
+    """Catalog: the leader of `group` makes sure that the queue is gone there."""
+
+    queue: QueueId
+    group: GroupId
+
+
+Effect = (
+    Deliver
+    | ConsumerEnded
+    | ActiveChanged
+    | DeadLettersReady
+    | QueueExpired
+    | SessionEnded
+    | GroupCreated
+    | QueueDeclared
+    | QueueRemoved
+)
+
+
+class Applied(NamedTuple):
+    """What `apply` answers for one command."""
+
+    reply: Reply
+    effects: Sequence[Effect] = ()
+
+
+class DeadLetter(NamedTuple):
+    """One message on its way to another group, with a number that grows by one in its source queue."""
+
+    number: int
+    index: int  # entry that holds the body
+    offset: int
+    deaths: Any  # its x-death records, this death included
+    exchange: str  # to publish to
+    routing_key: str | None  # None: the message's own

@@ -1,0 +1,85 @@
+"""What the proposer of a command is told. Errors are replies: a log entry cannot be un-happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId
+
+# Codes of `Refused`, the same words on every protocol; AMQP maps them to its reply codes.
+NO_QUEUE = "no_queue"
+NO_CONSUMER = "no_consumer"
+NO_SESSION = "no_session"
+UNKNOWN_DELIVERY = "unknown_delivery"
+EXCLUSIVE_USE = "exclusive_use"
+SINGLE_ACTIVE = "single_active_consumer"
+OUT_OF_SEQUENCE = "out_of_sequence"
+QUEUE_FULL = "queue_full"
+INEQUIVALENT = "inequivalent_arguments"
+IN_USE = "in_use"
+NOT_EMPTY = "not_empty"
+BAD_ARGUMENT = "bad_argument"
+UNKNOWN_COMMAND = "unknown_command"
+
+
+@dataclass(frozen=True, slots=True)
+class Ok:
+    """Done. `count`: how many messages or things it was about, where that makes sense."""
+
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Surely did not happen. `reason` is a sentence that says what to do."""
+
+    code: str
+    reason: str
+    detail: Any = None  # OUT_OF_SEQUENCE: the seqno expected next
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """Outcome of a batch. Messages neither refused nor duplicate got consecutive positions from `first`."""
+
+    first: int  # position of the first stored message; 0 when none was stored
+    stored: int
+    duplicates: int = 0
+    refused: Sequence[tuple[int, int]] = ()  # ranges of seqno offsets within the batch (from 0), over a limit
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    consumer: ConsumerKey
+    active: bool  # false: registered behind the single active consumer
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Messages handed to one consumer in one decision: consecutive positions, consecutive bodies, equal counts."""
+
+    first: int  # position of the first one
+    bodies: BodyRef
+    token: int  # fencing token: grows with every delivery decision of the queue
+    delivery_count: int  # failed deliveries so far (x-delivery-count)
+    acquired_count: int  # times handed out before; redelivered = acquired_count > 0 (B12)
+    deaths: Any = None  # death records to show as x-death (C22)
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    consumer: ConsumerKey  # settle with this key
+    chunks: Sequence[Chunk]
+    ready: int  # messages still ready
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    queue: QueueId
+    group: GroupId
+    created: bool
+
+
+Reply = Ok | Refused | Enqueued | Subscribed | Got | Declared

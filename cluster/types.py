@@ -1,0 +1,52 @@
+"""Words that every layer shares: ids, the stamp of an entry, and where a body lies in the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, NewType
+
+NodeId = NewType("NodeId", str)
+GroupId = NewType("GroupId", int)
+QueueId = NewType("QueueId", int)
+SessionId = NewType("SessionId", str)
+ConsumerKey = NewType("ConsumerKey", int)
+
+CATALOG_GROUP = GroupId(0)
+
+#: Commands of one entry are numbered below this, so (index, ordinal) fits one integer.
+ORDINAL_BITS = 16
+COMMANDS_PER_ENTRY_MAX = 1 << ORDINAL_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What an entry tells the machine about the world: the machine has no clock and no dice of its own.
+
+    Every replica sees the same stamp for the same command (design.md, idea 1).
+    """
+
+    index: int  # log index of the entry, from 1
+    term: int  # term in which the entry was proposed
+    now_ms: int  # wall clock of the proposing leader, ms since the epoch; may step back between leaders
+    ordinal: int = 0  # number of this command within its entry, from 0
+    body_offset: int = 0  # number of this command's first body within its entry, from 0
+
+    @property
+    def key(self) -> int:
+        """An identity no other command has: registrations are named by it."""
+        return (self.index << ORDINAL_BITS) | self.ordinal
+
+
+class Range(NamedTuple):
+    """Positions from `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+
+class BodyRef(NamedTuple):
+    """`count` consecutive bodies of one entry: the only way state speaks of message bodies."""
+
+    index: int  # log index of the entry that holds them
+    offset: int  # ordinal of the first one among the entry's bodies, from 0
+    count: int
