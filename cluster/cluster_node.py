@@ -1,0 +1,481 @@
+"""One node's share of the cluster: its groups, its copy of the catalog, and the ways to reach every leader.
+
+The broker above asks by queue name and gets outcomes; it never sees Raft. The same class runs under the simulator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import structlog
+
+from cluster.forwarding import NODE_LEVEL, Forwarder, refused
+from cluster.group import Group, GroupOptions, Outcome, Role
+from cluster.log import Identity, Log, LogOptions
+from cluster.machine import QueueMachine
+from cluster.machine.catalog import CatalogMachine, QueueInfo
+from cluster.machine.commands import (
+    Barrier,
+    Command,
+    CreateGroup,
+    DeclareQueue,
+    DeleteQueue,
+    NodeDown,
+    NodeUp,
+    RegisterNode,
+    RemoveQueue,
+)
+from cluster.machine.effects import Effect
+from cluster.machine.replies import Declared, Refused
+from cluster.placement import place, place_all, preferred_leader
+from cluster.raft.rounds import Rounds
+from cluster.reconcile import PeerState, create_command, presence_commands, queue_commands
+from cluster.seams import Clock, Disk, Links
+from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
+
+log = structlog.get_logger(__name__)
+
+#: Messages between the broker layers of two nodes start with this instead of a group.
+BROKER_LEVEL = -2
+LEADS = "leads"
+
+#: How often a node looks whether its groups agree with the catalog, tells others what it leads, and cleans its log.
+CARE_PERIOD_S = 1.0
+#: A leader hands over to the preferred member only when that one has been heard for this long.
+BALANCE_AFTER_S = 5.0
+#: How long an idempotent question is asked again while there is no leader.
+ASK_PATIENCE_S = 15.0
+ASK_AGAIN_S = 0.05
+STOP_PATIENCE_S = 3.0
+
+OnEffects = Callable[[Group, Stamp, Sequence[Effect]], None]
+OnRole = Callable[[Group, Role, int], None]
+OnNodeMessage = Callable[[NodeId, list[Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """What a node must know before it can speak to anyone. Times in ms."""
+
+    node: NodeId
+    cluster: str
+    members: Sequence[NodeId]  # the initial members, the same list on every node
+    data_dir: str
+    default_groups: int = 8
+    replication: int = 3
+    election_min_ms: int = 1000
+    election_max_ms: int = 2000
+    heartbeat_ms: int = 200
+    addresses: dict[str, str] = field(default_factory=dict[str, str])  # own: "peer", "http"
+    log: LogOptions = field(default_factory=LogOptions)
+
+
+class ClusterNode:
+    """Owns the log, the links, the rounds and the groups of one node."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        links: Links,
+        random: random_module.Random,
+    ) -> None:
+        self.config = config
+        self.node = config.node
+        self.links = links
+        self.groups: dict[GroupId, Group] = {}
+        self.on_effects: list[OnEffects] = []
+        self.on_role: list[OnRole] = []
+        self.on_node_message: list[OnNodeMessage] = []
+        self.peers: dict[NodeId, PeerState] = {
+            config.node: PeerState(up=True, incarnation=links.incarnation)
+        }
+        self._disk = disk
+        self._clock = clock
+        self._random = random
+        self._forwarder = Forwarder(links, self.groups.get)
+        self._elsewhere: dict[GroupId, NodeId] = {}  # leaders of groups, as other nodes tell
+        self._up_since: dict[NodeId, float] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._reconciled: dict[GroupId, int] = {}  # applied index at which commands were last proposed
+        self._care_now = asyncio.Event()
+        self._stopping = False
+        self.log: Log
+        self.rounds: Rounds
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover the log, start the catalog, and every group whose place in the catalog is known."""
+        config = self.config
+        self.log = await Log.open(
+            config.data_dir,
+            disk=self._disk,
+            clock=self._clock,
+            identity=Identity(config.node, config.cluster),
+            options=config.log,
+        )
+        self.rounds = Rounds(self.log, self.links, self._clock)
+        self._add_group(CATALOG_GROUP, "catalog", config.members, CatalogMachine())
+        await self.links.start(self._on_message, self._on_up, self._on_down)
+        self._tasks = [
+            asyncio.create_task(self.rounds.run(), name="rounds"),
+            asyncio.create_task(self._care(), name="care"),
+            asyncio.create_task(self._register(), name="register"),
+        ]
+
+    async def stop(self, *, transfer: bool = True) -> None:
+        """Hand leaderships over, let the rounds finish, close. Safe to call at any time after `start`."""
+        self._stopping = True
+        if transfer:
+            await self._hand_over()
+        for task in self._tasks[1:]:
+            task.cancel()
+        await self.rounds.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.links.stop()
+        await self.log.close()
+
+    @property
+    def failed(self) -> BaseException | None:
+        """The error that stopped the rounds (a disk that cannot be trusted), if any."""
+        task = self._tasks[0] if self._tasks else None
+        if task is not None and task.done() and not task.cancelled():
+            return task.exception()
+        return None
+
+    async def _hand_over(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + STOP_PATIENCE_S
+        while loop.time() < deadline:
+            led = [g for g in self.groups.values() if g.role is Role.LEADER and len(g.members) > 1]
+            if not led:
+                return
+            for group in led:
+                group.transfer(None)
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    @property
+    def catalog(self) -> Group:
+        return self.groups[CATALOG_GROUP]
+
+    @property
+    def catalog_machine(self) -> CatalogMachine:
+        return cast(CatalogMachine, self.catalog.machine)
+
+    def _add_group(
+        self,
+        group_id: GroupId,
+        name: str,
+        members: Sequence[NodeId],
+        machine: CatalogMachine | QueueMachine,
+    ) -> None:
+        config = self.config
+        group = Group(
+            group_id,
+            name,
+            tuple(members),
+            self.node,
+            machine=machine,
+            journal=self.log.journal(group_id),
+            log=self.log,
+            links=self.links,
+            clock=self._clock,
+            random=self._random,
+            options=GroupOptions(
+                election_min_ms=config.election_min_ms,
+                election_max_ms=config.election_max_ms,
+                heartbeat_ms=config.heartbeat_ms,
+            ),
+        )
+        group.on_applied.append(self._on_applied)
+        group.on_role.append(self._on_group_role)
+        self.groups[group_id] = group
+        self.rounds.add(group)
+        for peer, state in self.peers.items():
+            if peer in group.members and peer != self.node and state.up:
+                group.peer_up(peer)
+
+    def _start_groups(self) -> None:
+        for info in self.catalog_machine.groups():
+            if info.group not in self.groups and self.node in info.members:
+                self._add_group(info.group, info.name, info.members, QueueMachine())
+
+    def _on_applied(self, group: Group, stamp: Stamp, effects: Sequence[Effect]) -> None:
+        if group.id == CATALOG_GROUP:
+            self._care_now.set()
+        elif group.role is Role.LEADER:
+            for listener in self.on_effects:
+                listener(group, stamp, effects)
+
+    def _on_group_role(self, group: Group, role: Role, term: int) -> None:
+        self._reconciled.pop(group.id, None)
+        if role is Role.LEADER:
+            self._elsewhere.pop(group.id, None)
+            if group.id != CATALOG_GROUP:
+                for command in presence_commands(self.peers):
+                    group.propose(command)
+        for listener in self.on_role:
+            listener(group, role, term)
+        self._care_now.set()
+
+    # --- peers ------------------------------------------------------------------------------------------------------
+
+    def _on_message(self, peer: NodeId, message: list[Any]) -> None:
+        match message:
+            case [-1, "leads", list() as led]:
+                self._learn_leads(peer, cast(list[int], led))
+            case [-1, *_]:
+                self._forwarder.on_message(peer, message)
+            case [-2, *_]:
+                for listener in self.on_node_message:
+                    listener(peer, message)
+            case [int() as group_id, *_] if group_id in self.groups:
+                self.rounds.receive(GroupId(group_id), peer, message)
+            case _:
+                pass  # a group that this node has not started yet: Raft sends again
+
+    def _on_up(self, peer: NodeId, incarnation: int) -> None:
+        self.peers[peer] = PeerState(up=True, incarnation=incarnation)
+        self._up_since[peer] = asyncio.get_running_loop().time()
+        log.info("link_up", peer=peer, incarnation=incarnation)
+        for group in self.groups.values():
+            if peer in group.members:
+                group.peer_up(peer)
+        self._tell_groups(NodeUp(peer, incarnation))
+        self._tell_leads([peer])
+        self.rounds.wake()
+
+    def _on_down(self, peer: NodeId, gone: bool) -> None:
+        before = self.peers.get(peer, PeerState(up=False, incarnation=0))
+        self.peers[peer] = PeerState(up=False, incarnation=before.incarnation, gone=gone)
+        self._up_since.pop(peer, None)
+        log.info("link_down", peer=peer, gone=gone)
+        self._forwarder.on_down(peer)
+        self._elsewhere = {g: n for g, n in self._elsewhere.items() if n != peer}
+        for group in self.groups.values():
+            if peer in group.members:
+                group.peer_down(peer, gone=gone)
+        if before.incarnation:
+            self._tell_groups(NodeDown(peer, before.incarnation, gone))
+        self.rounds.wake()
+
+    def _tell_groups(self, command: Command) -> None:
+        for group in self.groups.values():
+            if group.id != CATALOG_GROUP and group.role is Role.LEADER:
+                group.propose(command)
+
+    def _tell_leads(self, peers: Sequence[NodeId]) -> None:
+        led: list[int] = [g.id for g in self.groups.values() if g.role is Role.LEADER]
+        for peer in peers:
+            self.links.send(peer, [NODE_LEVEL, LEADS, led])
+        self.links.flush()
+
+    def _learn_leads(self, peer: NodeId, led: list[int]) -> None:
+        self._elsewhere = {g: n for g, n in self._elsewhere.items() if n != peer}
+        for group in led:
+            self._elsewhere[GroupId(group)] = peer
+
+    def send(self, peer: NodeId, message: list[Any]) -> bool:
+        """A message to the broker layer of another node; it must start with BROKER_LEVEL."""
+        assert message[0] == BROKER_LEVEL
+        sent = self.links.send(peer, message)
+        self.links.flush()
+        return sent
+
+    # --- care: what is looked at once a second, and after every change of the catalog -----------------------------------
+
+    async def _care(self) -> None:
+        loop = asyncio.get_running_loop()
+        next_slow = loop.time() + CARE_PERIOD_S
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, next_slow - loop.time())):
+                    await self._care_now.wait()
+            except TimeoutError:
+                next_slow = loop.time() + CARE_PERIOD_S
+                self._balance()
+                self._tell_leads([p for p in self.links.peers() if self.links.connected(p)])
+                self._reconciled.clear()
+                await self.log.maintain()
+            self._care_now.clear()
+            self._start_groups()
+            self._make_default_groups()
+            self._reconcile()
+
+    def _make_default_groups(self) -> None:
+        """The leader of a catalog without groups makes the default ones: the birth of a cluster."""
+        if self.catalog.role is not Role.LEADER or self.catalog_machine.groups():
+            return
+        if self._reconciled.get(CATALOG_GROUP) == self.catalog.applied_index:
+            return
+        self._reconciled[CATALOG_GROUP] = self.catalog.applied_index
+        config = self.config
+        placed = place_all(config.members, config.replication, config.default_groups)
+        for number, members in enumerate(placed, start=1):
+            self.catalog.propose(CreateGroup(f"default-{number}", members, default=True))
+
+    def _reconcile(self) -> None:
+        for group in self.groups.values():
+            if group.id == CATALOG_GROUP or group.role is not Role.LEADER or group.poisoned:
+                continue
+            if group.id in self._reconciled:
+                continue  # proposed already and not yet looked at again
+            machine = cast(QueueMachine, group.machine)
+            commands = queue_commands(self.catalog_machine, machine, group.id)
+            if commands:
+                self._reconciled[group.id] = group.applied_index
+            for command in commands:
+                group.propose(command)
+
+    def _balance(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._stopping:
+            return
+        for group in self.groups.values():
+            preferred = preferred_leader(group.id, group.members)
+            since = self._up_since.get(preferred)
+            if group.role is Role.LEADER and preferred != self.node and since is not None:
+                if now - since >= BALANCE_AFTER_S and group.caught_up(preferred):
+                    log.info("leadership_balanced", group=group.name, to=preferred)
+                    group.transfer(preferred)
+
+    async def _register(self) -> None:
+        command = RegisterNode(self.node, self.links.incarnation, self.config.addresses)
+        while True:
+            outcome = await self._ask_until(CATALOG_GROUP, command)
+            if outcome.kind == "ok":
+                log.info("node_registered", node=self.node, incarnation=self.links.incarnation)
+                return
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def leader_of(self, group_id: GroupId) -> NodeId | None:
+        """The leader as far as this node knows."""
+        group = self.groups.get(group_id)
+        if group is not None and group.leader is not None:
+            return group.leader
+        return self._elsewhere.get(group_id)
+
+    async def ask(self, group_id: GroupId, command: Command) -> Outcome:
+        """Propose at the group's leader, here or over the link. One try: see the outcome."""
+        leader = self.leader_of(group_id)
+        if leader == self.node:
+            return await self.groups[group_id].ask(command)
+        if leader is None:
+            return refused("no_leader", f"group {group_id} has no known leader now; try again")
+        return await self._forwarder.ask(leader, group_id, command)
+
+    async def _ask_until(self, group_id: GroupId, command: Command) -> Outcome:
+        """Ask an idempotent question again until it is answered or patience ends."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ASK_PATIENCE_S
+        while True:
+            outcome = await self.ask(group_id, command)
+            settled = outcome.kind == "ok" or (
+                outcome.kind == "refused" and isinstance(outcome.reply, Refused)
+            )
+            if settled or loop.time() >= deadline:
+                return outcome
+            await asyncio.sleep(ASK_AGAIN_S * (1 + self._random.random()))
+
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    def queue_info(self, vhost: str, name: str) -> QueueInfo | None:
+        """From this node's own copy of the catalog, which may lag."""
+        return self.catalog_machine.queue(vhost, name)
+
+    def queues(self) -> list[QueueInfo]:
+        return list(self.catalog_machine.queues())
+
+    async def find_queue(self, vhost: str, name: str) -> QueueInfo | None:
+        """A miss in the own copy is looked at again behind a barrier before it counts as a miss."""
+        info = self.queue_info(vhost, name)
+        if info is None:
+            await self.catalog_barrier()
+            info = self.queue_info(vhost, name)
+        return info
+
+    async def catalog_barrier(self) -> None:
+        """All that the catalog's leader had applied when this was called is applied here when it returns."""
+        outcome = await self._ask_until(CATALOG_GROUP, Barrier())
+        if outcome.kind != "ok" or outcome.stamp is None:
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ASK_PATIENCE_S
+        while self.catalog.applied_index < outcome.stamp.index and loop.time() < deadline:
+            await asyncio.sleep(ASK_AGAIN_S / 10)
+
+    async def declare_queue(self, vhost: str, name: str, arguments: dict[str, Any]) -> Outcome:
+        """The queue is in the catalog and in its group when this answers ok with `Declared`."""
+        group_name = arguments.get("x-queue-group")
+        members: Sequence[NodeId] | None = None
+        if group_name is not None:
+            size = int(arguments.get("x-quorum-initial-group-size", self.config.replication))
+            members = self._place_group(size)
+        command = DeclareQueue(vhost, name, arguments, group_name, members)
+        outcome = await self._ask_until(CATALOG_GROUP, command)
+        reply = outcome.reply
+        if outcome.kind != "ok" or not isinstance(reply, Declared):
+            return outcome
+        info = QueueInfo(reply.queue, reply.group, vhost, name, arguments)
+        made = await self._ask_until(reply.group, create_command(self.catalog_machine, info))
+        return outcome if made.kind == "ok" else made
+
+    def _place_group(self, size: int) -> Sequence[NodeId]:
+        held: dict[NodeId, int] = {}
+        for info in self.catalog_machine.groups():
+            for member in info.members:
+                held[member] = held.get(member, 0) + 1
+        return place(self.config.members, size, held)
+
+    async def remove_queue(
+        self, vhost: str, name: str, *, if_unused: bool = False, if_empty: bool = False
+    ) -> Outcome:
+        """Conditions are judged in the queue's group, then the name is dropped from the catalog."""
+        info = await self.find_queue(vhost, name)
+        if info is None:
+            return refused("no_queue", f"no queue {name!r} in vhost {vhost!r}")
+        outcome = await self._ask_until(info.group, DeleteQueue(info.queue, if_unused, if_empty))
+        if outcome.kind != "ok":
+            return outcome
+        removed = await self._ask_until(CATALOG_GROUP, RemoveQueue(vhost, name))
+        return outcome if removed.kind == "ok" else removed
+
+    def address_of(self, node: NodeId, kind: str) -> str | None:
+        """From the catalog: kind is "http" or "peer"."""
+        info = self.catalog_machine.node(node)
+        return None if info is None else info.addresses.get(kind)
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What this node knows, for people and tests: see `Group.status` for the parts."""
+        return {
+            "node": self.node,
+            "cluster": self.config.cluster,
+            "incarnation": self.links.incarnation,
+            "nodes": [
+                {
+                    "node": node,
+                    "up": state.up,
+                    "incarnation": state.incarnation,
+                    "addresses": (
+                        {} if (n := self.catalog_machine.node(node)) is None else n.addresses
+                    ),
+                }
+                for node, state in sorted(self.peers.items())
+            ],
+            "groups": [
+                {**group.status(), "leader": self.leader_of(group.id)}
+                for _, group in sorted(self.groups.items())
+            ],
+        }

@@ -1,0 +1,104 @@
+"""Asking a group's leader wherever it is: proposals and their outcomes over the links between nodes.
+
+A question that was sent over a link that broke before the answer came is *unknown*: it may have been applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from cluster.codec.entries import CodecError, decode_command, decode_reply, encode_command
+from cluster.codec.entries import encode_reply
+from cluster.group import Group, Outcome
+from cluster.machine.commands import Command
+from cluster.seams import Links
+from cluster.types import GroupId, NodeId, Stamp
+
+NODE_LEVEL = -1
+ASK = "ask"
+ANSWER = "answer"
+
+#: Questions to one peer that may be unanswered at a time; more are refused, so a slow leader cannot fill our memory.
+ASKS_IN_FLIGHT_MAX = 10_000
+
+
+class Forwarder:
+    """Sends questions to leaders elsewhere and answers those of other nodes."""
+
+    def __init__(self, links: Links, group_of: Callable[[GroupId], Group | None]) -> None:
+        self._links = links
+        self._group_of = group_of
+        self._waiting: dict[NodeId, dict[int, asyncio.Future[Outcome]]] = {}
+        self._number = 0
+
+    def ask(self, peer: NodeId, group: GroupId, command: Command) -> asyncio.Future[Outcome]:
+        """The outcome as `peer` tells it; refused at once when it cannot be reached."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(peer, {})
+        if len(waiting) >= ASKS_IN_FLIGHT_MAX:
+            future.set_result(refused("overloaded", f"too many questions to node {peer} are open"))
+            return future
+        self._number += 1
+        message = [NODE_LEVEL, ASK, self._number, group, encode_command(command)]
+        if not self._links.send(peer, message):
+            future.set_result(refused("no_leader", f"node {peer}, the leader, cannot be reached"))
+            return future
+        waiting[self._number] = future
+        self._links.flush()
+        return future
+
+    def on_down(self, peer: NodeId) -> None:
+        for future in self._waiting.pop(peer, {}).values():
+            if not future.done():
+                future.set_result(
+                    Outcome("unknown", None, None, "link_lost", f"the link to {peer} broke", None)
+                )
+
+    def on_message(self, peer: NodeId, message: list[Any]) -> None:
+        """A question or an answer. Malformed ones are a peer's bug: answered or dropped, never raised."""
+        match message:
+            case [_, "ask", int(number), int(group), bytes(data)]:
+                self._answer(peer, number, GroupId(group), data)
+            case [_, "answer", int(number), *answer] if len(answer) == 6:
+                future = self._waiting.get(peer, {}).pop(number, None)
+                if future is not None and not future.done():
+                    future.set_result(_outcome(answer))
+            case _:
+                pass
+
+    def _answer(self, peer: NodeId, number: int, group_id: GroupId, data: bytes) -> None:
+        def done(outcome: Outcome) -> None:
+            reply = None if outcome.reply is None else encode_reply(outcome.reply)
+            stamp = None if outcome.stamp is None else (outcome.stamp.index, outcome.stamp.term)
+            answer = [outcome.kind, reply, stamp, outcome.code, outcome.reason, outcome.leader]
+            self._links.send(peer, [NODE_LEVEL, ANSWER, number, *answer])
+            self._links.flush()
+
+        group = self._group_of(group_id)
+        if group is None:
+            done(refused("no_leader", f"group {group_id} has no copy on this node"))
+            return
+        try:
+            command = decode_command(data)
+        except CodecError as error:
+            done(refused("bad_argument", str(error)))
+            return
+        group.propose(command, done)
+
+
+def refused(code: str, reason: str, leader: NodeId | None = None) -> Outcome:
+    """Surely did not happen."""
+    return Outcome("refused", None, None, code, reason, leader)
+
+
+def _outcome(answer: list[Any]) -> Outcome:
+    kind, reply, at, code, reason, leader = answer
+    decoded = None if reply is None else decode_reply(reply)
+    stamp = None if at is None else Stamp(at[0], at[1], 0)
+    if kind == "ok" and decoded is not None:
+        return Outcome("ok", decoded, stamp, None, None, None)
+    if kind == "refused":
+        return Outcome("refused", decoded, stamp, code, reason, leader)
+    return Outcome("unknown", None, None, code, reason, leader)

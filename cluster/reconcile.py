@@ -1,0 +1,84 @@
+"""What is still to be done so that the groups agree with the catalog. Pure: reads two machines, returns commands.
+
+Level-triggered on purpose: nothing here depends on having seen a change happen, so a lost effect, a crash between two
+steps or a change of leader costs a second at most and never leaves a queue half made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cluster.machine import QueueMachine
+from cluster.machine.arguments import ArgumentError, parse_arguments
+from cluster.machine.catalog import CatalogMachine, QueueInfo
+from cluster.machine.commands import (
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    NodeDown,
+    NodeUp,
+    QueueConfig,
+    UpdateQueue,
+)
+from cluster.types import GroupId, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerState:
+    """What this node last saw of another one (or of itself)."""
+
+    up: bool
+    incarnation: int
+    gone: bool = False  # its process ended, as far as a refused or reset link can tell
+
+
+def effective_config(catalog: CatalogMachine, info: QueueInfo) -> QueueConfig:
+    """The queue's settings, its dead-letter queue resolved when that lives in the same group.
+
+    Then a dead letter moves within one log entry; otherwise it travels through the outbox.
+    """
+    parsed = parse_arguments(info.arguments)
+    assert not isinstance(parsed, ArgumentError), "the catalog admits only arguments that parse"
+    if parsed.dead_letter_exchange != "" or parsed.dead_letter_routing_key is None:
+        return parsed
+    target = catalog.queue(info.vhost, parsed.dead_letter_routing_key)
+    if target is None or target.group != info.group:
+        return parsed
+    return replace(parsed, dead_letter_queue=target.queue)
+
+
+def create_command(catalog: CatalogMachine, info: QueueInfo) -> CreateQueue:
+    return CreateQueue(info.queue, info.vhost, info.name, effective_config(catalog, info))
+
+
+def queue_commands(
+    catalog: CatalogMachine, machine: QueueMachine, group: GroupId
+) -> list[Command]:
+    """Make, change and drop the queues of one group so that they are what the catalog says."""
+    commands: list[Command] = []
+    wanted = {info.queue: info for info in catalog.queues_of(group)}
+    for queue, info in wanted.items():
+        view = machine.queue(queue)
+        if view is None:
+            commands.append(create_command(catalog, info))
+        else:
+            config = effective_config(catalog, info)
+            if view.config != config:
+                commands.append(UpdateQueue(queue, config))
+    for queue in machine.queue_ids():
+        # A queue numbered above what this copy of the catalog has given out is newer than the copy, not removed.
+        if queue not in wanted and queue < catalog.next_queue_id:
+            commands.append(DeleteQueue(queue))
+    return commands
+
+
+def presence_commands(peers: Mapping[NodeId, PeerState]) -> list[Command]:
+    """What a new leader tells its group about every node: sessions live and die with these."""
+    commands: list[Command] = []
+    for node, state in sorted(peers.items()):
+        if state.up:
+            commands.append(NodeUp(node, state.incarnation))
+        elif state.incarnation:
+            commands.append(NodeDown(node, state.incarnation, state.gone))
+    return commands
