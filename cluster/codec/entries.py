@@ -1,0 +1,249 @@
+"""Commands and replies as bytes: the one place that says which number each command has, on disk and on the wire.
+
+An entry is `[version, now_ms, [command, ...]]`, a command `[tag, field, ...]`. Numbers are for ever: a command that is
+retired keeps its number unused. A command that this version does not know, or whose fields do not fit, decodes to
+`Unknown`, which every replica refuses alike: a log entry cannot be un-happened, so reading one never fails over what
+is in its commands. Only bytes that are no entry at all raise CodecError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from cluster.codec.cbor import pack, unpack
+from cluster.codec.errors import CodecError
+from cluster.codec.fields import Layout, pairs
+from cluster.machine import commands, replies
+from cluster.machine.commands import Command, Enqueue, QueueConfig
+from cluster.machine.replies import Chunk, Reply
+from cluster.types import BodyRef, Stamp
+
+VERSION_CURRENT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A command from a later version (or a damaged one): the machine answers Refused(UNKNOWN_COMMAND)."""
+
+    tag: int
+    fields: Sequence[Any]
+
+
+AnyCommand = Command | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One Raft entry: what was proposed together, at one instant of the leader's clock."""
+
+    version: int
+    now_ms: int
+    commands: Sequence[AnyCommand]
+
+
+_CONFIG = Layout(QueueConfig)
+_RANGES = {"ranges": pairs}
+_CONFIG_LOAD = {"config": _CONFIG.load_map}
+_CONFIG_DUMP = {"config": _CONFIG.dump_map}
+
+_COMMANDS: dict[int, Layout] = {
+    1: Layout(commands.CreateQueue, load=_CONFIG_LOAD, dump=_CONFIG_DUMP),
+    2: Layout(commands.UpdateQueue, load=_CONFIG_LOAD, dump=_CONFIG_DUMP),
+    3: Layout(commands.DeleteQueue),
+    4: Layout(commands.OpenSession),
+    5: Layout(commands.DetachSession),
+    6: Layout(commands.CloseSession),
+    7: Layout(commands.NodeDown),
+    8: Layout(commands.NodeUp),
+    9: Layout(commands.Enqueue),
+    10: Layout(commands.Subscribe),
+    11: Layout(commands.Cancel),
+    12: Layout(commands.SetCredit),
+    13: Layout(commands.Settle, load=_RANGES),
+    14: Layout(commands.Return, load=_RANGES),
+    15: Layout(commands.Discard, load=_RANGES),
+    16: Layout(commands.Extend, load=_RANGES),
+    17: Layout(commands.Get),
+    18: Layout(commands.Purge),
+    19: Layout(commands.Pause),
+    20: Layout(commands.DeadLettersMoved),
+    21: Layout(commands.Tick),
+    22: Layout(commands.Barrier),
+    23: Layout(commands.UpgradeMachine),
+    # the catalog
+    64: Layout(commands.RegisterNode),
+    65: Layout(commands.CreateGroup),
+    66: Layout(commands.DeclareQueue),
+    67: Layout(commands.RemoveQueue),
+}
+
+
+def _load_body_ref(fields: Any) -> BodyRef:
+    index, offset, count = fields
+    return BodyRef(index, offset, count)
+
+
+_CHUNK = Layout(Chunk, load={"bodies": _load_body_ref})
+
+
+def _dump_chunks(chunks: Any) -> list[Any]:
+    return [_CHUNK.dump(chunk) for chunk in chunks]
+
+
+def _load_chunks(chunks: Any) -> list[Chunk]:
+    return [_CHUNK.load(fields) for fields in chunks]
+
+
+_REPLIES: dict[int, Layout] = {
+    1: Layout(replies.Ok),
+    2: Layout(replies.Refused),
+    3: Layout(replies.Enqueued, load={"refused": pairs}),
+    4: Layout(replies.Subscribed),
+    5: Layout(replies.Got, load={"chunks": _load_chunks}, dump={"chunks": _dump_chunks}),
+    6: Layout(replies.Declared),
+}
+
+_COMMAND_TAGS: dict[Any, int] = {layout.kind: tag for tag, layout in _COMMANDS.items()}
+_REPLY_TAGS: dict[Any, int] = {layout.kind: tag for tag, layout in _REPLIES.items()}
+
+
+# --- as lists, to be carried inside a larger message ------------------------------------------------------------------
+
+
+def pack_command(command: AnyCommand) -> list[Any]:
+    """The command as a list that CBOR can hold."""
+    if type(command) is Enqueue:  # the one that carries nearly all the bytes
+        return [
+            9,
+            command.queue,
+            command.publisher,
+            command.seqno,
+            command.bodies,
+            command.meta,
+            command.attrs,
+        ]
+    if isinstance(command, Unknown):
+        return [command.tag, *command.fields]
+    tag = _COMMAND_TAGS[type(command)]
+    return [tag, *_COMMANDS[tag].dump(command)]
+
+
+def unpack_command(fields: Any) -> AnyCommand:
+    """The other way. CodecError when it is no command at all; Unknown when it is one we cannot understand."""
+    if not isinstance(fields, list) or not fields or type(cast("list[Any]", fields)[0]) is not int:
+        raise CodecError("a command is a list that starts with its number")
+    tag, *values = cast("list[Any]", fields)
+    layout = _COMMANDS.get(tag)
+    if layout is None:
+        return Unknown(tag, values)
+    try:
+        return layout.load(values)
+    except CodecError:
+        return Unknown(tag, values)
+
+
+def pack_reply(reply: Reply) -> list[Any]:
+    tag = _REPLY_TAGS[type(reply)]
+    return [tag, *_REPLIES[tag].dump(reply)]
+
+
+def unpack_reply(fields: Any) -> Reply:
+    """CodecError also for a reply of a later version: then the outcome is unknown to the one who asked."""
+    if not isinstance(fields, list) or not fields:
+        raise CodecError("a reply is a list that starts with its number")
+    tag, *values = cast("list[Any]", fields)
+    layout = _REPLIES.get(tag) if type(tag) is int else None
+    if layout is None:
+        raise CodecError(f"no reply has the number {tag!r}")
+    return layout.load(values)
+
+
+_STAMP = Layout(Stamp)
+
+
+def pack_stamp(stamp: Stamp) -> list[int]:
+    return _STAMP.dump(stamp)
+
+
+def unpack_stamp(fields: Any) -> Stamp:
+    if not isinstance(fields, list):
+        raise CodecError("a stamp is a list")
+    return _STAMP.load(cast("list[Any]", fields))
+
+
+# --- as bytes ---------------------------------------------------------------------------------------------------------
+
+
+def encode_entry(
+    now_ms: int, commands: Sequence[AnyCommand], version: int = VERSION_CURRENT
+) -> bytes:
+    """The payload of one Raft entry."""
+    return pack([version, now_ms, [pack_command(command) for command in commands]])
+
+
+def decode_entry(data: bytes | bytearray | memoryview) -> Entry:
+    """The entry of this payload. CodecError only when the bytes are no entry."""
+    value = unpack(data)
+    if not isinstance(value, list) or len(cast("list[Any]", value)) < 3:
+        raise CodecError("an entry is a list of version, time and commands")
+    version, now_ms, packed = cast("list[Any]", value)[:3]
+    if type(version) is not int or type(now_ms) is not int or not isinstance(packed, list):
+        raise CodecError("an entry is a list of version, time and commands")
+    if version < 1:
+        raise CodecError(f"no entry has version {version}")
+    return Entry(version, now_ms, [unpack_command(one) for one in cast("list[Any]", packed)])
+
+
+def encode_command(command: AnyCommand) -> bytes:
+    return pack(pack_command(command))
+
+
+def decode_command(data: bytes | bytearray | memoryview) -> AnyCommand:
+    return unpack_command(unpack(data))
+
+
+def encode_reply(reply: Reply) -> bytes:
+    return pack(pack_reply(reply))
+
+
+def decode_reply(data: bytes | bytearray | memoryview) -> Reply:
+    return unpack_reply(unpack(data))
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def bodies_of(entry: Entry) -> list[bytes]:
+    """All bodies of the entry in order: `BodyRef.offset` indexes this list."""
+    bodies: list[bytes] = []
+    for command in entry.commands:
+        if type(command) is Enqueue:
+            bodies.extend(command.bodies)
+    return bodies
+
+
+def metas_of(entry: Entry) -> list[Any]:
+    """One meta for each of `bodies_of`: a shared one repeated. A list always means one a body."""
+    metas: list[Any] = []
+    for command in entry.commands:
+        if type(command) is Enqueue:
+            count = len(command.bodies)
+            meta = command.meta
+            if isinstance(meta, list) and len(cast("list[Any]", meta)) == count:
+                metas.extend(cast("list[Any]", meta))
+            else:
+                metas.extend([meta] * count)
+    return metas
+
+
+def body_offsets(commands: Sequence[AnyCommand]) -> list[int]:
+    """Bodies before each command of an entry: what `Stamp.body_offset` of each must be."""
+    offsets: list[int] = []
+    total = 0
+    for command in commands:
+        offsets.append(total)
+        if type(command) is Enqueue:
+            total += len(command.bodies)
+    return offsets

@@ -1,0 +1,243 @@
+"""Commands survive the trip to bytes and back, today's and yesterday's; garbage is told apart from entries."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.codec.entries import (
+    Entry,
+    Unknown,
+    bodies_of,
+    body_offsets,
+    decode_command,
+    decode_entry,
+    decode_reply,
+    encode_command,
+    encode_entry,
+    encode_reply,
+    metas_of,
+    pack_stamp,
+    unpack_stamp,
+)
+from cluster.codec.errors import CodecError
+from cluster.machine import commands as c
+from cluster.machine import replies as r
+from cluster.types import BodyRef, Stamp
+
+GOLDEN = Path(__file__).parent / "golden"
+
+# What version 1 looks like: one of every command. Never change one of these, only add.
+SAMPLES_V1: dict[str, Any] = {
+    "create_queue": c.CreateQueue(1, "/", "orders", c.QueueConfig(max_priority=5, expires_ms=9)),
+    "update_queue": c.UpdateQueue(1, c.QueueConfig(overflow="reject-publish", max_length=10)),
+    "delete_queue": c.DeleteQueue(1, True, False),
+    "open_session": c.OpenSession("s1", "n1", 3, 30_000),
+    "detach_session": c.DetachSession("s1", "n1", 3),
+    "close_session": c.CloseSession("s1"),
+    "node_down": c.NodeDown("n1", 3, True),
+    "node_up": c.NodeUp("n1", 4),
+    "enqueue": c.Enqueue(1, "p", 7, [b"a", b"bc"], {"type": "x"}, [None, {1: 3}]),
+    "subscribe": c.Subscribe(1, "s1", "tag", 10, 2, False, True, 60_000),
+    "cancel": c.Cancel(1, 65_536),
+    "set_credit": c.SetCredit(1, 65_536, 5),
+    "settle": c.Settle(1, 65_536, ((1, 4), (7, 7))),
+    "return": c.Return(1, 65_536, ((1, 1),), True, 500),
+    "discard": c.Discard(1, 65_536, ((2, 3),)),
+    "extend": c.Extend(1, 65_536, ((2, 3),), 1_000),
+    "get": c.Get(1, "s1", 8, True),
+    "purge": c.Purge(1),
+    "pause": c.Pause(1, True),
+    "dead_letters_moved": c.DeadLettersMoved(1, 12),
+    "tick": c.Tick(),
+    "barrier": c.Barrier(),
+    "upgrade_machine": c.UpgradeMachine(2),
+    "register_node": c.RegisterNode("n1", 3, {"peer": "a:1", "http": "a:2"}),
+    "create_group": c.CreateGroup("default-1", ["n1", "n2", "n3"], True),
+    "declare_queue": c.DeclareQueue("/", "orders", {"x-max-priority": 5}, None, ["n1"]),
+    "remove_queue": c.RemoveQueue("/", "orders"),
+}
+
+REPLIES: list[r.Reply] = [
+    r.Ok(3),
+    r.Refused(r.OUT_OF_SEQUENCE, "expected 7", 7),
+    r.Enqueued(4, 2, 1, ((0, 0),)),
+    r.Subscribed(65_536, True),
+    r.Got(65_536, [r.Chunk(1, BodyRef(9, 0, 2), 5, 0, 1, [{"reason": "expired"}])], 4),
+    r.Declared(3, 2, True),
+]
+
+
+def test_there_is_a_sample_of_every_command() -> None:
+    assert {type(sample) for sample in SAMPLES_V1.values()} == set(typing.get_args(c.Command))
+    assert {type(reply) for reply in REPLIES} == set(typing.get_args(r.Reply))
+
+
+@pytest.mark.parametrize("name", SAMPLES_V1)
+def test_entries_of_version_1_decode_as_ever(name: str) -> None:
+    data = (GOLDEN / "v1" / f"{name}.cbor").read_bytes()
+    assert decode_entry(data) == Entry(1, 1_700_000_000_123, [SAMPLES_V1[name]])
+
+
+@pytest.mark.parametrize("name", SAMPLES_V1)
+def test_entries_of_version_1_are_still_written_the_same(name: str) -> None:
+    data = (GOLDEN / "v1" / f"{name}.cbor").read_bytes()
+    assert encode_entry(1_700_000_000_123, [SAMPLES_V1[name]], version=1) == data
+
+
+@pytest.mark.parametrize("name", SAMPLES_V1)
+def test_a_single_command_round_trips(name: str) -> None:
+    assert decode_command(encode_command(SAMPLES_V1[name])) == SAMPLES_V1[name]
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: type(reply).__name__)
+def test_a_reply_round_trips(reply: r.Reply) -> None:
+    assert decode_reply(encode_reply(reply)) == reply
+
+
+def test_a_stamp_round_trips() -> None:
+    stamp = Stamp(7, 2, 1_700_000_000_000, 3, 11)
+    assert unpack_stamp(pack_stamp(stamp)) == stamp
+
+
+def test_a_missing_trailing_field_takes_its_default() -> None:
+    assert decode_command(cbor2.dumps([10, 1, "s", "t"])) == c.Subscribe(1, "s", "t")
+    assert decode_command(cbor2.dumps([1, 1, "/", "q", {}])) == c.CreateQueue(
+        1, "/", "q", c.QueueConfig()
+    )
+
+
+def test_a_surplus_trailing_field_or_setting_is_ignored() -> None:
+    assert decode_command(cbor2.dumps([18, 1, "later", 2])) == c.Purge(1)
+    assert decode_command(cbor2.dumps([2, 1, {"later": 2}])) == c.UpdateQueue(1, c.QueueConfig())
+
+
+def test_a_command_of_a_later_version_is_unknown_and_keeps_its_fields() -> None:
+    entry = decode_entry(cbor2.dumps([1, 5, [[999, "x", 2], [21]]]))
+    assert entry.commands == [Unknown(999, ["x", 2]), c.Tick()]
+    assert decode_entry(encode_entry(5, entry.commands)) == entry
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [18],
+        [18, "one"],
+        [18, True],
+        [13, 1, 2, [[1, 2, 3]]],
+        [13, 1, 2, [["a", 2]]],
+        [13, 1, 2, 7],
+        [1, 1, "/", "q", 5],
+        [1, 1, "/", "q", {"max_length": "ten"}],
+        [9, 1, None, 0, 5],
+    ],
+)
+def test_a_command_whose_fields_do_not_fit_is_unknown(fields: list[Any]) -> None:
+    entry = decode_entry(cbor2.dumps([1, 5, [fields]]))
+    assert entry.commands == [Unknown(fields[0], fields[1:])]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 5, [], [1, 2], ["1", 2, []], [0, 2, []], [1, 2, {}], [1, 2, [5]], [1, 2, [[]]]],
+)
+def test_what_is_no_entry_is_a_codec_error(value: Any) -> None:
+    with pytest.raises(CodecError):
+        decode_entry(cbor2.dumps(value))
+
+
+def test_a_value_that_contains_itself_is_a_codec_error() -> None:
+    with pytest.raises(CodecError):
+        decode_entry(bytes.fromhex("d81c8301 00 81d81d00".replace(" ", "")))
+
+
+@given(st.binary(max_size=64))
+def test_garbage_gives_an_entry_or_a_codec_error_and_nothing_else(data: bytes) -> None:
+    for decode in (decode_entry, decode_command, decode_reply):
+        try:
+            decode(data)
+        except CodecError:
+            pass
+
+
+@given(st.data())
+def test_a_damaged_entry_gives_an_entry_or_a_codec_error(data: st.DataObject) -> None:
+    raw = bytearray(encode_entry(1_700_000_000_123, list(SAMPLES_V1.values())))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decode_entry(bytes(raw))
+    except CodecError:
+        pass
+
+
+def test_what_cbor_cannot_hold_is_a_codec_error() -> None:
+    with pytest.raises(CodecError):
+        encode_command(c.Enqueue(1, None, 0, [b""], meta=object()))
+
+
+numbers = st.integers(0, 2**40)
+opaque = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(max_size=8) | st.binary(max_size=8),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+ranges = st.lists(st.tuples(numbers, numbers), max_size=4).map(tuple)
+
+
+def fields_of(kind: type[Any]) -> st.SearchStrategy[Any]:
+    return st.builds(kind, **{f.name: one_of(kind, f.name) for f in dataclasses.fields(kind)})
+
+
+def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
+    hint = typing.get_type_hints(kind)[name]
+    if name == "ranges":
+        return ranges
+    if name == "bodies":
+        return st.lists(st.binary(max_size=20), max_size=5)
+    if name == "config":
+        return fields_of(c.QueueConfig)
+    if name == "members":
+        return st.lists(st.text(max_size=4), max_size=3)
+    if name in ("meta", "attrs"):
+        return opaque
+    if name in ("arguments", "addresses"):
+        return st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=3)
+    return st.from_type(hint)
+
+
+@given(
+    st.lists(
+        st.one_of([fields_of(kind) for kind in typing.get_args(c.Command)]),
+        max_size=6,
+    ),
+    numbers,
+)
+def test_every_entry_round_trips(commands: list[c.Command], now_ms: int) -> None:
+    assert decode_entry(encode_entry(now_ms, commands)) == Entry(1, now_ms, commands)
+
+
+def test_bodies_are_numbered_over_all_enqueues_of_an_entry() -> None:
+    commands = [
+        c.Enqueue(1, None, 0, [b"a", b"b"], "shared"),
+        c.Tick(),
+        c.Enqueue(2, None, 0, [b"c"], ["own"]),
+        c.Purge(1),
+    ]
+    entry = decode_entry(encode_entry(5, commands))
+    assert bodies_of(entry) == [b"a", b"b", b"c"]
+    assert metas_of(entry) == ["shared", "shared", "own"]
+    assert body_offsets(entry.commands) == [0, 2, 2, 3]
+
+
+def test_an_entry_decodes_from_a_view_without_a_copy_of_ours() -> None:
+    data = encode_entry(5, [c.Tick()])
+    assert decode_entry(memoryview(data)) == Entry(1, 5, [c.Tick()])
