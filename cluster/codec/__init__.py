@@ -1,1 +1,1 @@
-"""Bytes: commands, replies and entries as CBOR. One tag table, golden files of every past version."""
+"""Bytes: commands, replies, entries as CBOR. One tag table, golden files of every version."""

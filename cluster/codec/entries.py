@@ -1,9 +1,10 @@
-"""Commands and replies as bytes: the one place that says which number each command has, on disk and on the wire.
+"""Commands and replies as bytes: the one place that says which number each command has.
 
-An entry is `[version, now_ms, [command, ...]]`, a command `[tag, field, ...]`. Numbers are for ever: a command that is
-retired keeps its number unused. A command that this version does not know, or whose fields do not fit, decodes to
-`Unknown`, which every replica refuses alike: a log entry cannot be un-happened, so reading one never fails over what
-is in its commands. Only bytes that are no entry at all raise CodecError.
+An entry is `[version, now_ms, [command, ...]]`, a command `[tag, field, ...]`. Numbers are for
+ever: a command that is retired keeps its number unused. A command that this version does not know,
+or whose fields do not fit, decodes to `Unknown`, which every replica refuses alike: a log entry
+cannot be un-happened, so reading one never fails over what is in its commands. Only bytes that are
+no entry at all raise CodecError.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ VERSION_CURRENT = 1
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A command from a later version (or a damaged one): the machine answers Refused(UNKNOWN_COMMAND)."""
+    """A command of a later version, or a damaged one. The machine refuses it: UNKNOWN_COMMAND."""
 
     tag: int
     fields: Sequence[Any]
@@ -109,7 +110,7 @@ _COMMAND_TAGS: dict[Any, int] = {layout.kind: tag for tag, layout in _COMMANDS.i
 _REPLY_TAGS: dict[Any, int] = {layout.kind: tag for tag, layout in _REPLIES.items()}
 
 
-# --- as lists, to be carried inside a larger message ------------------------------------------------------------------
+# --- as lists, to be carried inside a larger message ----------------------------------------------
 
 
 def pack_command(command: AnyCommand) -> list[Any]:
@@ -131,7 +132,7 @@ def pack_command(command: AnyCommand) -> list[Any]:
 
 
 def unpack_command(fields: Any) -> AnyCommand:
-    """The other way. CodecError when it is no command at all; Unknown when it is one we cannot understand."""
+    """The other way. CodecError when it is no command at all; Unknown when we do not know it."""
     if not isinstance(fields, list) or not fields or type(cast("list[Any]", fields)[0]) is not int:
         raise CodecError("a command is a list that starts with its number")
     tag, *values = cast("list[Any]", fields)
@@ -150,7 +151,7 @@ def pack_reply(reply: Reply) -> list[Any]:
 
 
 def unpack_reply(fields: Any) -> Reply:
-    """CodecError also for a reply of a later version: then the outcome is unknown to the one who asked."""
+    """CodecError also for a reply of a later version: its outcome is unknown to who asked."""
     if not isinstance(fields, list) or not fields:
         raise CodecError("a reply is a list that starts with its number")
     tag, *values = cast("list[Any]", fields)
@@ -173,7 +174,7 @@ def unpack_stamp(fields: Any) -> Stamp:
     return _STAMP.load(cast("list[Any]", fields))
 
 
-# --- as bytes ---------------------------------------------------------------------------------------------------------
+# --- as bytes -------------------------------------------------------------------------------------
 
 
 def encode_entry(
@@ -212,7 +213,7 @@ def decode_reply(data: bytes | bytearray | memoryview) -> Reply:
     return unpack_reply(unpack(data))
 
 
-# --- bodies -----------------------------------------------------------------------------------------------------------
+# --- bodies ---------------------------------------------------------------------------------------
 
 
 def bodies_of(entry: Entry) -> list[bytes]:
@@ -230,11 +231,10 @@ def metas_of(entry: Entry) -> list[Any]:
     for command in entry.commands:
         if type(command) is Enqueue:
             count = len(command.bodies)
-            meta = command.meta
-            if isinstance(meta, list) and len(cast("list[Any]", meta)) == count:
-                metas.extend(cast("list[Any]", meta))
-            else:
-                metas.extend([meta] * count)
+            each = command.meta
+            if type(each) is not list or len(cast("list[Any]", each)) != count:
+                each = [command.meta] * count
+            metas.extend(cast("list[Any]", each))
     return metas
 
 

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class CodecError(ValueError):
-    """These bytes (or this value) cannot be what was asked for; the message says what is wrong with them."""
+    """These bytes (or this value) cannot be what was asked for; the message says why."""

@@ -1,7 +1,7 @@
-"""How one dataclass becomes a list of fields and back: worked out once per class, then only list handling.
+"""How one dataclass becomes a list of fields and back, worked out once per class.
 
-The rules that keep old logs readable: fields are only ever added at the end and with a default; a missing trailing
-field takes its default, a surplus one is ignored.
+The rules that keep old logs readable: fields are only ever added at the end and with a default; a
+missing trailing field takes its default, a surplus one is ignored.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Layout:
         return {name: getattr(value, name) for name in self.names}
 
     def load_map(self, fields: Any) -> Any:
-        """Like `load`, of a map by name; names it does not know are of a later version and ignored."""
+        """Like `load`, of a map by name; unknown names are of a later version and ignored."""
         if not isinstance(fields, dict):
             raise CodecError(f"{self.name} must be a map")
         named = typing.cast("dict[Any, Any]", fields)
@@ -122,7 +122,7 @@ def _kinds_of(hint: Any) -> Kinds:
             kinds |= inner
         return frozenset(kinds)
     if origin is Literal:
-        return frozenset(type(value) for value in typing.get_args(hint))
+        return frozenset({str})  # the closed sets of words
     if origin is dict:
         return frozenset({dict})
     if origin is not None:  # Sequence[...]: in memory a tuple, from CBOR a list

@@ -1,7 +1,8 @@
-"""Commands survive the trip to bytes and back, today's and yesterday's; garbage is told apart from entries."""
+"""Commands survive the trip to bytes and back, yesterday's too; garbage is told apart."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import typing
 from pathlib import Path
@@ -161,10 +162,8 @@ def test_a_value_that_contains_itself_is_a_codec_error() -> None:
 @given(st.binary(max_size=64))
 def test_garbage_gives_an_entry_or_a_codec_error_and_nothing_else(data: bytes) -> None:
     for decode in (decode_entry, decode_command, decode_reply):
-        try:
+        with contextlib.suppress(CodecError):
             decode(data)
-        except CodecError:
-            pass
 
 
 @given(st.data())
@@ -172,10 +171,8 @@ def test_a_damaged_entry_gives_an_entry_or_a_codec_error(data: st.DataObject) ->
     raw = bytearray(encode_entry(1_700_000_000_123, list(SAMPLES_V1.values())))
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    try:
+    with contextlib.suppress(CodecError):
         decode_entry(bytes(raw))
-    except CodecError:
-        pass
 
 
 def test_what_cbor_cannot_hold_is_a_codec_error() -> None:
@@ -186,8 +183,9 @@ def test_what_cbor_cannot_hold_is_a_codec_error() -> None:
 numbers = st.integers(0, 2**40)
 opaque = st.recursive(
     st.none() | st.booleans() | numbers | st.text(max_size=8) | st.binary(max_size=8),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 ranges = st.lists(st.tuples(numbers, numbers), max_size=4).map(tuple)
