@@ -1,0 +1,76 @@
+# Each target sets itself up: the environment is made once, and again when pyproject.toml changes.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/ready
+SEEDS  ?= 300
+JOBS   ?= 2
+ARGS   ?=
+PACKAGES := cluster node quorate chaos
+
+.PHONY: help
+help: ## Show what each target does
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/' | expand -t 18
+
+$(READY): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or later is missing. On Debian: apt-get install python3 python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11. Name a newer one: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing. On Debian: apt-get install python3-venv" >&2; exit 1; }
+	@echo "setting up $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+.PHONY: setup
+setup: $(READY) ## Make the environment in .venv (the other targets do it by themselves)
+
+.PHONY: up
+up: $(READY) ## Three nodes on loopback, with a live table; Ctrl-C stops them
+	@$(BIN)/quorate up $(ARGS)
+
+.PHONY: test
+test: $(READY) ## Run the tests; the last line says how many
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not spark and not bench" $(ARGS)
+
+.PHONY: check
+check: $(READY) ## Format, lint, types and import contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: $(READY) ## Format the code and apply the safe fixes
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: simulate
+simulate: $(READY) ## Clusters under virtual time with faults: SEEDS=300, one seed: ARGS="--seed 7"
+	@$(BIN)/python -m chaos.simulator --seeds $(SEEDS) $(ARGS)
+
+.PHONY: simulate-stock
+simulate-stock: $(READY) ## The same faults against PySyncObj as shipped: shows what they break
+	@$(BIN)/python -m chaos.simulator --stock $(ARGS)
+
+.PHONY: failover
+failover: $(READY) ## Publish and consume while the leader is killed ten times
+	@$(BIN)/python -m chaos.live $(ARGS)
+
+.PHONY: bench
+bench: $(READY) ## Measure three nodes on loopback, fsync on: ARGS="--quick" or ARGS="--only NAME"
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+.PHONY: rewrite
+rewrite: $(READY) ## Rewrite the expected outputs of the test scripts; read the diff afterwards
+	@$(BIN)/python -m pytest -q --rewrite tests/machine $(ARGS)
+
+.PHONY: clean
+clean: ## Remove the environment, caches and local clusters
+	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist var bench-results.json
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
