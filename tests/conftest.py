@@ -1,4 +1,4 @@
-"""What every test shares: Hypothesis profiles, the `--rewrite` flag, a guard against blocking calls."""
+"""What every test shares: Hypothesis profiles, `--rewrite`, a guard against blocking calls."""
 
 from __future__ import annotations
 

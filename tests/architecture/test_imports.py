@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+from importlinter.cli import lint_imports
+
+from tests.architecture.sources import PACKAGES, ROOT, modules
+
+# Where each third-party package may be imported: one home, so that it can be replaced.
+HOMES = {
+    "aiohttp": ("node", "quorate", "chaos"),
+    "cbor2": ("cluster", "node", "quorate", "chaos"),
+    "cryptography": ("cluster.raft", "node"),
+    "google_crc32c": ("cluster.log",),
+    "pamqp": ("node.protocols.amqp",),
+    "prometheus_client": ("node",),
+    "psutil": (),
+    "pydantic": ("node", "quorate"),
+    "pydantic_settings": ("node",),
+    "pyspark": ("chaos.postmortem",),
+    "pyarrow": ("chaos.postmortem",),
+    "pandas": ("chaos.postmortem",),
+    "pysyncobj": ("cluster.raft",),
+    "rich": ("quorate", "chaos", "node"),
+    "structlog": ("node", "cluster", "quorate"),
+    "typer": ("quorate", "chaos"),
+    "uvloop": ("node", "quorate", "chaos"),
+}
+
+# All that the pure core may know of the standard library: no I/O, no time, no chance.
+PURE = {
+    "__future__",
+    "abc",
+    "array",
+    "bisect",
+    "collections",
+    "copy",
+    "dataclasses",
+    "enum",
+    "functools",
+    "hashlib",
+    "heapq",
+    "itertools",
+    "math",
+    "operator",
+    "re",
+    "struct",
+    "typing",
+    "typing_extensions",
+}
+# CBOR in, CBOR out, and sorted containers: pure functions and data structures of others.
+PURE_THIRD_PARTY = {"cbor2", "sortedcontainers", "pyroaring"}
+
+
+def test_the_import_contracts_hold(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(ROOT)
+
+    code = lint_imports(config_filename="pyproject.toml", no_cache=True)
+
+    assert code == 0, capsys.readouterr().out
+
+
+def test_the_machine_imports_nothing_of_ours_but_itself_and_the_types():
+    wrong = [
+        f"{module.path}:{line}: {name}"
+        for module in modules()
+        if module.within("cluster.machine")
+        for line, name in module.imports()
+        if name.split(".")[0] in PACKAGES
+        and name != "cluster.types"
+        and not name.startswith("cluster.machine")
+    ]
+
+    assert wrong == []
+
+
+def test_the_machine_imports_only_what_is_pure():
+    wrong = [
+        f"{module.path}:{line}: {name}"
+        for module in modules()
+        if module.within("cluster.machine")
+        for line, name in module.imports()
+        if (top := name.split(".")[0]) not in PACKAGES and top not in PURE | PURE_THIRD_PARTY
+    ]
+
+    assert wrong == []
+
+
+def test_each_third_party_package_is_imported_only_in_its_home():
+    wrong: list[str] = []
+    for module in modules():
+        for line, name in module.imports():
+            top = name.split(".")[0]
+            if top in PACKAGES or top in sys.stdlib_module_names or top in PURE_THIRD_PARTY:
+                continue
+            if not module.within(*HOMES.get(top, ())):
+                wrong.append(f"{module.path}:{line}: {name}")
+
+    assert wrong == []
+
+
+def test_no_module_imports_pickle_or_its_like():
+    forbidden = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+    wrong = [
+        f"{module.path}:{line}: {name}"
+        for module in modules()
+        for line, name in module.imports()
+        if name.split(".")[0] in forbidden or name.startswith("pysyncobj.pickle")
+    ]
+
+    assert wrong == []
