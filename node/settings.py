@@ -1,0 +1,425 @@
+"""What an operator may set: every key, its default, its meaning, and where values come from.
+
+A value is taken from the first of: a flag (`--log.retain-hours 24`), the environment
+(`QUORATE_LOG__RETAIN_HOURS=24`), the TOML file (`[log] retain_hours = 24`), the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast, get_args
+
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+KIB = 1024
+MIB = 1024 * KIB
+
+NODE_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class SettingsError(Exception):
+    """A setting cannot be used. Each line of the text names a key and what it may be."""
+
+    exit_code = 2
+
+
+def _address(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be host:port")
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError("must be host:port, with a port from 0 to 65535")
+    return value
+
+
+def _node_id(value: Any) -> str:
+    if not isinstance(value, str) or not NODE_ID_PATTERN.fullmatch(value):
+        raise ValueError("must be 1 to 64 letters, digits, '.', '_' or '-'")
+    return value
+
+
+def _peers(value: Any) -> dict[str, str]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, list):
+        pairs: dict[str, str] = {}
+        for part in cast("list[Any]", value):
+            node, found, address = str(part).partition("=")
+            if not found:
+                raise ValueError(f"{part!r} is not node=host:port")
+            pairs[node] = address
+        value = pairs
+    if not isinstance(value, dict):
+        raise ValueError("must be node=host:port, ...")
+    items = cast("dict[str, Any]", value).items()
+    return {_node_id(node): _address(address) for node, address in items}
+
+
+Address = Annotated[str, BeforeValidator(_address)]
+Node = Annotated[str, BeforeValidator(_node_id)]
+Peers = Annotated[dict[str, str], BeforeValidator(_peers)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class RaftSettings(_Section):
+    """Elections and heartbeats."""
+
+    election_ms_min: int = Field(
+        default=1000,
+        ge=50,
+        description="Shortest silence of a leader after which an election starts.",
+    )
+    election_ms_max: int = Field(
+        default=2000,
+        ge=100,
+        description="Longest such silence; each wait is drawn between the two.",
+    )
+    heartbeat_ms: int = Field(
+        default=200, ge=10, description="How often an idle leader says that it is there."
+    )
+
+
+class LogSettings(_Section):
+    """The write-ahead log on disk."""
+
+    segment_bytes: ByteSize = Field(
+        default=ByteSize(64 * MIB),
+        ge=1 * MIB,
+        description="Size at which a new segment file is begun.",
+    )
+    retain_bytes: ByteSize = Field(
+        default=ByteSize(0),
+        ge=0,
+        description="Keep this much of segments that nothing needs any more.",
+    )
+    retain_hours: float = Field(
+        default=0, ge=0, description="Keep segments that nothing needs any more for this long."
+    )
+    archive_dir: str | None = Field(
+        default=None, description="Folder into which each segment is copied when it is complete."
+    )
+    hot_bytes: ByteSize = Field(
+        default=ByteSize(32 * MIB),
+        ge=1 * MIB,
+        description="Newest entries held in memory, all groups.",
+    )
+    min_free_bytes: ByteSize = Field(
+        default=ByteSize(256 * MIB),
+        ge=0,
+        description="With less disk free than this, publishes are refused.",
+    )
+
+
+class LimitSettings(_Section):
+    """Bounds on what one client may ask of a node."""
+
+    message_bytes_max: ByteSize = Field(
+        default=ByteSize(16 * MIB), ge=1, le=16 * MIB, description="Largest body of a message."
+    )
+    frame_bytes_max: ByteSize = Field(
+        default=ByteSize(17 * MIB),
+        ge=64 * KIB,
+        le=64 * MIB,
+        description="Largest frame from a client.",
+    )
+    in_flight_bytes_max: ByteSize = Field(
+        default=ByteSize(32 * MIB),
+        ge=64 * KIB,
+        description="Published and not yet confirmed, per connection; over it the node stops "
+        "reading from the connection, below half of it reads on.",
+    )
+    deliver_buffer_bytes_max: ByteSize = Field(
+        default=ByteSize(4 * MIB),
+        ge=64 * KIB,
+        description="Delivered and not yet taken by the network, per connection; over it "
+        "deliveries wait in the log.",
+    )
+    connections_max: int = Field(
+        default=10_000, ge=1, description="Client connections of this node."
+    )
+    consumers_max: int = Field(default=10_000, ge=1, description="Consumers of one connection.")
+    credit_default: int = Field(
+        default=256,
+        ge=1,
+        le=65_535,
+        description="Unsettled deliveries of a consumer that did not say how many it wants.",
+    )
+    get_count_max: int = Field(
+        default=10_000, ge=1, description="Messages that one get may ask for."
+    )
+    resume_ms_max: int = Field(
+        default=3_600_000,
+        ge=0,
+        description="Longest time that a lost session may wait for its client.",
+    )
+
+
+class TlsSettings(_Section):
+    """Mutual TLS between nodes. All three or none."""
+
+    peer_cert: str | None = Field(default=None, description="This node's certificate (PEM file).")
+    peer_key: str | None = Field(
+        default=None, description="The certificate's private key (PEM file)."
+    )
+    peer_ca: str | None = Field(
+        default=None, description="The authority that signs all nodes (PEM file)."
+    )
+
+
+class Settings(BaseSettings):
+    """One node."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="QUORATE_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        nested_model_default_partial_update=True,
+    )
+
+    node: Node = Field(default="node-1", description="Name of this node, unique and for ever.")
+    cluster: Node = Field(
+        default="quorate", description="Name of the cluster; equal on all its nodes."
+    )
+    data_dir: str = Field(
+        default="var/node-1", min_length=1, description="Folder for all that must stay."
+    )
+    http: Address = Field(
+        default="127.0.0.1:8080", description="Where clients connect; port 0: any free."
+    )
+    http_advertise: Address | None = Field(
+        default=None, description="Address that clients are redirected to, if `http` is not it."
+    )
+    peer: Address = Field(default="127.0.0.1:7070", description="Where the other nodes connect.")
+    peers: Annotated[Peers, Field(json_schema_extra={"kind": "node=host:port, ..."})] = Field(
+        default_factory=dict[str, str],
+        description="The nodes of the cluster, this one included; empty: a cluster of one.",
+    )
+    secret: str | None = Field(
+        default=None,
+        min_length=8,
+        description="Secret that all nodes share, by which they know each other.",
+    )
+    secret_file: str | None = Field(default=None, description="File that holds the secret instead.")
+    default_groups: int = Field(
+        default=8, ge=1, le=1024, description="Raft groups among which queues are spread."
+    )
+    replication: int = Field(default=3, ge=1, le=9, description="Replicas of a group.")
+    stop_ms_max: int = Field(
+        default=10_000,
+        ge=0,
+        description="Longest time that a graceful stop waits for work in hand.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severe log line that is written."
+    )
+    log_format: Literal["auto", "human", "json"] = Field(
+        default="auto", description="Shape of log lines; auto: human on a terminal, JSON otherwise."
+    )
+    raft: RaftSettings = RaftSettings()
+    log: LogSettings = LogSettings()
+    limits: LimitSettings = LimitSettings()
+    tls: TlsSettings = TlsSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)  # `load` has merged file, environment and flags already
+
+    def cluster_secret(self) -> str | None:
+        """The secret, read from its file when it is in one."""
+        if self.secret_file is None:
+            return self.secret
+        try:
+            return Path(self.secret_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise SettingsError(
+                f"secret_file: cannot read {self.secret_file}: {error.strerror}; "
+                "allowed: the path of a readable file"
+            ) from error
+
+
+def fields() -> dict[str, FieldInfo]:
+    """Every key, dotted, in the order of the documentation."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in Settings.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, _Section):
+            for inner, inner_field in kind.model_fields.items():
+                found[f"{name}.{inner}"] = inner_field
+        else:
+            found[name] = field
+    return found
+
+
+def allowed(field: FieldInfo) -> str:
+    """What may stand there, in words."""
+    kind = field.annotation
+    options = [a for a in get_args(kind) if a is not type(None)]
+    optional = len(options) < len(get_args(kind))
+    if kind is not None and options and all(isinstance(option, str) for option in options):
+        return " | ".join(options)
+    base = options[0] if optional and options else kind
+    metadata: list[Any] = [*field.metadata, *getattr(base, "__metadata__", ())]
+    base = getattr(base, "__origin__", base)
+    if any(isinstance(m, BeforeValidator) and m.func is _address for m in metadata):
+        word = "host:port"
+    elif any(isinstance(m, BeforeValidator) and m.func is _node_id for m in metadata):
+        word = "letters, digits, '.', '_', '-'"
+    elif any(isinstance(m, BeforeValidator) and m.func is _peers for m in metadata):
+        word = "node=host:port, ..."
+    elif base is ByteSize:
+        word = "bytes, or such as 64MiB"
+    elif base is int:
+        word = "whole number"
+    elif base is float:
+        word = "number"
+    else:
+        word = "text"
+    for bound in metadata:
+        if (low := getattr(bound, "ge", None)) is not None:
+            word += f", at least {low}"
+        if (high := getattr(bound, "le", None)) is not None:
+            word += f", at most {high}"
+        if (length := getattr(bound, "min_length", None)) is not None and length > 1:
+            word += f", at least {length} characters"
+    return word
+
+
+def load(
+    *,
+    file: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Settings from all sources, checked, or a SettingsError. Keys of `flags` are dotted."""
+    values = _from_file(file) if file is not None else {}
+    for source in (_from_environment(os.environ if environment is None else environment), flags):
+        for key, value in (source or {}).items():
+            _put(values, key, value)
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_complaints(error))) from error
+    _check_together(settings)
+    return settings
+
+
+def parse_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """`--log.retain-hours 24` or `--log.retain-hours=24` to dotted keys."""
+    flags: dict[str, str] = {}
+    waiting = list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        if not word.startswith("--"):
+            raise SettingsError(f"{word}: not a flag; allowed: --key value, such as --node node-1")
+        key, found, value = word[2:].partition("=")
+        if not found:
+            if not waiting:
+                raise SettingsError(f"{key}: has no value; allowed: --{key} VALUE")
+            value = waiting.pop(0)
+        flags[key.replace("-", "_")] = value
+    return flags
+
+
+def _from_file(file: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(
+            f"{file}: cannot be read: {error.strerror}; allowed: a readable TOML file"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file}: is not TOML: {error}") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    known = {key.replace(".", "__").upper(): key for key in fields()}
+    found: dict[str, str] = {}
+    for name, value in environment.items():
+        if name.upper().startswith("QUORATE_"):
+            key = known.get(name[len("QUORATE_") :].upper())
+            if key is not None:  # other tools of ours use this prefix too
+                found[key] = value
+    return found
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = values.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise SettingsError(f"{section}: is a section; allowed: [{section}] with keys in it")
+        values = cast("dict[str, Any]", inner)
+    values[last] = value
+
+
+def _complaints(error: ValidationError) -> list[str]:
+    known = fields()
+    lines: list[str] = []
+    for problem in error.errors():
+        path = [str(part) for part in problem["loc"]]
+        key = next((k for n in (2, 1) if (k := ".".join(path[:n])) in known), ".".join(path))
+        if problem["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(key, known, 3, 0.6) or sorted(known)
+            lines.append(f"{key}: there is no such key; allowed: {', '.join(near)}")
+            continue
+        message = problem["msg"].removeprefix("Value error, ")
+        shown = "the value" if key == "secret" else f"{problem['input']!r}"[:80]
+        may_be = f"; allowed: {allowed(known[key])}" if key in known else ""
+        lines.append(f"{key}: {shown} will not do: {message}{may_be}")
+    return lines
+
+
+def _check_together(settings: Settings) -> None:
+    """Rules that concern two keys."""
+    problems: list[str] = []
+    if settings.peers and settings.node not in settings.peers:
+        problems.append(
+            f"peers: does not name this node, {settings.node!r}; "
+            f"allowed: all nodes of the cluster, such as {settings.node}={settings.peer}"
+        )
+    raft = settings.raft
+    if raft.election_ms_max < raft.election_ms_min:
+        problems.append(f"raft.election_ms_max: allowed: at least {raft.election_ms_min}, the min")
+    if raft.heartbeat_ms * 2 > raft.election_ms_min:
+        problems.append(
+            f"raft.heartbeat_ms: allowed: at most {raft.election_ms_min // 2}, half of "
+            "raft.election_ms_min, or one late heartbeat starts an election"
+        )
+    limits = settings.limits
+    if limits.message_bytes_max + 64 * KIB > limits.frame_bytes_max:
+        problems.append(
+            "limits.frame_bytes_max: a frame must have room for a message and 64 KiB of headers; "
+            f"allowed: at least {limits.message_bytes_max + 64 * KIB}"
+        )
+    if settings.secret is not None and settings.secret_file is not None:
+        problems.append("secret_file: allowed: only one of secret and secret_file")
+    tls = [settings.tls.peer_cert, settings.tls.peer_key, settings.tls.peer_ca]
+    if any(tls) and not all(tls):
+        problems.append("tls.peer_cert, tls.peer_key, tls.peer_ca: allowed: all three, or none")
+    several = len(settings.peers) > 1
+    if several and not any(tls) and settings.secret is None and settings.secret_file is None:
+        problems.append(
+            "secret: a cluster of several nodes needs one, or anyone could join; "
+            "allowed: at least 8 characters, equal on all nodes (or secret_file, or tls.peer_*)"
+        )
+    if problems:
+        raise SettingsError("\n".join(problems))
