@@ -22,6 +22,8 @@ IN_USE = "in_use"
 NOT_EMPTY = "not_empty"
 BAD_ARGUMENT = "bad_argument"
 UNKNOWN_COMMAND = "unknown_command"
+NO_GROUP = "no_group"
+LIMIT_REACHED = "limit_reached"
 
 
 @dataclass(frozen=True, slots=True)
