@@ -1,4 +1,4 @@
-"""What /proc says: CPU and memory of the nodes, and how much of the machine others took meanwhile."""
+"""What /proc says: CPU and memory of the nodes, and what others took of the machine."""
 
 from __future__ import annotations
 

@@ -96,15 +96,15 @@ def table_of(rows: list[Row]) -> Table:
 def show(console: Console, facts: dict[str, Any], rows: list[Row]) -> None:
     console.print(table_of(rows))
     console.print(
-        f"{facts['cores']} cores ({facts['cpu']}), {facts['memory_bytes'] / 2**30:.0f} GiB, Linux "
-        f"{facts['kernel']}, Python {facts['python']}; fdatasync p50 {facts['fsync_p50_ms']:.2f} ms, "
-        f"p99 {facts['fsync_p99_ms']:.2f} ms.",
+        f"{facts['cores']} cores ({facts['cpu']}), {facts['memory_bytes'] / 2**30:.0f} GiB, "
+        f"Linux {facts['kernel']}, Python {facts['python']}; fdatasync "
+        f"p50 {facts['fsync_p50_ms']:.2f} ms, p99 {facts['fsync_p99_ms']:.2f} ms.",
         highlight=False,
     )
     console.print(
-        "The nodes and the clients share these cores. CPU s/100k: seconds of the three nodes together "
-        f"for 100,000 messages. Noisy: others and steal took over {NOISY_PERCENT:.0f} % of the "
-        "machine meanwhile; such a row says little.",
+        "The nodes and the clients share these cores. CPU s/100k: seconds of the three nodes "
+        f"together for 100,000 messages. Noisy: others and steal took over {NOISY_PERCENT:.0f} % "
+        "of the machine meanwhile; such a row says little.",
         highlight=False,
     )
     goals = [goal for row in rows for goal in row.goals]
