@@ -1,0 +1,20 @@
+"""Judges of histories: pure functions, three-valued verdicts."""
+
+from chaos.checker.ack_finality import ack_finality
+from chaos.checker.delivery_count import delivery_count
+from chaos.checker.publisher_order import publisher_order
+from chaos.checker.sac_exclusion import sac_exclusion
+from chaos.checker.total_queue import total_queue
+from chaos.checker.verdict import Checker, Verdict, check_all, merge
+
+__all__ = [
+    "Checker",
+    "Verdict",
+    "ack_finality",
+    "check_all",
+    "delivery_count",
+    "merge",
+    "publisher_order",
+    "sac_exclusion",
+    "total_queue",
+]

@@ -1,0 +1,294 @@
+"""A disk that forgets what was not synced, as disks do.
+
+What a power loss may do here, and which real thing does it:
+- bytes appended since the last fsync are lost from some point on: the page cache was in memory;
+- the record at that point is torn: a page or a sector was the last to be written back;
+- the file keeps its new length and the lost bytes read as zeros: the size was journaled, the data was not (XFS, ext4
+  with delayed allocation);
+- names made, renamed or removed since the last fsync of their directory come back as they were, from some point on:
+  directory operations are journaled in order.
+A kill of the process alone loses nothing: the page cache belongs to the kernel. fsync takes as long as the seed says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from chaos.simulator.loop import Process
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass
+class DiskOptions:
+    """How one node's disk behaves; the nemesis may change it in the middle of a run."""
+
+    sync_ms_typical: float = 0.5
+    sync_ms_stall: float = 50.0  # a queue in front of us, a garbage collection in the SSD, a cloud volume's throttle
+    stall_share: float = 0.01
+    free_bytes: int = 1 << 40
+    lies: bool = False  # fsync returns at once and promises nothing: eatmydata, a volatile write cache
+    fails: bool = False  # fsync raises EIO: a dying disk
+
+
+@dataclass(eq=False)
+class Inode:
+    """The bytes of one file: as the page cache has them, and as the platter has them."""
+
+    cached: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    pending: list[bytes | int] = field(default_factory=list["bytes | int"])  # appended bytes, or a cut to a size
+    settled: int = 0  # changes that are durable; pending[0] is change number settled + 1
+
+    @property
+    def changes(self) -> int:
+        return self.settled + len(self.pending)
+
+    def append(self, data: bytes) -> int:
+        offset = len(self.cached)
+        self.cached += data
+        self.pending.append(data)
+        return offset
+
+    def truncate(self, size: int) -> None:
+        del self.cached[size:]
+        self.pending.append(size)
+
+    def make_durable(self, changes: int) -> None:
+        """Everything up to change number `changes` reached the platter."""
+        count = max(0, changes - self.settled)
+        for change in self.pending[:count]:
+            if isinstance(change, int):
+                del self.durable[change:]
+            else:
+                self.durable += change
+        del self.pending[:count]
+        self.settled += count
+
+    def lose_power(self, dice: random.Random) -> None:
+        """Keep a prefix of what was pending, torn at its end."""
+        kept = dice.choice((0, len(self.pending), dice.randint(0, len(self.pending))))
+        torn = self.pending[kept] if kept < len(self.pending) else None
+        lost = sum(len(change) for change in self.pending[kept:] if isinstance(change, bytes))
+        self.make_durable(self.settled + kept)
+        self.pending.clear()
+        if isinstance(torn, bytes):
+            whole = dice.randint(0, len(torn))
+            self.durable += torn[:whole]
+            if dice.random() < 0.25:
+                self.durable += bytes(dice.randint(0, lost - whole))
+        self.cached = bytearray(self.durable)
+
+
+@dataclass
+class Directory:
+    """Names of one directory, as seen now and as they would be after a power loss."""
+
+    names: dict[str, Inode | None] = field(default_factory=dict[str, Inode | None])  # None: a directory
+    durable: dict[str, Inode | None] = field(default_factory=dict[str, Inode | None])
+    pending: list[dict[str, Inode | None]] = field(
+        default_factory=list[dict[str, Inode | None]]
+    )  # the names after each change
+    settled: int = 0  # changes that are durable
+
+    @property
+    def changes(self) -> int:
+        return self.settled + len(self.pending)
+
+    def changed(self) -> None:
+        self.pending.append(dict(self.names))
+
+    def make_durable(self, changes: int) -> None:
+        count = changes - self.settled
+        if count > 0:
+            self.durable = self.pending[count - 1]
+            del self.pending[:count]
+            self.settled += count
+
+    def lose_power(self, dice: random.Random) -> None:
+        self.make_durable(self.settled + dice.randint(0, len(self.pending)))
+        self.pending.clear()
+        self.names = dict(self.durable)
+
+
+class Platter:
+    """What survives the processes that use it: one machine's disk."""
+
+    def __init__(self, dice: random.Random, options: DiskOptions | None = None) -> None:
+        self.options = options or DiskOptions()
+        self.directories: dict[str, Directory] = {"": Directory()}
+        self.syncs = 0
+        self.syncing = 0  # fsyncs under way right now: a moment that a nemesis waits for
+        self._dice = dice
+
+    def lose_power(self) -> None:
+        """Everything that was not synced is at the mercy of the dice."""
+        seen: set[int] = set()
+        for directory in self.directories.values():
+            for inode in [*directory.names.values(), *directory.durable.values()]:
+                if inode is not None and id(inode) not in seen:
+                    seen.add(id(inode))
+                    inode.lose_power(self._dice)
+        for path, directory in list(self.directories.items()):
+            if path in self.directories:
+                directory.lose_power(self._dice)
+        self._drop_unnamed_directories()
+        self.syncing = 0
+
+    def _drop_unnamed_directories(self) -> None:
+        for path in sorted(self.directories):
+            parent, _, name = path.rpartition("/")
+            if path and (
+                parent not in self.directories or name not in self.directories[parent].names
+            ):
+                del self.directories[path]
+
+    def sync_seconds(self) -> float:
+        options = self.options
+        if self._dice.random() < options.stall_share:
+            return self._dice.uniform(0.3, 1.0) * options.sync_ms_stall / 1e3
+        return self._dice.uniform(0.5, 2.0) * options.sync_ms_typical / 1e3
+
+
+class SimFile:
+    """An open file of a simulated process."""
+
+    def __init__(self, disk: SimDisk, inode: Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        self._disk.check()
+        return self._inode.append(b"".join(buffers))
+
+    def read(self, offset: int, size: int) -> bytes:
+        self._disk.check()
+        return bytes(self._inode.cached[offset : offset + size])
+
+    def size(self) -> int:
+        self._disk.check()
+        return len(self._inode.cached)
+
+    def truncate(self, size: int) -> None:
+        self._disk.check()
+        self._inode.truncate(size)
+
+    async def sync(self) -> None:
+        changes = self._inode.changes  # what is written while it syncs is not covered
+        if await self._disk.wait_for_platter():
+            self._inode.make_durable(changes)
+
+    def close(self) -> None:
+        """Closing syncs nothing, as on Linux."""
+
+
+class SimDisk:
+    """A process's access to its machine's platter (`cluster.seams.Disk`)."""
+
+    def __init__(self, platter: Platter, process: Process) -> None:
+        self._platter = platter
+        self._process = process
+
+    def check(self) -> None:
+        if not self._process.alive:
+            raise OSError(errno.EIO, "the process is dead")
+
+    async def wait_for_platter(self) -> bool:
+        """False: this disk lies."""
+        self.check()
+        platter = self._platter
+        platter.syncs += 1
+        if platter.options.lies:
+            return False
+        platter.syncing += 1
+        await asyncio.sleep(platter.sync_seconds())
+        platter.syncing -= 1
+        if platter.options.fails:
+            raise OSError(errno.EIO, "fsync failed")
+        self.check()
+        return True
+
+    def _parent(self, path: str) -> tuple[Directory, str]:
+        parent, _, name = path.strip("/").rpartition("/")
+        directory = self._platter.directories.get(parent)
+        if directory is None:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", parent)
+        return directory, name
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        self.check()
+        directory, name = self._parent(path)
+        inode = directory.names.get(name)
+        if inode is None:
+            if name in directory.names:
+                raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            inode = Inode()
+            directory.names[name] = inode
+            directory.changed()
+        return SimFile(self, inode)
+
+    def exists(self, path: str) -> bool:
+        self.check()
+        if path.strip("/") in self._platter.directories:
+            return True
+        try:
+            directory, name = self._parent(path)
+        except FileNotFoundError:
+            return False
+        return name in directory.names
+
+    def list_dir(self, path: str) -> list[str]:
+        self.check()
+        directory = self._platter.directories.get(path.strip("/"))
+        if directory is None:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        return sorted(directory.names)
+
+    def make_dir(self, path: str) -> None:
+        self.check()
+        parts = path.strip("/").split("/")
+        for depth in range(len(parts)):
+            parent, name = "/".join(parts[:depth]), parts[depth]
+            directory = self._platter.directories[parent]
+            if name not in directory.names:
+                directory.names[name] = None
+                directory.changed()
+                self._platter.directories["/".join(parts[: depth + 1])] = Directory()
+
+    def rename(self, source: str, target: str) -> None:
+        self.check()
+        old, old_name = self._parent(source)
+        new, new_name = self._parent(target)
+        if old_name not in old.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", source)
+        new.names[new_name] = old.names.pop(old_name)
+        old.changed()
+        if new is not old:
+            new.changed()
+
+    def remove(self, path: str) -> None:
+        self.check()
+        directory, name = self._parent(path)
+        if name not in directory.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        if directory.names.pop(name) is None:
+            self._platter.directories.pop(path.strip("/"), None)
+        directory.changed()
+
+    async def sync_dir(self, path: str) -> None:
+        directory = self._platter.directories.get(path.strip("/"))
+        if directory is None:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        changes = directory.changes
+        if await self.wait_for_platter():
+            directory.make_durable(changes)
+
+    def free_bytes(self, path: str) -> int:
+        self.check()
+        return self._platter.options.free_bytes
