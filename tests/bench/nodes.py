@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 START_S_MAX = 60.0
@@ -42,6 +42,13 @@ class BenchNode:
     @property
     def pid(self) -> int | None:
         return self.process.pid if self.process and self.process.poll() is None else None
+
+
+class Kill(NamedTuple):
+    """Monotonic moments: just before the signal, and when the process was surely gone."""
+
+    at_s: float
+    dead_s: float
 
 
 def free_ports(count: int) -> list[int]:
@@ -126,13 +133,13 @@ class Nodes:
             f"{node.name} is not ready after {START_S_MAX:.0f} s; see {node.folder / 'node.log'}"
         )
 
-    def kill(self, node: BenchNode) -> float:
-        """SIGKILL; returns the monotonic moment just before."""
+    def kill(self, node: BenchNode) -> Kill:
+        """SIGKILL, straight: while a shell starts, a leader would go on confirming."""
         assert node.process is not None
-        moment = time.monotonic()
+        at_s = time.monotonic()
         node.process.kill()
         node.process.wait()
-        return moment
+        return Kill(at_s, dead_s=time.monotonic())
 
     async def stop(self) -> None:
         running = [n.process for n in self.all if n.process and n.process.poll() is None]
