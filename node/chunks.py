@@ -1,0 +1,85 @@
+"""Cutting and joining runs of messages: pure helpers of the dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cluster.machine.replies import Chunk
+from cluster.types import BodyRef
+from node.outgoing import Batch
+
+#: Bodies that one delivery frame aims at: large enough to cost nothing, small enough to take turns.
+DELIVERY_BYTES_TARGET = 1 << 20
+
+Held = Sequence[tuple[int, int, int]]  # first, last, token
+
+
+def batch_of(chunk: Chunk, bodies: Sequence[tuple[bytes, Any]]) -> Batch:
+    """A chunk with its bodies. Equal meta of all is said once."""
+    metas = [meta for _, meta in bodies]
+    first = metas[0] if metas else None
+    shared = all(meta is first for meta in metas)
+    return Batch(
+        chunk.first,
+        chunk.token,
+        chunk.delivery_count,
+        chunk.acquired_count,
+        [body for body, _ in bodies],
+        # A list always means one a body, so a shared value that is itself a list is spelled out.
+        first if shared and type(first) is not list else metas,
+        chunk.deaths,
+    )
+
+
+def lacking(holds: Iterable[Chunk], held: Held) -> list[Chunk]:
+    """The parts of `holds` that are not in `held` under the same token, oldest decision first."""
+    by_token: dict[int, list[tuple[int, int]]] = {}
+    for first, last, token in held:
+        by_token.setdefault(token, []).append((first, last))
+    parts: list[Chunk] = []
+    for chunk in holds:
+        start, end = chunk.first, chunk.first + chunk.bodies.count - 1
+        for first, last in sorted(by_token.get(chunk.token, ())):
+            if last < start or first > end:
+                continue
+            if first > start:
+                parts.append(_part(chunk, start, first - 1))
+            start = last + 1
+        if start <= end:
+            parts.append(_part(chunk, start, end))
+    parts.sort(key=lambda chunk: (chunk.token, chunk.first))
+    return parts
+
+
+def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ascending ranges, neighbours joined."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and joined[-1][1] + 1 == first:
+            joined[-1] = (joined[-1][0], last)
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def _part(chunk: Chunk, first: int, last: int) -> Chunk:
+    if first == chunk.first and last - first + 1 == chunk.bodies.count:
+        return chunk
+    ref = chunk.bodies
+    offset = ref.offset + first - chunk.first
+    return replace(chunk, first=first, bodies=BodyRef(ref.index, offset, last - first + 1))
+
+
+def rest(chunk: Chunk, taken: int) -> Chunk:
+    return _part(chunk, chunk.first + taken, chunk.first + chunk.bodies.count - 1)
+
+
+def fitting(bodies: Sequence[tuple[bytes, Any]], room: int) -> int:
+    """How many of the first bodies fit, at least one: a single large one must leave too."""
+    for count, (body, _) in enumerate(bodies):
+        room -= len(body)
+        if room < 0:
+            return max(1, count)
+    return len(bodies)

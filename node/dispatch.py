@@ -1,0 +1,401 @@
+"""Between groups and connections, without I/O: who gets told what, and when to wait.
+
+Inputs are method calls: frames of clients, effects of applied entries, outcomes of proposals, what
+the network took. Outputs are values, fetched with `take`, that the caller carries out in order.
+Everything held here is volatile: losing it loses nothing, since a consumer that is announced again
+is sent whatever the machine says it holds.
+
+Only consumers of groups that this node leads are known here. A consumer's *mark* is the highest
+token queued for it: tokens grow, so what a change of leader repeats up to the mark was sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, assert_never
+
+from cluster.machine.commands import Command, Enqueue, Settle
+from cluster.machine.effects import (
+    ActiveChanged,
+    ConsumerEnded,
+    DeadLettersReady,
+    Deliver,
+    Effect,
+    QueueExpired,
+    SessionEnded,
+)
+from cluster.machine.replies import Chunk, Enqueued, Ok
+from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId
+from node.chunks import DELIVERY_BYTES_TARGET, Held, batch_of, fitting, lacking, merged, rest
+from node.outgoing import (
+    Active,
+    Answer,
+    Batch,
+    Confirm,
+    Confirms,
+    Delivery,
+    Ended,
+    Failure,
+    Moved,
+    Outgoing,
+)
+from node.plan import (
+    ConnectionId,
+    DropQueue,
+    MoveDeadLetters,
+    Output,
+    PauseReading,
+    Propose,
+    ResumeReading,
+    Send,
+    SessionOver,
+    Ticket,
+    Unreadable,
+)
+
+if TYPE_CHECKING:  # an annotation only: this module needs nothing of Raft
+    from cluster.group import Outcome
+
+ReadBodies = Callable[[GroupId, BodyRef], Sequence[tuple[bytes, Any]]]
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since this process started. Messages, not batches."""
+
+    published: int = 0
+    confirmed: int = 0
+    duplicates: int = 0
+    delivered: int = 0
+    redelivered: int = 0
+    settled: int = 0
+
+
+@dataclass(slots=True)
+class _Consumer:
+    connection: _Connection
+    group: GroupId
+    queue: QueueId
+    name: str
+    key: ConsumerKey
+    auto_settle: bool
+    mark: int
+    active: bool
+    pending: deque[Chunk] = field(default_factory=deque[Chunk])  # never sent; at most what it holds
+
+
+@dataclass(slots=True)
+class _Connection:
+    id: ConnectionId
+    confirms: list[Confirm] = field(default_factory=list[Confirm])
+    in_flight_bytes: int = 0  # published, outcome not known
+    unsent_bytes: int = 0  # delivered, not yet taken by the network
+    paused: bool = False
+    consumers: dict[tuple[QueueId, ConsumerKey], _Consumer] = field(
+        default_factory=dict[tuple[QueueId, ConsumerKey], _Consumer]
+    )
+    #: Consumers with something pending, in the order in which they take turns.
+    waiting: dict[tuple[QueueId, ConsumerKey], _Consumer] = field(
+        default_factory=dict[tuple[QueueId, ConsumerKey], _Consumer]
+    )
+
+
+class Dispatcher:
+    """Confirms, deliveries and back-pressure of all connections of one node."""
+
+    def __init__(
+        self,
+        read_bodies: ReadBodies,
+        *,
+        in_flight_bytes_max: int,
+        deliver_buffer_bytes_max: int,
+    ) -> None:
+        self.counts = Counts()
+        self._read_bodies = read_bodies
+        self._in_flight_bytes_max = in_flight_bytes_max
+        self._deliver_buffer_bytes_max = deliver_buffer_bytes_max
+        self._connections: dict[ConnectionId, _Connection] = {}
+        self._consumers: dict[tuple[QueueId, ConsumerKey], _Consumer] = {}
+        self._of_group: dict[GroupId, set[tuple[QueueId, ConsumerKey]]] = {}
+        self._confirming: dict[ConnectionId, _Connection] = {}
+        self._delivering: dict[ConnectionId, _Connection] = {}
+        self._outputs: list[Output] = []
+
+    def take(self) -> list[Output]:
+        """What is to be done, in order; the caller does it all before the next input."""
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    @property
+    def needs_flush(self) -> bool:
+        return bool(self._confirming or self._delivering)
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def opened(self, connection: ConnectionId) -> None:
+        assert connection not in self._connections
+        self._connections[connection] = _Connection(connection)
+
+    def closed(self, connection: ConnectionId) -> None:
+        """Its consumers are no longer known here; the machine still knows them. Twice is once."""
+        gone = self._connections.pop(connection, None)
+        if gone is None:
+            return
+        self._confirming.pop(connection, None)
+        self._delivering.pop(connection, None)
+        for ref in list(gone.consumers):
+            self._forget(ref)
+
+    def sent(self, connection: ConnectionId, size_bytes: int) -> None:
+        """The network took this much of what was delivered."""
+        state = self._connections.get(connection)
+        if state is None:
+            return
+        state.unsent_bytes -= size_bytes
+        assert state.unsent_bytes >= 0
+        if state.waiting and state.unsent_bytes * 2 <= self._deliver_buffer_bytes_max:
+            self._delivering[connection] = state
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        connection: ConnectionId,
+        request: int,
+        group: GroupId,
+        queue: str,
+        command: Enqueue,
+        size_bytes: int,
+    ) -> None:
+        """One batch, one command; the confirm leaves with the others of its round."""
+        state = self._connections[connection]
+        self.counts.published += len(command.bodies)
+        state.in_flight_bytes += size_bytes
+        if not state.paused and state.in_flight_bytes > self._in_flight_bytes_max:
+            state.paused = True
+            self._outputs.append(PauseReading(connection))
+        self._outputs.append(
+            Propose(group, command, Ticket(connection, request, queue, size_bytes))
+        )
+
+    def ask(
+        self, connection: ConnectionId, request: int, group: GroupId, queue: str, command: Command
+    ) -> None:
+        """Any other command that is done or refused. `request` 0: only a refusal is told."""
+        assert connection in self._connections
+        ticket = Ticket(connection, request, queue, settles=type(command) is Settle)
+        self._outputs.append(Propose(group, command, ticket))
+
+    def outcome(self, ticket: Ticket, outcome: Outcome) -> None:
+        """How a proposal ended. The connection may be gone by now."""
+        reply = outcome.reply
+        state = self._connections.get(ticket.connection)
+        if type(reply) is Enqueued and outcome.kind == "ok":
+            self.counts.confirmed += reply.stored
+            self.counts.duplicates += reply.duplicates
+        if ticket.settles and type(reply) is Ok:
+            self.counts.settled += reply.count
+        if state is None:
+            return
+        if ticket.size_bytes:
+            state.in_flight_bytes -= ticket.size_bytes
+            if state.paused and state.in_flight_bytes * 2 <= self._in_flight_bytes_max:
+                state.paused = False
+                self._outputs.append(ResumeReading(ticket.connection))
+        if outcome.kind == "ok" and type(reply) is Enqueued:
+            state.confirms.append(
+                Confirm(ticket.request, reply.first, reply.stored, reply.duplicates, reply.refused)
+            )
+            self._confirming[state.id] = state
+            return
+        frame = answer_of(ticket.request, ticket.queue, outcome)
+        if ticket.request or not isinstance(frame, Answer):
+            self._outputs.append(Send(ticket.connection, frame))
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    def announced(
+        self,
+        connection: ConnectionId,
+        group: GroupId,
+        queue: QueueId,
+        name: str,
+        consumer: ConsumerKey,
+        *,
+        holds: Iterable[Chunk],
+        held: Held = (),
+        mark: int = 0,
+        auto_settle: bool = False,
+        active: bool = True,
+    ) -> None:
+        """From now on this connection gets what the consumer gets; first, what it holds and lacks.
+
+        `holds` is what the machine says, `held` what the client says it has; up to `mark` all
+        was sent.
+        """
+        ref = (queue, consumer)
+        state = self._connections[connection]
+        if ref in self._consumers:
+            self._forget(ref)
+        entry = _Consumer(state, group, queue, name, consumer, auto_settle, mark, active)
+        self._consumers[ref] = state.consumers[ref] = entry
+        self._of_group.setdefault(group, set()).add(ref)
+        self._queue(entry, lacking(holds, held))
+
+    def forgotten(self, queue: QueueId, consumer: ConsumerKey) -> None:
+        """Cancelled by its client, or moved to another node."""
+        if (queue, consumer) in self._consumers:
+            self._forget((queue, consumer))
+
+    def _forget(self, ref: tuple[QueueId, ConsumerKey]) -> None:
+        consumer = self._consumers.pop(ref)
+        del consumer.connection.consumers[ref]
+        consumer.connection.waiting.pop(ref, None)
+        self._of_group[consumer.group].discard(ref)
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def applied(self, group: GroupId, effects: Sequence[Effect]) -> None:
+        """Effects of a group that this node leads; when it starts to lead, all that is owed."""
+        for effect in effects:
+            if type(effect) is Deliver:
+                consumer = self._consumers.get((effect.queue, effect.consumer))
+                # Not announced yet: when it is, it gets all that it holds.
+                if consumer is not None:
+                    self._queue(consumer, effect.chunks)
+            else:
+                self._other(group, effect)
+
+    def _other(self, group: GroupId, effect: Effect) -> None:
+        match effect:
+            case ConsumerEnded(queue, key, _, reason):
+                consumer = self._consumers.get((queue, key))
+                if consumer is not None:
+                    self._forget((queue, key))
+                    self._send(consumer, Ended(consumer.name, key, reason))
+            case ActiveChanged(queue, key, _, token):
+                self._active(group, queue, key, token)
+            case SessionEnded(session, reason):
+                self._outputs.append(SessionOver(session, reason))
+            case DeadLettersReady(queue):
+                self._outputs.append(MoveDeadLetters(group, queue))
+            case QueueExpired(queue):
+                self._outputs.append(DropQueue(queue))
+            case _:
+                pass  # effects of the catalog are the cluster's own business
+
+    def _active(
+        self, group: GroupId, queue: QueueId, active: ConsumerKey | None, token: int
+    ) -> None:
+        for ref in sorted(self._of_group.get(group, ())):
+            if ref[0] != queue:
+                continue
+            consumer = self._consumers[ref]
+            is_active = consumer.key == active
+            if consumer.active != is_active:
+                consumer.active = is_active
+                self._send(consumer, Active(consumer.name, consumer.key, is_active, token))
+
+    def follows(self, group: GroupId, leader: str | None) -> None:
+        """This node no longer leads the group: its consumers must find the new leader."""
+        told: set[tuple[ConnectionId, str]] = set()
+        for ref in sorted(self._of_group.pop(group, ())):
+            consumer = self._consumers.pop(ref)
+            connection = consumer.connection
+            del connection.consumers[ref]
+            connection.waiting.pop(ref, None)
+            if (connection.id, consumer.name) not in told:
+                told.add((connection.id, consumer.name))
+                self._outputs.append(Send(connection.id, Moved(0, consumer.name, leader)))
+
+    # --- what leaves at the end of a round --------------------------------------------------------
+
+    def flush(self) -> None:
+        """The round's confirms as one frame a connection; deliveries while buffers have room."""
+        for state in self._confirming.values():
+            self._outputs.append(Send(state.id, Confirms(state.confirms)))
+            state.confirms = []
+        self._confirming.clear()
+        delivering, self._delivering = self._delivering, {}
+        for state in delivering.values():
+            self._pump(state)
+
+    def _queue(self, consumer: _Consumer, chunks: Iterable[Chunk]) -> None:
+        fresh = [chunk for chunk in chunks if chunk.token > consumer.mark]
+        if not fresh:
+            return
+        consumer.mark = max(chunk.token for chunk in fresh)
+        consumer.pending.extend(fresh)
+        connection = consumer.connection
+        connection.waiting[consumer.queue, consumer.key] = consumer
+        self._delivering[connection.id] = connection
+
+    def _pump(self, state: _Connection) -> None:
+        while state.waiting and state.unsent_bytes < self._deliver_buffer_bytes_max:
+            ref = next(iter(state.waiting))
+            consumer = state.waiting.pop(ref)
+            batches, size_bytes = self._next_batches(consumer)
+            if consumer.pending:
+                state.waiting[ref] = consumer  # behind the others
+            if batches:
+                state.unsent_bytes += size_bytes
+                self._send(consumer, Delivery(consumer.name, consumer.key, batches, size_bytes))
+                if consumer.auto_settle:
+                    ranges = [(b.first, b.first + len(b.bodies) - 1) for b in batches]
+                    command = Settle(consumer.queue, consumer.key, merged(ranges))
+                    self._outputs.append(Propose(consumer.group, command, None))
+
+    def _next_batches(self, consumer: _Consumer) -> tuple[list[Batch], int]:
+        """As much of what is pending as one frame should hold."""
+        batches: list[Batch] = []
+        total = 0
+        pending = consumer.pending
+        counts = self.counts
+        while pending and total < DELIVERY_BYTES_TARGET:
+            chunk = pending.popleft()
+            try:
+                bodies = self._read_bodies(consumer.group, chunk.bodies)
+            except LookupError as error:
+                self._outputs.append(Unreadable(consumer.group, consumer.name, str(error)))
+                continue
+            size = sum([len(body) for body, _ in bodies])
+            if total + size > DELIVERY_BYTES_TARGET and len(bodies) > 1:
+                taken = fitting(bodies, DELIVERY_BYTES_TARGET - total)
+                if taken < len(bodies):
+                    pending.appendleft(rest(chunk, taken))
+                    bodies = bodies[:taken]
+                    size = sum([len(body) for body, _ in bodies])
+            batches.append(batch_of(chunk, bodies))
+            total += size
+            counts.delivered += len(bodies)
+            if chunk.acquired_count:
+                counts.redelivered += len(bodies)
+        return batches, total
+
+    def _send(self, consumer: _Consumer, frame: Outgoing) -> None:
+        self._outputs.append(Send(consumer.connection.id, frame))
+
+
+# --- leaves ---------------------------------------------------------------------------------------
+
+
+def answer_of(request: int, queue: str, outcome: Outcome) -> Outgoing:
+    """The frame that tells how a request ended."""
+    match outcome.kind:
+        case "ok":
+            return Answer(request, outcome.reply.count if isinstance(outcome.reply, Ok) else None)
+        case "refused":
+            if outcome.code in {"not_leader", "no_leader"}:
+                return Moved(request, queue, outcome.leader)
+            detail = getattr(outcome.reply, "detail", None)
+            return Failure(request, outcome.code or "refused", outcome.reason or "refused", detail)
+        case "unknown":
+            reason = outcome.reason or "the leader changed before the outcome was known"
+            return Failure(request, "unknown", f"{reason}; it may have happened: ask again")
+        case _:
+            assert_never(outcome.kind)

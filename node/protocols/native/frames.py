@@ -1,0 +1,319 @@
+"""Frames of clients: bytes in, requests out, a named error for each way they can be wrong.
+
+One WebSocket message is one frame, so an error inside a frame leaves the next one readable: only
+what makes the rest of the connection meaningless closes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, NoReturn, cast
+
+import cbor2
+
+from node.protocols.native.requests import (
+    VERSION,
+    BadField,
+    Cancel,
+    Credit,
+    Declare,
+    Delete,
+    Discard,
+    Extend,
+    FrameError,
+    FrameTooLarge,
+    Get,
+    Goodbye,
+    Hello,
+    HelloMissing,
+    Info,
+    MalformedFrame,
+    Opcode,
+    Pause,
+    Ping,
+    Pong,
+    Publish,
+    Purge,
+    Request,
+    Return,
+    Settle,
+    Subscribe,
+    UnknownOpcode,
+    UnsupportedVersion,
+)
+
+CBOR_DEPTH_MAX = 64
+RANGES_MAX = 65_536
+NUMBER_MAX = 2**63 - 1
+
+
+# --- fields ---------------------------------------------------------------------------------------
+
+
+def _complain(name: str, must: str, value: Any) -> NoReturn:
+    raise BadField(f"`{name}` must be {must}, not {str(value)[:60]!r}")
+
+
+def _text(value: Any, name: str) -> str:
+    if type(value) is not str:
+        _complain(name, "text", value)
+    return value
+
+
+def _text_or_none(value: Any, name: str) -> str | None:
+    return None if value is None else _text(value, name)
+
+
+def _number(value: Any, name: str) -> int:
+    if type(value) is not int or not 0 <= value <= NUMBER_MAX:
+        _complain(name, "a number from 0 to 2^63-1", value)
+    return value
+
+
+def _number_or_none(value: Any, name: str) -> int | None:
+    return None if value is None else _number(value, name)
+
+
+def _signed(value: Any, name: str) -> int:
+    if type(value) is not int or not -(2**31) <= value < 2**31:
+        _complain(name, "a number of 32 bits", value)
+    return value
+
+
+def _flag(value: Any, name: str) -> bool:
+    if type(value) is not bool:
+        _complain(name, "true or false", value)
+    return value
+
+
+def _map(value: Any, name: str) -> dict[str, Any]:
+    if type(value) is not dict or not all(
+        type(key) is str for key in cast("dict[Any, Any]", value)
+    ):
+        _complain(name, "a map with text as keys", value)
+    return cast("dict[str, Any]", value)
+
+
+def _map_or_empty(value: Any, name: str) -> dict[str, Any]:
+    return {} if value is None else _map(value, name)
+
+
+def _bodies(value: Any, name: str) -> list[bytes]:
+    if type(value) is not list or set(map(type, cast("list[Any]", value))) != {bytes}:
+        _complain(name, "a list of one or more byte strings", value)
+    return cast("list[bytes]", value)
+
+
+def _any(value: Any, _: str) -> Any:
+    return value
+
+
+def _ranges(value: Any, name: str) -> list[tuple[int, int]]:
+    must = "a list of [first, last], ascending, not overlapping"
+    if type(value) is not list:
+        _complain(name, must, value)
+    items = cast("list[Any]", value)
+    if not items or len(items) > RANGES_MAX:
+        _complain(name, f"{must}, from 1 to {RANGES_MAX} of them", f"{len(items)} of them")
+    ranges: list[tuple[int, int]] = []
+    before = 0
+    for item in items:
+        match item:
+            case [int(first), int(last)] if before < first <= last <= NUMBER_MAX:
+                ranges.append((int(first), int(last)))  # true is an int to Python, not to us
+                before = last
+            case _:
+                _complain(name, must, item)
+    return ranges
+
+
+def _held(value: Any, name: str) -> list[tuple[int, int, int]]:
+    must = "a list of [first, last, token]"
+    if value is None:
+        return []
+    if type(value) is not list or len(cast("list[Any]", value)) > RANGES_MAX:
+        _complain(name, f"{must}, at most {RANGES_MAX} of them", value)
+    held: list[tuple[int, int, int]] = []
+    for item in cast("list[Any]", value):
+        match item:
+            case [int(first), int(last), int(token)] if 0 < first <= last:
+                held.append((int(first), int(last), int(token)))
+            case _:
+                _complain(name, must, item)
+    return held
+
+
+Check = Callable[[Any, str], Any]
+_REQUEST: tuple[str, Check] = ("request", _number)
+_QUEUE: tuple[str, Check] = ("queue", _text)
+_CONSUMER: tuple[str, Check] = ("consumer", _number)
+_RANGES: tuple[str, Check] = ("ranges", _ranges)
+
+_LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] = {
+    Opcode.PING: (Ping, [("number", _number)]),
+    Opcode.PONG: (Pong, [("number", _number)]),
+    Opcode.CLOSE: (Goodbye, [("code", _number), ("reason", _text)]),
+    Opcode.PUBLISH: (
+        Publish,
+        [
+            _REQUEST,
+            _QUEUE,
+            ("publisher", _text_or_none),
+            ("seqno", _number),
+            ("bodies", _bodies),
+            ("meta", _any),
+            ("attrs", _any),
+        ],
+    ),
+    Opcode.CANCEL: (Cancel, [_REQUEST, _QUEUE, _CONSUMER]),
+    Opcode.CREDIT: (Credit, [_REQUEST, _QUEUE, _CONSUMER, ("credit", _number)]),
+    Opcode.SETTLE: (Settle, [_REQUEST, _QUEUE, _CONSUMER, _RANGES]),
+    Opcode.RETURN: (
+        Return,
+        [_REQUEST, _QUEUE, _CONSUMER, _RANGES, ("failed", _flag), ("delay_ms", _number_or_none)],
+    ),
+    Opcode.DISCARD: (Discard, [_REQUEST, _QUEUE, _CONSUMER, _RANGES]),
+    Opcode.EXTEND: (
+        Extend,
+        [_REQUEST, _QUEUE, _CONSUMER, _RANGES, ("timeout_ms", _number_or_none)],
+    ),
+    Opcode.GET: (Get, [_REQUEST, _QUEUE, ("messages", _number), ("auto_settle", _flag)]),
+    Opcode.DECLARE: (Declare, [_REQUEST, _QUEUE, ("arguments", _map_or_empty)]),
+    Opcode.DELETE: (Delete, [_REQUEST, _QUEUE, ("if_unused", _flag), ("if_empty", _flag)]),
+    Opcode.PURGE: (Purge, [_REQUEST, _QUEUE]),
+    Opcode.PAUSE: (Pause, [_REQUEST, _QUEUE, ("paused", _flag)]),
+    Opcode.INFO: (Info, [_REQUEST, _QUEUE]),
+}
+_OPTIONS: dict[str, tuple[Check, Any]] = {
+    "tag": (_text, ""),
+    "credit": (_number_or_none, None),
+    "priority": (_signed, 0),
+    "exclusive": (_flag, False),
+    "auto_settle": (_flag, False),
+    "timeout_ms": (_number_or_none, None),
+    "held": (_held, ()),
+}
+
+
+# --- decoding -------------------------------------------------------------------------------------
+
+
+def _refuse(*_: Any) -> NoReturn:
+    raise ValueError("tagged values are not plain data")
+
+
+#: Every tag that the decoder would turn into something other than plain data.
+_TAGS: dict[int, Any] = dict.fromkeys(
+    [*range(6), 25, 28, 29, 30, 35, 36, 37, 43, 52, 54, 100, 256, 258, 260, 261, 1004, 43000],
+    _refuse,
+)
+
+
+def unpack(data: bytes) -> Any:
+    """Plain data from untrusted CBOR: no tags, no deep nesting. MalformedFrame otherwise."""
+    try:
+        return cbor2.loads(
+            data, tag_hook=_refuse, semantic_decoders=_TAGS, max_depth=CBOR_DEPTH_MAX
+        )
+    except (cbor2.CBORError, ValueError, TypeError, RecursionError, OverflowError) as error:
+        reason = f"not CBOR of plain values nested at most {CBOR_DEPTH_MAX} deep: {error}"
+        raise MalformedFrame(reason) from error
+
+
+class State(Enum):
+    HELLO_AWAITED = "hello_awaited"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class NativeProtocol:
+    """One connection's frames: `receive` gives a request or raises a FrameError."""
+
+    def __init__(self, *, frame_bytes_max: int) -> None:
+        self.state = State.HELLO_AWAITED
+        self._frame_bytes_max = frame_bytes_max
+
+    def receive(self, data: bytes) -> Request | None:
+        """The request in this frame. None: the connection is closed, so nobody listens."""
+        if self.state is State.CLOSED:
+            return None
+        try:
+            request = self._decode(data)
+        except FrameError as error:
+            if error.close_code is not None:
+                self.state = State.CLOSED
+            raise
+        if type(request) is Hello:
+            self.state = State.OPEN
+        elif type(request) is Goodbye:
+            self.state = State.CLOSED
+        return request
+
+    def _decode(self, data: bytes) -> Request:
+        if len(data) > self._frame_bytes_max:
+            raise FrameTooLarge(
+                f"a frame may have {self._frame_bytes_max} bytes, this one has {len(data)}: "
+                "publish in smaller batches"
+            )
+        frame = unpack(data)
+        if type(frame) is not list or not frame or type(cast("list[Any]", frame)[0]) is not int:
+            raise MalformedFrame("a frame is an array that starts with its opcode")
+        opcode, *values = cast("list[Any]", frame)
+        if opcode == Opcode.HELLO:
+            return self._hello(values)
+        if self.state is State.HELLO_AWAITED:
+            raise HelloMissing(f"the first frame must be HELLO, not opcode {opcode}")
+        request = values[0] if values and type(values[0]) is int else 0
+        if opcode != Opcode.SUBSCRIBE and opcode not in _LAYOUTS:
+            raise UnknownOpcode(f"opcode {opcode} is not one that clients send", request)
+        try:
+            return _subscribe(values) if opcode == Opcode.SUBSCRIBE else _fixed(opcode, values)
+        except BadField as error:
+            error.request = request if opcode >= Opcode.PUBLISH else 0
+            raise
+
+    def _hello(self, values: list[Any]) -> Hello:
+        if self.state is not State.HELLO_AWAITED:
+            raise BadField("HELLO is only the first frame of a connection")
+        if not values or type(values[0]) is not int or values[0] != VERSION:
+            version = str(values[0])[:20] if values else None
+            raise UnsupportedVersion(
+                f"this node speaks version {VERSION}, not {version}", detail={"versions": [VERSION]}
+            )
+        try:
+            options = _map_or_empty(values[1] if len(values) > 1 else None, "options")
+            return Hello(
+                session=_text_or_none(options.get("session"), "session"),
+                resume_ms=_number(options.get("resume_ms", 0), "resume_ms"),
+                client=_text(options.get("client", ""), "client"),
+                vhost=_text(options.get("vhost", "/"), "vhost"),
+                forward=_flag(options.get("forward", False), "forward"),
+            )
+        except BadField as error:
+            raise HelloMissing(f"HELLO: {error.reason}") from error
+
+
+def _fixed(opcode: int, values: list[Any]) -> Request:
+    make, layout = _LAYOUTS[opcode]
+    if len(values) != len(layout):
+        names = ", ".join(name for name, _ in layout)
+        raise BadField(
+            f"{Opcode(opcode).name} has the fields {names}: {len(layout)}, not {len(values)}"
+        )
+    return make(*[check(value, name) for value, (name, check) in zip(values, layout, strict=True)])
+
+
+def _subscribe(values: list[Any]) -> Subscribe:
+    if len(values) != 3:
+        raise BadField("SUBSCRIBE has the fields request, queue, options")
+    request, queue = _number(values[0], "request"), _text(values[1], "queue")
+    options = _map_or_empty(values[2], "options")
+    unknown = sorted(options.keys() - _OPTIONS.keys())
+    if unknown:
+        raise BadField(f"SUBSCRIBE knows the options {', '.join(_OPTIONS)}, not {unknown[0]!r}")
+    checked = {
+        name: check(options[name], name) if name in options else default
+        for name, (check, default) in _OPTIONS.items()
+    }
+    return Subscribe(request, queue, **checked)

@@ -1,0 +1,92 @@
+"""Frames to clients: what the node has to say, as CBOR arrays (docs/protocol.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, assert_never
+
+import cbor2
+
+from node.outgoing import (
+    Active,
+    Answer,
+    Batch,
+    Confirms,
+    Delivery,
+    Ended,
+    Failure,
+    Got,
+    Moved,
+    Outgoing,
+    Subscribed,
+)
+from node.protocols.native.requests import VERSION, Opcode
+
+#: A node's name to the URL of its WebSocket, or None when it is not known.
+UrlOf = Callable[[str], str | None]
+
+
+def encode(frame: Outgoing, url_of: UrlOf) -> bytes:
+    """One frame."""
+    return cbor2.dumps(_array(frame, url_of))
+
+
+def _array(frame: Outgoing, url_of: UrlOf) -> list[Any]:
+    match frame:
+        case Confirms(confirms):
+            return [Opcode.CONFIRM.value, [list(confirm) for confirm in confirms]]
+        case Delivery(queue, consumer, batches):
+            return [Opcode.DELIVER.value, queue, consumer, chunks(batches)]
+        case Answer(request, value):
+            return [Opcode.OK.value, request, value]
+        case Subscribed(request, consumer, active):
+            return [Opcode.SUBSCRIBED.value, request, consumer, active]
+        case Got(request, queue, consumer, ready, batches):
+            return [Opcode.GOT.value, request, queue, consumer, ready, chunks(batches)]
+        case Failure(request, code, reason, detail):
+            return [Opcode.ERROR.value, request, code, reason, detail]
+        case Moved(request, queue, leader):
+            url = None if leader is None else url_of(leader)
+            return [Opcode.REDIRECT.value, request, queue, leader, url]
+        case Ended(queue, consumer, reason):
+            return [Opcode.ENDED.value, queue, consumer, reason]
+        case Active(queue, consumer, active, token):
+            return [Opcode.ACTIVE.value, queue, consumer, active, token]
+        case _:
+            assert_never(frame)
+
+
+def chunks(batches: list[Batch]) -> list[list[Any]]:
+    return [list(batch) for batch in batches]
+
+
+def welcome(
+    *,
+    node: str,
+    cluster: str,
+    session: str,
+    resumed: bool,
+    limits: Mapping[str, int],
+    nodes: Mapping[str, str],
+) -> bytes:
+    about = {
+        "node": node,
+        "cluster": cluster,
+        "session": session,
+        "resumed": resumed,
+        **limits,
+        "nodes": dict(nodes),
+    }
+    return cbor2.dumps([Opcode.WELCOME.value, VERSION, about])
+
+
+def error(request: int, code: str, reason: str, detail: Any = None) -> bytes:
+    return cbor2.dumps([Opcode.ERROR.value, request, code, reason, detail])
+
+
+def pong(number: int) -> bytes:
+    return cbor2.dumps([Opcode.PONG.value, number])
+
+
+def goodbye(code: int, reason: str) -> bytes:
+    return cbor2.dumps([Opcode.CLOSE.value, code, reason])

@@ -1,0 +1,251 @@
+"""The words of the native protocol: opcodes, close codes, what clients ask, and what can be wrong.
+
+docs/protocol.md is the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+VERSION = 1
+
+
+class Opcode(IntEnum):
+    HELLO = 1
+    WELCOME = 2
+    OK = 3
+    ERROR = 4
+    REDIRECT = 5
+    PING = 6
+    PONG = 7
+    CLOSE = 8
+    PUBLISH = 10
+    CONFIRM = 11
+    SUBSCRIBE = 20
+    SUBSCRIBED = 21
+    CANCEL = 22
+    CREDIT = 23
+    DELIVER = 24
+    ENDED = 25
+    ACTIVE = 26
+    SETTLE = 30
+    RETURN = 31
+    DISCARD = 32
+    EXTEND = 33
+    GET = 40
+    GOT = 41
+    DECLARE = 50
+    DELETE = 51
+    PURGE = 52
+    PAUSE = 53
+    INFO = 54
+
+
+class CloseCode(IntEnum):
+    """Why a WebSocket was closed."""
+
+    NORMAL = 1000
+    PROTOCOL_ERROR = 4000
+    UNSUPPORTED_VERSION = 4001
+    FRAME_TOO_LARGE = 4002
+    HELLO_MISSING = 4003
+    TAKEN_OVER = 4009
+    SESSION_ENDED = 4010
+    STOPPING = 4013
+    TOO_MANY = 4029
+
+
+# --- what can be wrong ----------------------------------------------------------------------------
+
+
+class FrameError(Exception):
+    """The client sent something that this protocol does not have."""
+
+    code = "bad_frame"
+    close_code: CloseCode | None = None  # None: only this frame is refused
+
+    def __init__(self, reason: str, request: int = 0, detail: Any = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.request = request
+        self.detail = detail
+
+
+class MalformedFrame(FrameError):
+    """Which request it was cannot be known, so the client could wait for its answer for ever."""
+
+    code = "malformed_frame"
+    close_code = CloseCode.PROTOCOL_ERROR
+
+
+class UnknownOpcode(FrameError):
+    code = "unknown_opcode"
+
+
+class BadField(FrameError):
+    code = "bad_frame"
+
+
+class FrameTooLarge(FrameError):
+    code = "frame_too_large"
+    close_code = CloseCode.FRAME_TOO_LARGE
+
+
+class UnsupportedVersion(FrameError):
+    code = "unsupported_version"
+    close_code = CloseCode.UNSUPPORTED_VERSION
+
+
+class HelloMissing(FrameError):
+    code = "hello_missing"
+    close_code = CloseCode.HELLO_MISSING
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+class Hello(NamedTuple):
+    session: str | None
+    resume_ms: int
+    client: str
+    vhost: str
+    forward: bool
+
+
+class Ping(NamedTuple):
+    number: int
+
+
+class Pong(NamedTuple):
+    number: int
+
+
+class Goodbye(NamedTuple):
+    code: int
+    reason: str
+
+
+class Publish(NamedTuple):
+    request: int
+    queue: str
+    publisher: str | None
+    seqno: int
+    bodies: list[bytes]
+    meta: Any
+    attrs: Any
+
+
+class Subscribe(NamedTuple):
+    request: int
+    queue: str
+    tag: str
+    credit: int | None
+    priority: int
+    exclusive: bool
+    auto_settle: bool
+    timeout_ms: int | None
+    held: Sequence[tuple[int, int, int]]
+
+
+class Cancel(NamedTuple):
+    request: int
+    queue: str
+    consumer: int
+
+
+class Credit(NamedTuple):
+    request: int
+    queue: str
+    consumer: int
+    credit: int
+
+
+class Settle(NamedTuple):
+    request: int
+    queue: str
+    consumer: int
+    ranges: Sequence[tuple[int, int]]
+
+
+class Return(NamedTuple):
+    request: int
+    queue: str
+    consumer: int
+    ranges: Sequence[tuple[int, int]]
+    failed: bool
+    delay_ms: int | None
+
+
+class Discard(NamedTuple):
+    request: int
+    queue: str
+    consumer: int
+    ranges: Sequence[tuple[int, int]]
+
+
+class Extend(NamedTuple):
+    request: int
+    queue: str
+    consumer: int
+    ranges: Sequence[tuple[int, int]]
+    timeout_ms: int | None
+
+
+class Get(NamedTuple):
+    request: int
+    queue: str
+    messages: int
+    auto_settle: bool
+
+
+class Declare(NamedTuple):
+    request: int
+    queue: str
+    arguments: dict[str, Any]
+
+
+class Delete(NamedTuple):
+    request: int
+    queue: str
+    if_unused: bool
+    if_empty: bool
+
+
+class Purge(NamedTuple):
+    request: int
+    queue: str
+
+
+class Pause(NamedTuple):
+    request: int
+    queue: str
+    paused: bool
+
+
+class Info(NamedTuple):
+    request: int
+    queue: str
+
+
+Request = (
+    Hello
+    | Ping
+    | Pong
+    | Goodbye
+    | Publish
+    | Subscribe
+    | Cancel
+    | Credit
+    | Settle
+    | Return
+    | Discard
+    | Extend
+    | Get
+    | Declare
+    | Delete
+    | Purge
+    | Pause
+    | Info
+)
