@@ -1,0 +1,46 @@
+"""One shared, checksummed, synced write-ahead log per node; a journal of it for every Raft group."""
+
+from cluster.log.disk import RealDisk, SystemClock
+from cluster.log.errors import (
+    FatalDiskError,
+    LogCorrupt,
+    LogError,
+    SnapshotRefused,
+    UnsupportedFormat,
+    WrongIdentity,
+)
+from cluster.log.format import (
+    KIND_CLOCK,
+    KIND_DIGEST,
+    KIND_LINK_DOWN,
+    KIND_LINK_UP,
+    KIND_ROLE,
+    KIND_ROUND,
+    Identity,
+)
+from cluster.log.journal import Journal
+from cluster.log.log import Log, LogOptions, Space
+from cluster.log.snapshots import Snapshot
+
+__all__ = [
+    "KIND_CLOCK",
+    "KIND_DIGEST",
+    "KIND_LINK_DOWN",
+    "KIND_LINK_UP",
+    "KIND_ROLE",
+    "KIND_ROUND",
+    "FatalDiskError",
+    "Identity",
+    "Journal",
+    "Log",
+    "LogCorrupt",
+    "LogError",
+    "LogOptions",
+    "RealDisk",
+    "Snapshot",
+    "SnapshotRefused",
+    "Space",
+    "SystemClock",
+    "UnsupportedFormat",
+    "WrongIdentity",
+]

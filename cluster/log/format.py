@@ -1,0 +1,214 @@
+"""The bytes of a segment: file header, record header, kinds and checksums (docs/log-format.md)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+import google_crc32c
+
+from cluster.log.errors import LogCorrupt, UnsupportedFormat
+
+FORMAT_VERSION: Final = 1
+
+SEGMENT_MAGIC: Final = b"QUORLOG\n"
+SEGMENT_SUFFIX: Final = ".log"
+
+#: magic, version, header length, crc32c, number, wall ns, mono ns, boot id, node length, cluster length
+_FILE_HEADER: Final = struct.Struct("<8sHHIQQQ16sHH")
+FILE_HEADER_MIN: Final = _FILE_HEADER.size
+_CRC_AT: Final = 12
+
+#: length, crc32c, kind, marker, group, index, term, wall ns, mono ns
+RECORD: Final = struct.Struct("<IIB3sIQQQQ")
+RECORD_HEADER: Final = RECORD.size
+#: The same without the checksum: what the checksum covers besides the payload.
+COVERED: Final = struct.Struct("<IB3sIQQQQ")
+#: In every record header, so that a reader finds the next record behind a damaged one. 0xf5 is in no UTF-8 text.
+MARKER: Final = b"\xf5Qr"
+MARKER_AT: Final = 9
+
+HASH_BYTES: Final = 16
+#: The hash before the first entry; as the hash of a live entry it means "not known".
+NO_HASH: Final = bytes(HASH_BYTES)
+
+KIND_ENTRY: Final = 1
+KIND_HARD_STATE: Final = 2
+KIND_COMMIT: Final = 3
+KIND_TRUNCATE: Final = 4
+KIND_SNAPSHOT: Final = 5
+KIND_GROUP_CREATED: Final = 6
+KIND_GROUP_REMOVED: Final = 7
+KIND_LIVE: Final = 8
+KIND_INSTALLED: Final = 9
+KIND_SYNCED: Final = 10
+#: From here on: kinds that replication does not need. A reader skips those it does not know.
+KIND_NOTE: Final = 32
+KIND_ROLE: Final = 32
+KIND_LINK_UP: Final = 33
+KIND_LINK_DOWN: Final = 34
+KIND_ROUND: Final = 35
+KIND_CLOCK: Final = 36
+KIND_DIGEST: Final = 37
+
+KIND_NAMES: Final = {
+    KIND_ENTRY: "entry",
+    KIND_HARD_STATE: "hard-state",
+    KIND_COMMIT: "commit",
+    KIND_TRUNCATE: "truncate",
+    KIND_SNAPSHOT: "snapshot",
+    KIND_GROUP_CREATED: "group-created",
+    KIND_GROUP_REMOVED: "group-removed",
+    KIND_LIVE: "live-entry",
+    KIND_INSTALLED: "installed-entry",
+    KIND_SYNCED: "synced",
+    KIND_ROLE: "role",
+    KIND_LINK_UP: "link-up",
+    KIND_LINK_DOWN: "link-down",
+    KIND_ROUND: "round",
+    KIND_CLOCK: "clock",
+    KIND_DIGEST: "digest",
+}
+#: Kinds whose payload is a chain hash followed by a command.
+BODY_KINDS: Final = frozenset({KIND_ENTRY, KIND_LIVE, KIND_INSTALLED})
+
+#: Of a snapshot mark: everything above it is void; no older snapshot may stand in for it.
+MARK_RESETS: Final = 1
+MARK_INSTALLED: Final = 2
+
+#: How much checksumming the search behind a damaged record may cost.
+SEARCH_BYTES_MAX: Final = 8 << 30
+SECTOR: Final = 512
+
+extend = google_crc32c.extend
+_PACK_TERM: Final = struct.Struct("<Q").pack
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose log it is."""
+
+    node: str
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """First bytes of a segment. Monotonic times compare only between segments of one boot."""
+
+    version: int
+    number: int
+    wall_ns: int
+    mono_ns: int
+    boot: bytes
+    identity: Identity
+    size: int  # bytes of the header itself: the first record's offset
+    salt: int  # the header's checksum; every record's checksum starts from it
+
+
+def segment_name(number: int) -> str:
+    return f"{number:012d}{SEGMENT_SUFFIX}"
+
+
+def segment_number(name: str) -> int | None:
+    stem = name.removesuffix(SEGMENT_SUFFIX)
+    return int(stem) if stem != name and len(stem) == 12 and stem.isdigit() else None
+
+
+def checksum(data: bytes, seed: int = 0) -> int:
+    return extend(seed, data)
+
+
+def chain(previous: bytes, term: int, command: bytes) -> bytes:
+    """Hash of an entry and of all before it: equal hashes, equal logs."""
+    state = blake2b(previous + _PACK_TERM(term), digest_size=HASH_BYTES)
+    state.update(command)
+    return state.digest()
+
+
+def encode_file_header(
+    number: int, wall_ns: int, mono_ns: int, boot: bytes, identity: Identity
+) -> bytes:
+    node, cluster = identity.node.encode(), identity.cluster.encode()
+    size = -(-(FILE_HEADER_MIN + len(node) + len(cluster)) // 16) * 16
+    fields = (number, wall_ns, mono_ns, boot, len(node), len(cluster))
+
+    def packed(crc: int) -> bytes:
+        head = _FILE_HEADER.pack(SEGMENT_MAGIC, FORMAT_VERSION, size, crc, *fields)
+        return (head + node + cluster).ljust(size, b"\0")
+
+    return packed(checksum(packed(0)))
+
+
+def decode_file_header(data: bytes, file: str) -> FileHeader:
+    """Raises LogCorrupt or UnsupportedFormat. Magic, version, length and checksum never move between versions."""
+    if len(data) < FILE_HEADER_MIN:
+        raise LogCorrupt(file, 0, "the file header is cut short")
+    magic, version, size, crc, number, wall_ns, mono_ns, boot, node, cluster = (
+        _FILE_HEADER.unpack_from(data)
+    )
+    if magic != SEGMENT_MAGIC:
+        raise LogCorrupt(file, 0, "not a log segment: wrong magic bytes")
+    if not FILE_HEADER_MIN <= size <= len(data):
+        raise LogCorrupt(file, 10, "the file header's length is wrong")
+    if checksum(data[:_CRC_AT] + bytes(4) + data[_CRC_AT + 4 : size]) != crc:
+        raise LogCorrupt(file, 0, "the file header's checksum is wrong")
+    if version > FORMAT_VERSION:
+        raise UnsupportedFormat(
+            file, 8, f"format {version}, this release knows up to {FORMAT_VERSION}"
+        )
+    names = data[FILE_HEADER_MIN : FILE_HEADER_MIN + node + cluster]
+    identity = Identity(names[:node].decode(), names[node:].decode())
+    return FileHeader(version, number, wall_ns, mono_ns, boot, identity, size, crc)
+
+
+def encode_record(
+    salt: int,
+    kind: int,
+    group: int,
+    index: int,
+    term: int,
+    wall_ns: int,
+    mono_ns: int,
+    payload: bytes,
+) -> bytes:
+    covered = COVERED.pack(len(payload), kind, MARKER, group, index, term, wall_ns, mono_ns)
+    crc = extend(extend(salt, covered), payload)
+    return covered[:4] + crc.to_bytes(4, "little") + covered[4:] + payload
+
+
+def record_is_valid(data: bytes, at: int, salt: int) -> bool:
+    """Whether a whole, undamaged record starts at `at`."""
+    if at + RECORD_HEADER > len(data) or data[at + MARKER_AT : at + MARKER_AT + 3] != MARKER:
+        return False
+    length, crc = struct.unpack_from("<II", data, at)
+    stop = at + RECORD_HEADER + length
+    return stop <= len(data) and extend(extend(salt, data[at : at + 4]), data[at + 8 : stop]) == crc
+
+
+def find_record(data: bytes, start: int, salt: int) -> int | None:
+    """Offset of the first valid record at or after `start`; -1 when the search became too expensive."""
+    spent = 0
+    found = data.find(MARKER, start + MARKER_AT)
+    while found != -1:
+        at = found - MARKER_AT
+        if record_is_valid(data, at, salt):
+            return at
+        spent += min(int.from_bytes(data[at : at + 4], "little"), len(data) - at)
+        if spent > SEARCH_BYTES_MAX:
+            return -1
+        found = data.find(MARKER, found + 1)
+    return None
+
+
+def has_hole(data: bytes, start: int, stop: int) -> bool:
+    """Whether a sector in there was never written: it reads as zeros."""
+    at = start
+    while at < stop:
+        end = min(at - at % SECTOR + SECTOR, stop)
+        if (end - at >= 16 or at == start) and data.count(0, at, end) == end - at:
+            return True
+        at = end
+    return False

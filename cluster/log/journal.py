@@ -1,0 +1,476 @@
+"""The log of one group, as PySyncObj wants it, over the node's shared write-ahead log."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple, overload
+
+import cbor2
+
+from cluster.log import format as fmt
+from cluster.log.errors import SnapshotRefused
+from cluster.log.index import Place, Sparse, Tail, ranges_of
+from cluster.log.replay import Replay
+from cluster.log.snapshots import BIRTH, Mark, Ranges, Snapshot, SnapshotStore
+from cluster.log.wal import Wal
+
+#: The command of a no-op in PySyncObj's encoding: what stands at the base, whose own command may be gone.
+NO_OP: Final = b"\x01"
+#: What a command in memory costs besides its bytes.
+_COMMAND_OVERHEAD: Final = 150
+
+LogEntry = tuple[bytes, int, int]  # command, index, term: PySyncObj's order
+
+
+class HotTail:
+    """The newest commands of all groups, kept in memory up to a number of bytes."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self._queue = deque[tuple[dict[int, bytes], int, bytes]]()
+
+    def keep(self, commands: dict[int, bytes], index: int, command: bytes) -> None:
+        commands[index] = command
+        self._queue.append((commands, index, command))
+        self.bytes += len(command) + _COMMAND_OVERHEAD
+        while self.bytes > self.bytes_max and len(self._queue) > 1:
+            commands, index, command = self._queue.popleft()
+            if commands.get(index) is command:
+                del commands[index]
+            self.bytes -= len(command) + _COMMAND_OVERHEAD
+
+
+class Install(NamedTuple):
+    """A snapshot being received, and the live entries that came with it so far."""
+
+    snapshot: Snapshot
+    staged: dict[int, tuple[Place, int]]
+
+
+class Journal:
+    """Entries, hard state and snapshots of one group. Indexes are Raft indexes; the base is the snapshot's."""
+
+    def __init__(self, group: int, wal: Wal, store: SnapshotStore, hot: HotTail) -> None:
+        self.group = group
+        self.base_index = BIRTH.index  # entry 1 is the no-op that every PySyncObj log starts with
+        self.base_term = BIRTH.term
+        self.base_hash = BIRTH.hash
+        self.last_index = BIRTH.index
+        self.last_term = BIRTH.term
+        self.last_hash = BIRTH.hash
+        self.synced_index = BIRTH.index  # what a crash cannot take
+        self.written_index = BIRTH.index
+        self.syncing_index = BIRTH.index
+        self.current_term = 0
+        self.voted_for: str | None = None
+        self.commit_index = BIRTH.index
+        self.mark = BIRTH
+        self.tail = Tail(BIRTH.index + 1)
+        self.old = Sparse()  # live entries at or below the base
+        self.install: Install | None = None
+        self.removed = False
+        self.mark_again = False  # the mark on disk is not the one in use
+        self._wal = wal
+        self._store = store
+        self._hot = hot
+        self._commands: dict[int, bytes] = {}
+        self._saving = False
+
+    def adopt(
+        self, replay: Replay, snapshot: Snapshot | None, mark: Mark, tail: Tail, old: Sparse
+    ) -> None:
+        """Take over what recovery found."""
+        if snapshot is not None:
+            self.base_index, self.base_term, self.base_hash = (
+                snapshot.index,
+                snapshot.term,
+                snapshot.hash,
+            )
+        self.mark, self.tail, self.old = mark, tail, old
+        self._wal.account(tail, 0, len(tail), 1)
+        self._wal.account(old, 0, len(old), 1)
+        self._set_last()
+        self.written_index = self.syncing_index = self.synced_index = self.last_index
+        self.current_term, self.voted_for = replay.term, replay.voted_for
+        self.commit_index = min(max(replay.commit, self.base_index), self.last_index)
+
+    @property
+    def first_index(self) -> int:
+        return self.base_index + 1
+
+    # Entries
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        """Append an entry; it is buffered until the log writes."""
+        assert idx == self.last_index + 1, (
+            f"group {self.group}: entry {idx} after {self.last_index}"
+        )
+        assert not self.removed
+        wal = self._wal
+        if type(command) is not bytes:
+            command = bytes(command)
+        digest = fmt.chain(self.last_hash, term, command)
+        offset = wal.append(fmt.KIND_ENTRY, self.group, idx, term, digest, command)
+        length = fmt.HASH_BYTES + len(command)
+        active = wal.active
+        active.live_bytes += fmt.RECORD_HEADER + length
+        self.tail.append(active.number, offset, length, term)
+        self.last_index = idx
+        self.last_term = term
+        self.last_hash = digest
+        wal.touched.add(self)
+        self._hot.keep(self._commands, idx, command)
+
+    def truncate_from(self, index: int) -> None:
+        """Drop the entries from `index` on: they conflict with the leader's."""
+        assert self.base_index < index, (
+            f"group {self.group}: {index} is not above the base {self.base_index}"
+        )
+        if index > self.last_index:
+            return
+        wal, tail = self._wal, self.tail
+        wal.append(fmt.KIND_TRUNCATE, self.group, index, self.last_term, b"")
+        wal.active.resets.add(self.group)
+        self._release(tail, index - tail.first, len(tail))
+        tail.delete(index - tail.first, len(tail))
+        for gone in range(index, self.last_index + 1):
+            self._commands.pop(gone, None)
+        self._set_last()
+        self.written_index = min(self.written_index, self.last_index)
+        self.syncing_index = min(self.syncing_index, self.last_index)
+        self.synced_index = min(self.synced_index, self.last_index)
+
+    def _set_last(self) -> None:
+        tail = self.tail
+        if len(tail):
+            self.last_index = tail.first + len(tail) - 1
+            self.last_term = tail.terms[-1]
+            self.last_hash = self._wal.read(tail.place(-1))[: fmt.HASH_BYTES]
+        else:
+            self.last_index, self.last_term, self.last_hash = (
+                self.base_index,
+                self.base_term,
+                self.base_hash,
+            )
+
+    def _release(self, columns: Tail | Sparse, start: int, stop: int) -> None:
+        self._wal.account(columns, start, stop, -1)
+
+    def term_at(self, index: int) -> int | None:
+        if index == self.base_index:
+            return self.base_term
+        slot = self.tail.slot(index)
+        return None if slot is None else self.tail.terms[slot]
+
+    def hash_at(self, index: int) -> bytes | None:
+        if index == self.base_index:
+            return self.base_hash
+        if index == self.last_index:
+            return self.last_hash
+        place = self._place(index)
+        digest = None if place is None else self._wal.read(place)[: fmt.HASH_BYTES]
+        return None if digest == fmt.NO_HASH else digest
+
+    def _place(self, index: int) -> Place | None:
+        slot = self.tail.slot(index)
+        if slot is not None:
+            return self.tail.place(slot)
+        slot = self.old.slot(index)
+        return None if slot is None else self.old.place(slot)
+
+    def read(self, index: int) -> bytes | None:
+        """The command at `index`, also below the base while it is live."""
+        place = self._place(index)
+        if place is None:
+            return None
+        command = self._commands.get(index)
+        return self._wal.read(place)[fmt.HASH_BYTES :] if command is None else command
+
+    def entries(
+        self, first: int, count: int | None = None, max_bytes: int | None = None
+    ) -> list[LogEntry]:
+        """Entries from `first` on, at least one if there is any; at the base stands a no-op."""
+        if first < self.base_index:
+            return []
+        result = list[LogEntry]()
+        stop = self.last_index + 1 if count is None else min(first + count, self.last_index + 1)
+        room = -1 if max_bytes is None else max_bytes
+        tail, hot = self.tail, self._commands
+        for index in range(first, stop):
+            if index == self.base_index:
+                result.append((NO_OP, index, self.base_term))
+                continue
+            slot = index - tail.first
+            command = hot.get(index)
+            if command is None:
+                command = self._wal.read(tail.place(slot))[fmt.HASH_BYTES :]
+                if index == self.last_index:  # PySyncObj looks at the last entry all the time
+                    self._hot.keep(hot, index, command)
+            if room >= 0 and result and len(command) > room:
+                break
+            if room >= 0:
+                room = max(0, room - len(command))
+            result.append((command, index, tail.terms[slot]))
+        return result
+
+    # Hard state
+
+    def set_term(self, term: int, voted_for: str | None) -> None:
+        """Term and vote; they must be synced before anyone hears of them."""
+        if (term, voted_for) != (self.current_term, self.voted_for):
+            self.current_term, self.voted_for = term, voted_for
+            self._wal.append(fmt.KIND_HARD_STATE, self.group, 0, term, cbor2.dumps([voted_for]))
+
+    def set_commit(self, index: int) -> None:
+        """Remembered when convenient: it may be older after a crash."""
+        if index != self.commit_index:
+            self.commit_index = index
+            self._wal.append(fmt.KIND_COMMIT, self.group, index, self.current_term, b"")
+
+    def repeat_state(self) -> None:
+        """Write all state once more, so that older records of it, and of what it voids, can go."""
+        wal, group = self._wal, self.group
+        wal.append(fmt.KIND_GROUP_CREATED, group, 0, 0, b"")
+        wal.append(fmt.KIND_HARD_STATE, group, 0, self.current_term, cbor2.dumps([self.voted_for]))
+        wal.append(fmt.KIND_COMMIT, group, self.commit_index, self.current_term, b"")
+        wal.append(
+            fmt.KIND_SNAPSHOT, group, self.mark.index, self.mark.term, self.mark.repeated().payload
+        )
+        wal.append(fmt.KIND_TRUNCATE, group, self.last_index + 1, self.last_term, b"")
+        wal.active.resets.add(group)
+
+    # Snapshots
+
+    async def save_snapshot(self, index: int, term: int, data: bytes, live: Ranges) -> None:
+        """Keep the state after `index`; then the entries up to it are dropped, except those in `live`."""
+        if not self.base_index < index <= self.last_index or self.term_at(index) != term:
+            raise SnapshotRefused(
+                f"group {self.group}: no entry {index} of term {term} above the base"
+            )
+        if self._saving or self.install is not None:
+            raise SnapshotRefused(f"group {self.group}: another snapshot is under way")
+        digest = self.hash_at(index)
+        assert digest is not None
+        self._saving = True
+        try:
+            snapshot = Snapshot(index, term, digest, data, ranges_of(self._present(index, live)))
+            crc = await self._store.write(self.group, snapshot)
+            if self.removed:
+                return
+            if self.hash_at(index) != digest:
+                raise SnapshotRefused(f"group {self.group}: entry {index} was replaced meanwhile")
+            self._write_mark(Mark(index, term, digest, crc))
+            self._wal.write()
+            await self._wal.sync()
+            if not self.removed and self.mark.index == index:
+                self._move_base(snapshot)
+                self._store.prune_group(self.group, self.mark)
+        finally:
+            self._saving = False
+
+    def _present(self, base: int, live: Ranges) -> list[int]:
+        """The indexes of `live` up to `base` that this journal can read."""
+        found = list[int]()
+        for first, last in live:
+            found += self.old.indexes[slice(*self.old.span(first, last))]
+            found += range(max(first, self.tail.first), min(last, base, self.last_index) + 1)
+        return found
+
+    def _write_mark(self, mark: Mark) -> None:
+        self._wal.append(fmt.KIND_SNAPSHOT, self.group, mark.index, mark.term, mark.payload)
+        self._wal.active.resets.add(self.group)
+        self.mark = mark
+
+    def _move_base(self, snapshot: Snapshot) -> None:
+        tail, old = self.tail, self.old
+        kept = Sparse()
+        seen_old = seen_tail = 0  # slots before these are kept or released
+        count = snapshot.index - tail.first + 1
+        for first, last in snapshot.live:
+            start, stop = old.span(first, last)
+            self._release(old, seen_old, start)
+            kept.indexes.extend(old.indexes[start:stop])
+            kept.take(old, start, stop)
+            seen_old = max(seen_old, stop)
+            start, stop = max(first - tail.first, 0), min(last - tail.first + 1, count)
+            if start < stop:
+                self._release(tail, seen_tail, start)
+                kept.indexes.extend(range(tail.first + start, tail.first + stop))
+                kept.take(tail, start, stop)
+                seen_tail = stop
+        self._release(old, seen_old, len(old))
+        self._release(tail, seen_tail, count)
+        tail.delete(0, count)
+        tail.first += count
+        self.old = kept
+        self.base_index, self.base_term, self.base_hash = (
+            snapshot.index,
+            snapshot.term,
+            snapshot.hash,
+        )
+        self.commit_index = max(self.commit_index, snapshot.index)
+
+    def load_snapshot(self) -> Snapshot | None:
+        """The one at the base; None when there is none yet."""
+        if self.base_index == BIRTH.index:
+            return None
+        return self._store.load(self.group, self.base_index, self.mark.crc)[0]
+
+    # Install: a snapshot and its live entries received from the leader
+
+    def begin_install(self, index: int, term: int, hash: bytes, data: bytes, live: Ranges) -> None:
+        """Start to receive a snapshot; whatever was received of another one is forgotten."""
+        if index <= self.base_index:
+            raise SnapshotRefused(f"group {self.group}: the base is at {self.base_index} already")
+        self.abort_install()
+        self.install = Install(Snapshot(index, term, hash, data, list(live)), {})
+
+    def add_live(self, index: int, term: int, command: bytes, hash: bytes = fmt.NO_HASH) -> None:
+        """One entry that the snapshot needs; without its hash a reader cannot compare it with other nodes'."""
+        assert self.install is not None, "no install was begun"
+        assert len(hash) == fmt.HASH_BYTES
+        wal = self._wal
+        offset = wal.append(fmt.KIND_INSTALLED, self.group, index, term, hash, bytes(command))
+        place = Place(wal.active.number, offset, len(hash) + len(command))
+        self._forget_staged(index)
+        self.install.staged[index] = (place, term)
+        wal.hold(place)
+
+    def _forget_staged(self, index: int) -> None:
+        assert self.install is not None
+        if index in self.install.staged:
+            self._wal.release(self.install.staged.pop(index)[0])
+
+    def abort_install(self) -> None:
+        """Forget an unfinished install; the journal is as it was."""
+        if self.install is not None:
+            for index in list(self.install.staged):
+                self._forget_staged(index)
+            self.install = None
+
+    def missing_live(self) -> list[tuple[int, int]]:
+        """Ranges of the begun install that have not arrived yet."""
+        assert self.install is not None
+        staged = self.install.staged
+        spans = self.install.snapshot.live
+        return ranges_of(
+            [i for first, last in spans for i in range(first, last + 1) if i not in staged]
+        )
+
+    async def finish_install(self) -> None:
+        """Replace everything by what was received. Until this returns a crash brings the old state back."""
+        install = self.install
+        assert install is not None, "no install was begun"
+        snapshot = install.snapshot
+        if missing := self.missing_live():
+            raise SnapshotRefused(
+                f"group {self.group}: live entries {missing[:3]} have not arrived"
+            )
+        crc = await self._store.write(self.group, snapshot)
+        if self.removed:
+            return
+        if self.install is not install:
+            raise SnapshotRefused(f"group {self.group}: another install was begun meanwhile")
+        flags = fmt.MARK_RESETS | fmt.MARK_INSTALLED
+        self._write_mark(Mark(snapshot.index, snapshot.term, snapshot.hash, crc, flags))
+        self._replace(install)
+        self._wal.write()
+        await self._wal.sync()
+        self._store.prune_group(self.group, self.mark)
+
+    def _replace(self, install: Install) -> None:
+        # At once with the mark, so that no entry can come between; nothing is acknowledged before it is synced.
+        self._release_all()
+        self._commands.clear()
+        self.install = None
+        snapshot = install.snapshot
+        self.base_index, self.base_term, self.base_hash = (
+            snapshot.index,
+            snapshot.term,
+            snapshot.hash,
+        )
+        self.tail, self.old = Tail(snapshot.index + 1), Sparse()
+        wanted = {i for first, last in snapshot.live for i in range(first, last + 1)}
+        for index, (place, term) in sorted(install.staged.items()):
+            if index in wanted:
+                self.old.put(index, place, term)
+            else:
+                self._wal.release(place)
+        self._set_last()
+        self.commit_index = max(self.commit_index, snapshot.index)
+        self.written_index = self.syncing_index = self.synced_index = 0
+        self._wal.touched.add(self)
+
+    def _release_all(self) -> None:
+        self._release(self.tail, 0, len(self.tail))
+        self._release(self.old, 0, len(self.old))
+
+    def remove(self) -> None:
+        """The group leaves this node."""
+        self.abort_install()
+        self._wal.append(fmt.KIND_GROUP_REMOVED, self.group, 0, 0, b"")
+        self._wal.active.resets.add(self.group)
+        self._release_all()
+        self._commands.clear()
+        self.removed = True
+
+    # PySyncObj's names: position 0 is the base
+
+    def __len__(self) -> int:
+        return self.last_index - self.base_index + 1
+
+    @overload
+    def __getitem__(self, item: int) -> LogEntry: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[LogEntry]: ...
+    def __getitem__(self, item: int | slice) -> LogEntry | list[LogEntry]:
+        if isinstance(item, slice):
+            start, stop, step = item.indices(len(self))
+            found = self.entries(self.base_index + start, max(0, stop - start))
+            return found if step == 1 else found[::step]
+        position = item + len(self) if item < 0 else item
+        if not 0 <= position < len(self):
+            raise IndexError(f"position {item} of {len(self)}")
+        return self.entries(self.base_index + position, 1)[0]
+
+    def clear(self) -> None:
+        self.truncate_from(self.base_index + 1)
+
+    def deleteEntriesFrom(self, entryFrom: int) -> None:
+        self.truncate_from(self.base_index + max(entryFrom, 1))
+
+    def deleteEntriesTo(self, entryTo: int) -> None:
+        """Nothing: only a snapshot moves the base."""
+
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
+        self.set_commit(raftCommitIndex)
+
+    def getRaftCommitIndex(self) -> int:
+        return self.commit_index
+
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
+        self.set_term(term, votedForNodeId)
+
+    def getCurrentTerm(self) -> int:
+        return self.current_term
+
+    def getVotedForNodeId(self) -> str | None:
+        return self.voted_for
+
+    def onOneSecondTimer(self) -> None:
+        """Nothing: the log is maintained by the node."""
+
+    def _destroy(self) -> None:
+        """Nothing: the node closes the log."""
+
+
+def slots_of(journal: Journal, segment: int) -> Sequence[tuple[Tail | Sparse, int, int]]:
+    """(columns, slot, index) of the journal's live entries in that segment."""
+    found = list[tuple[Tail | Sparse, int, int]]()
+    for slot in journal.old.positions_in(segment):
+        found.append((journal.old, slot, journal.old.indexes[slot]))
+    for slot in journal.tail.positions_in(segment):
+        found.append((journal.tail, slot, journal.tail.first + slot))
+    return found

@@ -1,0 +1,152 @@
+"""The log of a node: one write-ahead log for all groups, a journal for each."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from cluster.log import format as fmt
+from cluster.log.damage import encode_synced
+from cluster.log.errors import FatalDiskError
+from cluster.log.journal import HotTail, Journal
+from cluster.log.recovery import Recovered, assemble, recover
+from cluster.log.snapshots import SnapshotStore
+from cluster.log.wal import Wal
+from cluster.seams import Clock, Disk
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What an operator may set."""
+
+    segment_bytes: int = 64 << 20
+    retain_bytes: int = 0  # dead segments are kept up to this much in all
+    retain_hours: float = 0  # or for this long
+    archive_dir: str | None = None  # sealed segments are copied there
+    hot_bytes: int = 32 << 20  # newest commands kept in memory, over all groups
+    min_free_bytes: int = 512 << 20  # below this much free space publishes are refused
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Room on the disk."""
+
+    free_bytes: int
+    refuse_publishes: bool
+
+
+class Log:
+    """See the module. One event loop owns it; only syncs happen elsewhere."""
+
+    def __init__(self, wal: Wal, options: LogOptions) -> None:
+        self.wal = wal
+        self.options = options
+        self.store = SnapshotStore(wal)
+        self.recovered_records = 0
+        self.cut_bytes = 0
+        self.journals: dict[int, Journal] = {}
+        self._hot = HotTail(options.hot_bytes)
+
+    @classmethod
+    async def open(
+        cls,
+        directory: str,
+        *,
+        disk: Disk,
+        clock: Clock,
+        identity: fmt.Identity,
+        options: LogOptions | None = None,
+    ) -> Log:
+        """Recover. Raises LogCorrupt, WrongIdentity or UnsupportedFormat, each with file, offset and advice."""
+        options = options or LogOptions()
+        about = f"{identity.node}\0{identity.cluster}\0{clock.wall_ns()}\0{clock.monotonic_ns()}"
+        boot = blake2b(about.encode(), digest_size=16).digest()
+        wal = Wal(
+            directory,
+            disk=disk,
+            clock=clock,
+            identity=identity,
+            boot=boot,
+            segment_bytes=options.segment_bytes,
+        )
+        log = cls(wal, options)
+        try:
+            for path in (directory, log.store.directory):
+                if not disk.exists(path):
+                    disk.make_dir(path)
+                    await disk.sync_dir(posixpath.dirname(path) or ".")
+            found = await recover(wal, identity)
+            log._adopt(found)
+            await wal.start(found.next_number)
+            await log._settle(found)
+        except OSError as error:
+            raise FatalDiskError(f"opening {directory} failed: {error}") from error
+        return log
+
+    def _adopt(self, found: Recovered) -> None:
+        self.recovered_records, self.cut_bytes = found.records, found.cut_bytes
+        for group, replay in sorted(found.replays.items()):
+            state = assemble(self.wal, self.store, group, replay)
+            journal = self.journals[group] = Journal(group, self.wal, self.store, self._hot)
+            journal.adopt(replay, state.snapshot, state.mark, state.tail, state.old)
+            journal.mark_again = state.fell_back
+
+    async def _settle(self, found: Recovered) -> None:
+        """Leave on disk what a later recovery should know."""
+        for number in sorted(self.wal.segments)[-2:-1]:
+            segment = self.wal.segments[number]
+            self.wal.append(fmt.KIND_SYNCED, 0, 0, 0, encode_synced(number, segment.size))
+        for journal in self.journals.values():
+            if journal.mark_again:
+                journal.repeat_state()
+        self.wal.write()
+        await self.wal.sync()
+        self.store.prune({group: journal.mark for group, journal in self.journals.items()})
+
+    def journal(self, group: int) -> Journal:
+        """The journal of a group; a new one is born with entry 1, PySyncObj's no-op."""
+        found = self.journals.get(group)
+        if found is None:
+            found = self.journals[group] = Journal(group, self.wal, self.store, self._hot)
+            found.repeat_state()
+        return found
+
+    def groups(self) -> list[int]:
+        return sorted(self.journals)
+
+    def remove_group(self, group: int) -> None:
+        """Forget a group; its entries die with the record of this."""
+        journal = self.journals.pop(group, None)
+        if journal is not None:
+            journal.remove()
+
+    def note(self, kind: int, group: int, index: int, term: int, payload: bytes) -> None:
+        """Something for later readers; it never causes a sync."""
+        assert kind >= fmt.KIND_NOTE
+        self.wal.append(kind, group, index, term, payload)
+
+    def write(self) -> bool:
+        """One vectored append of all that was buffered; True when something must be synced before others hear."""
+        return self.wal.write()
+
+    async def sync(self) -> float:
+        """Make safe what is written; the seconds it took. A failure is final."""
+        return await self.wal.sync()
+
+    def space(self) -> Space:
+        free = self.wal.disk.free_bytes(self.wal.directory)
+        return Space(free, free < self.options.min_free_bytes)
+
+    async def close(self) -> None:
+        """Write and sync everything, with a last word on how far."""
+        if self.wal.failure is None:
+            for _ in range(2):  # the second one is for the mark that the first one leaves
+                self.wal.write()
+                await self.wal.sync()
+        self.wal.close()
+
+    def sealed(self) -> Sequence[int]:
+        """Numbers of the segments that are no longer written to."""
+        return [number for number, segment in self.wal.segments.items() if segment.sealed]

@@ -1,0 +1,243 @@
+"""The write-ahead log of a node: records appended to the active segment, one vectored write and one sync a round."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cluster.log import format as fmt
+from cluster.log.damage import encode_synced
+from cluster.log.errors import FatalDiskError, LogCorrupt
+from cluster.log.index import Columns, Place
+from cluster.seams import Clock, Disk, File
+
+
+@dataclass(eq=False, slots=True)
+class Segment:
+    """One file of the log, and what is known of its records."""
+
+    number: int
+    path: str
+    file: File
+    salt: int
+    size: int  # bytes written
+    synced: int
+    created_ns: int
+    sealed: bool = False  # no longer written to
+    archived: bool = False
+    last_wall_ns: int = 0  # of its newest record, once sealed
+    live_bytes: int = 0  # of records that some journal still points at
+    groups: set[int] = field(default_factory=set[int])  # with any record in it
+    resets: set[int] = field(default_factory=set[int])  # with a record that voids earlier ones
+
+
+class Written(Protocol):
+    """A journal, as far as the write-ahead log tells it how safe its entries are."""
+
+    last_index: int
+    written_index: int
+    syncing_index: int
+    synced_index: int
+
+
+class Wal:
+    """Segments, the buffer, and the only places where the log writes records and syncs them."""
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        disk: Disk,
+        clock: Clock,
+        identity: fmt.Identity,
+        boot: bytes,
+        segment_bytes: int,
+    ) -> None:
+        self.directory = directory
+        self.disk = disk
+        self.clock = clock
+        self.segments: dict[int, Segment] = {}
+        self.failure: str | None = None
+        self.touched = set[Written]()  # added to since the last write
+        self._identity = identity
+        self._boot = boot
+        self._segment_bytes = segment_bytes
+        self._written = set[Written]()  # written since the last sync
+        self._buffers: list[bytes] = []
+        self._buffered_urgent = False
+        self._urgent = False  # something written must be synced before others may hear of it
+        self._lock = asyncio.Lock()
+
+    async def start(self, number: int) -> None:
+        """Open the first segment of this boot."""
+        self.active = await self._create(number)
+        self.next_offset = self.active.size
+
+    def append(
+        self, kind: int, group: int, index: int, term: int, payload: bytes, more: bytes = b""
+    ) -> int:
+        """Buffer a record whose payload is both pieces joined; returns the offset it will have."""
+        if self.failure is not None:
+            raise FatalDiskError(self.failure)
+        length = len(payload) + len(more)
+        clock = self.clock
+        covered = fmt.COVERED.pack(
+            length, kind, fmt.MARKER, group, index, term, clock.wall_ns(), clock.monotonic_ns()
+        )
+        extend = fmt.extend
+        active = self.active
+        crc = extend(extend(extend(active.salt, covered), payload), more)
+        head = covered[:4] + crc.to_bytes(4, "little") + covered[4:]
+        if more:
+            self._buffers += (head + payload, more)
+        else:
+            self._buffers.append(head + payload)
+        offset = self.next_offset
+        self.next_offset = offset + fmt.RECORD_HEADER + length
+        active.groups.add(group)
+        if kind < fmt.KIND_NOTE and kind != fmt.KIND_COMMIT and kind != fmt.KIND_SYNCED:
+            self._buffered_urgent = True
+        return offset
+
+    def write(self) -> bool:
+        """Write what is buffered; whether something written must be synced before acks or votes leave."""
+        if self.failure is not None:
+            raise FatalDiskError(self.failure)
+        if self._buffers:
+            active = self.active
+            try:
+                offset = active.file.append(self._buffers)
+            except OSError as error:
+                raise self._fail("write", active.path, error) from error
+            assert offset == active.size, "someone else wrote to the segment"
+            active.size = self.next_offset
+            self._buffers = []
+            self._urgent |= self._buffered_urgent
+            self._buffered_urgent = False
+            for journal in self.touched:
+                journal.written_index = journal.last_index
+            self._written |= self.touched
+            self.touched.clear()
+        return self._urgent
+
+    async def sync(self) -> float:
+        """Make what is written safe; returns the seconds it took. Rolls to a new segment when this one is full."""
+        if self.failure is not None:
+            raise FatalDiskError(self.failure)
+        started = self.clock.monotonic_ns()
+        async with self._lock:
+            await self._sync_active()
+            seconds = (self.clock.monotonic_ns() - started) / 1e9
+            if self.active.size >= self._segment_bytes:
+                await self._roll()
+        return seconds
+
+    async def roll(self) -> None:
+        """Seal the active segment now."""
+        async with self._lock:
+            await self._roll()
+
+    async def _sync_active(self, *, mark: bool = True) -> None:
+        if self.failure is not None:
+            raise FatalDiskError(self.failure)
+        active, size = self.active, self.active.size
+        if size == active.synced:
+            return
+        syncing, self._written, self._urgent = self._written, set[Written](), False
+        for journal in syncing:
+            journal.syncing_index = journal.written_index
+        try:
+            await active.file.sync()
+        except OSError as error:
+            raise self._fail("sync", active.path, error) from error
+        active.synced = size
+        for journal in syncing:
+            journal.synced_index = journal.syncing_index
+        if mark and size < self._segment_bytes:
+            self.append(fmt.KIND_SYNCED, 0, 0, 0, encode_synced(active.number, size))
+
+    async def _roll(self) -> None:
+        fresh = await self._create(self.active.number + 1)
+        # While it was created others may have written: nothing unsynced may stay behind.
+        while self._buffers or self.active.size > self.active.synced:
+            self.write()
+            await self._sync_active(mark=False)
+        old = self.active
+        old.sealed = True
+        old.last_wall_ns = self.clock.wall_ns()
+        self.active = fresh
+        self.next_offset = fresh.size
+        # The first record of a segment says how long the one before was.
+        self.append(fmt.KIND_SYNCED, 0, 0, 0, encode_synced(old.number, old.size))
+
+    async def _create(self, number: int) -> Segment:
+        path = f"{self.directory}/{fmt.segment_name(number)}"
+        wall, mono = self.clock.wall_ns(), self.clock.monotonic_ns()
+        header = fmt.encode_file_header(number, wall, mono, self._boot, self._identity)
+        try:
+            file = self.disk.open(path, create=True)
+            file.append([header])
+            await file.sync()
+            await self.disk.sync_dir(self.directory)
+        except OSError as error:
+            raise self._fail("creation", path, error) from error
+        salt = fmt.decode_file_header(header, path).salt
+        segment = Segment(number, path, file, salt, len(header), len(header), wall)
+        self.segments[number] = segment
+        return segment
+
+    def fail(self, what: str, path: str, error: OSError) -> FatalDiskError:
+        """Remember that the disk cannot be trusted any more: everything is refused from here on."""
+        return self._fail(what, path, error)
+
+    def _fail(self, what: str, path: str, error: OSError) -> FatalDiskError:
+        self.failure = f"{what} of {path} failed: {error}"
+        return FatalDiskError(self.failure)
+
+    def read(self, place: Place) -> bytes:
+        """The payload of a record, its checksum verified."""
+        segment = self.segments[place.segment]
+        size = fmt.RECORD_HEADER + place.length
+        if place.offset >= segment.size:
+            self.write()
+        try:
+            record = segment.file.read(place.offset, size)
+        except OSError as error:
+            raise self._fail("read", segment.path, error) from error
+        if len(record) != size or not fmt.record_is_valid(record, 0, segment.salt):
+            raise LogCorrupt(segment.path, place.offset, "a record that was good is damaged")
+        return record[fmt.RECORD_HEADER :]
+
+    def copy(self, kind: int, group: int, index: int, term: int, place: Place) -> Place:
+        """Append what lies there once more, as a record of that kind."""
+        payload = self.read(place)
+        offset = self.append(kind, group, index, term, payload)
+        return Place(self.active.number, offset, place.length)
+
+    def hold(self, place: Place) -> None:
+        """Something points at that record."""
+        self.segments[place.segment].live_bytes += fmt.RECORD_HEADER + place.length
+
+    def release(self, place: Place) -> None:
+        """Nothing points at that record any more."""
+        self.segments[place.segment].live_bytes -= fmt.RECORD_HEADER + place.length
+
+    def account(self, columns: Columns, start: int, stop: int, sign: int) -> None:
+        """Hold (1) or release (-1) all records of those slots."""
+        if start >= stop:
+            return
+        segments, lengths = columns.segments[start:stop], columns.lengths[start:stop]
+        for number in set(segments):
+            count = segments.count(number)
+            if count == stop - start:
+                total = sum(lengths)
+            else:
+                total = sum(n for its, n in zip(segments, lengths, strict=True) if its == number)
+            self.segments[number].live_bytes += sign * (total + fmt.RECORD_HEADER * count)
+
+    def close(self) -> None:
+        """Close the files; everything is refused from here on."""
+        self.failure = self.failure or "the log is closed"
+        for segment in self.segments.values():
+            segment.file.close()
