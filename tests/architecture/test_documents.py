@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
 
-from tests.architecture.sources import ROOT, documents, make_targets
+from tests.architecture.sources import ROOT, documents, make_targets, modules
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -84,3 +85,27 @@ def test_every_path_in_the_tables_and_trees_of_the_documents_exists():
     ]
 
     assert wrong == []
+
+
+def test_every_function_that_the_architecture_names_exists():
+    known: set[str] = set()
+    for module in modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                known |= {node.name} | {f"{node.name}.{name}" for name in _defined(node)}
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                known.add(node.name)
+    text = FENCE.sub("", (ROOT / "ARCHITECTURE.md").read_text())
+    # `Class.method`: what looks like one must be one.
+    named = {name for name in INLINE.findall(text) if re.match(r"^[A-Z]\w+\.\w+$", name)}
+    files = {name for name in named if (ROOT / name).exists()}
+
+    assert sorted(named - known - files) == []
+
+
+def _defined(node: ast.ClassDef) -> set[str]:
+    return {
+        child.name
+        for child in node.body
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
