@@ -1,0 +1,181 @@
+"""A consumer's answers on their way: ranges gathered in one turn of the loop, sent as one frame,
+kept until confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from quorate import wire
+from quorate.connection import Connection
+from quorate.delivery import Range
+from quorate.errors import OutcomeUnknown, QuorateError, Refused
+from quorate.holdings import add_range, merged
+
+
+class AnswersOwner(Protocol):
+    """The consumer: it is told what became of its answers."""
+
+    queue: str
+
+    def answer_done(self, opcode: int, ranges: list[list[int]]) -> None: ...
+    def answer_refused(self, refused: Refused, ranges: list[list[int]]) -> None: ...
+    def resubscribe(self) -> None: ...
+
+
+class Answer:
+    """One SETTLE, RETURN, DISCARD or EXTEND."""
+
+    __slots__ = ("_answers", "arguments", "opcode", "ranges", "request", "unsure", "waiters")
+
+    def __init__(self, answers: Answers, opcode: int, arguments: tuple[Any, ...]) -> None:
+        self._answers = answers
+        self.opcode = opcode
+        self.arguments = arguments
+        self.ranges: list[list[int]] = []
+        self.waiters: list[asyncio.Future[None]] = []
+        self.request = 0
+        self.unsure = False  # an earlier sending was neither confirmed nor refused
+
+    def answered(self, request: int, opcode: int, frame: list[Any]) -> None:
+        if request == self.request:
+            self._answers.answered(self, opcode, frame)
+
+    def resolve(self, error: QuorateError | None) -> None:
+        for waiter in self.waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+
+class Answers:
+    """All answers of one consumer under one key."""
+
+    def __init__(self, owner: AnswersOwner) -> None:
+        self._owner = owner
+        self._connection: Connection | None = None
+        self._key = 0
+        self._gathering: dict[tuple[int, tuple[Any, ...]], Answer] = {}
+        self._sent: dict[Answer, None] = {}
+        self._scheduled = False
+        self._refusal: Refused | None = None  # the first one since the last flush
+        self._idle: list[asyncio.Future[None]] = []
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any answer is not confirmed yet."""
+        return bool(self._gathering or self._sent)
+
+    def add(
+        self,
+        opcode: int,
+        ranges: list[Range],
+        arguments: tuple[Any, ...],
+        waiter: asyncio.Future[None] | None,
+    ) -> None:
+        """Gather; it leaves at the end of this turn of the loop."""
+        answer = self._gathering.get((opcode, arguments))
+        if answer is None:
+            answer = self._gathering[opcode, arguments] = Answer(self, opcode, arguments)
+        for first, last in ranges:
+            add_range(answer.ranges, first, last)
+        if waiter is not None:
+            answer.waiters.append(waiter)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def connected(self, connection: Connection, key: int) -> None:
+        """The consumer is known to this node under `key`: what is not confirmed goes out again."""
+        if self._key and key != self._key:
+            self.forget(
+                Refused("unknown_delivery", "the session had ended: the message was returned")
+            )
+        self._connection = connection
+        self._key = key
+        for answer in self._sent:
+            self._send(answer, connection)
+        self._flush()
+
+    def disconnected(self) -> None:
+        self._connection = None
+        for answer in self._sent:
+            answer.request = 0
+            answer.unsure = True
+
+    def forget(self, error: QuorateError) -> None:
+        """Nothing more will be heard of them."""
+        for answer in [*self._sent, *self._gathering.values()]:
+            answer.resolve(error)
+        self._sent.clear()
+        self._gathering.clear()
+        self._wake()
+
+    async def idle(self) -> None:
+        """Wait until all are confirmed. Raises the first refusal since the last time."""
+        if self.waiting:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(future)
+            await future
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+
+    def _wake(self) -> None:
+        if not self.waiting:
+            for future in self._idle:
+                if not future.done():
+                    future.set_result(None)
+            self._idle.clear()
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        connection = self._connection
+        if connection is None or not self._gathering:
+            return
+        gathered, self._gathering = self._gathering, {}
+        for answer in gathered.values():
+            answer.ranges = merged(answer.ranges)
+            self._sent[answer] = None
+            self._send(answer, connection)
+
+    def _send(self, answer: Answer, connection: Connection) -> None:
+        answer.request = connection.next_request()
+        frame = [
+            answer.opcode,
+            answer.request,
+            self._owner.queue,
+            self._key,
+            answer.ranges,
+            *answer.arguments,
+        ]
+        connection.ask(answer.request, wire.encode(frame), answer)
+
+    def answered(self, answer: Answer, opcode: int, frame: list[Any]) -> None:
+        """Confirmed, refused, or to be sent again after the consumer has found the leader."""
+        if opcode == wire.OK:
+            self._finish(answer, None)
+            self._owner.answer_done(answer.opcode, answer.ranges)
+        elif opcode == wire.ERROR and frame[2] not in wire.PASSING:
+            refused = Refused(frame[2], frame[3], frame[4] if len(frame) > 4 else None)
+            if answer.unsure:
+                # Perhaps refused because the first sending did it.
+                error: QuorateError = OutcomeUnknown(f"sent again, and then: {refused}")
+            else:
+                error = refused
+                self._refusal = self._refusal or refused
+                self._owner.answer_refused(refused, answer.ranges)
+            self._finish(answer, error)
+            self._owner.answer_done(answer.opcode, answer.ranges)
+        else:
+            answer.request = 0
+            self._owner.resubscribe()
+
+    def _finish(self, answer: Answer, error: QuorateError | None) -> None:
+        self._sent.pop(answer, None)
+        answer.resolve(error)
+        self._wake()

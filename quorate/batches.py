@@ -1,0 +1,115 @@
+"""Bodies on their way: cutting them into frames, and one frame's life until it is confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+Meta = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One message is safe on a majority."""
+
+    position: int | None  # its number in the queue; None when it was stored by an earlier attempt
+    duplicate: bool  # true: it was there already and was not stored again
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """All given messages are safe on a majority."""
+
+    count: int
+    stored: int
+    duplicates: int  # were there already: from an earlier attempt, or by their de-duplication id
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What CONFIRM says of one frame."""
+
+    first: int
+    stored: int
+    duplicates: int
+    refused: Sequence[Sequence[int]]  # ranges of offsets within the frame
+
+    def refuses(self, offset: int) -> bool:
+        return any(first <= offset <= last for first, last in self.refused)
+
+    def published(self, offset: int) -> Published:
+        if self.duplicates:
+            # Which of them was the duplicate is only plain when all were.
+            return Published(None, self.stored == 0)
+        before = sum(max(0, min(last + 1, offset) - first) for first, last in self.refused)
+        return Published(self.first + offset - before, False)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Bodies of one PUBLISH frame. `seqno` 0: never sent, so it can still grow or be taken back."""
+
+    bodies: list[bytes]
+    metas: Any  # as in the frame, or a list with one a body while it is open
+    attrs: Any
+    size: int
+    single: bool  # made of single publishes, each with its own waiter
+    waiters: list[asyncio.Future[Any]]
+    name: str = ""
+    seqno: int = 0
+    request: int = 0
+    unsure: set[int] = field(default_factory=set[int])  # requests not surely refused
+    done: bool = False
+
+    def fields(self) -> tuple[Any, Any]:
+        """Meta and attrs for the frame."""
+        if not self.single:
+            return self.metas, self.attrs
+        metas: list[Any] = self.metas
+        attrs: list[Any] = self.attrs
+        return (
+            metas if any(meta is not None for meta in metas) else None,
+            attrs if any(attr is not None for attr in attrs) else None,
+        )
+
+    def resolve(self, row: Row) -> None:
+        self.done = True
+        if self.single:
+            for offset, waiter in enumerate(self.waiters):
+                if not waiter.done():
+                    waiter.set_result((row, offset))
+        elif not self.waiters[0].done():
+            self.waiters[0].set_result((row, 0))
+
+    def fail(self, error: Exception) -> None:
+        self.done = True
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+
+def cut(
+    bodies: Iterator[bytes], count_max: int, bytes_max: int
+) -> Iterator[tuple[list[bytes], int]]:
+    """Frames of at most `count_max` bodies and `bytes_max` bytes (one larger body goes alone), with
+    their size.
+    """
+    while piece := list(islice(bodies, count_max)):
+        if not set(map(type, piece)) <= {bytes}:
+            raise TypeError("a message body must be bytes: encode text first, as in text.encode()")
+        size = sum(map(len, piece))
+        if size <= bytes_max:
+            yield piece, size
+            continue
+        part: list[bytes] = []
+        part_size = 0
+        for body in piece:
+            if part and part_size + len(body) > bytes_max:
+                yield part, part_size
+                part, part_size = [], 0
+            part.append(body)
+            part_size += len(body)
+        yield part, part_size

@@ -1,0 +1,363 @@
+"""The client: one session with a cluster, however many connections that takes."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import quote
+
+from quorate import wire
+from quorate.batches import Confirmed, Meta, Published
+from quorate.consumer import BatchConsumer, Consumer
+from quorate.core import Core
+from quorate.delivery import Chunk, Delivery, Range
+from quorate.errors import Refused
+from quorate.publisher import Publisher
+
+
+class Client:
+    """Made by `connect`. Every call waits for the cluster and has one of three outcomes:
+
+    it returns (ok), raises `Refused` (surely did not happen; `Unreachable` when nobody could be
+    asked), or raises `OutcomeUnknown` (the deadline passed after it was sent). `timeout` is in
+    seconds, None means the client's own.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Iterable[str],
+        *,
+        vhost: str = "/",
+        session: str | None = None,
+        resume_ms: int = wire.RESUME_MS_DEFAULT,
+        timeout: float = wire.TIMEOUT_S_DEFAULT,
+        name: str = "quorate-python",
+        forward: bool = False,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._addresses = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+        self._vhost = vhost
+        self._options: dict[str, Any] = {
+            "vhost": vhost,
+            "session": session,
+            "resume_ms": resume_ms,
+            "timeout_s": timeout,
+            "name": name,
+            "forward": forward,
+            "tls": tls,
+        }
+        self._core_or_none: Core | None = None
+        self._publishers: dict[str, Publisher] = {}
+
+    async def __aenter__(self) -> Self:
+        # Connections are made when first needed, so a cluster that is just starting is no error
+        # yet.
+        self._core_or_none = Core(self._addresses, **self._options)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the session: everything unsettled returns to its queue at once. Idempotent."""
+        if self._core_or_none is not None:
+            await self._core_or_none.close()
+
+    @property
+    def _core(self) -> Core:
+        if self._core_or_none is None:
+            raise RuntimeError("use it as `async with quorate.connect(...) as client`")
+        return self._core_or_none
+
+    @property
+    def session(self) -> str:
+        """The session's id, the same over all reconnects."""
+        return self._core.session
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def publisher(
+        self, queue: str, name: str | None = None, *, next_seqno: int | None = None
+    ) -> Publisher:
+        """A publisher with a name of its own, whose numbers the queue remembers over restarts of
+        the program.
+
+        A name must be used by one program at a time. `next_seqno`: the number of its next message;
+        None asks the queue. Without a name, one is generated that lasts as long as the object.
+        """
+        return Publisher(self._core, queue, name, next_seqno)
+
+    def _publisher(self, queue: str) -> Publisher:
+        publisher = self._publishers.get(queue)
+        if publisher is None:
+            publisher = self._publishers[queue] = Publisher(self._core, queue, None, None)
+        return publisher
+
+    async def publish(
+        self,
+        queue: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        meta: Meta | None = None,
+        priority: int | None = None,
+        ttl_ms: int | None = None,
+        deliver_at_ms: int | None = None,
+        dedup_id: str | None = None,
+        timeout: float | None = None,
+    ) -> Published:
+        """One message; returns when a majority has it on disk. See `Publisher.publish`."""
+        return await self._publisher(queue).publish(
+            body,
+            key=key,
+            headers=headers,
+            meta=meta,
+            priority=priority,
+            ttl_ms=ttl_ms,
+            deliver_at_ms=deliver_at_ms,
+            dedup_id=dedup_id,
+            timeout=timeout,
+        )
+
+    async def publish_many(
+        self,
+        queue: str,
+        bodies: Iterable[bytes],
+        *,
+        meta: Meta | Sequence[Meta | None] | None = None,
+        priority: int | None = None,
+        ttl_ms: int | None = None,
+        deliver_at_ms: int | None = None,
+        dedup_ids: Sequence[str] | None = None,
+        batch: int = wire.BATCH_COUNT_MAX,
+        timeout: float | None = None,
+    ) -> Confirmed:
+        """Many messages, in order; returns when all are safe. See `Publisher.publish_many`."""
+        return await self._publisher(queue).publish_many(
+            bodies,
+            meta=meta,
+            priority=priority,
+            ttl_ms=ttl_ms,
+            deliver_at_ms=deliver_at_ms,
+            dedup_ids=dedup_ids,
+            batch=batch,
+            timeout=timeout,
+        )
+
+    # --- consuming --------------------------------------------------------------------------------
+
+    def consume(
+        self,
+        queue: str,
+        *,
+        credit: int = wire.CREDIT_DEFAULT,
+        priority: int = 0,
+        exclusive: bool = False,
+        auto_settle: bool = False,
+        tag: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> Consumer:
+        """Messages as they come: `async for delivery in client.consume("orders")`.
+
+        credit: most unsettled deliveries it holds, 0 for no limit. priority: higher ones are served
+        first. exclusive: no other consumer beside it. auto_settle: settled when delivered, so a
+        message is lost if this program is. timeout_ms: how long it may hold one, instead of the
+        queue's limit. It lasts until the client is closed; to end it before, use it as `async with
+        client.consume(...) as consumer`.
+        """
+        return Consumer(
+            self._core,
+            queue,
+            tag=tag,
+            credit=credit,
+            priority=priority,
+            exclusive=exclusive,
+            auto_settle=auto_settle,
+            timeout_ms=timeout_ms,
+        )
+
+    def consume_batches(
+        self,
+        queue: str,
+        *,
+        count_max: int = BatchConsumer.count_max,
+        credit: int = wire.CREDIT_DEFAULT,
+        priority: int = 0,
+        exclusive: bool = False,
+        auto_settle: bool = False,
+        tag: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> BatchConsumer:
+        """Like `consume`, in batches of up to about `count_max`: much less work a message."""
+        consumer = BatchConsumer(
+            self._core,
+            queue,
+            tag=tag,
+            credit=credit,
+            priority=priority,
+            exclusive=exclusive,
+            auto_settle=auto_settle,
+            timeout_ms=timeout_ms,
+        )
+        consumer.count_max = count_max
+        return consumer
+
+    async def get(
+        self,
+        queue: str,
+        count: int = 1,
+        *,
+        auto_settle: bool = False,
+        timeout: float | None = None,
+    ) -> list[Delivery]:
+        """Up to `count` messages that are ready now, without subscribing; an empty list when there
+        are none.
+        """
+        _, frame = await self._core.ask_once(queue, wire.GET, count, auto_settle, timeout_s=timeout)
+        keeper = _GetKeeper(self._core, queue, auto_settle=auto_settle)
+        return [
+            Delivery(keeper, frame[3], chunk, offset)
+            for chunk in map(Chunk, frame[5])
+            for offset in range(len(chunk.bodies))
+        ]
+
+    # --- queues -----------------------------------------------------------------------------------
+
+    async def declare(
+        self,
+        queue: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Make sure that the queue exists, with RabbitMQ's `x-` arguments: `{"created", "leader",
+        "group"}`.
+
+        Raises Refused: `inequivalent_arguments` when it exists with others, `bad_argument`.
+        """
+        frame, _ = await self._core.ask(
+            queue, wire.DECLARE, dict(arguments or {}), timeout_s=timeout
+        )
+        return cast("dict[str, Any]", frame[2] or {})
+
+    async def delete(
+        self,
+        queue: str,
+        *,
+        if_unused: bool = False,
+        if_empty: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Delete the queue and its messages. Raises Refused: `in_use`, `not_empty`, `no_queue`."""
+        try:
+            await self._core.ask(queue, wire.DELETE, if_unused, if_empty, timeout_s=timeout)
+        except Refused as refused:
+            if refused.code != "no_queue" or not refused.again:
+                raise
+        self._publishers.pop(queue, None)
+
+    async def purge(self, queue: str, *, timeout: float | None = None) -> int:
+        """Drop all messages that are ready or delayed; returns how many."""
+        frame, _ = await self._core.ask(queue, wire.PURGE, timeout_s=timeout)
+        return int(frame[2] or 0)
+
+    async def pause(self, queue: str, paused: bool = True, *, timeout: float | None = None) -> None:
+        """Stop its deliveries, or resume them. Publishing goes on."""
+        await self._core.ask(queue, wire.PAUSE, paused, timeout_s=timeout)
+
+    async def info(self, queue: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """What the queue's leader knows of it, behind a barrier: everything confirmed before is in
+        it.
+        """
+        frame, _ = await self._core.ask(queue, wire.INFO, timeout_s=timeout)
+        return cast("dict[str, Any]", frame[2])
+
+    async def peek(
+        self,
+        queue: str,
+        *,
+        start: int = 1,
+        count: int = 10,
+        state: str | None = None,
+        timeout: float | None = None,
+    ) -> list[dict[str, Any]]:
+        """Look at messages from position `start` on without taking them; `state`: ready, unsettled
+        or delayed.
+        """
+        vhost, name = quote(self._vhost, safe=""), quote(queue, safe="")
+        path = f"/v1/queues/{vhost}/{name}/peek?start={start}&count={count}"
+        if state is not None:
+            path += f"&state={quote(state)}"
+        return _rows(await self._core.http_get(path, timeout_s=timeout))
+
+    async def queues(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
+        """All queues that the answering node knows, of every virtual host."""
+        return _rows(await self._core.http_get("/v1/queues", timeout_s=timeout))
+
+    async def status(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """Nodes, groups, leaders and lag, as the answering node sees them."""
+        return cast("dict[str, Any]", await self._core.http_get("/v1/status", timeout_s=timeout))
+
+
+class _GetKeeper:
+    """Settles what `get` took: each answer is a round trip."""
+
+    def __init__(self, core: Core, queue: str, *, auto_settle: bool) -> None:
+        self._core = core
+        self._queue = queue
+        self._auto_settle = auto_settle
+
+    async def finish(
+        self, opcode: int, key: int, ranges: list[Range], arguments: tuple[Any, ...], wait: bool
+    ) -> None:
+        del wait
+        if not self._auto_settle:
+            await self._core.ask(
+                self._queue, opcode, key, [list(pair) for pair in ranges], *arguments
+            )
+
+
+def _rows(answer: Any) -> list[dict[str, Any]]:
+    """A list of maps, or the only list in a map."""
+    if isinstance(answer, dict):
+        values = cast("dict[str, Any]", answer).values()
+        answer = next((value for value in values if isinstance(value, list)), [])
+    return cast("list[dict[str, Any]]", answer)
+
+
+def connect(
+    addresses: str | Iterable[str],
+    *,
+    vhost: str = "/",
+    session: str | None = None,
+    resume_ms: int = wire.RESUME_MS_DEFAULT,
+    timeout: float = wire.TIMEOUT_S_DEFAULT,
+    name: str = "quorate-python",
+    forward: bool = False,
+    tls: ssl.SSLContext | None = None,
+) -> Client:
+    """`async with quorate.connect("127.0.0.1:8081,127.0.0.1:8082") as client: ...`
+
+    addresses: any nodes, as host:port or URLs, a list or separated by commas; the others are
+    learned. resume_ms: how long unsettled messages wait for this client when it loses its
+    connection. forward: talk to the given nodes only and let them pass everything on, for networks
+    where the nodes' own addresses cannot be reached.
+    """
+    return Client(
+        addresses,
+        vhost=vhost,
+        session=session,
+        resume_ms=resume_ms,
+        timeout=timeout,
+        name=name,
+        forward=forward,
+        tls=tls,
+    )

@@ -1,0 +1,333 @@
+"""One WebSocket to one node, from WELCOME until it is lost. It is used once; `Routes` makes the
+next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import aiohttp
+
+from quorate import wire
+
+#: Unique over all connections, so that a late answer is never taken for another one's.
+_requests = itertools.count(1)
+
+
+class ConnectFailed(Exception):
+    """This address could not be used now. The text says why."""
+
+
+class NeverWorks(Exception):
+    """This node will never accept this client."""
+
+
+class Asker(Protocol):
+    """Whoever sent a request. Called exactly once with the answer, or with LOST."""
+
+    def answered(self, request: int, opcode: int, frame: list[Any]) -> None: ...
+
+
+class Receiver(Protocol):
+    """A consumer, as seen by its connection."""
+
+    def delivered(self, chunks: list[list[Any]]) -> None: ...
+    def ended(self, reason: str) -> None: ...
+    def active_changed(self, active: bool, token: int) -> None: ...
+    def disturbed(self) -> None:
+        """Subscribe again: the connection is gone, or the queue's leader is elsewhere."""
+        ...
+
+
+class _FutureAsker:
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[list[Any]]) -> None:
+        self.future = future
+
+    def answered(self, request: int, opcode: int, frame: list[Any]) -> None:
+        if not self.future.done():
+            self.future.set_result(frame if opcode else [wire.LOST])
+
+
+Moved = Callable[[str, str, "str | None"], None]
+
+
+class Connection:
+    """Sends frames in order and hands every answer to who asked. All methods but `run` are
+    synchronous.
+    """
+
+    def __init__(
+        self, socket: aiohttp.ClientWebSocketResponse, url: str, welcome: list[Any], moved: Moved
+    ) -> None:
+        about: dict[str, Any] = welcome[2]
+        self.url = url
+        self.node = str(about["node"])
+        self.nodes: dict[str, str] = dict(about.get("nodes") or {})
+        self.resumed = bool(about.get("resumed"))
+        self.frame_bytes_max = int(about.get("frame_bytes_max") or wire.MESSAGE_BYTES_MAX)
+        self.in_flight_bytes_max = int(about.get("in_flight_bytes_max") or wire.WINDOW_BYTES_MAX)
+        self.in_flight_bytes = 0
+        self.lost = False
+        self.lost_code: int | None = None
+        self.superseded = False  # we replaced it ourselves: a take-over is no surprise
+        self._socket = socket
+        self._moved = moved
+        self._pending: dict[int, tuple[Asker, int]] = {}
+        self._outbox: deque[bytes] = deque()
+        self._wake = asyncio.Event()
+        self._receivers: dict[tuple[str, int], Receiver] = {}
+        self._unclaimed: dict[tuple[str, int], list[list[Any]]] = {}
+        self._subscribing = 0
+        self._blocked: dict[Callable[[], None], None] = {}
+        self._heard_at_s = 0.0
+
+    @classmethod
+    async def open(
+        cls, session: aiohttp.ClientSession, url: str, hello: dict[str, Any], moved: Moved
+    ) -> Connection:
+        """Connect and say HELLO. Raises ConnectFailed or NeverWorks."""
+        socket = None
+        try:
+            async with asyncio.timeout(wire.CONNECT_TIMEOUT_S):
+                socket = await session.ws_connect(
+                    f"{url}/v1/connect",
+                    compress=0,
+                    max_msg_size=wire.MESSAGE_BYTES_MAX,
+                    autoclose=True,
+                )
+                await socket.send_bytes(wire.encode([wire.HELLO, wire.VERSION, hello]))
+                message = await socket.receive()
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                if socket.close_code == wire.CLOSED_VERSION:
+                    raise NeverWorks(
+                        f"{url} does not speak version {wire.VERSION} of the native protocol:"
+                        " use a client of the cluster's release"
+                    )
+                raise ConnectFailed(f"{url} closed the connection ({socket.close_code})")
+            frame = wire.decode(message.data)
+            if frame[0] == wire.ERROR:
+                raise ConnectFailed(f"{url}: {frame[2]}: {frame[3]}")
+            if frame[0] != wire.WELCOME or len(frame) < 3:
+                raise ConnectFailed(f"{url} answered HELLO with opcode {frame[0]}")
+            return cls(socket, url, frame, moved)
+        except TimeoutError as error:
+            raise ConnectFailed(
+                f"{url} did not answer within {wire.CONNECT_TIMEOUT_S:g} s"
+            ) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ConnectFailed(f"{url}: {error or type(error).__name__}") from error
+        except (ConnectFailed, NeverWorks):
+            if socket is not None:
+                await socket.close()
+            raise
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def next_request(self) -> int:
+        return next(_requests)
+
+    def send(self, data: bytes) -> None:
+        """Queue one encoded frame for which no answer is wanted."""
+        self._outbox.append(data)
+        self._wake.set()
+
+    def ask(self, request: int, data: bytes, asker: Asker, *, counted: bool = False) -> None:
+        """Queue one encoded frame; `asker` gets the answer. `counted`: it fills the window until
+        then.
+        """
+        if self.lost:
+            asker.answered(request, wire.LOST, [])
+            return
+        size = len(data) if counted else 0
+        self.in_flight_bytes += size
+        self._pending[request] = (asker, size)
+        self._outbox.append(data)
+        self._wake.set()
+
+    async def call(self, opcode: int, *fields: Any) -> list[Any]:
+        """Ask and wait: the answering frame, `[LOST]` when the connection ended first."""
+        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        request = self.next_request()
+        self.ask(request, wire.encode([opcode, request, *fields]), _FutureAsker(future))
+        return await future
+
+    def has_room(self, size: int) -> bool:
+        """Whether the node's window takes `size` more bytes. A frame larger than the window goes
+        alone.
+        """
+        return self.in_flight_bytes == 0 or self.in_flight_bytes + size <= self.in_flight_bytes_max
+
+    def when_room(self, resume: Callable[[], None]) -> None:
+        """Call `resume` once, when an answer has made room."""
+        self._blocked[resume] = None
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    async def subscribe(self, queue: str, options: dict[str, Any]) -> list[Any]:
+        """SUBSCRIBED or another answer. Deliveries that overtake it wait for `attach`."""
+        self._subscribing += 1
+        try:
+            return await self.call(wire.SUBSCRIBE, queue, options)
+        finally:
+            self._subscribing -= 1
+
+    def attach(self, queue: str, consumer: int, receiver: Receiver) -> None:
+        self._receivers[queue, consumer] = receiver
+        early = self._unclaimed.pop((queue, consumer), None)
+        if not self._subscribing:
+            self._unclaimed.clear()
+        if early:
+            receiver.delivered(early)
+
+    def detach(self, queue: str, consumer: int) -> None:
+        self._receivers.pop((queue, consumer), None)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Read, write and ping until the connection is lost; then everyone who waits is told."""
+        tasks = [
+            asyncio.create_task(self._read()),
+            asyncio.create_task(self._write()),
+            asyncio.create_task(self._ping()),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._end()
+            await self._shut()
+
+    async def _shut(self) -> None:
+        # A node that is paused or cut off never answers the closing handshake, and nobody may wait
+        # for it.
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+            async with asyncio.timeout(0.2):
+                await self._socket.close()
+
+    async def goodbye(self) -> None:
+        """End the session: what it holds returns at once."""
+        if self.lost:
+            return
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+            async with asyncio.timeout(1.0):
+                while self._outbox:
+                    await self._socket.send_bytes(self._outbox.popleft())
+                await self._socket.send_bytes(wire.encode([wire.CLOSE, 1000, "goodbye"]))
+                await self._socket.close()
+
+    def _end(self) -> None:
+        self.lost = True
+        self.lost_code = self._socket.close_code
+        pending, self._pending = self._pending, {}
+        receivers, self._receivers = self._receivers, {}
+        self._outbox.clear()
+        self.in_flight_bytes = 0
+        for request, (asker, _) in pending.items():
+            asker.answered(request, wire.LOST, [])
+        for receiver in receivers.values():
+            receiver.disturbed()
+        self._unblock()
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._heard_at_s = loop.time()
+        while True:
+            message = await self._socket.receive()
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                return
+            self._heard_at_s = loop.time()
+            try:
+                frame = wire.decode(message.data)
+                if frame[0] == wire.CLOSE:
+                    return
+                self._received(frame)
+            except (ValueError, IndexError, TypeError) as error:
+                # A node that breaks the protocol cannot be trusted with the rest of the stream
+                # either.
+                self.send(wire.encode([wire.CLOSE, 4000, f"bad frame: {error}"]))
+                return
+
+    async def _write(self) -> None:
+        outbox, socket = self._outbox, self._socket
+        with contextlib.suppress(aiohttp.ClientError, OSError):
+            while True:
+                while outbox:
+                    await socket.send_bytes(outbox.popleft())
+                self._wake.clear()
+                await self._wake.wait()
+
+    async def _ping(self) -> None:
+        loop = asyncio.get_running_loop()
+        number = 0
+        while True:
+            await asyncio.sleep(wire.PING_INTERVAL_S)
+            if loop.time() - self._heard_at_s > wire.SILENCE_S_MAX:
+                return
+            number += 1
+            self.send(wire.encode([wire.PING, number]))
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    def _received(self, frame: list[Any]) -> None:
+        opcode: int = frame[0]
+        if opcode == wire.CONFIRM:
+            for row in frame[1]:
+                self._answer(row[0], opcode, row)
+        elif opcode == wire.DELIVER:
+            self._deliver(frame[1], frame[2], frame[3])
+        elif opcode in (wire.OK, wire.SUBSCRIBED, wire.GOT) or opcode == wire.ERROR:
+            self._answer(frame[1], opcode, frame)
+        elif opcode == wire.REDIRECT:
+            self._redirect(frame)
+        elif opcode == wire.PING:
+            self.send(wire.encode([wire.PONG, frame[1]]))
+        elif opcode == wire.ENDED:
+            receiver = self._receivers.pop((frame[1], frame[2]), None)
+            if receiver is not None:
+                receiver.ended(frame[3])
+        elif opcode == wire.ACTIVE:
+            receiver = self._receivers.get((frame[1], frame[2]))
+            if receiver is not None:
+                receiver.active_changed(bool(frame[3]), int(frame[4] or 0))
+
+    def _answer(self, request: int, opcode: int, frame: list[Any]) -> None:
+        entry = self._pending.pop(request, None)
+        if entry is None:
+            return
+        asker, size = entry
+        self.in_flight_bytes -= size
+        asker.answered(request, opcode, frame)
+        if self._blocked and size:
+            self._unblock()
+
+    def _unblock(self) -> None:
+        blocked, self._blocked = self._blocked, {}
+        for resume in blocked:
+            resume()
+
+    def _deliver(self, queue: str, consumer: int, chunks: list[list[Any]]) -> None:
+        receiver = self._receivers.get((queue, consumer))
+        if receiver is not None:
+            receiver.delivered(chunks)
+        elif self._subscribing:
+            self._unclaimed.setdefault((queue, consumer), []).extend(chunks)
+
+    def _redirect(self, frame: list[Any]) -> None:
+        _, request, queue, node, url = frame[:5]
+        if node:
+            self._moved(queue, node, url)
+        if request:
+            self._answer(request, wire.REDIRECT, frame)
+            return
+        for key in [key for key in self._receivers if key[0] == queue]:
+            self._receivers.pop(key).disturbed()

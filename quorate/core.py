@@ -1,0 +1,148 @@
+"""What the client, its publishers and its consumers share: routes, tasks and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import ssl
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+import aiohttp
+import cbor2
+
+from quorate import wire
+from quorate.connection import Connection
+from quorate.errors import ClientClosed, OutcomeUnknown, Refused, Unreachable
+from quorate.routes import Backoff, Routes, ask_until
+
+
+class Core:
+    """Owns every task and socket of one client."""
+
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        *,
+        vhost: str,
+        session: str | None,
+        resume_ms: int,
+        timeout_s: float,
+        name: str,
+        forward: bool,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self.session = session or f"s-{secrets.token_hex(8)}"
+        self.vhost = vhost
+        self.timeout_s = timeout_s
+        self.closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        connector = aiohttp.TCPConnector(ssl=tls if tls is not None else True, limit=0)
+        self._http = aiohttp.ClientSession(connector=connector)
+        hello: dict[str, Any] = {
+            "session": self.session,
+            "resume_ms": resume_ms,
+            "client": name,
+            "vhost": vhost,
+            "forward": forward,
+        }
+        self.routes = Routes(addresses, hello, self._http, self.spawn)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run it until it ends or the client is closed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def deadline_s(self, timeout_s: float | None) -> float:
+        """In the loop's time; None means the client's timeout."""
+        if self.closed:
+            raise ClientClosed("the client is closed")
+        span_s = self.timeout_s if timeout_s is None else timeout_s
+        return asyncio.get_running_loop().time() + span_s
+
+    async def ask(
+        self, queue: str, opcode: int, *fields: Any, timeout_s: float | None = None
+    ) -> tuple[list[Any], bool]:
+        """The answering frame, and whether an earlier attempt may have happened. Only for what may
+        be repeated.
+        """
+        deadline_s = self.deadline_s(timeout_s)
+        try:
+            _, frame, again = await ask_until(self.routes, queue, deadline_s, opcode, *fields)
+        except TimeoutError as error:
+            raise OutcomeUnknown(
+                f"no answer about queue {queue!r} before the deadline: ask its info, then repeat"
+            ) from error
+        return frame, again
+
+    async def ask_once(
+        self, queue: str, opcode: int, *fields: Any, timeout_s: float | None = None
+    ) -> tuple[Connection, list[Any]]:
+        """For what must not be repeated when its answer was lost: that is OutcomeUnknown."""
+        deadline_s = self.deadline_s(timeout_s)
+        backoff = Backoff()
+        try:
+            # INFO, which may be repeated, finds the leader; only then the request itself is sent.
+            if self.routes.to_node(queue) is None:
+                await ask_until(self.routes, queue, deadline_s, wire.INFO)
+            while True:
+                async with asyncio.timeout_at(deadline_s):
+                    connection = await self.routes.connection(queue)
+                    frame = await connection.call(opcode, queue, *fields)
+                if frame[0] == wire.LOST:
+                    raise TimeoutError
+                if frame[0] == wire.ERROR and frame[2] not in wire.PASSING:
+                    raise Refused(frame[2], frame[3], frame[4] if len(frame) > 4 else None)
+                if frame[0] not in (wire.ERROR, wire.REDIRECT):
+                    return connection, frame
+                self.routes.forget(queue)
+                await asyncio.sleep(backoff.next_s())
+                await ask_until(self.routes, queue, deadline_s, wire.INFO)
+        except TimeoutError as error:
+            raise OutcomeUnknown(
+                f"the connection about queue {queue!r} was lost before the answer came"
+            ) from error
+
+    async def http_get(self, path: str, *, timeout_s: float | None = None) -> Any:
+        """One HTTP GET, at any node that answers; redirects are followed."""
+        deadline_s = self.deadline_s(timeout_s)
+        reasons: list[str] = []
+        for url in self.routes.urls:
+            try:
+                async with (
+                    asyncio.timeout_at(deadline_s),
+                    self._http.get(
+                        f"{url}{path}", headers={"Accept": "application/cbor"}
+                    ) as response,
+                ):
+                    data = await response.read()
+                    if "cbor" in response.content_type:
+                        value = cbor2.loads(data)
+                    else:
+                        value = await response.json(content_type=None)
+                    if response.status < 400:
+                        return value
+                    code = str(value.get("code", response.status))
+                    if code not in wire.PASSING:
+                        raise Refused(code, str(value.get("reason", response.reason)))
+                    reasons.append(f"{url}: {code}")
+            except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
+                reasons.append(f"{url}: {error or type(error).__name__}")
+        raise Unreachable("no node answered: " + "; ".join(reasons))
+
+    async def close(self) -> None:
+        """Say goodbye to every node, end every task. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        connections = self.routes.drop()
+        with contextlib.suppress(Exception):
+            await asyncio.gather(*(connection.goodbye() for connection in connections))
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._http.close()

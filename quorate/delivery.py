@@ -1,0 +1,206 @@
+"""What a consumer is given: one message, or a batch of them, with its ways to end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, cast
+
+from quorate import wire
+
+Range = tuple[int, int]
+
+
+class Keeper(Protocol):
+    """Who can settle a delivery: its consumer, or the call that got it."""
+
+    async def finish(
+        self, opcode: int, key: int, ranges: list[Range], arguments: tuple[Any, ...], wait: bool
+    ) -> None: ...
+
+
+class Chunk:
+    """Messages of one delivery decision, consecutive positions."""
+
+    __slots__ = ("acquired_count", "bodies", "deaths", "delivery_count", "first", "meta", "token")
+
+    def __init__(self, row: list[Any]) -> None:
+        self.first: int = row[0]
+        self.token: int = row[1]
+        self.delivery_count: int = row[2]
+        self.acquired_count: int = row[3]
+        self.bodies: list[bytes] = row[4]
+        self.meta: Any = row[5] if len(row) > 5 else None
+        self.deaths: Any = row[6] if len(row) > 6 else None
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.bodies) - 1
+
+    def part(self, first: int, last: int) -> Chunk:
+        """The messages from `first` to `last` only."""
+        low, high = first - self.first, last - self.first + 1
+        meta: Any = self.meta
+        if isinstance(meta, list):
+            meta = cast("list[Any]", meta)[low:high]
+        return Chunk(
+            [
+                first,
+                self.token,
+                self.delivery_count,
+                self.acquired_count,
+                self.bodies[low:high],
+                meta,
+                self.deaths,
+            ]
+        )
+
+    def meta_at(self, offset: int) -> Mapping[str, Any]:
+        meta: Any = self.meta
+        if isinstance(meta, list):
+            meta = cast("list[Any]", meta)[offset]
+        return meta or {}
+
+
+class _Finishing:
+    """The four ways to answer a delivery. Each returns at once; `wait=True` waits for the node to
+    confirm it.
+
+    Answers are sent together, as ranges, once per turn of the loop. Raises Refused
+    (`unknown_delivery`: it is another's by now) and OutcomeUnknown only with `wait=True`;
+    `Consumer.flush` waits for all at once.
+    """
+
+    __slots__ = ("_keeper", "_key")
+
+    def __init__(self, keeper: Keeper, key: int) -> None:
+        self._keeper = keeper
+        self._key = key
+
+    def _ranges(self) -> list[Range]:
+        raise NotImplementedError
+
+    async def settle(self, *, wait: bool = False) -> None:
+        """Done: it leaves the queue."""
+        await self._keeper.finish(wire.SETTLE, self._key, self._ranges(), (), wait)
+
+    async def return_(
+        self, *, failed: bool = False, delay_ms: int | None = None, wait: bool = False
+    ) -> None:
+        """Give back, to its original place. `failed` counts towards the delivery limit."""
+        await self._keeper.finish(wire.RETURN, self._key, self._ranges(), (failed, delay_ms), wait)
+
+    async def discard(self, *, wait: bool = False) -> None:
+        """Refuse for good: to the dead-letter exchange, or dropped when there is none."""
+        await self._keeper.finish(wire.DISCARD, self._key, self._ranges(), (), wait)
+
+    async def extend(self, timeout_ms: int | None = None, *, wait: bool = False) -> None:
+        """Still at work: its deadline starts again, `timeout_ms` from now (None: the consumer's
+        timeout).
+        """
+        await self._keeper.finish(wire.EXTEND, self._key, self._ranges(), (timeout_ms,), wait)
+
+
+class Delivery(_Finishing):
+    """One message handed to this consumer."""
+
+    __slots__ = ("_chunk", "_offset", "body")
+
+    def __init__(self, keeper: Keeper, key: int, chunk: Chunk, offset: int) -> None:
+        self._keeper = keeper
+        self._key = key
+        self._chunk = chunk
+        self._offset = offset
+        self.body: bytes = chunk.bodies[offset]
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self.position}, {len(self.body)} bytes, token {self.token}>"
+
+    def _ranges(self) -> list[Range]:
+        position = self._chunk.first + self._offset
+        return [(position, position)]
+
+    @property
+    def position(self) -> int:
+        """The message's number in its queue."""
+        return self._chunk.first + self._offset
+
+    @property
+    def token(self) -> int:
+        """Fencing token: grows with every delivery decision of the queue."""
+        return self._chunk.token
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What the publisher sent beside the body: `key`, `headers`, `message_id`, ..."""
+        return self._chunk.meta_at(self._offset)
+
+    @property
+    def key(self) -> str | None:
+        return self.meta.get("key")
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        return self.meta.get("headers") or {}
+
+    @property
+    def delivery_count(self) -> int:
+        """Failed deliveries so far."""
+        return self._chunk.delivery_count
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it was handed out before, to anyone."""
+        return self._chunk.acquired_count > 0
+
+    @property
+    def deaths(self) -> list[Any]:
+        """Its x-death records, newest first; empty when it never was dead-lettered."""
+        return self._chunk.deaths or []
+
+
+class Batch(_Finishing):
+    """Messages handed over together; settle them at once, or one by one through `deliveries`."""
+
+    __slots__ = ("_chunks",)
+
+    def __init__(self, keeper: Keeper, key: int, chunks: list[Chunk]) -> None:
+        super().__init__(keeper, key)
+        self._chunks = chunks
+
+    def __len__(self) -> int:
+        return sum(len(chunk.bodies) for chunk in self._chunks)
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)}, positions {self.ranges}>"
+
+    def _ranges(self) -> list[Range]:
+        return self.ranges
+
+    @property
+    def ranges(self) -> list[Range]:
+        """Positions, as `(first, last)` pairs."""
+        return [(chunk.first, chunk.last) for chunk in self._chunks]
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """All bodies, in order."""
+        if len(self._chunks) == 1:
+            return self._chunks[0].bodies
+        return [body for chunk in self._chunks for body in chunk.bodies]
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether any of them was handed out before."""
+        return any(chunk.acquired_count for chunk in self._chunks)
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        """Runs of messages that share token and counts."""
+        return self._chunks
+
+    @property
+    def deliveries(self) -> Iterator[Delivery]:
+        """One by one."""
+        for chunk in self._chunks:
+            for offset in range(len(chunk.bodies)):
+                yield Delivery(self._keeper, self._key, chunk, offset)

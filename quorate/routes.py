@@ -1,0 +1,220 @@
+"""Which node to talk to: one connection a node, made when first needed, and the leader of every
+queue used so far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+import aiohttp
+
+from quorate import wire
+from quorate.connection import ConnectFailed, Connection, NeverWorks
+from quorate.errors import ClientClosed, Refused, Unreachable
+
+
+def normal_url(address: str) -> str:
+    """`127.0.0.1:8080` or a URL, as `http://127.0.0.1:8080`."""
+    address = address.strip().rstrip("/")
+    return address if "://" in address else f"http://{address}"
+
+
+class Backoff:
+    """Growing pauses with jitter, so that many clients do not return in step."""
+
+    def __init__(self) -> None:
+        self._pause_s = wire.BACKOFF_S_MIN
+
+    def reset(self) -> None:
+        self._pause_s = wire.BACKOFF_S_MIN
+
+    def next_s(self) -> float:
+        pause_s = self._pause_s
+        self._pause_s = min(pause_s * 2, wire.BACKOFF_S_MAX)
+        return pause_s * random.uniform(0.5, 1.0)
+
+
+class Routes:
+    """Connections by node and leaders by queue, for one client with one session."""
+
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        hello: dict[str, Any],
+        http: aiohttp.ClientSession,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._urls = [normal_url(address) for address in addresses if address.strip()]
+        if not self._urls:
+            raise ValueError("connect needs the address of at least one node, as host:port")
+        random.shuffle(self._urls)
+        self._hello = hello
+        self._http = http
+        self._spawn = spawn
+        self._leaders: dict[str, str] = {}  # queue -> node
+        self._nodes: dict[str, str] = {}  # node -> url
+        self._live: dict[str, Connection] = {}  # node -> connection
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._failed: BaseException | None = None
+
+    @property
+    def urls(self) -> list[str]:
+        """Every address worth trying: nodes that we talk to first."""
+        known = [connection.url for connection in self._live.values()]
+        return list(dict.fromkeys([*known, *self._nodes.values(), *self._urls]))
+
+    @property
+    def connections(self) -> list[Connection]:
+        return list(self._live.values())
+
+    def moved(self, queue: str, node: str, url: str | None) -> None:
+        """A node said that `node` leads the queue."""
+        self._leaders[queue] = node
+        if url:
+            self._nodes[node] = normal_url(url)
+
+    def forget(self, queue: str) -> None:
+        """Its leader did not answer as such: ask any node next time."""
+        self._leaders.pop(queue, None)
+
+    def used(self, queue: str, connection: Connection) -> None:
+        """The node did what was asked: it leads the queue."""
+        self._leaders[queue] = connection.node
+
+    def to_node(self, queue: str) -> Connection | None:
+        """The live connection to the queue's leader, when both are known."""
+        node = self._leaders.get(queue)
+        return self._live.get(node) if node is not None else None
+
+    async def connection(self, queue: str | None = None) -> Connection:
+        """To the queue's leader, or to any node while that is unknown. Raises ConnectFailed,
+        ClientClosed.
+        """
+        if self._failed is not None:
+            raise ClientClosed(str(self._failed))
+        if queue is not None and (node := self._leaders.get(queue)) is not None:
+            live = self._live.get(node)
+            if live is not None:
+                return live
+            url = self._nodes.get(node)
+            if url is not None:
+                try:
+                    return await self._open(url)
+                except ConnectFailed:
+                    pass  # perhaps it is gone and another leads: anyone else knows
+            self.forget(queue)
+        return await self._any()
+
+    async def _any(self) -> Connection:
+        if self._live:
+            return random.choice(list(self._live.values()))
+        reasons: list[str] = []
+        for url in self.urls:
+            try:
+                return await self._open(url)
+            except ConnectFailed as error:
+                reasons.append(str(error))
+        # The next attempt begins with another node.
+        self._urls.append(self._urls.pop(0))
+        raise ConnectFailed("; ".join(reasons))
+
+    async def _open(self, url: str) -> Connection:
+        """One attempt at a time to each address, shared by all who want it."""
+        task = self._opening.get(url)
+        if task is None:
+            task = asyncio.create_task(self._connect(url))
+            self._opening[url] = task
+            task.add_done_callback(lambda done: self._opened(url, done))
+        return await asyncio.shield(task)
+
+    def _opened(self, url: str, task: asyncio.Task[Connection]) -> None:
+        self._opening.pop(url, None)
+        if not task.cancelled():
+            task.exception()  # seen: whoever waits raises it
+
+    async def _connect(self, url: str) -> Connection:
+        try:
+            connection = await Connection.open(self._http, url, self._hello, self.moved)
+        except NeverWorks as error:
+            self._failed = error
+            raise ClientClosed(str(error)) from error
+        earlier = self._live.get(connection.node)
+        if earlier is not None:
+            earlier.superseded = True
+        self._live[connection.node] = connection
+        self._nodes.update({node: normal_url(at) for node, at in connection.nodes.items()})
+        self._nodes.setdefault(connection.node, url)
+        self._spawn(self._live_until_lost(connection))
+        return connection
+
+    async def _live_until_lost(self, connection: Connection) -> None:
+        try:
+            await connection.run()
+        finally:
+            if self._live.get(connection.node) is connection:
+                del self._live[connection.node]
+            if connection.lost_code == wire.CLOSED_TAKEN_OVER and not connection.superseded:
+                self._failed = ClientClosed(
+                    "another client connected with this session: give every client its own"
+                )
+
+    def drop(self) -> list[Connection]:
+        """Forget every connection and attempt: the client is closing."""
+        self._failed = ClientClosed("the client is closed")
+        for task in self._opening.values():
+            task.cancel()
+        return self.connections
+
+
+async def ask_until(
+    routes: Routes, queue: str, deadline_s: float, opcode: int, *fields: Any
+) -> tuple[Connection, list[Any], bool]:
+    """Ask the queue's leader, wherever it is, until it answers; for requests that may be repeated.
+
+    Returns the connection, the answering frame and whether an earlier attempt may have happened.
+    Raises Refused, Unreachable (never sent), TimeoutError (sent, no answer).
+    """
+    loop = asyncio.get_running_loop()
+    backoff = Backoff()
+    sent = False
+    last: Refused = Unreachable("no attempt was made")
+    while True:
+        connection = None
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                connection = await routes.connection(queue)
+                frame = await connection.call(opcode, queue, *fields)
+        except TimeoutError:
+            if connection is not None or sent:
+                raise
+            raise last from None
+        except ConnectFailed as error:
+            last = Unreachable(f"no node can be reached: {error}")
+        else:
+            answer: int = frame[0]
+            if answer == wire.LOST:
+                sent = True
+                last = Unreachable("the connection was lost")
+            elif answer == wire.REDIRECT:
+                last = Refused("no_leader", f"queue {queue!r} has no leader now: try again")
+                if frame[3]:
+                    continue
+            elif answer == wire.ERROR:
+                refused = Refused(frame[2], frame[3], frame[4] if len(frame) > 4 else None)
+                if refused.code not in wire.PASSING:
+                    refused.again = sent
+                    raise refused
+                routes.forget(queue)
+                last = refused
+            else:
+                routes.used(queue, connection)
+                return connection, frame, sent
+        pause_s = backoff.next_s()
+        if loop.time() + pause_s > deadline_s:
+            if sent:
+                raise TimeoutError
+            raise last
+        await asyncio.sleep(pause_s)

@@ -1,0 +1,164 @@
+"""The client for programs without an event loop: the same calls, on a loop in its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from quorate.batches import Confirmed, Published
+from quorate.client import Client
+from quorate.consumer import BatchConsumer, Consumer
+from quorate.delivery import Batch, Delivery
+
+Result = TypeVar("Result")
+
+
+class SyncDelivery:
+    """A `Delivery` or `Batch` whose answers are plain calls; the rest is the original's."""
+
+    def __init__(self, client: SyncClient, original: Delivery | Batch) -> None:
+        self._client = client
+        self.original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+    def settle(self, *, wait: bool = False) -> None:
+        """Done: it leaves the queue."""
+        self._client.run(self.original.settle(wait=wait))
+
+    def return_(
+        self, *, failed: bool = False, delay_ms: int | None = None, wait: bool = False
+    ) -> None:
+        """Give back, to its original place."""
+        self._client.run(self.original.return_(failed=failed, delay_ms=delay_ms, wait=wait))
+
+    def discard(self, *, wait: bool = False) -> None:
+        """Refuse for good."""
+        self._client.run(self.original.discard(wait=wait))
+
+    def extend(self, timeout_ms: int | None = None, *, wait: bool = False) -> None:
+        """Still at work: its deadline starts again."""
+        self._client.run(self.original.extend(timeout_ms, wait=wait))
+
+
+class SyncClient:
+    """`Client` with plain calls. Options, outcomes and errors are those of the methods of the same
+    name.
+    """
+
+    def __init__(self, addresses: str | Iterable[str], **options: Any) -> None:
+        self._client = Client(addresses, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="quorate-client", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.run(self._client.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session and the thread. Idempotent."""
+        if not self._thread.is_alive():
+            return
+        self.run(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Any coroutine of the asyncio client, from this thread."""
+        future: Future[Result] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C here must not leave it running there
+            raise
+
+    def publish(self, queue: str, body: bytes, **options: Any) -> Published:
+        """One message; returns when it is safe."""
+        return self.run(self._client.publish(queue, body, **options))
+
+    def publish_many(self, queue: str, bodies: Iterable[bytes], **options: Any) -> Confirmed:
+        """Many messages; returns when all are safe."""
+        return self.run(self._client.publish_many(queue, bodies, **options))
+
+    def consume(self, queue: str, **options: Any) -> Iterator[SyncDelivery]:
+        """Messages as they come, for ever; ends the subscription when the loop is left."""
+        return self._iterate(self._client.consume(queue, **options))
+
+    def consume_batches(self, queue: str, **options: Any) -> Iterator[SyncDelivery]:
+        """Batches of messages as they come."""
+        return self._iterate(self._client.consume_batches(queue, **options))
+
+    def _iterate(self, consumer: Consumer | BatchConsumer) -> Iterator[SyncDelivery]:
+        async def following() -> Delivery | Batch | None:
+            try:
+                return await consumer.__anext__()
+            except StopAsyncIteration:
+                return None
+
+        try:
+            while (item := self.run(following())) is not None:
+                yield SyncDelivery(self, item)
+        finally:
+            if self._loop.is_running():
+                self.run(consumer.aclose())
+
+    def get(self, queue: str, count: int = 1, **options: Any) -> list[SyncDelivery]:
+        """Up to `count` messages that are ready now."""
+        deliveries = self.run(self._client.get(queue, count, **options))
+        return [SyncDelivery(self, delivery) for delivery in deliveries]
+
+    def declare(
+        self, queue: str, arguments: Mapping[str, Any] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """Make sure that the queue exists."""
+        return self.run(self._client.declare(queue, arguments, **options))
+
+    def delete(self, queue: str, **options: Any) -> None:
+        """Delete the queue and its messages."""
+        self.run(self._client.delete(queue, **options))
+
+    def purge(self, queue: str, **options: Any) -> int:
+        """Drop all messages that are ready or delayed; returns how many."""
+        return self.run(self._client.purge(queue, **options))
+
+    def pause(self, queue: str, paused: bool = True, **options: Any) -> None:
+        """Stop its deliveries, or resume them."""
+        self.run(self._client.pause(queue, paused, **options))
+
+    def info(self, queue: str, **options: Any) -> dict[str, Any]:
+        """What the queue's leader knows of it."""
+        return self.run(self._client.info(queue, **options))
+
+    def peek(self, queue: str, **options: Any) -> list[dict[str, Any]]:
+        """Look at messages without taking them."""
+        return self.run(self._client.peek(queue, **options))
+
+    def queues(self, **options: Any) -> list[dict[str, Any]]:
+        """All queues."""
+        return self.run(self._client.queues(**options))
+
+    def status(self, **options: Any) -> dict[str, Any]:
+        """Nodes, groups, leaders and lag."""
+        return self.run(self._client.status(**options))
+
+
+def connect_sync(addresses: str | Iterable[str], **options: Any) -> SyncClient:
+    """`with quorate.connect_sync("127.0.0.1:8081") as client: client.publish("orders", b"...")`."""
+    return SyncClient(addresses, **options)

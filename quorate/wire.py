@@ -1,0 +1,87 @@
+"""The native protocol's words (docs/protocol.md) and this client's limits, each with its name."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import cbor2
+
+VERSION: Final = 1
+
+LOST: Final = 0  # not on the wire: the connection ended before the answer came
+HELLO: Final = 1
+WELCOME: Final = 2
+OK: Final = 3
+ERROR: Final = 4
+REDIRECT: Final = 5
+PING: Final = 6
+PONG: Final = 7
+CLOSE: Final = 8
+PUBLISH: Final = 10
+CONFIRM: Final = 11
+SUBSCRIBE: Final = 20
+SUBSCRIBED: Final = 21
+CANCEL: Final = 22
+CREDIT: Final = 23
+DELIVER: Final = 24
+ENDED: Final = 25
+ACTIVE: Final = 26
+SETTLE: Final = 30
+RETURN: Final = 31
+DISCARD: Final = 32
+EXTEND: Final = 33
+GET: Final = 40
+GOT: Final = 41
+DECLARE: Final = 50
+DELETE: Final = 51
+PURGE: Final = 52
+PAUSE: Final = 53
+INFO: Final = 54
+
+CLOSED_VERSION: Final = 4001
+CLOSED_TAKEN_OVER: Final = 4009
+
+ATTR_PRIORITY: Final = 1
+ATTR_TTL_MS: Final = 2
+ATTR_DELIVER_AT_MS: Final = 3
+ATTR_DEDUP_ID: Final = 4
+
+#: Refusals that pass by themselves: the client tries again until the deadline.
+PASSING: Final = frozenset({"not_leader", "no_leader", "stopping", "overloaded"})
+
+#: Seconds a call may take before its outcome is reported as unknown.
+TIMEOUT_S_DEFAULT: Final = 30.0
+#: How long what this client holds waits for it when its connection is lost.
+RESUME_MS_DEFAULT: Final = 30_000
+#: Most unsettled deliveries that a consumer holds unless told otherwise.
+CREDIT_DEFAULT: Final = 2_000
+#: A publish frame is closed at this many messages or bytes of bodies, whichever comes first.
+BATCH_COUNT_MAX: Final = 1_024
+BATCH_BYTES_MAX: Final = 256 * 1024
+#: Bytes of bodies that one publisher keeps unconfirmed; publishing waits above it.
+WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
+#: Largest WebSocket message accepted from a node.
+MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+CONNECT_TIMEOUT_S: Final = 2.0
+PING_INTERVAL_S: Final = 2.0
+#: A connection that says nothing for this long is dropped and another node is asked.
+SILENCE_S_MAX: Final = 6.0
+BACKOFF_S_MIN: Final = 0.02
+BACKOFF_S_MAX: Final = 1.0
+
+
+def encode(frame: list[Any]) -> bytes:
+    """One WebSocket message."""
+    return cbor2.dumps(frame)
+
+
+def decode(data: bytes) -> list[Any]:
+    """The frame in one WebSocket message; ValueError when it is none."""
+    try:
+        frame = cbor2.loads(data)
+    except Exception as error:  # cbor2 raises several kinds for bad bytes
+        raise ValueError(f"not a frame: {error}") from error
+    if not isinstance(frame, list) or not frame or not isinstance(frame[0], int):
+        raise ValueError("not a frame: a CBOR array that begins with an opcode is expected")
+    return frame  # pyright: ignore[reportUnknownVariableType]  # the codec's edge: fields are checked by their users
