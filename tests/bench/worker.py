@@ -141,12 +141,11 @@ async def consume(work: Consume) -> Outcome:
     async with quorate.connect(work.urls) as client:
         say({"done": 0})
         start_s = time.monotonic()
-        async with client.consume(work.queue, credit=work.credit) as consumer:
-            batches = consumer.batches()
+        async with client.consume_batches(work.queue, credit=work.credit) as consumer:
             while progress.done < work.count:
                 try:
                     async with asyncio.timeout(work.idle_s):
-                        batch = await anext(batches)
+                        batch = await anext(consumer)
                 except TimeoutError:
                     break
                 now_ns = time.monotonic_ns()
