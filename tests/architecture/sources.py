@@ -27,6 +27,15 @@ class Module:
     def within(self, *packages: str) -> bool:
         return any(self.name == each or self.name.startswith(each + ".") for each in packages)
 
+    def binds(self, module: str) -> bool:
+        """Whether `import module` makes its name known here: else the name is a parameter's."""
+        return any(
+            alias.name == module and alias.asname is None
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        )
+
     def imports(self) -> Iterator[tuple[int, str]]:
         """Line and dotted name of all that is imported, wherever in the module it happens."""
         for node in ast.walk(self.tree):
