@@ -1,0 +1,187 @@
+"""Who is at the other end of a link: the handshake of two nodes, without any I/O.
+
+    dialer                         acceptor
+    HELLO(version, cluster, node, incarnation, nonce)  ->
+                               <-  HELLO(...)
+    PROOF(HMAC of all of it)   ->
+                               <-  PROOF(HMAC of all of it)
+
+Both prove that they hold the cluster secret, over both nonces, ids and incarnations, the cluster,
+the version and the direction, so a proof is of no use in another conversation, nor sent back to its
+author. Without a secret the proofs are empty and TLS certificates must tell who is who.
+
+The secret says who may take part; it hides nothing. After the handshake frames travel in the clear,
+and who can change packets on the way can change them: where the network is not trusted, use TLS.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, cast
+
+from cluster.codec.cbor import pack
+from cluster.types import NodeId
+
+PROTOCOL = "quorate-link"
+PROTOCOL_VERSION = 1
+NONCE_BYTES = 32
+
+# Kinds of control frames: `[kind, field, ...]`. A frame that starts with a list holds messages.
+HELLO = 1
+PROOF = 2
+PING = 3
+PONG = 4
+GOODBYE = 5
+REFUSAL = 6
+
+
+class LinkRefused(Exception):
+    """This connection is not one of ours. `code` is for counting, `reason` for people."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What one end says of itself."""
+
+    node: NodeId
+    cluster: str
+    incarnation: int
+
+
+class _State(Enum):
+    AWAIT_HELLO = auto()
+    AWAIT_PROOF = auto()
+    DONE = auto()
+
+
+class Handshake:
+    """One end of the conversation: frames in, frames out, LinkRefused when it must end."""
+
+    def __init__(
+        self,
+        me: Identity,
+        *,
+        secret: bytes | None,
+        dialing: NodeId | None,
+        admit: Callable[[NodeId], None],
+        nonce: bytes | None = None,
+    ) -> None:
+        self._me = me
+        self._secret = secret
+        self._dialing = dialing  # the peer that we called; None: it called us
+        self._admit = admit  # raises LinkRefused for a node that may not be at this end
+        self._nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
+        self._their_nonce = b""
+        self._state = _State.AWAIT_HELLO
+        self.peer: Identity | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._state is _State.DONE
+
+    def start(self) -> list[list[Any]]:
+        """What to send at once: the one who calls speaks first."""
+        return [] if self._dialing is None else [self._hello()]
+
+    def receive(self, frame: Any) -> list[list[Any]]:
+        """What to send now. When `done` is true afterwards, `peer` is proven."""
+        match self._state, frame:
+            case _State.AWAIT_HELLO, [1, str(protocol), int(version), *fields]:
+                if protocol != PROTOCOL:
+                    raise LinkRefused("not_a_link", "it does not speak the link protocol")
+                if version != PROTOCOL_VERSION:
+                    raise LinkRefused(
+                        "protocol_version",
+                        f"it speaks version {version} of the link protocol,"
+                        f" this node {PROTOCOL_VERSION}",
+                    )
+                return self._receive_hello(fields)
+            case _State.AWAIT_PROOF, [2, bytes(proof)]:
+                return self._receive_proof(proof)
+            case _, [6, str(code), str(reason)]:
+                raise LinkRefused(f"peer_says_{code[:40]}", f"it refused this node: {reason[:200]}")
+            case _:
+                raise LinkRefused("not_a_link", "it does not speak the link protocol")
+
+    def _hello(self) -> list[Any]:
+        me = self._me
+        return [
+            HELLO,
+            PROTOCOL,
+            PROTOCOL_VERSION,
+            me.cluster,
+            me.node,
+            me.incarnation,
+            self._nonce,
+        ]
+
+    def _receive_hello(self, fields: Iterable[Any]) -> list[list[Any]]:
+        match list(fields):
+            case [str(cluster), str(node), int(incarnation), bytes(nonce)] if (
+                len(nonce) == NONCE_BYTES
+            ):
+                peer = Identity(NodeId(node), cluster, incarnation)
+            case _:
+                raise LinkRefused("not_a_link", "its hello is malformed")
+        if peer.cluster != self._me.cluster:
+            raise LinkRefused(
+                "other_cluster",
+                f"it belongs to cluster {peer.cluster[:80]!r}, this node to {self._me.cluster!r}",
+            )
+        if peer.node == self._me.node:
+            raise LinkRefused("own_node_id", f"it calls itself {peer.node!r} as this node does")
+        if self._dialing is not None and peer.node != self._dialing:
+            raise LinkRefused(
+                "other_node", f"node {self._dialing!r} was called, {peer.node[:80]!r} answered"
+            )
+        self._admit(peer.node)
+        self.peer = peer
+        self._their_nonce = nonce
+        self._state = _State.AWAIT_PROOF
+        return [self._hello()] if self._dialing is None else [self._own_proof()]
+
+    def _receive_proof(self, proof: bytes) -> list[list[Any]]:
+        if not hmac.compare_digest(proof, self._proof(of_dialer=self._dialing is None)):
+            raise LinkRefused(
+                "wrong_secret", "it does not hold this node's cluster secret: compare the settings"
+            )
+        self._state = _State.DONE
+        return [self._own_proof()] if self._dialing is None else []
+
+    def _own_proof(self) -> list[Any]:
+        return [PROOF, self._proof(of_dialer=self._dialing is not None)]
+
+    def _proof(self, *, of_dialer: bool) -> bytes:
+        if self._secret is None:
+            return b""
+        assert self.peer is not None
+        mine = [self._me.node, self._me.incarnation, self._nonce]
+        theirs = [self.peer.node, self.peer.incarnation, self._their_nonce]
+        dialer, acceptor = (mine, theirs) if self._dialing is not None else (theirs, mine)
+        author = "dialer" if of_dialer else "acceptor"
+        transcript = [PROTOCOL, PROTOCOL_VERSION, self._me.cluster, author, dialer, acceptor]
+        return hmac.digest(self._secret, pack(transcript), hashlib.sha256)
+
+
+def names_match(certificate: Any, wanted: Iterable[str]) -> bool:
+    """Whether a verified peer certificate (as `getpeercert` gives it) is for one of these names."""
+    given: set[str] = set()
+    if isinstance(certificate, dict):
+        pairs = cast("dict[str, Any]", certificate).get("subjectAltName", ())
+        given = {str(name).lower() for kind, name in pairs if kind in ("DNS", "IP Address")}
+    for name in wanted:
+        name = name.lower()
+        _, _, parent = name.partition(".")
+        if name in given or (parent and f"*.{parent}" in given):
+            return True
+    return False

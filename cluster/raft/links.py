@@ -1,0 +1,503 @@
+"""One authenticated connection to every other node, over TCP: the Links seam in production.
+
+Of two nodes the one with the smaller id dials, so there is one connection for a pair. When a peer
+comes back (a new process, or one that gave the old connection up), the new connection takes the
+place of the old: down, then up. Names are resolved at every attempt: a restarted peer may have a
+new address.
+
+A peer is *up* once both ends have proven who they are (see `link_auth` for what a cluster secret
+does and does not protect; TLS when frames must be secret). It is *down* with `gone=True` when its
+kernel says that the process is not there (end of stream, reset, refused) and with `gone=False` when
+nothing was heard for `link_timeout_ms`, pings included: it may be alive behind a partition. A node
+that gives up a connection to a living peer says so first, so that it is not taken for dead itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import structlog
+
+from cluster.codec.cbor import pack
+from cluster.raft.link_auth import Handshake, Identity, LinkRefused, names_match
+from cluster.raft.link_protocol import (
+    LINK_FRAME_BYTES_MAX,
+    ClockSample,
+    LinkConnection,
+)
+from cluster.raft.link_tls import TlsConfig
+from cluster.seams import Clock, OnDown, OnMessage, OnUp
+from cluster.types import NodeId
+
+__all__ = ["LINK_BYTES_MAX", "LINK_FRAME_BYTES_MAX", "ClockSample", "TcpLinks", "TlsConfig"]
+
+#: Unsent bytes towards one peer. Over it messages are dropped: the peer catches up from the log.
+LINK_BYTES_MAX = 64 << 20
+#: Connections that have not yet proven anything.
+HANDSHAKES_MAX = 64
+RECONNECT_S_MIN = 0.05
+RECONNECT_S_MAX = 1.0
+#: The same refusal of the same address is logged once in this time, with a count of the others.
+REFUSAL_LOG_S = 10.0
+REFUSALS_REMEMBERED_MAX = 256
+CLOCK_SAMPLE_S = 1.0
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class _Peer:
+    """What is known of one other node, connected or not."""
+
+    node: NodeId
+    host: str
+    port: int
+    told: Literal["nothing", "up", "silent", "gone"] = "nothing"  # by the last callback
+    connection: LinkConnection | None = None
+    up_since_s: float = 0.0
+    queue: list[bytes] = field(default_factory=list[bytes])
+    queued_bytes: int = 0
+    dropped: int = 0  # messages, since the process started
+    sampled_s: float = float("-inf")
+    down: asyncio.Event = field(default_factory=asyncio.Event)
+    dialer: asyncio.Task[None] | None = None
+
+
+class TcpLinks:
+    """Links of one node. `peers` maps node ids to "host:port"; the own id among them is ignored."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        cluster: str,
+        incarnation: int,
+        bind: str,
+        peers: Mapping[NodeId, str],
+        *,
+        secret: bytes | None,
+        tls: TlsConfig | None,
+        clock: Clock,
+        random: random_module.Random,
+        link_timeout_ms: int = 1_000,
+        link_bytes_max: int = LINK_BYTES_MAX,
+    ) -> None:
+        if not secret and tls is None:
+            raise ValueError(
+                "links need a cluster secret or TLS: without either anybody could join the cluster"
+            )
+        self.node = node
+        self.incarnation = incarnation
+        self.clock_samples: dict[NodeId, ClockSample] = {}
+        #: Called with a clock sample of a peer about once a second: for the log's notes.
+        self.on_clock: Callable[[ClockSample], None] | None = None
+        self._me = Identity(node, cluster, incarnation)
+        self._bind = _host_and_port(bind)
+        self._secret = secret or None
+        self._tls = tls
+        self._clock = clock
+        self._random = random
+        self._timeout_s = link_timeout_ms / 1e3
+        self._bytes_max = link_bytes_max
+        self._peers: dict[NodeId, _Peer] = {}
+        self._dirty: dict[_Peer, None] = {}
+        self._shaking: dict[LinkConnection, asyncio.TimerHandle] = {}
+        self._securing: set[asyncio.Task[None]] = set()
+        self._refusals: dict[tuple[str, str], tuple[float, int]] = {}
+        self._server: asyncio.Server | None = None
+        self._care: asyncio.TimerHandle | None = None
+        self._cared_s = 0.0
+        self._running = False
+        for peer, address in sorted(peers.items()):
+            if peer != node:
+                self._peers[peer] = _Peer(peer, *_host_and_port(address))
+
+    # --- the seam ---------------------------------------------------------------------------------
+
+    def peers(self) -> list[NodeId]:
+        return sorted(self._peers)
+
+    async def start(self, on_message: OnMessage, on_up: OnUp, on_down: OnDown) -> None:
+        self._on_message, self._on_up, self._on_down = on_message, on_up, on_down
+        self._loop = asyncio.get_running_loop()
+        host, port = self._bind
+        self._server = await self._loop.create_server(
+            lambda: LinkConnection(self, self._clock, accepted=True), host or None, port
+        )
+        self._running = True
+        self._cared_s = self._loop.time()
+        self._care = self._loop.call_later(self._timeout_s / 4, self._take_care)
+        for peer in self._peers.values():
+            self._start_dialing(peer)
+
+    async def stop(self) -> None:
+        """Say goodbye to all. No callback comes any more."""
+        self._running = False
+        if self._care is not None:
+            self._care.cancel()
+        if self._server is not None:
+            self._server.close()
+        tasks = [peer.dialer for peer in self._peers.values() if peer.dialer is not None]
+        tasks += self._securing
+        for task in tasks:
+            task.cancel()
+        for connection in list(self._shaking):
+            self._shaken(connection)
+            connection.abort()
+        closing: list[LinkConnection] = []
+        for peer in self._peers.values():
+            if peer.connection is not None:
+                self._flush(peer)
+                peer.connection.close(gone=True)
+                closing.append(peer.connection)
+                peer.connection = None
+        for connection in closing:
+            await connection.finished.wait()  # it is aborted after CLOSE_S_MAX
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def send(self, peer: NodeId, message: list[Any]) -> bool:
+        state = self._peers.get(peer)
+        if state is None or state.connection is None:
+            return False
+        data = pack(message)
+        size = len(data)
+        unsent = state.queued_bytes + state.connection.buffered()
+        if size > LINK_FRAME_BYTES_MAX - 16 or unsent + size > self._bytes_max:
+            state.dropped += 1
+            return False
+        state.queue.append(data)
+        state.queued_bytes += size
+        self._dirty[state] = None
+        return True
+
+    def flush(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for peer in dirty:
+            self._flush(peer)
+
+    def connected(self, peer: NodeId) -> bool:
+        state = self._peers.get(peer)
+        return state is not None and state.connection is not None
+
+    def buffered(self, peer: NodeId) -> int:
+        state = self._peers.get(peer)
+        if state is None or state.connection is None:
+            return 0
+        return state.queued_bytes + state.connection.buffered()
+
+    # --- beyond the seam --------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """Where it listens: what the system chose, when it was bound to port 0."""
+        assert self._server is not None
+        return self._server.sockets[0].getsockname()[1]
+
+    def dropped(self, peer: NodeId) -> int:
+        """Messages not sent because too much was unsent already."""
+        state = self._peers.get(peer)
+        return 0 if state is None else state.dropped
+
+    def add_peer(self, peer: NodeId, address: str) -> None:
+        """A node joins, or its address changes (which takes effect at the next attempt)."""
+        if peer == self.node:
+            return
+        host, port = _host_and_port(address)
+        known = self._peers.get(peer)
+        if known is not None:
+            known.host, known.port = host, port
+            return
+        self._peers[peer] = state = _Peer(peer, host, port)
+        if self._running:
+            self._start_dialing(state)
+
+    def remove_peer(self, peer: NodeId) -> None:
+        """A node left for good: its connection ends, and it is not let in again."""
+        state = self._peers.pop(peer, None)
+        if state is None:
+            return
+        if state.dialer is not None:
+            state.dialer.cancel()
+        if state.connection is not None:
+            state.connection.close(gone=False)
+            self._disconnect(state, gone=False)
+        self.clock_samples.pop(peer, None)
+
+    # --- dialing ----------------------------------------------------------------------------------
+
+    def _start_dialing(self, peer: _Peer) -> None:
+        if self.node < peer.node:
+            name = f"dial {peer.node}"
+            peer.dialer = asyncio.create_task(self._keep_connected(peer), name=name)
+
+    async def _keep_connected(self, peer: _Peer) -> None:
+        delay_s = RECONNECT_S_MIN
+        while True:
+            began_s = self._loop.time()
+            peer.down.clear()
+            try:
+                await self._dial(peer)
+            except Exception:
+                # Whatever it was, this node must not stay cut off from its peer for ever.
+                log.exception("dial_failed", peer=peer.node)
+            if peer.connection is not None:
+                await peer.down.wait()
+            was_up = peer.up_since_s >= began_s
+            if was_up and self._loop.time() - peer.up_since_s >= RECONNECT_S_MAX:
+                delay_s = RECONNECT_S_MIN
+            await asyncio.sleep(delay_s * (0.5 + 0.5 * self._random.random()))
+            delay_s = min(2 * delay_s, RECONNECT_S_MAX)
+
+    async def _dial(self, peer: _Peer) -> None:
+        """One attempt; when it returns the peer is connected, or not."""
+        made: list[LinkConnection] = []
+
+        def factory() -> LinkConnection:
+            made.append(LinkConnection(self, self._clock, accepted=False))
+            return made[-1]
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._loop.create_connection(factory, peer.host, peer.port)
+                connection = made[-1]
+                await self._secure(connection, dialing=peer)
+            await connection.settled.wait()
+        except (OSError, UnicodeError) as error:  # also time, TLS and names that cannot be
+            self._dial_failed(peer, error)
+        finally:
+            for connection in made:
+                if connection is not peer.connection:
+                    connection.abort()
+                    self._shaken(connection)
+
+    def _dial_failed(self, peer: _Peer, error: Exception) -> None:
+        code = "tls" if isinstance(error, ssl.SSLError) else "cannot_connect"
+        reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+        address = f"{peer.host}:{peer.port}"
+        self._log_seldom("link_failed", peer.host, address, LinkRefused(code, reason))
+        # A peer that fell silent and now refuses is known to have ended after all.
+        if isinstance(error, ConnectionRefusedError) and peer.told in ("nothing", "silent"):
+            peer.told = "gone"
+            self._on_down(peer.node, True)
+
+    # --- connections to be ------------------------------------------------------------------------
+
+    def accepted(self, connection: LinkConnection, transport: asyncio.Transport) -> None:
+        if not self._running or len(self._shaking) + len(self._securing) >= HANDSHAKES_MAX:
+            connection.abort()
+            reason = f"{HANDSHAKES_MAX} connections are in their handshake already"
+            self.refused(connection, LinkRefused("too_many", reason))
+        elif self._tls is None:
+            self._shake(connection, transport, None)
+        else:
+            transport.pause_reading()  # or the TLS hello would reach us as a frame
+            task = asyncio.create_task(self._secure_accepted(connection))
+            self._securing.add(task)
+            task.add_done_callback(self._securing.discard)
+
+    async def _secure_accepted(self, connection: LinkConnection) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._secure(connection, dialing=None)
+        except OSError as error:
+            connection.abort()
+            slow = isinstance(error, TimeoutError)
+            reason = "its TLS handshake took too long" if slow else f"TLS failed: {error}"
+            self.refused(connection, LinkRefused("slow_handshake" if slow else "tls", reason))
+
+    async def _secure(self, connection: LinkConnection, *, dialing: _Peer | None) -> None:
+        """TLS, where it is asked for, and then the handshake begins."""
+        transport = connection.transport_plain
+        assert transport is not None
+        if self._tls is not None:
+            server_side = dialing is None
+            context = self._tls.server if server_side else self._tls.client
+            secured = await self._loop.start_tls(
+                transport,
+                connection,
+                context,
+                server_side=server_side,
+                server_hostname=None if dialing is None else dialing.host,
+            )
+            if secured is None:
+                raise ConnectionResetError("it hung up during the TLS handshake")
+            transport = secured
+        self._shake(connection, transport, dialing)
+
+    def _shake(
+        self, connection: LinkConnection, transport: asyncio.Transport, dialing: _Peer | None
+    ) -> None:
+        if connection.closed:
+            raise ConnectionResetError("it hung up before the handshake")
+        certificate = None
+        if self._tls is not None:
+            certificate = transport.get_extra_info("ssl_object").getpeercert()
+
+        def admit(node: NodeId) -> None:
+            self._admit(node, certificate, dialing=dialing is not None)
+
+        handshake = Handshake(
+            self._me,
+            secret=self._secret,
+            dialing=None if dialing is None else dialing.node,
+            admit=admit,
+        )
+        slow = LinkRefused("slow_handshake", "it did not finish the handshake in time")
+        self._shaking[connection] = self._loop.call_later(self._timeout_s, connection.refuse, slow)
+        connection.begin(transport, handshake)
+
+    def _admit(self, node: NodeId, certificate: Any, *, dialing: bool) -> None:
+        peer = self._peers.get(node)
+        if peer is None:
+            raise LinkRefused("unknown_node", f"no node {node[:80]!r} is in this node's settings")
+        if not dialing and self.node < node:
+            reason = f"node {node!r} called, but of the two {self.node!r} is the one that calls"
+            raise LinkRefused("wrong_direction", reason)
+        if self._tls is not None and not names_match(certificate, (node, peer.host)):
+            raise LinkRefused(
+                "wrong_certificate",
+                f"its certificate is neither for {node!r} nor for {peer.host!r}",
+            )
+
+    def _shaken(self, connection: LinkConnection) -> None:
+        timer = self._shaking.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+        connection.settled.set()
+
+    # --- what connections tell --------------------------------------------------------------------
+
+    def proven(self, connection: LinkConnection) -> None:
+        self._shaken(connection)
+        node = connection.peer
+        peer = None if node is None else self._peers.get(node)
+        if peer is None or not self._running:
+            connection.abort()
+            return
+        old = peer.connection
+        if old is not None:
+            if connection.incarnation < old.incarnation:
+                reason = f"a newer process of node {peer.node!r} is connected"
+                raise LinkRefused("old_incarnation", reason)
+            old.close(gone=False)
+            self._disconnect(peer, gone=connection.incarnation > old.incarnation)
+        peer.connection = connection
+        peer.up_since_s = self._loop.time()
+        peer.told = "up"
+        log.info("link_up", peer=peer.node, address=connection.address)
+        connection.ping()
+        self._on_up(peer.node, connection.incarnation)
+
+    def messages(self, connection: LinkConnection, messages: Sequence[list[Any]]) -> None:
+        peer = connection.peer
+        assert peer is not None
+        on_message = self._on_message
+        for message in messages:
+            if connection.closed:
+                return
+            try:
+                on_message(peer, message)
+            except Exception:
+                # A bug behind one message must not look like a dead peer.
+                log.exception("link_message_failed", peer=peer, kind=str(message[:2])[:80])
+                # A message was lost, so order is broken: both sides must see that.
+                connection.close(gone=False)
+                self.lost(connection, gone=False)
+
+    def sampled(self, connection: LinkConnection, sample: ClockSample) -> None:
+        peer = self._peers.get(sample.peer)
+        if peer is None or peer.connection is not connection:
+            return
+        self.clock_samples[sample.peer] = sample
+        now_s = self._loop.time()
+        if self.on_clock is not None and now_s - peer.sampled_s >= CLOCK_SAMPLE_S:
+            peer.sampled_s = now_s
+            self.on_clock(sample)
+
+    def refused(self, connection: LinkConnection, error: LinkRefused) -> None:
+        self._shaken(connection)
+        host = connection.address.rpartition(":")[0]
+        self._log_seldom("link_refused", host, connection.address, error)
+        self.lost(connection, gone=False)
+
+    def lost(self, connection: LinkConnection, gone: bool) -> None:
+        if connection in self._shaking:
+            self._shaken(connection)
+            host = connection.address.rpartition(":")[0]
+            hung_up = LinkRefused("hung_up", "it hung up during the handshake")
+            self._log_seldom("link_refused", host, connection.address, hung_up)
+        node = connection.peer
+        peer = None if node is None else self._peers.get(node)
+        if peer is not None and peer.connection is connection:
+            self._disconnect(peer, gone=gone)
+
+    def _disconnect(self, peer: _Peer, *, gone: bool) -> None:
+        peer.connection = None
+        peer.queue.clear()
+        peer.queued_bytes = 0
+        self._dirty.pop(peer, None)
+        peer.down.set()
+        if self._running:
+            peer.told = "gone" if gone else "silent"
+            log.info("link_down", peer=peer.node, gone=gone)
+            self._on_down(peer.node, gone)
+
+    # --- the rest ---------------------------------------------------------------------------------
+
+    def _flush(self, peer: _Peer) -> None:
+        if peer.connection is not None and peer.queue:
+            queue, peer.queue = peer.queue, []
+            peer.queued_bytes = 0
+            peer.connection.write_messages(queue)
+
+    def _take_care(self) -> None:
+        """Four times in a timeout: ping everybody, and give up who was not heard."""
+        period_s = self._timeout_s / 4
+        now_s = self._loop.time()
+        # This process itself stood still: what the others sent meanwhile was not even read yet.
+        was_away = now_s - self._cared_s > 2 * period_s
+        self._cared_s = now_s
+        self._care = self._loop.call_later(period_s, self._take_care)
+        for peer in list(self._peers.values()):
+            connection = peer.connection
+            if connection is None:
+                continue
+            if was_away:
+                connection.heard_s = now_s
+            if now_s - connection.heard_s > self._timeout_s:
+                connection.close(gone=False)
+                self._disconnect(peer, gone=False)
+            else:
+                connection.ping()
+
+    def _log_seldom(self, event: str, host: str, address: str, error: LinkRefused) -> None:
+        """One clear line, however often somebody tries."""
+        key = (host, error.code)
+        now_s = self._loop.time()
+        logged_s, suppressed = self._refusals.pop(key, (float("-inf"), 0))
+        if now_s - logged_s < REFUSAL_LOG_S:
+            self._refusals[key] = (logged_s, suppressed + 1)
+            return
+        if len(self._refusals) >= REFUSALS_REMEMBERED_MAX:
+            del self._refusals[next(iter(self._refusals))]
+        self._refusals[key] = (now_s, 0)
+        log.warning(
+            event,
+            peer_address=address,
+            code=error.code,
+            reason=error.reason,
+            suppressed=suppressed,
+        )
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535:
+        raise ValueError(f"{address!r} is not an address: write host:port, such as 10.0.0.1:7400")
+    return host.removeprefix("[").removesuffix("]"), int(port)
