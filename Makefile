@@ -42,7 +42,7 @@ test: $(READY) ## Run the tests; the last line says how many
 check: $(READY) ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/pyright
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports
 
 .PHONY: format
