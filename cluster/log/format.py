@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -15,6 +16,7 @@ FORMAT_VERSION: Final = 1
 
 SEGMENT_MAGIC: Final = b"QUORLOG\n"
 SEGMENT_SUFFIX: Final = ".log"
+_SEGMENT_NAME: Final = re.compile(r"(\d{12})(-\d{20})?\.log")
 
 #: magic, version, header length, crc32c, number, wall ns, mono ns, boot id, node length, cluster length
 _FILE_HEADER: Final = struct.Struct("<8sHHIQQQ16sHH")
@@ -112,9 +114,15 @@ def segment_name(number: int) -> str:
     return f"{number:012d}{SEGMENT_SUFFIX}"
 
 
+def archive_name(number: int, created_ns: int) -> str:
+    """In an archive numbers may repeat: a node that was rebuilt from its peers starts at 1 again."""
+    return f"{number:012d}-{created_ns:020d}{SEGMENT_SUFFIX}"
+
+
 def segment_number(name: str) -> int | None:
-    stem = name.removesuffix(SEGMENT_SUFFIX)
-    return int(stem) if stem != name and len(stem) == 12 and stem.isdigit() else None
+    """Of a segment in a log folder or an archive; None for any other file."""
+    found = _SEGMENT_NAME.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 def checksum(data: bytes, seed: int = 0) -> int:

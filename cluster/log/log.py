@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from cluster.log import format as fmt
+from cluster.log.cleaner import Cleaner
 from cluster.log.damage import encode_synced
 from cluster.log.errors import FatalDiskError
 from cluster.log.journal import HotTail, Journal
 from cluster.log.recovery import Recovered, assemble, recover
-from cluster.log.snapshots import SnapshotStore
+from cluster.log.snapshots import BIRTH, SnapshotStore
 from cluster.log.wal import Wal
 from cluster.seams import Clock, Disk
 
@@ -48,6 +48,15 @@ class Log:
         self.cut_bytes = 0
         self.journals: dict[int, Journal] = {}
         self._hot = HotTail(options.hot_bytes)
+        self._maintaining = False
+        self.cleaner = Cleaner(
+            wal,
+            self.journals,
+            segment_bytes=options.segment_bytes,
+            retain_bytes=options.retain_bytes,
+            retain_hours=options.retain_hours,
+            archive_dir=options.archive_dir,
+        )
 
     @classmethod
     async def open(
@@ -139,6 +148,24 @@ class Log:
         free = self.wal.disk.free_bytes(self.wal.directory)
         return Space(free, free < self.options.min_free_bytes)
 
+    async def maintain(self) -> None:
+        """Archive, rewrite and drop segments; a bounded piece of work, to be called about once a second."""
+        if self._maintaining:
+            return
+        self._maintaining = True
+        try:
+            self.wal.write()
+            if self.wal.active.size >= self.options.segment_bytes:
+                await self.wal.sync()
+            await self.cleaner.run(space_is_short=self.space().refuse_publishes)
+            removed = [g for g in self.store.indexes() if g not in self.journals]
+            if removed:
+                await self.wal.sync()
+                for group in removed:
+                    self.store.prune_group(group, BIRTH)
+        finally:
+            self._maintaining = False
+
     async def close(self) -> None:
         """Write and sync everything, with a last word on how far."""
         if self.wal.failure is None:
@@ -146,7 +173,3 @@ class Log:
                 self.wal.write()
                 await self.wal.sync()
         self.wal.close()
-
-    def sealed(self) -> Sequence[int]:
-        """Numbers of the segments that are no longer written to."""
-        return [number for number, segment in self.wal.segments.items() if segment.sealed]

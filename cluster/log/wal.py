@@ -60,7 +60,7 @@ class Wal:
         self.segments: dict[int, Segment] = {}
         self.failure: str | None = None
         self.touched = set[Written]()  # added to since the last write
-        self._identity = identity
+        self.identity = identity
         self._boot = boot
         self._segment_bytes = segment_bytes
         self._written = set[Written]()  # written since the last sync
@@ -174,7 +174,7 @@ class Wal:
     async def _create(self, number: int) -> Segment:
         path = f"{self.directory}/{fmt.segment_name(number)}"
         wall, mono = self.clock.wall_ns(), self.clock.monotonic_ns()
-        header = fmt.encode_file_header(number, wall, mono, self._boot, self._identity)
+        header = fmt.encode_file_header(number, wall, mono, self._boot, self.identity)
         try:
             file = self.disk.open(path, create=True)
             file.append([header])
@@ -208,12 +208,6 @@ class Wal:
         if len(record) != size or not fmt.record_is_valid(record, 0, segment.salt):
             raise LogCorrupt(segment.path, place.offset, "a record that was good is damaged")
         return record[fmt.RECORD_HEADER :]
-
-    def copy(self, kind: int, group: int, index: int, term: int, place: Place) -> Place:
-        """Append what lies there once more, as a record of that kind."""
-        payload = self.read(place)
-        offset = self.append(kind, group, index, term, payload)
-        return Place(self.active.number, offset, place.length)
 
     def hold(self, place: Place) -> None:
         """Something points at that record."""

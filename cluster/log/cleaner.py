@@ -1,0 +1,159 @@
+"""Gives space back: dead segments are dropped, sparse ones are rewritten; sealed ones are archived before.
+
+Nothing is removed before what replaces it is synced. Records of a dropped segment that still mean something beyond
+their entries (term, commit, marks, truncates) are replaced by writing each group's state once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from cluster.log import format as fmt
+from cluster.log.index import Place
+from cluster.log.journal import Journal, slots_of
+from cluster.log.wal import Segment, Wal
+
+#: Bytes that one call may copy forward or write to the archive in one go.
+REWRITE_BYTES_MAX: Final = 4 << 20
+COPY_BYTES: Final = 1 << 20
+#: A sealed segment with less than this share of live bytes is rewritten.
+SPARSE_SHARE: Final = 0.5
+#: Sealed segments below an eighth of the usual size, as every restart leaves one; above this many they are merged.
+SMALL_SEGMENTS_MAX: Final = 8
+
+
+class Cleaner:
+    """See the module; driven by `Log.maintain`."""
+
+    def __init__(
+        self,
+        wal: Wal,
+        journals: Mapping[int, Journal],
+        *,
+        segment_bytes: int,
+        retain_bytes: int,
+        retain_hours: float,
+        archive_dir: str | None,
+    ) -> None:
+        self.archive_error: str | None = (
+            None  # of the last attempt; it is repeated at the next call
+        )
+        self._wal = wal
+        self._journals = journals
+        self._segment_bytes = segment_bytes
+        self._retain_bytes = retain_bytes
+        self._retain_ns = int(retain_hours * 3600e9)
+        self._archive_dir = archive_dir
+
+    async def run(self, *, space_is_short: bool) -> None:
+        if self._archive_dir is not None:
+            await self._archive(self._archive_dir)
+        await self._rewrite()
+        await self._drop(self._dead(space_is_short=space_is_short))
+
+    # Dropping
+
+    def _dead(self, *, space_is_short: bool) -> list[Segment]:
+        """Segments that may go, oldest first; retention keeps the newest dead ones."""
+        dead = [s for s in self._wal.segments.values() if s.sealed and s.live_bytes == 0]
+        if self._archive_dir is not None:
+            dead = [s for s in dead if s.archived]
+        if space_is_short:
+            return dead
+        kept_bytes, young = 0, self._wal.clock.wall_ns() - self._retain_ns
+        gone = list[Segment]()
+        for segment in reversed(dead):
+            kept_bytes += segment.size
+            is_young = self._retain_ns > 0 and segment.last_wall_ns > young
+            if kept_bytes > self._retain_bytes and not is_young:
+                gone.append(segment)
+        return gone[::-1]
+
+    async def _drop(self, dead: list[Segment]) -> None:
+        if not dead:
+            return
+        wal = self._wal
+        going = {segment.number for segment in dead}
+        groups = set[int]().union(*(segment.groups for segment in dead))
+        for group in sorted(groups):
+            if group in self._journals:
+                self._journals[group].repeat_state()
+            elif any(group in s.groups for s in wal.segments.values() if s.number not in going):
+                # Else what is left of a removed group would bring it back.
+                wal.append(fmt.KIND_GROUP_REMOVED, group, 0, 0, b"")
+                wal.active.resets.add(group)
+        wal.write()
+        await wal.sync()
+        try:
+            for segment in dead:
+                wal.disk.remove(segment.path)
+                wal.segments.pop(segment.number).file.close()
+            await wal.disk.sync_dir(wal.directory)
+        except OSError as error:
+            raise wal.fail("removal", dead[0].path, error) from error
+
+    # Rewriting
+
+    def _sparse(self) -> list[Segment]:
+        sealed = [s for s in self._wal.segments.values() if s.sealed and s.live_bytes > 0]
+        small = [s for s in sealed if s.size < self._segment_bytes // 8]
+        merged = small if len(small) > SMALL_SEGMENTS_MAX else []
+        return [s for s in sealed if s.live_bytes < SPARSE_SHARE * s.size or s in merged]
+
+    async def _rewrite(self) -> None:
+        """Copy what is live in the oldest sparse segments to the end of the log."""
+        wal, room = self._wal, REWRITE_BYTES_MAX
+        for segment in self._sparse():
+            for journal in self._journals.values():
+                for columns, slot, index in slots_of(journal, segment.number):
+                    if room <= 0:
+                        break
+                    old = columns.place(slot)
+                    term = columns.terms[slot]
+                    offset = wal.append(fmt.KIND_LIVE, journal.group, index, term, wal.read(old))
+                    new = Place(wal.active.number, offset, old.length)
+                    columns.move(slot, new.segment, new.offset)
+                    wal.hold(new)
+                    wal.release(old)
+                    room -= fmt.RECORD_HEADER + old.length
+        if room < REWRITE_BYTES_MAX:
+            wal.write()
+            await wal.sync()
+
+    # Archive
+
+    async def _archive(self, directory: str) -> None:
+        folder = f"{directory}/{self._wal.identity.node}"
+        for segment in list(self._wal.segments.values()):
+            if not segment.sealed or segment.archived:
+                continue
+            try:
+                await self._copy(segment, folder)
+            except OSError as error:
+                # The archive is not the log: it may be full or away, and the node goes on.
+                self.archive_error = f"{segment.path} to {folder}: {error}"
+                return
+            segment.archived = True
+        self.archive_error = None
+
+    async def _copy(self, segment: Segment, folder: str) -> None:
+        disk = self._wal.disk
+        target = f"{folder}/{fmt.archive_name(segment.number, segment.created_ns)}"
+        if not disk.exists(folder):
+            disk.make_dir(folder)
+        if disk.exists(target):
+            return
+        if disk.exists(target + ".tmp"):
+            disk.remove(target + ".tmp")
+        file = disk.open(target + ".tmp", create=True)
+        try:
+            for offset in range(0, segment.size, COPY_BYTES):
+                file.append([segment.file.read(offset, min(COPY_BYTES, segment.size - offset))])
+                await asyncio.sleep(0)
+            await file.sync()
+        finally:
+            file.close()
+        disk.rename(target + ".tmp", target)
+        await disk.sync_dir(folder)
