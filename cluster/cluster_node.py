@@ -17,7 +17,8 @@ from cluster.forwarding import NODE_LEVEL, Forwarder, refused
 from cluster.group import Group, GroupOptions, Outcome, Role
 from cluster.log import Identity, Log, LogOptions
 from cluster.machine import QueueMachine
-from cluster.machine.catalog import CatalogMachine, QueueInfo
+from cluster.machine.catalog import CatalogMachine
+from cluster.machine.catalog_tables import QueueInfo
 from cluster.machine.commands import (
     Barrier,
     Command,
@@ -31,9 +32,10 @@ from cluster.machine.commands import (
 )
 from cluster.machine.effects import Effect
 from cluster.machine.replies import Declared, Refused
+from cluster.peers import Peers
 from cluster.placement import place, place_all, preferred_leader
 from cluster.raft.rounds import Rounds
-from cluster.reconcile import PeerState, create_command, presence_commands, queue_commands
+from cluster.reconcile import create_command, presence_commands, queue_commands
 from cluster.seams import Clock, Disk, Links
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
 
@@ -93,17 +95,15 @@ class ClusterNode:
         self.on_effects: list[OnEffects] = []
         self.on_role: list[OnRole] = []
         self.on_node_message: list[OnNodeMessage] = []
-        self.peers: dict[NodeId, PeerState] = {
-            config.node: PeerState(up=True, incarnation=links.incarnation)
-        }
+        self.peers = Peers(config.node, links.incarnation)
         self._disk = disk
         self._clock = clock
         self._random = random
         self._forwarder = Forwarder(links, self.groups.get)
-        self._elsewhere: dict[GroupId, NodeId] = {}  # leaders of groups, as other nodes tell
-        self._up_since: dict[NodeId, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._reconciled: dict[GroupId, int] = {}  # applied index at which commands were last proposed
+        self._reconciled: dict[
+            GroupId, int
+        ] = {}  # applied index at which commands were last proposed
         self._care_now = asyncio.Event()
         self._stopping = False
         self.log: Log
@@ -200,28 +200,28 @@ class ClusterNode:
         group.on_role.append(self._on_group_role)
         self.groups[group_id] = group
         self.rounds.add(group)
-        for peer, state in self.peers.items():
+        for peer, state in self.peers.states.items():
             if peer in group.members and peer != self.node and state.up:
                 group.peer_up(peer)
 
     def _start_groups(self) -> None:
         for info in self.catalog_machine.groups():
-            if info.group not in self.groups and self.node in info.members:
-                self._add_group(info.group, info.name, info.members, QueueMachine())
+            if info.id not in self.groups and self.node in info.members:
+                self._add_group(info.id, info.name, info.members, QueueMachine())
 
     def _on_applied(self, group: Group, stamp: Stamp, effects: Sequence[Effect]) -> None:
         if group.id == CATALOG_GROUP:
             self._care_now.set()
-        elif group.role is Role.LEADER:
+        elif group.ready:
             for listener in self.on_effects:
                 listener(group, stamp, effects)
 
     def _on_group_role(self, group: Group, role: Role, term: int) -> None:
         self._reconciled.pop(group.id, None)
         if role is Role.LEADER:
-            self._elsewhere.pop(group.id, None)
+            self.peers.forget_leader(group.id)
             if group.id != CATALOG_GROUP:
-                for command in presence_commands(self.peers):
+                for command in presence_commands(self.peers.states):
                     group.propose(command)
         for listener in self.on_role:
             listener(group, role, term)
@@ -232,7 +232,7 @@ class ClusterNode:
     def _on_message(self, peer: NodeId, message: list[Any]) -> None:
         match message:
             case [-1, "leads", list() as led]:
-                self._learn_leads(peer, cast(list[int], led))
+                self.peers.learn_leads(peer, cast("list[int]", led))
             case [-1, *_]:
                 self._forwarder.on_message(peer, message)
             case [-2, *_]:
@@ -244,8 +244,7 @@ class ClusterNode:
                 pass  # a group that this node has not started yet: Raft sends again
 
     def _on_up(self, peer: NodeId, incarnation: int) -> None:
-        self.peers[peer] = PeerState(up=True, incarnation=incarnation)
-        self._up_since[peer] = asyncio.get_running_loop().time()
+        self.peers.up(peer, incarnation, asyncio.get_running_loop().time())
         log.info("link_up", peer=peer, incarnation=incarnation)
         for group in self.groups.values():
             if peer in group.members:
@@ -255,17 +254,14 @@ class ClusterNode:
         self.rounds.wake()
 
     def _on_down(self, peer: NodeId, gone: bool) -> None:
-        before = self.peers.get(peer, PeerState(up=False, incarnation=0))
-        self.peers[peer] = PeerState(up=False, incarnation=before.incarnation, gone=gone)
-        self._up_since.pop(peer, None)
+        incarnation = self.peers.down(peer, gone=gone, now=asyncio.get_running_loop().time())
         log.info("link_down", peer=peer, gone=gone)
         self._forwarder.on_down(peer)
-        self._elsewhere = {g: n for g, n in self._elsewhere.items() if n != peer}
         for group in self.groups.values():
             if peer in group.members:
                 group.peer_down(peer, gone=gone)
-        if before.incarnation:
-            self._tell_groups(NodeDown(peer, before.incarnation, gone))
+        if incarnation:
+            self._tell_groups(NodeDown(peer, incarnation, gone))
         self.rounds.wake()
 
     def _tell_groups(self, command: Command) -> None:
@@ -278,11 +274,6 @@ class ClusterNode:
         for peer in peers:
             self.links.send(peer, [NODE_LEVEL, LEADS, led])
         self.links.flush()
-
-    def _learn_leads(self, peer: NodeId, led: list[int]) -> None:
-        self._elsewhere = {g: n for g, n in self._elsewhere.items() if n != peer}
-        for group in led:
-            self._elsewhere[GroupId(group)] = peer
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         """A message to the broker layer of another node; it must start with BROKER_LEVEL."""
@@ -342,11 +333,11 @@ class ClusterNode:
             return
         for group in self.groups.values():
             preferred = preferred_leader(group.id, group.members)
-            since = self._up_since.get(preferred)
-            if group.role is Role.LEADER and preferred != self.node and since is not None:
-                if now - since >= BALANCE_AFTER_S and group.caught_up(preferred):
-                    log.info("leadership_balanced", group=group.name, to=preferred)
-                    group.transfer(preferred)
+            if not group.ready or preferred == self.node:
+                continue
+            if self.peers.up_for(preferred, now) >= BALANCE_AFTER_S and group.caught_up(preferred):
+                log.info("leadership_balanced", group=group.name, to=preferred)
+                group.transfer(preferred)
 
     async def _register(self) -> None:
         command = RegisterNode(self.node, self.links.incarnation, self.config.addresses)
@@ -363,7 +354,7 @@ class ClusterNode:
         group = self.groups.get(group_id)
         if group is not None and group.leader is not None:
             return group.leader
-        return self._elsewhere.get(group_id)
+        return self.peers.leader_of(group_id)
 
     async def ask(self, group_id: GroupId, command: Command) -> Outcome:
         """Propose at the group's leader, here or over the link. One try: see the outcome."""
@@ -472,7 +463,7 @@ class ClusterNode:
                         {} if (n := self.catalog_machine.node(node)) is None else n.addresses
                     ),
                 }
-                for node, state in sorted(self.peers.items())
+                for node, state in sorted(self.peers.states.items())
             ],
             "groups": [
                 {**group.status(), "leader": self.leader_of(group.id)}

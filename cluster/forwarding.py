@@ -9,8 +9,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from cluster.codec.entries import CodecError, decode_command, decode_reply, encode_command
-from cluster.codec.entries import encode_reply
+from cluster.codec.entries import (
+    CodecError,
+    Unknown,
+    decode_command,
+    decode_reply,
+    encode_command,
+    encode_reply,
+)
 from cluster.group import Group, Outcome
 from cluster.machine.commands import Command
 from cluster.seams import Links
@@ -84,6 +90,9 @@ class Forwarder:
             command = decode_command(data)
         except CodecError as error:
             done(refused("bad_argument", str(error)))
+            return
+        if isinstance(command, Unknown):
+            done(refused("unknown_command", f"this node does not know command {command.tag}"))
             return
         group.propose(command, done)
 

@@ -7,11 +7,12 @@ steps or a change of leader costs a second at most and never leaves a queue half
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cluster.machine import QueueMachine
 from cluster.machine.arguments import ArgumentError, parse_arguments
-from cluster.machine.catalog import CatalogMachine, QueueInfo
+from cluster.machine.catalog import CatalogMachine
+from cluster.machine.catalog_tables import QueueInfo
 from cluster.machine.commands import (
     Command,
     CreateQueue,
@@ -21,16 +22,8 @@ from cluster.machine.commands import (
     QueueConfig,
     UpdateQueue,
 )
+from cluster.peers import PeerState
 from cluster.types import GroupId, NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class PeerState:
-    """What this node last saw of another one (or of itself)."""
-
-    up: bool
-    incarnation: int
-    gone: bool = False  # its process ended, as far as a refused or reset link can tell
 
 
 def effective_config(catalog: CatalogMachine, info: QueueInfo) -> QueueConfig:
@@ -52,9 +45,7 @@ def create_command(catalog: CatalogMachine, info: QueueInfo) -> CreateQueue:
     return CreateQueue(info.queue, info.vhost, info.name, effective_config(catalog, info))
 
 
-def queue_commands(
-    catalog: CatalogMachine, machine: QueueMachine, group: GroupId
-) -> list[Command]:
+def queue_commands(catalog: CatalogMachine, machine: QueueMachine, group: GroupId) -> list[Command]:
     """Make, change and drop the queues of one group so that they are what the catalog says."""
     commands: list[Command] = []
     wanted = {info.queue: info for info in catalog.queues_of(group)}

@@ -1,0 +1,54 @@
+"""What this node knows of the others: who is heard, since when, and which groups each of them leads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.types import GroupId, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerState:
+    """What this node last saw of another one (or of itself)."""
+
+    up: bool
+    incarnation: int  # of its process; 0: never heard
+    gone: bool = False  # its process ended, as far as a refused or reset link can tell
+    since: float = 0.0  # loop time of the last change, s
+
+
+class Peers:
+    """The nodes by id, this one included."""
+
+    def __init__(self, node: NodeId, incarnation: int) -> None:
+        self.states = {node: PeerState(up=True, incarnation=incarnation)}
+        self._leads: dict[GroupId, NodeId] = {}
+
+    def up(self, peer: NodeId, incarnation: int, now: float) -> None:
+        self.states[peer] = PeerState(up=True, incarnation=incarnation, since=now)
+
+    def down(self, peer: NodeId, *, gone: bool, now: float) -> int:
+        """The incarnation that is gone or silent; 0 when it was never heard."""
+        before = self.states.get(peer)
+        incarnation = 0 if before is None else before.incarnation
+        self.states[peer] = PeerState(up=False, incarnation=incarnation, gone=gone, since=now)
+        self.learn_leads(peer, ())
+        return incarnation
+
+    def up_for(self, peer: NodeId, now: float) -> float:
+        """Seconds for which it has been heard without a break; 0 when it is not heard."""
+        state = self.states.get(peer)
+        return now - state.since if state is not None and state.up else 0.0
+
+    def learn_leads(self, peer: NodeId, led: Sequence[int]) -> None:
+        """`peer` says that it leads these groups, and no others."""
+        self._leads = {group: node for group, node in self._leads.items() if node != peer}
+        for group in led:
+            self._leads[GroupId(group)] = peer
+
+    def forget_leader(self, group: GroupId) -> None:
+        self._leads.pop(group, None)
+
+    def leader_of(self, group: GroupId) -> NodeId | None:
+        return self._leads.get(group)
