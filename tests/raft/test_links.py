@@ -290,6 +290,39 @@ async def test_a_new_process_takes_the_place_of_the_old_connection() -> None:
             assert b.events[-1] == ("up", "n1", 2)
 
 
+async def test_a_second_connection_of_the_same_process_replaces_the_first() -> None:
+    """The peer gave the old one up and we have not noticed yet: no death, but a visible break."""
+    b = End("n2")
+    async with started(b):
+        first = await asyncio.open_connection("127.0.0.1", PORTS["n2"])
+        await prove(*first)
+        second = await asyncio.open_connection("127.0.0.1", PORTS["n2"])
+        await prove(*second)
+        await b.until(lambda: len(b.events) == 3)
+        assert b.events == [("up", "n1", 1), ("down", "n1", False), ("up", "n1", 1)]
+        first[1].write(frame([[0, "too late"]]))
+        second[1].write(frame([[0, "in time"]]))
+        await b.until(lambda: len(b.received) > 0)
+        assert b.received == [("n1", [0, "in time"])]
+        for _, writer in (first, second):
+            writer.close()
+
+
+async def test_what_was_queued_for_a_broken_link_is_not_sent_on_the_next() -> None:
+    a, b = End("n1"), End("n2")
+    async with started(a, b):
+        await asyncio.gather(a.until_event("up", "n2", 1), b.until_event("up", "n1", 1))
+        a.links.send(NodeId("n2"), ["of the old connection"])
+        connection = b.links._peers[NodeId("n1")].connection
+        assert connection is not None
+        connection.close(gone=False)
+        await a.until(lambda: a.events[-2:] == [("down", "n2", False), ("up", "n2", 1)])
+        a.links.send(NodeId("n2"), ["of the new one"])
+        a.links.flush()
+        await b.until(lambda: len(b.received) > 0)
+        assert b.received == [("n1", ["of the new one"])]
+
+
 async def test_a_message_whose_handler_fails_breaks_the_link_without_a_death() -> None:
     a, b = End("n1"), End("n2")
 
