@@ -1,0 +1,1 @@
+"""Consensus: PySyncObj made safe, driven in rounds. The only place that imports pysyncobj."""

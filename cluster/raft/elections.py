@@ -1,0 +1,171 @@
+"""Who leads: pre-votes, votes, and when to ask for them.
+
+A member asks for pre-votes before it stands (Raft thesis, 9.6), so one that was cut off comes back without ending the
+term of a healthy leader. Times are seconds of the node's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import TYPE_CHECKING
+
+from cluster.raft.options import RaftOptions
+from cluster.raft.stock import Peer
+from cluster.raft.transport import PRE_VOTE, PRE_VOTED, VOTE, VOTED
+
+if TYPE_CHECKING:
+    from cluster.raft.member import Member
+
+#: A leader whose process ended is replaced after this long, times one more for every rank...
+GONE_DELAY_S = 0.010
+#: ...plus this for every rank, so that two members do not stand at once, and up to this much at random.
+GONE_RANK_S = 0.040
+GONE_JITTER_S = 0.008
+#: How often that is tried before the usual timeout is waited for: the others may learn of it a little later.
+GONE_TRIES = 15
+#: The first election after a start or a reconnection does not wait for the usual timeout either.
+START_DELAY_S = 0.100
+START_RANK_S = 0.060
+
+
+class Elections:
+    """One member's part in the elections of its group."""
+
+    def __init__(self, member: Member, options: RaftOptions, random: Random) -> None:
+        self._member = member
+        self._random = random
+        self._min_s = options.election_min_ms / 1000
+        self._max_s = options.election_max_ms / 1000
+        self._timeout = self.timeout()
+        self._gone_tries = 0
+        self._pre_votes: set[Peer] | None = None  # None: not asking
+        self._votes: set[Peer] = set()
+        self.deadline = math.inf  # when to ask, unless a leader is heard
+        self.heard_at = -math.inf  # when a live leader was last heard
+
+    def timeout(self) -> float:
+        """A new one, drawn so that members seldom stand at the same time."""
+        return self._min_s + (self._max_s - self._min_s) * self._random.random()
+
+    # --- when
+
+    def start(self, now: float) -> None:
+        rank = self._member.me.rank
+        self.deadline = now + (START_DELAY_S + rank * START_RANK_S if self._member.peers else 0)
+
+    def heard_leader(self, now: float) -> None:
+        self.heard_at = now
+        self.deadline = now + self._timeout
+        self._gone_tries = 0
+        self._pre_votes = None
+
+    def connected(self, now: float) -> None:
+        """A peer is back: perhaps the one that was missing for a majority."""
+        if self._member.leader is None:
+            soon = now + START_DELAY_S + self._member.me.rank * START_RANK_S
+            self.deadline = min(self.deadline, soon)
+
+    def leader_gone(self, leader: Peer, now: float) -> None:
+        """The leader's process ended: no reason to wait for a timeout."""
+        self.heard_at = -math.inf
+        self._gone_tries = GONE_TRIES
+        me = self._member.me
+        rank = me.rank - (leader.rank < me.rank)
+        jitter = GONE_JITTER_S * self._random.random()
+        self.deadline = now + GONE_DELAY_S + rank * GONE_RANK_S + jitter
+
+    def tick(self, now: float) -> None:
+        if now >= self.deadline:
+            self._ask(now)
+
+    def _again(self, now: float) -> None:
+        """When to ask next, should this attempt come to nothing."""
+        if self._gone_tries > 0:
+            self._gone_tries -= 1
+            rank = self._member.me.rank
+            self.deadline = now + (2 + rank) * GONE_RANK_S + GONE_JITTER_S * self._random.random()
+        else:
+            self._timeout = self.timeout()
+            self.deadline = now + self._timeout
+
+    # --- pre-votes
+
+    def _ask(self, now: float) -> None:
+        member = self._member
+        self._again(now)
+        member.leader = None
+        if member.poisoned is not None:
+            return  # it could not apply what it would commit
+        self._pre_votes = {member.me}
+        if self._majority(self._pre_votes):
+            self.stand(now)
+            return
+        for peer in member.voters:
+            member.send(peer, PRE_VOTE, member.term + 1, member.last_index, member.last_term)
+
+    def on_pre_vote(self, peer: Peer, term: int, last_index: int, last_term: int) -> None:
+        """Would we vote for it? Not while a leader is alive. Nothing is remembered, no term changes."""
+        member = self._member
+        leader_lives = (
+            member.has_quorum()
+            if member.leads
+            else member.now - self.heard_at < self._min_s and member.leader is not peer
+        )
+        granted = (
+            term > member.term and not leader_lives and self._up_to_date(last_index, last_term)
+        )
+        member.send(peer, PRE_VOTED, term, granted)
+
+    def on_pre_voted(self, peer: Peer, term: int, granted: bool) -> None:
+        member = self._member
+        if self._pre_votes is None or term != member.term + 1 or not granted:
+            return
+        self._pre_votes.add(peer)
+        if self._majority(self._pre_votes):
+            self.stand(member.now)
+
+    # --- votes
+
+    def stand(self, now: float) -> None:
+        """A new term, with our own vote in it; both are on disk before the request leaves."""
+        member = self._member
+        self._pre_votes = None
+        self._again(now)
+        member.become_candidate()
+        self._votes = {member.me}
+        if self._majority(self._votes):
+            member.become_leader()
+            return
+        for peer in member.voters:
+            member.send(peer, VOTE, member.last_index, member.last_term)
+
+    def on_vote(self, peer: Peer, last_index: int, last_term: int) -> None:
+        member = self._member
+        granted = (
+            not member.leads
+            and member.voted_for in (None, peer.id)
+            and self._up_to_date(last_index, last_term)
+        )
+        if granted:
+            if member.voted_for is None:
+                member.vote_for(peer)
+            self.deadline = member.now + self._timeout
+        member.send(peer, VOTED, granted)
+
+    def on_voted(self, peer: Peer, granted: bool) -> None:
+        """One voter, one vote: a repeated answer counts once, an observer's never."""
+        member = self._member
+        if not granted or not member.stands or peer not in member.voters:
+            return
+        self._votes.add(peer)
+        if self._majority(self._votes):
+            member.become_leader()
+
+    def _majority(self, peers: set[Peer]) -> bool:
+        return len(peers) > (len(self._member.voters) + 1) // 2
+
+    def _up_to_date(self, last_index: int, last_term: int) -> bool:
+        """Raft, 5.4.1: the candidate's log must not lack what ours has."""
+        member = self._member
+        return (last_term, last_index) >= (member.last_term, member.last_index)

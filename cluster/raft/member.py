@@ -1,0 +1,469 @@
+"""One group's copy on this node: PySyncObj's SyncObj, made safe. ARCHITECTURE.md has the table of what and why.
+
+Kept of the stock class: its state, terms, votes and the step to leadership. Replaced: everything that sends, receives,
+truncates, commits, applies, compacts or serialises. The private names of SyncObj that this rests on are `STATE` and
+`REPLACED`; importing this module fails when the installed version lacks one.
+"""
+# ruff: noqa: N802, N815 -- the names of the base class, which are not ours to choose
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from random import Random
+from typing import Any, Protocol
+
+from pysyncobj.config import SyncObjConf
+from pysyncobj.syncobj import SyncObj
+
+from cluster.codec.cbor import unpack
+from cluster.raft.elections import Elections
+from cluster.raft.journal import RaftJournal
+from cluster.raft.options import RaftOptions
+from cluster.raft.replication import Replication
+from cluster.raft.snapshots import Incoming
+from cluster.raft.stock import MEMBERSHIP, REGULAR, Peer, injected
+from cluster.raft.transport import (
+    APPEND,
+    APPENDED,
+    INSTALL,
+    INSTALLED,
+    PRE_VOTE,
+    PRE_VOTED,
+    REJECTED,
+    TIMEOUT_NOW,
+    VOTE,
+    VOTED,
+    GroupTransport,
+    Message,
+)
+from cluster.seams import Clock, Links
+from cluster.types import GroupId, NodeId
+
+STATE = (
+    "raftState raftCurrentTerm votedForNodeId raftLeader raftCommitIndex raftLastApplied connectedNodes noopIDx"
+    " otherNodes raftLog"
+).split()
+REPLACED = (
+    "onMessageReceived onNodeConnected onNodeDisconnected getCurrentLogIndex getCurrentLogTerm sendAppendEntries"
+    " applyLogEntries tryLogCompaction loadDumpFile parseChangeClusterRequest doApplyCommand generateRaftTimeout"
+).split()
+KEPT = "setState setCurrentTerm onBecomeLeader".split()
+
+for _name in STATE:
+    assert f"_SyncObj__{_name}" in SyncObj.__init__.__code__.co_names, f"SyncObj has no __{_name}"
+for _name in REPLACED + KEPT:
+    assert f"_SyncObj__{_name}" in vars(SyncObj), f"SyncObj has no method __{_name}"
+
+#: Never reached, so that the stock class never splits a command (and never joins it wrongly).
+BATCH_BYTES_NEVER = 1 << 40
+#: Entries applied in one go, so that a long catch-up lets other groups and sockets have their turn.
+APPLY_BYTES_MAX = 4 << 20
+
+
+class Role(Enum):
+    FOLLOWER = 0
+    CANDIDATE = 1
+    LEADER = 2
+
+
+class Host(Protocol):
+    """Whose copy it is: the group with its machine."""
+
+    def apply_entry(self, command: bytes, index: int, term: int) -> None:
+        """Whatever it raises poisons the group at this index."""
+        ...
+
+    def install(self, incoming: Incoming) -> None:
+        """Start `journal.finish_install()`; until it is done and `installed` was called, nothing else may run."""
+        ...
+
+    def restore(self, data: bytes, index: int) -> None: ...
+    def role_changed(self, role: Role, term: int) -> None: ...
+    def poison(self, index: int, error: Exception) -> None: ...
+
+
+class Diverged(AssertionError):
+    """A leader's entry contradicts one that is committed here: one of the two members is broken."""
+
+
+class Member(SyncObj):
+    """A member of one group. Driven from outside: `receive` messages, then `tick`, then `flush`, once a round."""
+
+    _SyncObj__raftState: int
+    _SyncObj__raftCurrentTerm: int
+    _SyncObj__votedForNodeId: NodeId | None
+    _SyncObj__raftLeader: Peer | None
+    _SyncObj__raftCommitIndex: int
+    _SyncObj__raftLastApplied: int
+    _SyncObj__connectedNodes: set[Peer]
+    _SyncObj__noopIDx: int | None
+    _SyncObj__setState: Callable[[int], None]
+    _SyncObj__setCurrentTerm: Callable[[int, NodeId | None], None]
+    _SyncObj__onBecomeLeader: Callable[[], None]
+
+    def __init__(
+        self,
+        group: GroupId,
+        self_node: NodeId,
+        members: Sequence[NodeId],
+        *,
+        host: Host,
+        journal: RaftJournal,
+        links: Links,
+        clock: Clock,
+        random: Random,
+        options: RaftOptions,
+    ) -> None:
+        ranked = [Peer(node, rank) for rank, node in enumerate(sorted(members), start=1)]
+        self.group = group
+        self.journal = journal
+        self.poisoned: str | None = None
+        self.now = clock.monotonic_ns() / 1e9
+        self.me = next(peer for peer in ranked if peer.id == self_node)
+        # Members that only listen will be in `peers`, not in `voters`: quorums and elections ask the voters.
+        self.peers = tuple(peer for peer in ranked if peer is not self.me)
+        self.voters = self.peers
+        self.transport = GroupTransport(group, self.peers, links)
+        self._host = host
+        self._clock = clock
+        self._random = random
+        self._incoming: Incoming | None = None
+        self.elections = Elections(self, options, random)
+        self.replication = Replication(self, options)
+        self._handlers: dict[str, Callable[..., None]] = {
+            APPEND: self._on_append,
+            APPENDED: self.replication.on_appended,
+            REJECTED: self.replication.on_rejected,
+            PRE_VOTED: self.elections.on_pre_voted,
+            VOTE: self.elections.on_vote,
+            VOTED: self.elections.on_voted,
+            TIMEOUT_NOW: self._on_timeout_now,
+            INSTALL: self._on_install,
+            INSTALLED: self.replication.on_installed,
+        }
+        conf = SyncObjConf(
+            autoTick=False,
+            appendEntriesUseBatch=False,
+            appendEntriesBatchSizeBytes=BATCH_BYTES_NEVER,
+            raftMinTimeout=options.election_min_ms / 1000,
+            raftMaxTimeout=options.election_max_ms / 1000,
+            appendEntriesPeriod=options.heartbeat_ms / 1000,
+            leaderFallbackTimeout=options.election_max_ms / 1000,
+            connectionTimeout=2 * options.election_max_ms / 1000,
+            onStateChanged=self._on_state_changed,
+        )
+        with injected(journal=journal, clock=clock, random=random):
+            super().__init__(self.me, self.peers, conf, transport=self.transport)  # pyright: ignore[reportUnknownMemberType] untyped
+        self._SyncObj__raftLastApplied = journal.base_index
+        committed = min(max(journal.commit_index, journal.base_index), journal.last_index)
+        self._SyncObj__raftCommitIndex = committed
+        self.elections.start(self.now)
+
+    # --- what it is
+
+    @property
+    def role(self) -> Role:
+        return Role(self._SyncObj__raftState)
+
+    @property
+    def leads(self) -> bool:
+        return self._SyncObj__raftState == 2
+
+    @property
+    def stands(self) -> bool:
+        return self._SyncObj__raftState == 1
+
+    @property
+    def term(self) -> int:
+        return self._SyncObj__raftCurrentTerm
+
+    @property
+    def voted_for(self) -> NodeId | None:
+        return self._SyncObj__votedForNodeId
+
+    @property
+    def leader(self) -> Peer | None:
+        return self._SyncObj__raftLeader
+
+    @leader.setter
+    def leader(self, peer: Peer | None) -> None:
+        self._SyncObj__raftLeader = peer
+
+    @property
+    def commit_index(self) -> int:
+        return self._SyncObj__raftCommitIndex
+
+    @property
+    def applied_index(self) -> int:
+        return self._SyncObj__raftLastApplied
+
+    @property
+    def last_index(self) -> int:
+        return self.journal.last_index
+
+    @property
+    def last_term(self) -> int:
+        return self.journal.last_term
+
+    @property
+    def noop_index(self) -> int | None:
+        """The first entry of our leadership: once it is applied, so is all that was committed before."""
+        return self._SyncObj__noopIDx if self.leads else None
+
+    @property
+    def connected(self) -> set[Peer]:
+        return self._SyncObj__connectedNodes
+
+    def has_quorum(self) -> bool:
+        """Leading, and a majority answered within an election timeout."""
+        return self.replication.heard_by_majority(self.now)
+
+    # --- the round: receive, tick, flush
+
+    def receive(self, sender: NodeId, message: Message) -> None:
+        self.transport.receive(sender, message)
+
+    def tick(self, now: float) -> None:
+        """Timers, commit, apply."""
+        self.now = now
+        if self.leads:
+            self.replication.tick(now)
+        else:
+            self.elections.tick(now)
+        self._SyncObj__applyLogEntries()
+
+    def flush(self, now: float) -> None:
+        """Send what followers lack. After the round's proposals were appended."""
+        if self.leads:
+            self.replication.flush(now)
+
+    def due(self) -> float:
+        """When it must be ticked next though nothing happens."""
+        if self.applied_index < self.commit_index and self.poisoned is None:
+            return self.now
+        return self.replication.due() if self.leads else self.elections.deadline
+
+    def append(self, body: bytes) -> int:
+        """Add a command as the leader; returns its index."""
+        assert self.leads
+        index = self.journal.last_index + 1
+        self.journal.add(REGULAR + body, index, self.term)
+        return index
+
+    def link_up(self, node: NodeId) -> None:
+        self.transport.up(node)
+
+    def link_down(self, node: NodeId, *, gone: bool) -> None:
+        self.transport.forget(node)
+        self.transport.down(node)
+        leader = self.leader
+        if gone and leader is not None and leader.id == node:
+            self.leader = None
+            self.elections.leader_gone(leader, self.now)
+
+    def send(self, peer: Peer, kind: str, *fields: Any) -> bool:
+        return self.transport.send(peer, [self.group, kind, self.term, *fields])
+
+    # --- roles
+
+    def become_candidate(self) -> None:
+        self.leader = None
+        self._SyncObj__setCurrentTerm(self.term + 1, self.me.id)
+        self._SyncObj__setState(1)
+
+    def become_leader(self) -> None:
+        self.replication.start(self.now)
+        with injected(journal=self.journal, clock=self._clock, random=self._random):
+            self._SyncObj__onBecomeLeader()
+
+    def vote_for(self, peer: Peer) -> None:
+        self._SyncObj__setCurrentTerm(self.term, peer.id)
+
+    def step_down(self, leader: Peer | None) -> None:
+        self.leader = leader
+        self._SyncObj__setState(0)
+
+    def _on_state_changed(self, before: int, after: int) -> None:
+        if before == 2:
+            self.replication.stop()
+            self.elections.deadline = self.now + self.elections.timeout()
+        self._host.role_changed(Role(after), self.term)
+
+    # --- messages
+
+    def _SyncObj__onMessageReceived(self, peer: Peer, message: Message) -> None:
+        kind, term = message[1], message[2]
+        if kind == PRE_VOTE:
+            self.elections.on_pre_vote(peer, *message[3:])
+            return
+        handler = self._handlers.get(kind)
+        if handler is None:
+            return  # of a later version
+        if term > self.term:
+            self._SyncObj__setCurrentTerm(term, None)
+            self._incoming = None
+            self.step_down(None)
+        elif term < self.term and kind != PRE_VOTED:
+            # Answers of another term are not for us; who asks learns the term from ours.
+            if kind == VOTE:
+                self.send(peer, VOTED, False)
+            elif kind in (APPEND, INSTALL):
+                self.send(peer, REJECTED, 0, 0, 0)
+            return
+        handler(peer, *message[3:])
+
+    def _follow(self, leader: Peer) -> None:
+        assert not self.leads, f"{leader.id} and {self.me.id} both lead group {self.group} in {self.term}"
+        if self.leader is not leader or self.stands:
+            self._incoming = None
+            self.step_down(leader)
+        self.elections.heard_leader(self.now)
+
+    def _on_append(
+        self, peer: Peer, prev: int, prev_term: int, commit: int, entries: list[Any] | None
+    ) -> None:
+        """Raft, 5.3: only a real conflict truncates, and only what this message matched may commit."""
+        self._follow(peer)
+        journal = self.journal
+        base = journal.base_index
+        last = journal.last_index
+        if prev > last or (prev >= base and journal.term_at(prev) != prev_term):
+            self.send(peer, REJECTED, prev, *self.replication.hint(min(prev, last), prev_term))
+            return
+        index = prev
+        for command, term in entries or ():
+            index += 1
+            if index <= last:
+                if index <= base or journal.term_at(index) == term:
+                    continue
+                if index <= self.commit_index:
+                    raise Diverged(f"{peer.id} sent term {term} for committed entry {index}")
+                journal.truncate_from(index)
+                last = index - 1
+            journal.add(command, index, term)
+        match = max(index, base)  # what a snapshot covers is committed, so every leader has it
+        self._commit(min(commit, match))
+        if entries is not None:
+            self.send(peer, APPENDED, match)
+
+    def _commit(self, index: int) -> None:
+        if index > self.commit_index:
+            self._SyncObj__raftCommitIndex = index
+            self.journal.set_commit(index)
+
+    def commit(self, index: int) -> None:
+        """As the leader: a majority has it on disk."""
+        self._commit(index)
+
+    def _on_timeout_now(self, peer: Peer) -> None:
+        """The leader hands over: no pre-vote, which its own life would refuse."""
+        if self.leader is peer and self.poisoned is None:
+            self.elections.stand(self.now)
+
+    def _on_install(self, peer: Peer, index: int, number: int, part: list[Any]) -> None:
+        self._follow(peer)
+        if self.commit_index >= index:
+            self.send(peer, APPENDED, self.commit_index)
+            return
+        if number == 0:
+            if self.journal.term_at(index) == part[1]:  # Raft, 7: the log agrees, keep all of it
+                self._commit(index)
+                self.send(peer, APPENDED, index)
+                return
+            self._incoming = Incoming(index, self.journal)
+        incoming = self._incoming
+        taken = None
+        if incoming is not None and incoming.index == index:
+            taken = incoming.take(number, part)
+        if taken is None:
+            self._incoming = None
+            self.send(peer, INSTALLED, index, -1)
+            return
+        self.send(peer, INSTALLED, index, number)
+        if taken:
+            assert incoming is not None
+            self._host.install(incoming)
+
+    def installed(self, *, done: bool) -> None:
+        """The journal now starts at the snapshot (or, not done, is as before): go on from there."""
+        incoming, self._incoming = self._incoming, None
+        assert incoming is not None
+        leader = self.leader
+        if done:
+            self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied = incoming.index
+            self._host.restore(incoming.data, incoming.index)
+        if leader is not None:
+            if done:
+                self.send(leader, APPENDED, incoming.index)
+            else:
+                self.send(leader, INSTALLED, incoming.index, -1)
+
+    # --- SyncObj's own steps, replaced
+
+    def _SyncObj__applyLogEntries(self) -> bool:
+        """Apply what is committed. What raises is a bug: it is not tried again, and nothing behind it is applied."""
+        commit = self.commit_index
+        applied = self.applied_index
+        if applied >= commit or self.poisoned is not None:
+            return False
+        entries = self.journal.entries(applied + 1, commit - applied, APPLY_BYTES_MAX)
+        for command, index, term in entries:
+            try:
+                self._host.apply_entry(command, index, term)
+            except Exception as error:  # noqa: BLE001 -- the machine is total, so anything is a bug
+                self.poisoned = f"entry {index}: {type(error).__name__}: {error}"
+                self._host.poison(index, error)
+                if self.leads:
+                    self.step_down(None)
+                return False
+            self._SyncObj__raftLastApplied = index
+        return False
+
+    def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N803 -- as the base class has it
+        now = self._clock.monotonic_ns() / 1e9
+        self.tick(now)
+        self.flush(now)
+
+    def _SyncObj__onNodeConnected(self, peer: Peer) -> None:
+        self.connected.add(peer)
+        if self.leads:
+            self.replication.reconnected(peer)
+        else:
+            self.elections.connected(self.now)
+
+    def _SyncObj__onNodeDisconnected(self, peer: Peer) -> None:
+        self.connected.discard(peer)
+        if self.leads:
+            self.replication.reconnected(peer)
+
+    def _SyncObj__getCurrentLogIndex(self) -> int:
+        return self.journal.last_index
+
+    def _SyncObj__getCurrentLogTerm(self) -> int:
+        return self.journal.last_term
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        return self.elections.timeout()
+
+    def _SyncObj__sendAppendEntries(self) -> None:
+        """Followers are sent to in `flush`, once a round."""
+
+    def _SyncObj__tryLogCompaction(self) -> None:
+        """Snapshots are the group's business: positions only, in the journal."""
+
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:  # noqa: N803
+        """There is no dump: the group restores its machine from the journal's snapshot."""
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> None:
+        raise AssertionError("entries are applied by the group, never unpickled")
+
+    def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> list[str] | None:
+        """A change of membership as `["add" | "rem", node]` in CBOR; anything else is none."""
+        if command[:1] != MEMBERSHIP:
+            return None
+        match unpack(command[1:]):
+            case ["add" | "rem" as change, str(node)]:
+                return [change, node]
+            case _:
+                return None

@@ -1,0 +1,17 @@
+"""Times of the consensus protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RaftOptions:
+    """The same on every node of a cluster. An election timeout must outlast three heartbeats."""
+
+    election_min_ms: int = 1000
+    election_max_ms: int = 2000
+    heartbeat_ms: int = 200
+
+    def __post_init__(self) -> None:
+        assert self.heartbeat_ms * 3 < self.election_min_ms < self.election_max_ms

@@ -1,0 +1,284 @@
+"""The leader's side of the log: what each follower has, what it is sent, and what is committed.
+
+Appends are pipelined: they follow each other without waiting, up to a window of bytes. Times are seconds of the
+node's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from cluster.raft.options import RaftOptions
+from cluster.raft.progress import Progress
+from cluster.raft.snapshots import Outgoing
+from cluster.raft.stock import Peer
+from cluster.raft.transport import APPEND, INSTALL, TIMEOUT_NOW, Message
+
+if TYPE_CHECKING:
+    from cluster.raft.member import Member
+
+#: Entries in one message; a single entry may be larger.
+APPEND_BYTES_MAX = 1 << 20
+#: A follower learns of a commit with the next append, or after this long.
+COMMIT_LAZY_S = 0.010
+#: The first index that can be missing anywhere: entry 1 is in every journal from birth.
+FIRST_INDEX = 2
+
+
+class Replication:
+    """All followers of one leader. Empty while the member does not lead."""
+
+    def __init__(self, member: Member, options: RaftOptions) -> None:
+        self._member = member
+        self._heartbeat_s = options.heartbeat_ms / 1000
+        self._quorum_s = options.election_max_ms / 1000
+        self._transfer_s = options.election_min_ms / 1000
+        self._untold_since = math.inf  # when the first commit that some follower was not told of happened
+        self._transfer: Peer | None = None
+        self._transfer_until = 0.0
+        self._transfer_sent = False
+        self._last_built: tuple[tuple[int, int, int], Message, int, int] | None = None
+        self.followers: dict[Peer, Progress] = {}
+
+    def start(self, now: float) -> None:
+        next_index = self._member.last_index + 1
+        self.followers = {
+            peer: Progress(peer, next_index=next_index, now=now) for peer in self._member.peers
+        }
+
+    def stop(self) -> None:
+        self.followers = {}
+        self._transfer = None
+        self._last_built = None
+        self._untold_since = math.inf
+
+    def match_of(self, peer: Peer) -> int:
+        progress = self.followers.get(peer)
+        return 0 if progress is None else progress.match
+
+    # --- the round
+
+    def tick(self, now: float) -> None:
+        if not self.heard_by_majority(now):
+            self._member.step_down(None)
+            return
+        self._advance_commit(now)
+        if self._transfer is not None:
+            self._go_on_with_transfer(now)
+
+    def heard_by_majority(self, now: float) -> bool:
+        """Check-quorum (Raft thesis, 6.2): a leader that is cut off must not go on as if it led."""
+        voters = self._member.voters
+        since = now - self._quorum_s
+        heard = 1 + sum(self.followers[peer].heard > since for peer in voters)
+        return heard > (len(voters) + 1) // 2
+
+    def _advance_commit(self, now: float) -> None:
+        """The highest index on a majority of disks, if it is of this term (Raft, 5.4.2: figure 8)."""
+        member = self._member
+        followers = self.followers
+        indexes = [followers[peer].match for peer in member.voters]
+        indexes.append(member.journal.synced_index)
+        indexes.sort()
+        index = indexes[(len(indexes) - 1) // 2]
+        if index > member.commit_index and member.journal.term_at(index) == member.term:
+            member.commit(index)
+            self._untold_since = min(self._untold_since, now)
+
+    def may_commit(self) -> bool:
+        """After a sync: would a tick commit more? A leader without followers learns it here."""
+        member = self._member
+        return not member.voters and member.journal.synced_index > member.commit_index
+
+    def due(self) -> float:
+        due = self._untold_since + COMMIT_LAZY_S
+        for progress in self.followers.values():
+            due = min(due, progress.sent_at + self._heartbeat_s)
+        return due
+
+    def flush(self, now: float) -> None:
+        commit = self._member.commit_index
+        told = True
+        for progress in self.followers.values():
+            if progress.peer in self._member.connected:
+                self._replicate(progress, now)
+                told = told and progress.commit_sent >= commit
+            else:
+                progress.sent_at = now  # nothing can be sent, so nothing is due
+        if told or now >= self._untold_since + COMMIT_LAZY_S:  # the heartbeat tells the others
+            self._untold_since = math.inf
+
+    def _replicate(self, progress: Progress, now: float) -> None:
+        member = self._member
+        if progress.outgoing is not None:
+            self._push_snapshot(progress, progress.outgoing, now)
+        else:
+            last = member.last_index
+            while progress.next <= last and progress.may_send():
+                if progress.next - 1 < member.journal.base_index:
+                    self._start_snapshot(progress, now)
+                    break
+                message, upto, size = self._append_message(progress.next, last)
+                if not member.transport.send(progress.peer, message):
+                    break
+                progress.sent(upto, size)
+                self._said(progress, now)
+        if now - progress.sent_at >= self._heartbeat_s:
+            self._say_nothing_new(progress, now, entries=[])
+        elif progress.commit_sent < member.commit_index:
+            if now >= self._untold_since + COMMIT_LAZY_S and not progress.probing:
+                self._say_nothing_new(progress, now, entries=None)
+
+    def _said(self, progress: Progress, now: float) -> None:
+        progress.sent_at = now
+        progress.commit_sent = self._member.commit_index
+
+    def _append_message(self, first: int, last: int) -> tuple[Message, int, int]:
+        """Entries from `first`, their last index and their bytes. Followers in step share one message."""
+        member = self._member
+        key = (first, last, member.commit_index)
+        built = self._last_built
+        if built is not None and built[0] == key:
+            return built[1], built[2], built[3]
+        journal = member.journal
+        found = journal.entries(first, None, APPEND_BYTES_MAX)
+        entries: list[Any] = []
+        size = 0
+        for command, _index, term in found:
+            entries.append([command, term])
+            size += len(command)
+        prev = first - 1
+        message: Message = [
+            member.group,
+            APPEND,
+            member.term,
+            prev,
+            journal.term_at(prev),
+            member.commit_index,
+            entries,
+        ]
+        upto = prev + len(entries)
+        self._last_built = (key, message, upto, size)
+        return message, upto, size
+
+    def _say_nothing_new(self, progress: Progress, now: float, *, entries: list[Any] | None) -> None:
+        """A heartbeat (answered), or a commit index (not answered)."""
+        member = self._member
+        prev = progress.next - 1
+        term = member.journal.term_at(prev)
+        if term is None:  # it needs a snapshot; what every log has in common is its start
+            prev = term = 0
+        if member.send(progress.peer, APPEND, prev, term, member.commit_index, entries):
+            self._said(progress, now)
+        else:
+            progress.sent_at = now
+        progress.waiting = False  # a probe that was not answered by now is lost
+
+    # --- answers
+
+    def on_appended(self, peer: Peer, match: int) -> None:
+        progress = self.followers.get(peer)
+        if progress is None:
+            return
+        assert match <= self._member.last_index, f"{peer.id} matched more than there is"
+        progress.heard = self._member.now
+        progress.matched(match)
+        if progress.outgoing is not None and match >= progress.outgoing.index:
+            progress.outgoing = None
+
+    def on_rejected(self, peer: Peer, prev: int, hint_index: int, hint_term: int) -> None:
+        """Its log differs at `prev`: go back to where the two can agree, in one step per term."""
+        progress = self.followers.get(peer)
+        if progress is None:
+            return
+        progress.heard = self._member.now
+        if progress.outgoing is not None or prev <= progress.match:
+            return  # of something that was sent before
+        if progress.probing and prev != progress.next - 1:
+            return
+        index, _ = self.hint(min(hint_index, prev - 1), hint_term)
+        progress.probe_from(max(index + 1, FIRST_INDEX))
+
+    def hint(self, index: int, term: int) -> tuple[int, int]:
+        """The highest index up to `index` whose term is at most `term`: above it the logs cannot agree."""
+        journal = self._member.journal
+        floor = max(journal.base_index, 0)
+        found = journal.term_at(index) if index >= floor else None
+        while found is not None and found > term and index > floor:
+            index -= 1
+            found = journal.term_at(index)
+        return index, found or 0
+
+    def on_installed(self, peer: Peer, index: int, number: int) -> None:
+        progress = self.followers.get(peer)
+        if progress is None:
+            return
+        progress.heard = self._member.now
+        outgoing = progress.outgoing
+        if outgoing is None or outgoing.index != index:
+            return
+        if number < 0:
+            progress.outgoing = None
+            progress.probe_from(FIRST_INDEX)
+        else:
+            outgoing.answered(number, self._member.now)
+
+    # --- snapshots
+
+    def _start_snapshot(self, progress: Progress, now: float) -> None:
+        snapshot = self._member.journal.load_snapshot()
+        assert snapshot is not None, "a log that does not reach back has a snapshot"
+        progress.outgoing = Outgoing(snapshot, self._member.journal, now)
+        self._push_snapshot(progress, progress.outgoing, now)
+
+    def _push_snapshot(self, progress: Progress, outgoing: Outgoing, now: float) -> None:
+        member = self._member
+
+        def send(number: int, part: list[Any]) -> bool:
+            return member.send(progress.peer, INSTALL, outgoing.index, number, part)
+
+        if outgoing.pump(send):
+            progress.sent_at = now
+        if outgoing.outdated or outgoing.stalled(now):
+            progress.outgoing = None
+            progress.probe_from(FIRST_INDEX)
+
+    @property
+    def installing(self) -> bool:
+        """A follower is being sent a snapshot: taking a newer one now would only make it start again."""
+        return any(progress.outgoing is not None for progress in self.followers.values())
+
+    def reconnected(self, peer: Peer) -> None:
+        """The link broke, or is new: whatever was on its way is lost."""
+        progress = self.followers.get(peer)
+        if progress is not None:
+            progress.reconnected()
+            progress.sent_at = 0.0
+
+    # --- handing over
+
+    @property
+    def transferring(self) -> bool:
+        return self._transfer is not None
+
+    def transfer(self, to: Peer | None, now: float) -> bool:
+        """Make `to` (or the follower that has most) the leader. False: there is nobody to hand over to."""
+        able = [peer for peer in self._member.voters if peer in self._member.connected]
+        if to is None:
+            to = max(able, key=lambda peer: (self.match_of(peer), -peer.rank), default=None)
+        if to is None or to not in able:
+            return False
+        if self._transfer is not to:
+            self._transfer, self._transfer_until = to, now + self._transfer_s
+            self._transfer_sent = False
+        return True
+
+    def _go_on_with_transfer(self, now: float) -> None:
+        """Once it has the whole log it is told to stand; nothing new is accepted until then."""
+        to = self._transfer
+        assert to is not None
+        if now >= self._transfer_until:
+            self._transfer = None  # it did not take over: go on leading
+        elif not self._transfer_sent and self.followers[to].match == self._member.last_index:
+            self._transfer_sent = self._member.send(to, TIMEOUT_NOW)

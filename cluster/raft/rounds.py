@@ -1,0 +1,178 @@
+"""The beat of a node: all its groups in rounds, one write and one fsync for all of them together.
+
+A round: groups that have anything to do are stepped; everything they wrote goes to the log in one call; what may leave
+at once leaves, while the fsync runs; then acknowledgements and votes leave, and only then the next round begins. So a
+leader never counts what is not on its disk, and what arrives during the fsync becomes the next batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from cluster.log import FatalDiskError, LogCorrupt
+from cluster.seams import Clock, Links
+from cluster.types import GroupId, NodeId
+
+#: What ends the node: going on with such a disk could break promises.
+FATAL = (FatalDiskError, LogCorrupt)
+
+
+class RoundLog(Protocol):
+    """The node's log, as far as rounds are concerned."""
+
+    def write(self) -> bool:
+        """Write what is buffered. True: something in it must be synced before anybody hears of it."""
+        ...
+
+    async def sync(self) -> object: ...
+
+
+class Steps(Protocol):
+    """A group, as far as rounds are concerned."""
+
+    id: GroupId
+    due: float
+    wake: Callable[[], None]
+    spawn: Callable[[Coroutine[Any, Any, None]], object] | None
+
+    def receive(self, sender: NodeId, message: list[Any]) -> None: ...
+    def step(self, now: float) -> None: ...
+    def synced(self) -> bool: ...
+    def fail(self, error: Exception) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Rounds:
+    """Drives all groups of one node. `run` is one task; it ends after `stop`, or with the error of a broken disk."""
+
+    def __init__(self, log: RoundLog, links: Links, clock: Clock) -> None:
+        self._log = log
+        self._links = links
+        self._clock = clock
+        self._groups: dict[GroupId, Steps] = {}
+        self._ready: dict[GroupId, Steps] = {}  # an ordered set: have something to do
+        self._sleeper: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self.count = 0
+        self.syncs = 0
+
+    def add(self, group: Steps) -> None:
+        """Drive this group from now on."""
+        assert group.id not in self._groups
+        self._groups[group.id] = group
+        group.wake = lambda: self.wake(group)
+        group.spawn = self._spawn
+        self.wake(group)
+
+    def remove(self, group_id: GroupId) -> None:
+        group = self._groups.pop(group_id, None)
+        self._ready.pop(group_id, None)
+        if group is not None:
+            group.stop()
+
+    def receive(self, group_id: GroupId, peer: NodeId, message: list[Any]) -> None:
+        """A message for one group, in the order of its link. Unknown groups are none of ours (yet)."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            group.receive(peer, message)
+            self.wake(group)
+
+    def wake(self, group: Steps | None = None) -> None:
+        """Begin a round soon, in which this group is stepped."""
+        if group is not None and group.id in self._groups:
+            self._ready[group.id] = group
+        sleeper = self._sleeper
+        if sleeper is not None and not sleeper.done():
+            sleeper.set_result(None)
+
+    async def run(self) -> None:
+        """Round after round, until `stop`."""
+        try:
+            while not self._stopping:
+                await self._sleep()
+                if self._failure is not None:
+                    raise self._failure
+                await self._round()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def stop(self) -> None:
+        """End after the round that is under way. Proposals that wait get their outcome."""
+        self._stopping = True
+        for group in self._groups.values():
+            group.stop()
+        self.wake()
+        jobs = list(self._jobs)
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+
+    # --- one round
+
+    async def _round(self) -> None:
+        now = self._clock.monotonic_ns() / 1e9
+        groups = self._groups
+        for group in groups.values():
+            if group.due <= now:
+                self._ready[group.id] = group
+        ready, self._ready = self._ready, {}
+        for group in ready.values():
+            self._attempt(group, group.step, now)
+        must_sync = self._log.write()
+        self._links.flush()
+        if must_sync:
+            await self._log.sync()
+            self.syncs += 1
+        self.count += 1
+        for group in ready.values():
+            if self._attempt(group, group.synced):
+                self._ready[group.id] = group
+        self._links.flush()
+
+    def _attempt(self, group: Steps, call: Callable[..., Any], *args: Any) -> Any:
+        """A bug in one group stops that group, not the node. Trouble of the disk is not a bug."""
+        try:
+            return call(*args)
+        except FATAL:
+            raise
+        except Exception as error:  # noqa: BLE001 -- it is told and shown
+            group.fail(error)
+            return None
+
+    async def _sleep(self) -> None:
+        """Until something is to do, or the next group's time has come."""
+        if self._ready or self._stopping or self._failure is not None:
+            await asyncio.sleep(0)  # let sockets be read between two rounds
+            return
+        loop = asyncio.get_running_loop()
+        due = min((group.due for group in self._groups.values()), default=None)
+        self._sleeper = loop.create_future()
+        if due is not None:
+            delay = due - self._clock.monotonic_ns() / 1e9
+            self._timer = loop.call_later(max(0.0, delay), self.wake)
+        try:
+            await self._sleeper
+        finally:
+            self._sleeper = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    # --- jobs that outlast a round
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        job = asyncio.get_running_loop().create_task(work)
+        self._jobs.add(job)
+        job.add_done_callback(self._job_done)
+
+    def _job_done(self, job: asyncio.Task[None]) -> None:
+        self._jobs.discard(job)
+        if not job.cancelled() and (error := job.exception()) is not None:
+            self._failure = error
+            self.wake()

@@ -1,0 +1,80 @@
+"""One group's messages over the links that all groups share, and which of them must wait for the disk.
+
+A message is `[group, kind, term, ...]`, plain data that CBOR can hold. Only a leader's append-entries and snapshot
+parts may leave before the round's fsync: all others say something that must be true after a power cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pysyncobj.node import Node
+from pysyncobj.transport import Transport
+
+from cluster.raft.stock import Peer
+from cluster.seams import Links
+from cluster.types import GroupId, NodeId
+
+APPEND = "ae"  # term, prev_index, prev_term, commit, [[command, term], ...] | None: commit only, no answer wanted
+APPENDED = "ao"  # term, match: my log is yours up to here, and on disk
+REJECTED = "an"  # term, prev_index, hint_index, hint_term (0: my log is too short)
+PRE_VOTE = "pv"  # term asked for, last_index, last_term
+PRE_VOTED = "pr"  # own term, term asked for, granted
+VOTE = "rv"  # term, last_index, last_term
+VOTED = "vr"  # term, granted
+TIMEOUT_NOW = "tn"  # term
+INSTALL = "si"  # term, snapshot index, number, part
+INSTALLED = "sa"  # term, snapshot index, number of the part received; -1: start again
+
+#: Kinds that promise nothing about the disk.
+AT_ONCE = frozenset({APPEND, INSTALL, INSTALLED, PRE_VOTE, PRE_VOTED, TIMEOUT_NOW})
+
+Message = list[Any]
+
+
+class GroupTransport(Transport):
+    """What PySyncObj calls a transport: it knows peers, hands messages in, and holds back what must wait."""
+
+    def __init__(self, group: GroupId, peers: Iterable[Peer], links: Links) -> None:
+        super().__init__(None, None, [])
+        self.group = group
+        self._peers = {peer.id: peer for peer in peers}
+        self._links = links
+        self._late: list[tuple[NodeId, Message]] = []
+
+    def send(self, node: Node, message: Message) -> bool:
+        """False: dropped, because the peer is not connected or too far behind with reading."""
+        peer: NodeId = node.id
+        if message[1] in AT_ONCE:
+            return self._links.send(peer, message)
+        self._late.append((peer, message))
+        return True
+
+    def release(self) -> bool:
+        """Everything written before this call is on disk: what waited for that may leave. True when there was any."""
+        if not self._late:
+            return False
+        late, self._late = self._late, []
+        for peer, message in late:
+            self._links.send(peer, message)
+        return True
+
+    def forget(self, node: NodeId) -> None:
+        """The link broke: what waited for it must not be the first thing on the next one."""
+        self._late = [each for each in self._late if each[0] != node]
+
+    def receive(self, sender: NodeId, message: Message) -> None:
+        peer = self._peers.get(sender)
+        if peer is not None:
+            self._onMessageReceived(peer, message)
+
+    def up(self, node: NodeId) -> None:
+        peer = self._peers.get(node)
+        if peer is not None:
+            self._onNodeConnected(peer)
+
+    def down(self, node: NodeId) -> None:
+        peer = self._peers.get(node)
+        if peer is not None:
+            self._onNodeDisconnected(peer)
