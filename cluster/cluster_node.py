@@ -1,6 +1,8 @@
-"""One node's share of the cluster: its groups, its copy of the catalog, and the ways to reach every leader.
+"""One node's share of the cluster: its groups, its copy of the catalog, and the ways to reach every
+leader.
 
-The broker above asks by queue name and gets outcomes; it never sees Raft. The same class runs under the simulator.
+The broker above asks by queue name and gets outcomes; it never sees Raft. The same class runs under
+the simulator.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ log = structlog.get_logger(__name__)
 BROKER_LEVEL = -2
 LEADS = "leads"
 
-#: How often a node looks whether its groups agree with the catalog, tells others what it leads, and cleans its log.
+#: How often a node looks whether its groups agree with the catalog, tells others what it leads, and
+#: cleans its log.
 CARE_PERIOD_S = 1.0
 #: A leader hands over to the preferred member only when that one has been heard for this long.
 BALANCE_AFTER_S = 5.0
@@ -109,10 +112,10 @@ class ClusterNode:
         self.log: Log
         self.rounds: Rounds
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover the log, start the catalog, and every group whose place in the catalog is known."""
+        """Recover the log, start the catalog and every group it places on this node."""
         config = self.config
         self.log = await Log.open(
             config.data_dir,
@@ -131,7 +134,9 @@ class ClusterNode:
         ]
 
     async def stop(self, *, transfer: bool = True) -> None:
-        """Hand leaderships over, let the rounds finish, close. Safe to call at any time after `start`."""
+        """Hand leaderships over, let the rounds finish, close. Safe to call at any time after
+        `start`.
+        """
         self._stopping = True
         if transfer:
             await self._hand_over()
@@ -161,7 +166,7 @@ class ClusterNode:
                 group.transfer(None)
             await asyncio.sleep(ASK_AGAIN_S)
 
-    # --- groups -----------------------------------------------------------------------------------------------------
+    # --- groups -----------------------------------------------------------------------------------
 
     @property
     def catalog(self) -> Group:
@@ -227,7 +232,7 @@ class ClusterNode:
             listener(group, role, term)
         self._care_now.set()
 
-    # --- peers ------------------------------------------------------------------------------------------------------
+    # --- peers ------------------------------------------------------------------------------------
 
     def _on_message(self, peer: NodeId, message: list[Any]) -> None:
         match message:
@@ -282,7 +287,7 @@ class ClusterNode:
         self.links.flush()
         return sent
 
-    # --- care: what is looked at once a second, and after every change of the catalog -----------------------------------
+    # --- care: what is looked at once a second, and after every change of the catalog -------------
 
     async def _care(self) -> None:
         loop = asyncio.get_running_loop()
@@ -347,7 +352,7 @@ class ClusterNode:
                 log.info("node_registered", node=self.node, incarnation=self.links.incarnation)
                 return
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     def leader_of(self, group_id: GroupId) -> NodeId | None:
         """The leader as far as this node knows."""
@@ -378,7 +383,7 @@ class ClusterNode:
                 return outcome
             await asyncio.sleep(ASK_AGAIN_S * (1 + self._random.random()))
 
-    # --- queues -----------------------------------------------------------------------------------------------------
+    # --- queues -----------------------------------------------------------------------------------
 
     def queue_info(self, vhost: str, name: str) -> QueueInfo | None:
         """From this node's own copy of the catalog, which may lag."""
@@ -396,14 +401,16 @@ class ClusterNode:
         return info
 
     async def catalog_barrier(self) -> None:
-        """All that the catalog's leader had applied when this was called is applied here when it returns."""
+        """All that the catalog's leader had applied when this was called is applied here when it
+        returns.
+        """
         outcome = await self._ask_until(CATALOG_GROUP, Barrier())
         if outcome.kind != "ok" or outcome.stamp is None:
             return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ASK_PATIENCE_S
         while self.catalog.applied_index < outcome.stamp.index and loop.time() < deadline:
-            await asyncio.sleep(ASK_AGAIN_S / 10)
+            await asyncio.sleep(ASK_AGAIN_S / 10)  # noqa: ASYNC110 -- applied by rounds, untold
 
     async def declare_queue(self, vhost: str, name: str, arguments: dict[str, Any]) -> Outcome:
         """The queue is in the catalog and in its group when this answers ok with `Declared`."""
@@ -446,7 +453,7 @@ class ClusterNode:
         info = self.catalog_machine.node(node)
         return None if info is None else info.addresses.get(kind)
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """What this node knows, for people and tests: see `Group.status` for the parts."""

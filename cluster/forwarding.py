@@ -1,6 +1,8 @@
-"""Asking a group's leader wherever it is: proposals and their outcomes over the links between nodes.
+"""Asking a group's leader wherever it is: proposals and their outcomes over the links between
+nodes.
 
-A question that was sent over a link that broke before the answer came is *unknown*: it may have been applied.
+A question that was sent over a link that broke before the answer came is *unknown*: it may have
+been applied.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ NODE_LEVEL = -1
 ASK = "ask"
 ANSWER = "answer"
 
-#: Questions to one peer that may be unanswered at a time; more are refused, so a slow leader cannot fill our memory.
+#: Questions to one peer that may be unanswered at a time; more are refused, so a slow leader cannot
+#: fill our memory.
 ASKS_IN_FLIGHT_MAX = 10_000
 
 
@@ -63,7 +66,9 @@ class Forwarder:
                 )
 
     def on_message(self, peer: NodeId, message: list[Any]) -> None:
-        """A question or an answer. Malformed ones are a peer's bug: answered or dropped, never raised."""
+        """A question or an answer. Malformed ones are a peer's bug: answered or dropped, never
+        raised.
+        """
         match message:
             case [_, "ask", int(number), int(group), bytes(data)]:
                 self._answer(peer, number, GroupId(group), data)

@@ -1,4 +1,6 @@
-"""What this node knows of the others: who is heard, since when, and which groups each of them leads."""
+"""What this node knows of the others: who is heard, since when, and which groups each of them
+leads.
+"""
 
 from __future__ import annotations
 

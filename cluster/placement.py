@@ -29,6 +29,8 @@ def place_all(nodes: Sequence[NodeId], copies: int, groups: int) -> list[tuple[N
 
 
 def preferred_leader(group: GroupId, members: Sequence[NodeId]) -> NodeId:
-    """Every node computes the same one, and over many groups each member is preferred equally often."""
+    """Every node computes the same one, and over many groups each member is preferred equally
+    often.
+    """
     ordered = sorted(members)
     return ordered[int(group) % len(ordered)]

@@ -1,7 +1,9 @@
-"""What is still to be done so that the groups agree with the catalog. Pure: reads two machines, returns commands.
+"""What is still to be done so that the groups agree with the catalog. Pure: reads two machines,
+returns commands.
 
-Level-triggered on purpose: nothing here depends on having seen a change happen, so a lost effect, a crash between two
-steps or a change of leader costs a second at most and never leaves a queue half made.
+Level-triggered on purpose: nothing here depends on having seen a change happen, so a lost effect, a
+crash between two steps or a change of leader costs a second at most and never leaves a queue half
+made.
 """
 
 from __future__ import annotations
@@ -57,11 +59,10 @@ def queue_commands(catalog: CatalogMachine, machine: QueueMachine, group: GroupI
             config = effective_config(catalog, info)
             if view.config != config:
                 commands.append(UpdateQueue(queue, config))
-    for queue in machine.queue_ids():
-        # A queue numbered above what this copy of the catalog has given out is newer than the copy, not removed.
-        if queue not in wanted and queue < catalog.next_queue_id:
-            commands.append(DeleteQueue(queue))
-    return commands
+    # A queue numbered above what this copy of the catalog has given out is newer than the copy.
+    known = catalog.next_queue_id
+    gone = [queue for queue in machine.queue_ids() if queue not in wanted and queue < known]
+    return [*commands, *map(DeleteQueue, gone)]
 
 
 def presence_commands(peers: Mapping[NodeId, PeerState]) -> list[Command]:

@@ -9,7 +9,9 @@ from cluster.types import NodeId
 
 
 class Clock(Protocol):
-    """Time as this node sees it. Wall clocks of nodes differ and may jump; monotonic ones only compare locally."""
+    """Time as this node sees it. Wall clocks of nodes differ and may jump; monotonic ones only
+    compare locally.
+    """
 
     def wall_ms(self) -> int: ...
     def wall_ns(self) -> int: ...
@@ -20,21 +22,25 @@ class File(Protocol):
     """One open file. Offsets and sizes in bytes. Every method may raise OSError."""
 
     def append(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Write all of the buffers at the end, in one vectored call; returns the offset of the first byte."""
+        """Write all of the buffers at the end, in one vectored call; returns the offset of the
+        first byte.
+        """
         ...
 
     def read(self, offset: int, size: int) -> bytes: ...
     def size(self) -> int: ...
     def truncate(self, size: int) -> None: ...
     async def sync(self) -> None:
-        """On stable storage when it returns. An error is final: never call it again for this file."""
+        """On stable storage when it returns. An error is final: never call it again."""
         ...
 
     def close(self) -> None: ...
 
 
 class Disk(Protocol):
-    """A folder tree. Paths are absolute or relative to the process; directories are created with `make_dir`."""
+    """A folder tree. Paths are absolute or relative to the process; directories are created with
+    `make_dir`.
+    """
 
     def open(self, path: str, *, create: bool = False) -> File: ...
     def exists(self, path: str) -> bool: ...
@@ -54,20 +60,25 @@ OnDown = Callable[[NodeId, bool], None]
 class Links(Protocol):
     """One authenticated, ordered connection to every other node.
 
-    A message is a list that CBOR can hold: `[group, kind, ...]`, group -1 for node-level ones. Order holds within a
-    connection; what was sent when a connection broke may be lost, and both ends are told: down, later up.
+    A message is a list that CBOR can hold: `[group, kind, ...]`, group -1 for node-level ones.
+    Order holds within a connection; what was sent when a connection broke may be lost, and both
+    ends are told: down, later up.
     """
 
     incarnation: int  # of this process: grows with every start
 
     def peers(self) -> list[NodeId]: ...
     async def start(self, on_message: OnMessage, on_up: OnUp, on_down: OnDown) -> None:
-        """`on_down(peer, gone)`: gone means refused or reset, so its process ended; else it fell silent."""
+        """`on_down(peer, gone)`: gone means refused or reset, so its process ended; else it fell
+        silent.
+        """
         ...
 
     async def stop(self) -> None: ...
     def send(self, peer: NodeId, message: list[Any]) -> bool:
-        """Queue until `flush`. False: not connected, or over LINK_BYTES_MAX; the message is dropped."""
+        """Queue until `flush`. False: not connected, or over LINK_BYTES_MAX; the message is
+        dropped.
+        """
         ...
 
     def flush(self) -> None: ...

@@ -20,14 +20,15 @@ COMMANDS_PER_ENTRY_MAX = 1 << ORDINAL_BITS
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What an entry tells the machine about the world: the machine has no clock and no dice of its own.
+    """What an entry tells the machine about the world: the machine has no clock and no dice of its
+    own.
 
     Every replica sees the same stamp for the same command (design.md, idea 1).
     """
 
     index: int  # log index of the entry, from 1
     term: int  # term in which the entry was proposed
-    now_ms: int  # wall clock of the proposing leader, ms since the epoch; may step back between leaders
+    now_ms: int  # wall clock of the proposing leader, ms since the epoch; may step back
     ordinal: int = 0  # number of this command within its entry, from 0
     body_offset: int = 0  # number of this command's first body within its entry, from 0
 

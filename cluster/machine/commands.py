@@ -1,8 +1,9 @@
 """Everything that can be written into a group's log.
 
-A command is data. Which number it has on the wire and on disk is said once, in `cluster.codec`. Fields hold only what
-CBOR can hold: integers, text, bytes, lists, maps, None. Positions are a queue's own dense message numbers, from 1;
-ranges of them are `[first, last]` pairs, both ends included, ascending, not overlapping.
+A command is data. Which number it has on the wire and on disk is said once, in `cluster.codec`.
+Fields hold only what CBOR can hold: integers, text, bytes, lists, maps, None. Positions are a
+queue's own dense message numbers, from 1; ranges of them are `[first, last]` pairs, both ends
+included, ascending, not overlapping.
 """
 
 from __future__ import annotations
@@ -17,17 +18,21 @@ Ranges = Sequence[tuple[int, int]]
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 RetryType = Literal["disabled", "all", "failed", "returned"]
 
-# Keys of `Enqueue.attrs`: what the machine itself must know of a message. All else is opaque `meta`.
+# Keys of `Enqueue.attrs`: what the machine itself must know of a message. All else is opaque
+# `meta`.
 ATTR_PRIORITY = 1  # int, 0..255
 ATTR_TTL_MS = 2  # int >= 0, per-message TTL (C15)
 ATTR_DELIVER_AT_MS = 3  # int, wall clock ms: not ready before
 ATTR_DEDUP_ID = 4  # text: within the queue's window of ids the message is stored once
-ATTR_DEATHS = 5  # list of death records carried by a message that was dead-lettered in another group (C22)
+# list of death records carried by a message that was dead-lettered in another group (C22)
+ATTR_DEATHS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """Effective settings of a queue, arguments and policy already merged. None means: no limit, or off."""
+    """Effective settings of a queue, arguments and policy already merged. None means: no limit, or
+    off.
+    """
 
     type: Literal["queue"] = "queue"  # the closed set of queue types; "stream" comes later
     single_active_consumer: bool = False  # A25
@@ -37,9 +42,11 @@ class QueueConfig:
     max_length: int | None = None  # ready messages; exact
     max_length_bytes: int | None = None  # ready body bytes; exact
     overflow: Overflow = "drop-head"
-    dead_letter_exchange: str | None = None  # "" is the default exchange: the routing key names the queue
+    # "" is the default exchange: the routing key names the queue
+    dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None  # None: the message keeps its own
-    dead_letter_queue: QueueId | None = None  # set when the target is a queue of the same group: moved in one apply
+    # set when the target is a queue of the same group: moved in one apply
+    dead_letter_queue: QueueId | None = None
     delivery_limit: int | None = 20  # None: no limit
     delayed_retry_type: RetryType = "disabled"
     delayed_retry_min_ms: int = 1_000
@@ -50,7 +57,9 @@ class QueueConfig:
 
 @dataclass(frozen=True, slots=True)
 class CreateQueue:
-    """Create, or do nothing when the queue exists already. `name` and `vhost` are for death records and people."""
+    """Create, or do nothing when the queue exists already. `name` and `vhost` are for death records
+    and people.
+    """
 
     queue: QueueId
     vhost: str
@@ -75,17 +84,22 @@ class DeleteQueue:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A client (or an AMQP channel) attaches through `node`, or comes back: then what it held is still its own."""
+    """A client (or an AMQP channel) attaches through `node`, or comes back: then what it held is
+    still its own.
+    """
 
     session: SessionId
     node: NodeId
     incarnation: int
-    resume_ms: int = 0  # how long what it holds waits for it when the connection is lost; 0: not at all
+    # how long what it holds waits for it when the connection is lost; 0: not at all
+    resume_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DetachSession:
-    """The connection was lost: suspected until `resume_ms` have passed, then dead. Only if still at this node."""
+    """The connection was lost: suspected until `resume_ms` have passed, then dead. Only if still at
+    this node.
+    """
 
     session: SessionId
     node: NodeId
@@ -94,14 +108,18 @@ class DetachSession:
 
 @dataclass(frozen=True, slots=True)
 class CloseSession:
-    """The client said goodbye: all it holds is returned at once (B11), without counting as a failed delivery."""
+    """The client said goodbye: all it holds is returned at once (B11), without counting as a failed
+    delivery.
+    """
 
     session: SessionId
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDown:
-    """`gone`: its process ended. Not gone: silence, perhaps a partition; its sessions are suspected (A34)."""
+    """`gone`: its process ended. Not gone: silence, perhaps a partition; its sessions are suspected
+    (A34).
+    """
 
     node: NodeId
     incarnation: int
@@ -118,9 +136,11 @@ class NodeUp:
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """A batch of messages from one publisher, numbered `seqno`, `seqno + 1`, ... densely per (publisher, queue).
+    """A batch of messages from one publisher, numbered `seqno`, `seqno + 1`, ... densely per
+    (publisher, queue).
 
-    A number already seen is confirmed, not stored again; a gap is refused, so that resending in order is always safe.
+    A number already seen is confirmed, not stored again; a gap is refused, so that resending in
+    order is always safe.
     """
 
     queue: QueueId
@@ -128,12 +148,15 @@ class Enqueue:
     seqno: int  # of the first body; 0 when publisher is None
     bodies: Sequence[bytes]
     meta: Any = None  # opaque: one value for all bodies, or a list with one a body
-    attrs: Any = None  # None | map for all bodies | list of (map or None) with one a body; keys ATTR_*
+    # None | map for all bodies | list of (map or None) with one a body; keys ATTR_*
+    attrs: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Register a consumer. Its key is `stamp.key` of this command, or the existing one when session and tag match."""
+    """Register a consumer. Its key is `stamp.key` of this command, or the existing one when session
+    and tag match.
+    """
 
     queue: QueueId
     session: SessionId
@@ -169,7 +192,9 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Back to the original position (B08). `failed` adds one to the delivery count; over the limit it is dead."""
+    """Back to the original position (B08). `failed` adds one to the delivery count; over the limit
+    it is dead.
+    """
 
     queue: QueueId
     consumer: ConsumerKey
@@ -224,7 +249,9 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersMoved:
-    """The dead letters of this queue numbered up to `number` are safe in their targets' groups: forget them."""
+    """The dead letters of this queue numbered up to `number` are safe in their targets' groups:
+    forget them.
+    """
 
     queue: QueueId
     number: int
@@ -232,12 +259,14 @@ class DeadLettersMoved:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: whatever is due at `stamp.now_ms` happens now. Harmless when nothing is due."""
+    """Time has passed: whatever is due at `stamp.now_ms` happens now. Harmless when nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Changes nothing; once applied here, everything confirmed before it was proposed is applied here too."""
+    """Changes nothing; once applied here, everything confirmed before it was proposed is applied
+    here too.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +276,7 @@ class UpgradeMachine:
     to: int
 
 
-# --- the catalog group (every node is a member) -----------------------------------------------------------------------
+# --- the catalog group (every node is a member) ---------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,16 +290,19 @@ class RegisterNode:
 
 @dataclass(frozen=True, slots=True)
 class CreateGroup:
-    """Make a group with these members; `name` is what `x-queue-group` says. Does nothing when the name exists."""
+    """Make a group with these members; `name` is what `x-queue-group` says. Does nothing when the
+    name exists.
+    """
 
     name: str
     members: Sequence[NodeId]
-    default: bool = False  # one of the cluster's default groups, among which unnamed queues are spread
+    # one of the cluster's default groups, among which unnamed queues are spread
+    default: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DeclareQueue:
-    """Declare by name. Same arguments as before: answers the existing queue; others: refused (406)."""
+    """Declare by name. Same arguments as before: answers the existing queue; others: refused."""
 
     vhost: str
     name: str

@@ -1,4 +1,6 @@
-"""What the leader must do after an entry was applied. Data only; each may be repeated or lost on a change of leader."""
+"""What the leader must do after an entry was applied. Data only; each may be repeated or lost on a
+change of leader.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEnded:
-    """The machine ended a consumer: tell its client (basic.cancel, C42). reason: queue_deleted | timeout."""
+    """The machine ended a consumer: tell its client (basic.cancel, C42). reason: queue_deleted |
+    timeout.
+    """
 
     queue: QueueId
     consumer: ConsumerKey
@@ -32,7 +36,7 @@ class ConsumerEnded:
 
 @dataclass(frozen=True, slots=True)
 class ActiveChanged:
-    """Single active consumer: `consumer` is now the active one, fenced by `token`; None: nobody is."""
+    """Single active consumer: `consumer` is the active one now, fenced by `token`; None: nobody."""
 
     queue: QueueId
     consumer: ConsumerKey | None
@@ -42,7 +46,9 @@ class ActiveChanged:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersReady:
-    """The queue's outbox holds dead letters for other groups: see `QueueMachine.dead_letters(queue)`."""
+    """The queue's outbox holds dead letters for other groups: see
+    `QueueMachine.dead_letters(queue)`.
+    """
 
     queue: QueueId
 
@@ -108,7 +114,7 @@ class Applied(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """One message on its way to another group, with a number that grows by one in its source queue."""
+    """One message on its way to another group, numbered without gaps in its source queue."""
 
     number: int
     index: int  # entry that holds the body

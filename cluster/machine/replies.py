@@ -44,12 +44,15 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """Outcome of a batch. Messages neither refused nor duplicate got consecutive positions from `first`."""
+    """Outcome of a batch. Messages neither refused nor duplicate got consecutive positions from
+    `first`.
+    """
 
     first: int  # position of the first stored message; 0 when none was stored
     stored: int
     duplicates: int = 0
-    refused: Sequence[tuple[int, int]] = ()  # ranges of seqno offsets within the batch (from 0), over a limit
+    # ranges of seqno offsets within the batch (from 0), over a limit
+    refused: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,9 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Messages handed to one consumer in one decision: consecutive positions, consecutive bodies, equal counts."""
+    """Messages handed to one consumer in one decision: consecutive positions, consecutive bodies,
+    equal counts.
+    """
 
     first: int  # position of the first one
     bodies: BodyRef
