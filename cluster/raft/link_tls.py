@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from dataclasses import dataclass
 
@@ -35,3 +36,23 @@ class TlsConfig:
             context.load_cert_chain(certificate, key)
             context.load_verify_locations(authority)
         return cls(server, client)
+
+
+async def secured(
+    transport: asyncio.Transport,
+    protocol: asyncio.Protocol,
+    tls: TlsConfig,
+    *,
+    dialed_host: str | None,
+) -> asyncio.Transport:
+    """The transport with TLS around it. OSError (ssl's errors are such) when the peer will not."""
+    upgraded = await asyncio.get_running_loop().start_tls(
+        transport,
+        protocol,
+        tls.server if dialed_host is None else tls.client,
+        server_side=dialed_host is None,
+        server_hostname=dialed_host,
+    )
+    if upgraded is None:
+        raise ConnectionResetError("it hung up during the TLS handshake")
+    return upgraded

@@ -18,19 +18,19 @@ import asyncio
 import random as random_module
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 
 from cluster.codec.cbor import pack
 from cluster.raft.link_auth import Handshake, Identity, LinkRefused, names_match
+from cluster.raft.link_peer import Peer, RefusalLog, host_and_port
 from cluster.raft.link_protocol import (
     LINK_FRAME_BYTES_MAX,
     ClockSample,
     LinkConnection,
 )
-from cluster.raft.link_tls import TlsConfig
+from cluster.raft.link_tls import TlsConfig, secured
 from cluster.seams import Clock, OnDown, OnMessage, OnUp
 from cluster.types import NodeId
 
@@ -42,30 +42,9 @@ LINK_BYTES_MAX = 64 << 20
 HANDSHAKES_MAX = 64
 RECONNECT_S_MIN = 0.05
 RECONNECT_S_MAX = 1.0
-#: The same refusal of the same address is logged once in this time, with a count of the others.
-REFUSAL_LOG_S = 10.0
-REFUSALS_REMEMBERED_MAX = 256
 CLOCK_SAMPLE_S = 1.0
 
 log = structlog.stdlib.get_logger(__name__)
-
-
-@dataclass(eq=False, slots=True)
-class _Peer:
-    """What is known of one other node, connected or not."""
-
-    node: NodeId
-    host: str
-    port: int
-    told: Literal["nothing", "up", "silent", "gone"] = "nothing"  # by the last callback
-    connection: LinkConnection | None = None
-    up_since_s: float = 0.0
-    queue: list[bytes] = field(default_factory=list[bytes])
-    queued_bytes: int = 0
-    dropped: int = 0  # messages, since the process started
-    sampled_s: float = float("-inf")
-    down: asyncio.Event = field(default_factory=asyncio.Event)
-    dialer: asyncio.Task[None] | None = None
 
 
 class TcpLinks:
@@ -96,25 +75,25 @@ class TcpLinks:
         #: Called with a clock sample of a peer about once a second: for the log's notes.
         self.on_clock: Callable[[ClockSample], None] | None = None
         self._me = Identity(node, cluster, incarnation)
-        self._bind = _host_and_port(bind)
+        self._bind = host_and_port(bind)
         self._secret = secret or None
         self._tls = tls
         self._clock = clock
         self._random = random
         self._timeout_s = link_timeout_ms / 1e3
         self._bytes_max = link_bytes_max
-        self._peers: dict[NodeId, _Peer] = {}
-        self._dirty: dict[_Peer, None] = {}
+        self._peers: dict[NodeId, Peer] = {}
+        self._dirty: dict[Peer, None] = {}
         self._shaking: dict[LinkConnection, asyncio.TimerHandle] = {}
         self._securing: set[asyncio.Task[None]] = set()
-        self._refusals: dict[tuple[str, str], tuple[float, int]] = {}
+        self._refusals = RefusalLog()
         self._server: asyncio.Server | None = None
         self._care: asyncio.TimerHandle | None = None
         self._cared_s = 0.0
         self._running = False
         for peer, address in sorted(peers.items()):
             if peer != node:
-                self._peers[peer] = _Peer(peer, *_host_and_port(address))
+                self._peers[peer] = Peer(peer, *host_and_port(address))
 
     # --- the seam ---------------------------------------------------------------------------------
 
@@ -208,12 +187,12 @@ class TcpLinks:
         """A node joins, or its address changes (which takes effect at the next attempt)."""
         if peer == self.node:
             return
-        host, port = _host_and_port(address)
+        host, port = host_and_port(address)
         known = self._peers.get(peer)
         if known is not None:
             known.host, known.port = host, port
             return
-        self._peers[peer] = state = _Peer(peer, host, port)
+        self._peers[peer] = state = Peer(peer, host, port)
         if self._running:
             self._start_dialing(state)
 
@@ -231,12 +210,12 @@ class TcpLinks:
 
     # --- dialing ----------------------------------------------------------------------------------
 
-    def _start_dialing(self, peer: _Peer) -> None:
+    def _start_dialing(self, peer: Peer) -> None:
         if self.node < peer.node:
             name = f"dial {peer.node}"
             peer.dialer = asyncio.create_task(self._keep_connected(peer), name=name)
 
-    async def _keep_connected(self, peer: _Peer) -> None:
+    async def _keep_connected(self, peer: Peer) -> None:
         delay_s = RECONNECT_S_MIN
         while True:
             began_s = self._loop.time()
@@ -254,7 +233,7 @@ class TcpLinks:
             await asyncio.sleep(delay_s * (0.5 + 0.5 * self._random.random()))
             delay_s = min(2 * delay_s, RECONNECT_S_MAX)
 
-    async def _dial(self, peer: _Peer) -> None:
+    async def _dial(self, peer: Peer) -> None:
         """One attempt; when it returns the peer is connected, or not."""
         made: list[LinkConnection] = []
 
@@ -276,11 +255,11 @@ class TcpLinks:
                     connection.abort()
                     self._shaken(connection)
 
-    def _dial_failed(self, peer: _Peer, error: Exception) -> None:
+    def _dial_failed(self, peer: Peer, error: Exception) -> None:
         code = "tls" if isinstance(error, ssl.SSLError) else "cannot_connect"
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         address = f"{peer.host}:{peer.port}"
-        self._log_seldom("link_failed", peer.host, address, LinkRefused(code, reason))
+        self._refusals.write("link_failed", address, LinkRefused(code, reason), self._loop.time())
         # A peer that fell silent and now refuses is known to have ended after all.
         if isinstance(error, ConnectionRefusedError) and peer.told in ("nothing", "silent"):
             peer.told = "gone"
@@ -311,27 +290,17 @@ class TcpLinks:
             reason = "its TLS handshake took too long" if slow else f"TLS failed: {error}"
             self.refused(connection, LinkRefused("slow_handshake" if slow else "tls", reason))
 
-    async def _secure(self, connection: LinkConnection, *, dialing: _Peer | None) -> None:
+    async def _secure(self, connection: LinkConnection, *, dialing: Peer | None) -> None:
         """TLS, where it is asked for, and then the handshake begins."""
         transport = connection.transport_plain
         assert transport is not None
         if self._tls is not None:
-            server_side = dialing is None
-            context = self._tls.server if server_side else self._tls.client
-            secured = await self._loop.start_tls(
-                transport,
-                connection,
-                context,
-                server_side=server_side,
-                server_hostname=None if dialing is None else dialing.host,
-            )
-            if secured is None:
-                raise ConnectionResetError("it hung up during the TLS handshake")
-            transport = secured
+            host = None if dialing is None else dialing.host
+            transport = await secured(transport, connection, self._tls, dialed_host=host)
         self._shake(connection, transport, dialing)
 
     def _shake(
-        self, connection: LinkConnection, transport: asyncio.Transport, dialing: _Peer | None
+        self, connection: LinkConnection, transport: asyncio.Transport, dialing: Peer | None
     ) -> None:
         if connection.closed:
             raise ConnectionResetError("it hung up before the handshake")
@@ -422,22 +391,20 @@ class TcpLinks:
 
     def refused(self, connection: LinkConnection, error: LinkRefused) -> None:
         self._shaken(connection)
-        host = connection.address.rpartition(":")[0]
-        self._log_seldom("link_refused", host, connection.address, error)
+        self._refusals.write("link_refused", connection.address, error, self._loop.time())
         self.lost(connection, gone=False)
 
     def lost(self, connection: LinkConnection, gone: bool) -> None:
         if connection in self._shaking:
             self._shaken(connection)
-            host = connection.address.rpartition(":")[0]
             hung_up = LinkRefused("hung_up", "it hung up during the handshake")
-            self._log_seldom("link_refused", host, connection.address, hung_up)
+            self._refusals.write("link_refused", connection.address, hung_up, self._loop.time())
         node = connection.peer
         peer = None if node is None else self._peers.get(node)
         if peer is not None and peer.connection is connection:
             self._disconnect(peer, gone=gone)
 
-    def _disconnect(self, peer: _Peer, *, gone: bool) -> None:
+    def _disconnect(self, peer: Peer, *, gone: bool) -> None:
         peer.connection = None
         peer.queue.clear()
         peer.queued_bytes = 0
@@ -450,7 +417,7 @@ class TcpLinks:
 
     # --- the rest ---------------------------------------------------------------------------------
 
-    def _flush(self, peer: _Peer) -> None:
+    def _flush(self, peer: Peer) -> None:
         if peer.connection is not None and peer.queue:
             queue, peer.queue = peer.queue, []
             peer.queued_bytes = 0
@@ -475,29 +442,3 @@ class TcpLinks:
                 self._disconnect(peer, gone=False)
             else:
                 connection.ping()
-
-    def _log_seldom(self, event: str, host: str, address: str, error: LinkRefused) -> None:
-        """One clear line, however often somebody tries."""
-        key = (host, error.code)
-        now_s = self._loop.time()
-        logged_s, suppressed = self._refusals.pop(key, (float("-inf"), 0))
-        if now_s - logged_s < REFUSAL_LOG_S:
-            self._refusals[key] = (logged_s, suppressed + 1)
-            return
-        if len(self._refusals) >= REFUSALS_REMEMBERED_MAX:
-            del self._refusals[next(iter(self._refusals))]
-        self._refusals[key] = (now_s, 0)
-        log.warning(
-            event,
-            peer_address=address,
-            code=error.code,
-            reason=error.reason,
-            suppressed=suppressed,
-        )
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65_535:
-        raise ValueError(f"{address!r} is not an address: write host:port, such as 10.0.0.1:7400")
-    return host.removeprefix("[").removesuffix("]"), int(port)

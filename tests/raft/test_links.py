@@ -286,7 +286,7 @@ async def test_a_new_process_takes_the_place_of_the_old_connection() -> None:
             await b.until_event("up", "n1", 2)
             assert b.events[-3:] == [("up", "n1", 1), ("down", "n1", True), ("up", "n1", 2)]
             # The old process comes again and again, and is kept out.
-            await until(lambda: ("127.0.0.1", "old_incarnation") in b.links._refusals)
+            await until(lambda: ("127.0.0.1", "old_incarnation") in b.links._refusals.seen)
             assert b.events[-1] == ("up", "n1", 2)
 
 
@@ -498,7 +498,7 @@ async def test_the_same_refusal_is_logged_once_however_often_it_happens() -> Non
                 writer.write(frame("hello"))
                 await asyncio.wait_for(reader.read(), PATIENCE_S)
                 writer.close()
-            assert b.links._refusals["127.0.0.1", "not_a_link"][1] == 19
+            assert b.links._refusals.seen["127.0.0.1", "not_a_link"][1] == 19
     assert len([line for line in logs if line.get("code") == "not_a_link"]) == 1
 
 
@@ -507,7 +507,7 @@ async def test_connections_that_prove_nothing_are_limited(monkeypatch: pytest.Mo
     b = End("n2")
     async with started(b):
         held = [await asyncio.open_connection("127.0.0.1", PORTS["n2"]) for _ in range(4)]
-        await until(lambda: ("127.0.0.1", "too_many") in b.links._refusals)
+        await until(lambda: ("127.0.0.1", "too_many") in b.links._refusals.seen)
         for _, writer in held:
             writer.close()
         await until(lambda: not b.links._shaking)
