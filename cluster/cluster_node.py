@@ -15,9 +15,10 @@ from typing import Any, cast
 
 import structlog
 
+from cluster.codec.cbor import pack
 from cluster.forwarding import NODE_LEVEL, Forwarder, refused
 from cluster.group import Group, GroupOptions, Outcome, Role
-from cluster.log import Identity, Log, LogOptions
+from cluster.log import KIND_CLOCK, KIND_LINK_DOWN, KIND_LINK_UP, Identity, Log, LogOptions
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_tables import QueueInfo
@@ -36,6 +37,7 @@ from cluster.machine.effects import Effect
 from cluster.machine.replies import Declared, Refused
 from cluster.peers import Peers
 from cluster.placement import place, place_all, preferred_leader
+from cluster.raft.link_protocol import ClockSample
 from cluster.raft.rounds import Rounds
 from cluster.reconcile import create_command, presence_commands, queue_commands
 from cluster.seams import Clock, Disk, Links
@@ -251,6 +253,7 @@ class ClusterNode:
     def _on_up(self, peer: NodeId, incarnation: int) -> None:
         self.peers.up(peer, incarnation, asyncio.get_running_loop().time())
         log.info("link_up", peer=peer, incarnation=incarnation)
+        self._note(KIND_LINK_UP, [peer, incarnation])
         for group in self.groups.values():
             if peer in group.members:
                 group.peer_up(peer)
@@ -261,6 +264,7 @@ class ClusterNode:
     def _on_down(self, peer: NodeId, gone: bool) -> None:
         incarnation = self.peers.down(peer, gone=gone, now=asyncio.get_running_loop().time())
         log.info("link_down", peer=peer, gone=gone)
+        self._note(KIND_LINK_DOWN, [peer, incarnation, gone])
         self._forwarder.on_down(peer)
         for group in self.groups.values():
             if peer in group.members:
@@ -268,6 +272,14 @@ class ClusterNode:
         if incarnation:
             self._tell_groups(NodeDown(peer, incarnation, gone))
         self.rounds.wake()
+
+    def note_clock(self, sample: ClockSample) -> None:
+        """For a later reader: how far a peer's clock is from ours."""
+        times = [sample.sent_ns, sample.received_ns, sample.answered_ns, sample.returned_ns]
+        self._note(KIND_CLOCK, [sample.peer, *times])
+
+    def _note(self, kind: int, fields: list[Any]) -> None:
+        self.log.note(kind, CATALOG_GROUP, 0, 0, pack(fields))
 
     def _tell_groups(self, command: Command) -> None:
         for group in self.groups.values():
@@ -410,7 +422,7 @@ class ClusterNode:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ASK_PATIENCE_S
         while self.catalog.applied_index < outcome.stamp.index and loop.time() < deadline:
-            await asyncio.sleep(ASK_AGAIN_S / 10)  # noqa: ASYNC110 -- applied by rounds, untold
+            await asyncio.sleep(ASK_AGAIN_S / 10)
 
     async def declare_queue(self, vhost: str, name: str, arguments: dict[str, Any]) -> Outcome:
         """The queue is in the catalog and in its group when this answers ok with `Declared`."""
