@@ -328,8 +328,10 @@ class _GetKeeper:
 def _rows(answer: Any) -> list[dict[str, Any]]:
     """A list of maps, or the only list in a map."""
     if isinstance(answer, dict):
-        values = cast("dict[str, Any]", answer).values()
-        answer = next((value for value in values if isinstance(value, list)), [])
+        for value in cast("dict[str, Any]", answer).values():
+            if isinstance(value, list):
+                return cast("list[dict[str, Any]]", value)
+        return []
     return cast("list[dict[str, Any]]", answer)
 
 

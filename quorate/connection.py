@@ -76,6 +76,7 @@ class Connection:
         self.in_flight_bytes = 0
         self.lost = False
         self.lost_code: int | None = None
+        self.silent = False  # given up because nothing was heard
         self.superseded = False  # we replaced it ourselves: a take-over is no surprise
         self._socket = socket
         self._moved = moved
@@ -272,6 +273,7 @@ class Connection:
         while True:
             await asyncio.sleep(wire.PING_INTERVAL_S)
             if loop.time() - self._heard_at_s > wire.SILENCE_S_MAX:
+                self.silent = True
                 return
             number += 1
             self.send(wire.encode([wire.PING, number]))

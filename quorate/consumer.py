@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 from collections import deque
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,9 +29,11 @@ from quorate.routes import Backoff
 
 log = logging.getLogger("quorate")
 
-#: Deliveries settled when delivered know no credit: above this many bytes not yet taken, the consumer
-#: is cancelled, and subscribes again when half of it was.
+#: Deliveries settled when delivered know no credit: above this many bytes not yet taken, the
+#: consumer is cancelled, and subscribes again when half of it was.
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
+#: Messages of a batch handed to the user, unless one chunk is larger.
+BATCH_COUNT_MAX = 1_000
 #: How long `aclose` waits for the last answers.
 CLOSE_TIMEOUT_S = 5.0
 
@@ -316,6 +319,14 @@ class Subscription:
                 self._moved.set()
         return chunk
 
+    async def _next_batch(self, count_max: int) -> Batch:
+        chunks = [await self._next_chunk()]
+        count = len(chunks[0].bodies)
+        while self._chunks and count + len(self._chunks[0].bodies) <= count_max:
+            chunks.append(await self._next_chunk())
+            count += len(chunks[-1].bodies)
+        return Batch(self, self._key, chunks)
+
     def _wake(self) -> None:
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
@@ -346,6 +357,10 @@ class Consumer(Subscription):
             self._chunk = None
         return delivery
 
+    def batches(self, count_max: int = BATCH_COUNT_MAX) -> Batches:
+        """The same deliveries in batches; see `Client.consume_batches`."""
+        return Batches(lambda: self._next_batch(count_max))
+
     def _reset_reading(self) -> None:
         self._chunk = None
 
@@ -353,16 +368,24 @@ class Consumer(Subscription):
 class BatchConsumer(Subscription):
     """Deliveries as they came, together: `async for batch in consumer`."""
 
-    count_max = 1_000
+    count_max = BATCH_COUNT_MAX
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Batch:
         """All that is here, up to about `count_max` messages. Raises as `Consumer` does."""
-        chunks = [await self._next_chunk()]
-        count = len(chunks[0].bodies)
-        while self._chunks and count + len(self._chunks[0].bodies) <= self.count_max:
-            chunks.append(await self._next_chunk())
-            count += len(chunks[-1].bodies)
-        return Batch(self, self._key, chunks)
+        return await self._next_batch(self.count_max)
+
+
+class Batches:
+    """A consumer's deliveries in batches, as an iterator that survives a cancelled wait."""
+
+    def __init__(self, following: Callable[[], Awaitable[Batch]]) -> None:
+        self._following = following
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        return await self._following()

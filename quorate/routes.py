@@ -58,13 +58,15 @@ class Routes:
         self._nodes: dict[str, str] = {}  # node -> url
         self._live: dict[str, Connection] = {}  # node -> connection
         self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._suspects: dict[str, None] = {}  # urls that failed last time, oldest first
         self._failed: BaseException | None = None
 
     @property
     def urls(self) -> list[str]:
-        """Every address worth trying: nodes that we talk to first."""
+        """Every address: nodes that we talk to first, those that failed us last."""
         known = [connection.url for connection in self._live.values()]
-        return list(dict.fromkeys([*known, *self._nodes.values(), *self._urls]))
+        every = dict.fromkeys([*known, *self._nodes.values(), *self._urls])
+        return [*(url for url in every if url not in self._suspects), *self._suspects]
 
     @property
     def connections(self) -> list[Connection]:
@@ -117,8 +119,6 @@ class Routes:
                 return await self._open(url)
             except ConnectFailed as error:
                 reasons.append(str(error))
-        # The next attempt begins with another node.
-        self._urls.append(self._urls.pop(0))
         raise ConnectFailed("; ".join(reasons))
 
     async def _open(self, url: str) -> Connection:
@@ -132,8 +132,10 @@ class Routes:
 
     def _opened(self, url: str, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(url, None)
-        if not task.cancelled():
-            task.exception()  # seen: whoever waits raises it
+        self._suspects.pop(url, None)
+        # Asking for the exception marks it as seen: whoever waits raises it.
+        if task.cancelled() or task.exception() is not None:
+            self._suspects[url] = None
 
     async def _connect(self, url: str) -> Connection:
         try:
@@ -156,6 +158,12 @@ class Routes:
         finally:
             if self._live.get(connection.node) is connection:
                 del self._live[connection.node]
+            if connection.silent:
+                # It may accept connections and still say nothing: ask the others who leads.
+                self._suspects[connection.url] = None
+                self._leaders = {
+                    queue: node for queue, node in self._leaders.items() if node != connection.node
+                }
             if connection.lost_code == wire.CLOSED_TAKEN_OVER and not connection.superseded:
                 self._failed = ClientClosed(
                     "another client connected with this session: give every client its own"

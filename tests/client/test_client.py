@@ -1,0 +1,118 @@
+"""Queues, routes and the session: the calls that are answered once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import quorate
+from quorate import wire
+from tests.client.fake_node import FakeCluster
+
+
+async def test_declare_says_whether_it_made_the_queue(client: quorate.Client):
+    assert (await client.declare("orders", {"x-max-priority": 5}))["created"]
+    assert not (await client.declare("orders"))["created"]
+
+
+async def test_the_queue_calls_answer(cluster: FakeCluster, client: quorate.Client):
+    await client.declare("orders")
+    await client.publish_many("orders", [b"1", b"2"])
+
+    assert (await client.info("orders"))["ready"] == 2
+    assert [row["body"] for row in await client.peek("orders", count=1)] == [b"1"]
+    assert [row["name"] for row in await client.queues()] == ["orders"]
+    assert (await client.status())["cluster"] == "fake"
+    await client.pause("orders")
+    await client.pause("orders", False)
+    assert await client.purge("orders") == 2
+    await client.delete("orders")
+    with pytest.raises(quorate.Refused, match="no_queue"):
+        await client.delete("orders")
+    assert [frame[3] for frame in cluster.nodes[0].seen if frame[0] == wire.PAUSE] == [True, False]
+
+
+async def test_peek_follows_the_leader_and_tells_refusals(
+    cluster: FakeCluster, client: quorate.Client
+):
+    await client.declare("orders")
+    await cluster.lead(cluster.nodes[1])
+
+    assert await client.peek("orders") == []
+    with pytest.raises(quorate.Refused, match="no_queue"):
+        await client.peek("nowhere")
+
+
+async def test_a_delete_whose_answer_was_lost_is_done(cluster: FakeCluster, client: quorate.Client):
+    await client.declare("orders")
+    node = cluster.nodes[0]
+    node.mute = {wire.DELETE}
+    deleting = asyncio.create_task(client.delete("orders"))
+    while "orders" in cluster.queues:
+        await asyncio.sleep(0)
+    node.mute = set()
+    node.cut()
+
+    await deleting
+
+
+async def test_any_address_will_do(cluster: FakeCluster):
+    addresses = ["127.0.0.1:1", cluster.urls[2].removeprefix("http://")]
+    async with quorate.connect(addresses) as client:
+        assert (await client.declare("orders"))["leader"] == "n1"
+
+
+async def test_one_connection_a_node_however_it_is_called(cluster: FakeCluster):
+    """The same node by two addresses must not make the session take itself over."""
+    other_name = cluster.nodes[0].url.replace("127.0.0.1", "localhost")
+    async with quorate.connect(other_name) as client:
+        await client.declare("orders")
+        await asyncio.gather(*(client.publish("orders", b"x") for _ in range(5)))
+
+    assert len(cluster.nodes[0].hellos) == 1
+
+
+async def test_a_session_taken_over_ends_the_client(cluster: FakeCluster, client: quorate.Client):
+    await client.declare("orders")
+    for socket in list(cluster.nodes[0].sockets):
+        await socket.close(code=wire.CLOSED_TAKEN_OVER)
+
+    while cluster.nodes[0].sockets:
+        await asyncio.sleep(0.01)
+
+    with pytest.raises(quorate.ClientClosed, match="session"):
+        await client.info("orders")
+
+
+async def test_a_silent_node_is_given_up(
+    cluster: FakeCluster, client: quorate.Client, monkeypatch: pytest.MonkeyPatch
+):
+    """A paused process keeps its connections open: only silence tells."""
+    monkeypatch.setattr(wire, "PING_INTERVAL_S", 0.02)
+    monkeypatch.setattr(wire, "SILENCE_S_MAX", 0.1)
+    await client.declare("orders")
+    cluster.nodes[0].script = lambda _: []
+    cluster.nodes[0].deaf = True
+    publishing = asyncio.create_task(client.publish("orders", b"1"))
+    await asyncio.sleep(0.01)
+
+    cluster.leader = cluster.nodes[1]
+
+    assert (await publishing).position == 1
+
+
+async def test_refused_settings_of_connect_say_what_is_wanted():
+    with pytest.raises(ValueError, match="host:port"):
+        async with quorate.connect(""):
+            pass
+    with pytest.raises(RuntimeError, match="async with"):
+        await quorate.connect("127.0.0.1:1").info("orders")
+
+
+async def test_a_closed_client_refuses(client: quorate.Client):
+    await client.close()
+    await client.close()
+
+    with pytest.raises(quorate.ClientClosed):
+        await client.info("orders")

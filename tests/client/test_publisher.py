@@ -1,0 +1,236 @@
+"""Publishing: outcomes, order, and storing once whatever happens to connections."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import quorate
+from quorate import wire
+from tests.client.fake_node import FakeCluster
+
+
+async def test_a_publish_returns_its_position(cluster: FakeCluster, client: quorate.Client):
+    await client.declare("orders")
+
+    first = await client.publish("orders", b"one", key="k", headers={"a": 1})
+    second = await client.publish("orders", b"two")
+
+    assert (first, second) == (quorate.Published(1, False), quorate.Published(2, False))
+    assert cluster.queue("orders").metas[1] == {"key": "k", "headers": {"a": 1}}
+
+
+async def test_publishes_of_one_turn_share_a_frame(cluster: FakeCluster, client: quorate.Client):
+    await client.declare("orders")
+    await client.publish("orders", b"connects")
+    before = len(cluster.nodes[0].seen)
+
+    outcomes = await asyncio.gather(*(client.publish("orders", b"%d" % n) for n in range(100)))
+
+    assert [outcome.position for outcome in outcomes] == list(range(2, 102))
+    assert len(cluster.nodes[0].seen) == before + 1
+
+
+async def test_many_messages_are_stored_in_order(cluster: FakeCluster, client: quorate.Client):
+    await client.declare("orders")
+    bodies = [b"%d" % n for n in range(5_000)]
+
+    confirmed = await client.publish_many("orders", bodies, batch=256)
+
+    assert confirmed == quorate.Confirmed(5_000, 5_000, 0)
+    assert list(cluster.queue("orders").bodies.values()) == bodies
+
+
+async def test_what_a_lost_connection_left_unconfirmed_is_stored_once(
+    cluster: FakeCluster, client: quorate.Client
+):
+    await client.declare("orders")
+    node = cluster.nodes[0]
+    node.mute = {wire.PUBLISH}  # stores, and never says so
+    publishing = asyncio.create_task(
+        client.publish_many("orders", [b"%d" % n for n in range(2_000)], batch=100)
+    )
+    while len(cluster.queue("orders").bodies) < 1_000:
+        await asyncio.sleep(0)
+    node.mute = set()
+    node.cut()
+
+    confirmed = await publishing
+
+    assert confirmed.count == 2_000
+    assert confirmed.duplicates >= 1_000
+    assert list(cluster.queue("orders").bodies.values()) == [b"%d" % n for n in range(2_000)]
+
+
+async def test_a_publisher_follows_the_leader(cluster: FakeCluster, client: quorate.Client):
+    await client.declare("orders")
+    await client.publish("orders", b"1")
+
+    await cluster.lead(cluster.nodes[1])
+    await client.publish("orders", b"2")
+    await cluster.lead(cluster.nodes[2])
+    await cluster.nodes[1].stop()
+    await client.publish("orders", b"3")
+
+    assert list(cluster.queue("orders").bodies.values()) == [b"1", b"2", b"3"]
+    assert {hello["session"] for node in cluster.nodes for hello in node.hellos} == {client.session}
+
+
+async def test_nodes_are_learned_from_the_first_one(cluster: FakeCluster, client: quorate.Client):
+    await client.declare("orders")
+    await cluster.lead(cluster.nodes[1])
+    await cluster.nodes[0].stop()
+
+    assert (await client.publish("orders", b"1")).position == 1
+
+
+async def test_while_nobody_leads_a_publish_waits(cluster: FakeCluster, client: quorate.Client):
+    await client.declare("orders")
+    await cluster.lead(None)
+    publishing = asyncio.create_task(client.publish("orders", b"1"))
+    await asyncio.sleep(0.1)
+    assert not publishing.done()
+
+    await cluster.lead(cluster.nodes[2])
+
+    assert (await publishing).position == 1
+
+
+async def test_a_publish_never_sent_before_the_deadline_is_refused(client: quorate.Client):
+    async with quorate.connect("127.0.0.1:1", timeout=0.2) as lonely:
+        with pytest.raises(quorate.Unreachable, match=r"127\.0\.0\.1:1"):
+            await lonely.publish("orders", b"1")
+
+
+async def test_a_publish_sent_and_not_answered_is_unknown(
+    cluster: FakeCluster, client: quorate.Client
+):
+    await client.declare("orders")
+    cluster.nodes[0].mute = {wire.PUBLISH}
+
+    with pytest.raises(quorate.OutcomeUnknown):
+        await client.publish("orders", b"1", timeout=0.1)
+    cluster.nodes[0].mute = set()
+    cluster.nodes[0].cut()
+    await client.publish("orders", b"2")
+
+    assert list(cluster.queue("orders").bodies.values()) == [b"1", b"2"]
+
+
+async def test_an_unknown_queue_is_refused_with_the_nodes_reason(client: quorate.Client):
+    with pytest.raises(quorate.Refused, match="declare nowhere first") as refused:
+        await client.publish("nowhere", b"1")
+
+    assert refused.value.code == "no_queue"
+
+
+async def test_after_a_refusal_the_publisher_goes_on(cluster: FakeCluster, client: quorate.Client):
+    """A refused batch leaves its numbers unused, so everything behind it gets new ones."""
+    await client.declare("orders")
+    node = cluster.nodes[0]
+    node.script = lambda frame: (
+        [wire.ERROR, frame[1], "too_large", "split it", None]
+        if frame[0] == wire.PUBLISH and b"bad" in frame[5]
+        else None
+    )
+    for publisher in (client.publisher("orders"), client.publisher("orders", name="shop")):
+        jobs = [publisher.publish_many([b"%d" % n], batch=1) for n in range(3)]
+        jobs.append(publisher.publish_many([b"bad"]))
+        jobs += [publisher.publish_many([b"%d" % n], batch=1) for n in range(3, 6)]
+
+        outcomes = await asyncio.gather(*jobs, return_exceptions=True)
+
+        assert [type(outcome) for outcome in outcomes] == (
+            [quorate.Confirmed] * 3 + [quorate.Refused] + [quorate.Confirmed] * 3
+        )
+    stored = list(cluster.queue("orders").bodies.values())
+    assert stored == [b"%d" % n for n in range(6)] * 2
+
+
+async def test_a_full_queue_refuses_only_what_is_over_the_limit(
+    cluster: FakeCluster, client: quorate.Client
+):
+    await client.declare("orders")
+    cluster.queue("orders").length_max = 5
+
+    with pytest.raises(quorate.Refused) as refused:
+        await client.publish_many("orders", [b"x"] * 8)
+    with pytest.raises(quorate.Refused, match="queue_full"):
+        await client.publish("orders", b"y")
+
+    assert refused.value.code == "queue_full"
+    assert refused.value.confirmed == 5
+    assert refused.value.ranges == [(5, 5), (6, 6), (7, 7)]
+
+
+async def test_a_named_publisher_asks_for_its_next_number(cluster: FakeCluster):
+    for _ in range(2):
+        async with quorate.connect(cluster.urls) as client:
+            await client.declare("orders")
+            publisher = client.publisher("orders", name="shop")
+            await publisher.publish(b"1")
+            await publisher.publish_many([b"2", b"3"])
+
+    assert cluster.queue("orders").publishers["shop"] == 6
+    assert len(cluster.queue("orders").bodies) == 6
+
+
+async def test_a_queue_made_anew_does_not_stop_its_publisher(
+    cluster: FakeCluster, client: quorate.Client
+):
+    await client.declare("orders")
+    publisher = client.publisher("orders", name="shop")
+    generated = client.publisher("orders")
+    for each in (publisher, generated):
+        await each.publish(b"old")
+    del cluster.queues["orders"]
+    await client.declare("orders")
+
+    for each in (publisher, generated):
+        await each.publish(b"new")
+
+    assert list(cluster.queue("orders").bodies.values()) == [b"new", b"new"]
+
+
+async def test_publishing_waits_when_too_much_is_unconfirmed(
+    cluster: FakeCluster, client: quorate.Client
+):
+    await client.declare("orders")
+    cluster.nodes[0].mute = {wire.PUBLISH}
+    publisher = client.publisher("orders")
+
+    with pytest.raises(quorate.OutcomeUnknown):
+        await publisher.publish_many([bytes(100_000)] * 100, timeout=0.2)
+
+    assert publisher.unconfirmed_bytes <= wire.WINDOW_BYTES_MAX
+    sent = [frame for frame in cluster.nodes[0].seen if frame[0] == wire.PUBLISH]
+    assert sum(len(body) for frame in sent for body in frame[5]) <= 1 << 20
+
+
+async def test_bodies_must_be_bytes(client: quorate.Client):
+    with pytest.raises(TypeError, match="encode"):
+        await client.publish("orders", "text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="encode"):
+        await client.publish_many("orders", [b"fine", "text"])  # type: ignore[list-item]
+
+
+async def test_attributes_travel_with_each_message(cluster: FakeCluster, client: quorate.Client):
+    await client.declare("orders")
+    await client.publish("orders", b"1", priority=3, ttl_ms=5, deliver_at_ms=7, dedup_id="x")
+    await client.publish_many("orders", [b"1", b"2"], priority=1, dedup_ids=["a", "b"])
+
+    attrs = [frame[7] for frame in cluster.nodes[0].seen if frame[0] == wire.PUBLISH]
+    assert attrs == [[{1: 3, 2: 5, 3: 7, 4: "x"}], [{1: 1, 4: "a"}, {1: 1, 4: "b"}]]
+
+
+async def test_closing_the_client_leaves_nobody_waiting(cluster: FakeCluster):
+    async with quorate.connect(cluster.urls) as client:
+        await client.declare("orders")
+        cluster.nodes[0].mute = {wire.PUBLISH}
+        publishing = asyncio.create_task(client.publish("orders", b"1"))
+        while not cluster.queue("orders").bodies:
+            await asyncio.sleep(0)
+
+    with pytest.raises(quorate.OutcomeUnknown):
+        await publishing
