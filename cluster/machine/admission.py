@@ -1,0 +1,268 @@
+"""Whether a queue takes a message: de-duplication, limits, attributes, all before it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from cluster.machine.commands import Enqueue
+from cluster.machine.deadletters import MAXLEN, is_cycle
+from cluster.machine.disposal import dead_letter
+from cluster.machine.marks import NO_ATTRS, NO_MARK, Attrs, Mark, parse_attrs
+from cluster.machine.publishers import Publisher
+from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
+from cluster.machine.turn import Turn
+
+if TYPE_CHECKING:
+    from cluster.machine.queue import Queue
+
+SEQNO_MAX = 1 << 62
+BODIES_MAX = 1 << 20  # in one command
+NAME_CHARS_MAX = 512
+
+
+class Run(NamedTuple):
+    """Neighbours in the batch with equal attributes."""
+
+    first: int  # offset in the batch
+    last: int
+    attrs: Attrs
+
+
+def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
+    """Store what is new and within the limits; say what was not."""
+    count = len(command.bodies)
+    if count == 0 or count > BODIES_MAX:
+        return Refused(BAD_ARGUMENT, f"a batch holds from 1 to {BODIES_MAX} bodies")
+    skip = 0
+    known: Publisher | None = None
+    publisher, seqno = command.publisher, command.seqno
+    if publisher is not None:
+        if not 1 <= seqno <= SEQNO_MAX or not 1 <= len(publisher) <= NAME_CHARS_MAX:
+            return Refused(
+                BAD_ARGUMENT,
+                f"a publisher has a name of 1 to {NAME_CHARS_MAX} characters"
+                f" and numbers its messages from 1",
+            )
+        known = queue.publishers.known(publisher, turn.now_ms)
+        if known is not None:
+            if seqno > known.last + 1:
+                return Refused(
+                    OUT_OF_SEQUENCE,
+                    f"publisher {publisher} skipped a number: send from {known.last + 1} on",
+                    known.last + 1,
+                )
+            skip = min(count, known.last + 1 - seqno)
+    try:
+        sizes = list(map(len, command.bodies))
+    except TypeError:
+        return Refused(BAD_ARGUMENT, "a body is bytes")
+    attrs = command.attrs
+    if skip == count:
+        refused = _refused_before(known, seqno, count)
+        if publisher is not None:
+            queue.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())
+        return Enqueued(0, 0, count - _count(refused), refused)
+    if attrs is None and queue.takes_all(count, sizes):
+        fresh = count - skip
+        first = queue.store_messages(
+            turn,
+            index=turn.index,
+            offset=turn.body_offset + skip,
+            sizes=sizes if skip == 0 else sizes[skip:],
+            mark=None,
+        )
+        if publisher is None:
+            return Enqueued(first, fresh)
+        queue.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())
+        if skip == 0:
+            return Enqueued(first, fresh)
+        refused = _refused_before(known, seqno, skip)
+        return Enqueued(first, fresh, skip - _count(refused), refused)
+    runs = _runs(attrs, skip, count)
+    if isinstance(runs, str):
+        return Refused(BAD_ARGUMENT, runs)
+    return _enqueue_each(queue, turn, command, sizes, runs, known, skip)
+
+
+def _enqueue_each(
+    queue: Queue,
+    turn: Turn,
+    command: Enqueue,
+    sizes: Sequence[int],
+    runs: Sequence[Run],
+    known: Publisher | None,
+    skip: int,
+) -> Reply:
+    """The careful way: some message has attributes, or the queue may be full."""
+    limits = _Limits(queue)
+    before = _refused_before(known, command.seqno, skip)
+    duplicates = skip - _count(before)
+    accepted: list[Run] = []
+    refused: list[Run] = []
+    queue.dedup_ids.forget(queue.config.dedup_window_ms, turn.now_ms)
+    for run in runs:
+        attrs = run.attrs
+        if attrs.deaths is not None and is_cycle(attrs.deaths, queue.name):
+            # It came back with nobody having rejected it: the end of a cycle (C22).
+            duplicates += run.last - run.first + 1
+            continue
+        delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > turn.now_ms
+        dedup = attrs.dedup_id is not None and queue.config.dedup_window_ms is not None
+        if not dedup and limits.none:
+            accepted.append(run)
+            continue
+        for offset in range(run.first, run.last + 1):
+            one = Run(offset, offset, attrs)
+            if dedup and attrs.dedup_id in queue.dedup_ids:
+                duplicates += 1
+            elif limits.take(sizes[offset], delayed=delayed):
+                _extend(accepted, one)
+                if dedup and attrs.dedup_id is not None:
+                    queue.dedup_ids.remember(attrs.dedup_id, turn.now_ms)
+            else:
+                _extend(refused, one)
+    first = _store(queue, turn, accepted, sizes)
+    if refused and queue.config.overflow == "reject-publish-dlx":
+        _dead_letter_refused(queue, turn, refused, sizes)
+    gaps = [(run.first, run.last) for run in refused]
+    if command.publisher is not None:
+        queue.publishers.answered(
+            command.publisher,
+            command.seqno + len(sizes) - 1,
+            turn.now_ms,
+            [(command.seqno + start, command.seqno + end) for start, end in gaps],
+        )
+    return Enqueued(first, _count(accepted), duplicates, _merged([*before, *gaps]))
+
+
+class _Limits:
+    """How much room there is, in a queue that refuses what it has no room for.
+
+    What consumers take at once needs no room.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        config = queue.config
+        self.none = queue.never_refuses
+        self._passing = 0 if self.none else queue.passing()
+        self._count: int | None = None
+        self._bytes: int | None = None
+        if config.max_length is not None:
+            self._count = max(0, config.max_length - queue.waiting_count)
+        if config.max_length_bytes is not None:
+            self._bytes = max(0, config.max_length_bytes - queue.waiting_bytes)
+
+    def take(self, size: int, *, delayed: bool) -> bool:
+        if self.none:
+            return True
+        if self._passing > 0 and not delayed:
+            self._passing -= 1
+            return True
+        if self._count == 0 or (self._bytes is not None and size > self._bytes):
+            return False
+        if self._count is not None:
+            self._count -= 1
+        if self._bytes is not None:
+            self._bytes -= size
+        return True
+
+
+def _store(queue: Queue, turn: Turn, runs: Sequence[Run], sizes: Sequence[int]) -> int:
+    """Store these messages; the position of the first one, or 0."""
+    first = 0
+    for run in runs:
+        attrs = run.attrs
+        delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > turn.now_ms
+        born_ms = attrs.deliver_at_ms if delayed else None
+        expires_at_ms = None
+        if attrs.ttl_ms is not None:
+            expires_at_ms = attrs.ttl_ms + (turn.now_ms if born_ms is None else born_ms)
+        mark = Mark(
+            priority=queue.capped(attrs.priority),
+            ttl_ms=attrs.ttl_ms,
+            born_ms=born_ms,
+            expires_at_ms=expires_at_ms,
+            deaths=attrs.deaths,
+        )
+        stored = queue.store_messages(
+            turn,
+            index=turn.index,
+            offset=turn.body_offset + run.first,
+            sizes=sizes[run.first : run.last + 1],
+            mark=None if mark == NO_MARK else mark,
+            ready_at_ms=born_ms,
+        )
+        first = first or stored
+    return first
+
+
+def _dead_letter_refused(
+    queue: Queue, turn: Turn, refused: Sequence[Run], sizes: Sequence[int]
+) -> None:
+    """Overflow `reject-publish-dlx`: the publisher is refused, the target gets the message."""
+    for run in refused:
+        mark = Mark(
+            priority=queue.capped(run.attrs.priority),
+            ttl_ms=run.attrs.ttl_ms,
+            deaths=run.attrs.deaths,
+        )
+        count = run.last - run.first + 1
+        first = queue.store.append(
+            count,
+            turn.index,
+            turn.body_offset + run.first,
+            sizes[run.first : run.last + 1],
+            turn.now_ms,
+        )
+        if mark != NO_MARK:
+            queue.marks.put(first, first + count - 1, mark)
+        dead_letter(queue, turn, first, first + count - 1, MAXLEN)
+
+
+def _runs(attrs: Any, skip: int, count: int) -> list[Run] | str:
+    """The attributes of the messages from `skip` on, or what is wrong with them."""
+    if not isinstance(attrs, (list, tuple)):
+        parsed = parse_attrs(attrs)
+        return parsed if isinstance(parsed, str) else [Run(skip, count - 1, parsed)]
+    each = cast("Sequence[Any]", attrs)
+    if len(each) != count:
+        return f"there are {count} bodies and {len(each)} sets of attributes"
+    runs: list[Run] = []
+    for offset in range(skip, count):
+        parsed = NO_ATTRS if each[offset] is None else parse_attrs(each[offset])
+        if isinstance(parsed, str):
+            return f"body {offset}: {parsed}"
+        _extend(runs, Run(offset, offset, parsed))
+    return runs
+
+
+def _extend(runs: list[Run], run: Run) -> None:
+    """Append, as one run with the last one where they are alike."""
+    if runs and runs[-1].last == run.first - 1 and runs[-1].attrs == run.attrs:
+        runs[-1] = Run(runs[-1].first, run.last, run.attrs)
+    else:
+        runs.append(run)
+
+
+def _refused_before(known: Publisher | None, seqno: int, count: int) -> list[tuple[int, int]]:
+    """Which of the repeated messages were refused the first time, as offsets."""
+    if known is None or known.refused is None or not count:
+        return []
+    pieces = known.refused.pieces(seqno, seqno + count - 1)
+    return [(first - seqno, last - seqno) for first, last, _ in pieces]
+
+
+def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ascending ranges, with those that touch made one."""
+    merged: list[tuple[int, int]] = []
+    for first, last in ranges:
+        if merged and merged[-1][1] == first - 1:
+            merged[-1] = (merged[-1][0], last)
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def _count(ranges: Sequence[tuple[Any, ...]]) -> int:
+    return sum(piece[1] - piece[0] + 1 for piece in ranges)

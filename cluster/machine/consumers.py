@@ -1,0 +1,325 @@
+"""Who takes messages from a queue, in which order, and who is the single active one.
+
+Consumers that can take a message stand in rings, one a priority: the first in the highest ring is
+served and goes to its end (A35, A36). One whose credit is used up, whose session is suspected or
+that was cancelled leaves the ring.
+
+With a single active consumer there are no rings: one is active, the others wait (A25). When one
+that waits should take over (higher priority, or the active one's session is suspected), the active
+one gets nothing new, and hands over when nothing is in flight with it (A27).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from cluster.machine.runs import RangeMap
+from cluster.types import ConsumerKey, SessionId
+
+#: What a consumer with unlimited credit may hold before the machine waits for it all the same.
+UNSETTLED_MAX = 1_000_000
+
+
+class Hold(NamedTuple):
+    """What the queue knows of messages in flight."""
+
+    token: int
+    due_ms: int  # to be settled by then; 0: at any time
+
+
+class Consumer:
+    __slots__ = (
+        "auto_settle",
+        "cancelled",
+        "credit",
+        "due_ms",
+        "exclusive",
+        "held",
+        "here",
+        "in_ring",
+        "key",
+        "once",
+        "priority",
+        "session",
+        "tag",
+        "timeout_ms",
+    )
+
+    def __init__(self, key: ConsumerKey, session: SessionId, tag: str) -> None:
+        self.key = key
+        self.session = session
+        self.tag = tag
+        self.credit = 0
+        self.priority = 0
+        self.exclusive = False
+        self.auto_settle = False
+        self.timeout_ms: int | None = None
+        self.once = False  # of a get: only remembers what is unsettled
+        self.cancelled = False  # only what is in flight keeps it (A16)
+        self.here = True  # its session is not suspected
+        self.held: RangeMap[Hold] = RangeMap()
+        self.due_ms = 0  # nothing it holds is due before; 0: nothing is
+        self.in_ring = False
+
+    @property
+    def room(self) -> int:
+        """How many messages it may be given now."""
+        credit = self.credit
+        if credit == 0 or self.auto_settle:
+            credit = UNSETTLED_MAX
+        return max(0, credit - self.held.count)
+
+    @property
+    def registered(self) -> bool:
+        return not (self.cancelled or self.once)
+
+    @property
+    def gone(self) -> bool:
+        """Nothing is left of it but the record."""
+        return not self.held.count and (self.cancelled or self.once)
+
+    def dump(self) -> list[Any]:
+        firsts, lasts, holds = self.held.dump()
+        return [
+            self.key,
+            self.session,
+            self.tag,
+            self.credit,
+            self.priority,
+            self.exclusive,
+            self.auto_settle,
+            self.timeout_ms,
+            self.once,
+            self.cancelled,
+            self.here,
+            list(firsts),
+            list(lasts),
+            [list(hold) for hold in holds],
+        ]
+
+    @classmethod
+    def of(cls, data: Sequence[Any]) -> Consumer:
+        consumer = cls(data[0], data[1], data[2])
+        (
+            consumer.credit,
+            consumer.priority,
+            consumer.exclusive,
+            consumer.auto_settle,
+            consumer.timeout_ms,
+            consumer.once,
+            consumer.cancelled,
+            consumer.here,
+        ) = data[3:11]
+        consumer.held.load(data[11], data[12], [Hold(*hold) for hold in data[13]])
+        consumer.due_ms = consumer.earliest_due()
+        return consumer
+
+    def earliest_due(self) -> int:
+        return min((hold.due_ms for _, _, hold in self.held if hold.due_ms), default=0)
+
+
+class Consumers:
+    """The consumers of one queue."""
+
+    __slots__ = (
+        "_by_tag",
+        "_priorities",
+        "_rings",
+        "_to_elect",
+        "active",
+        "active_token",
+        "by_key",
+        "quiescing",
+        "single_active",
+    )
+
+    def __init__(self, single_active: bool) -> None:
+        self.single_active = single_active
+        self.by_key: dict[int, Consumer] = {}  # oldest first
+        self._by_tag: dict[tuple[str, str], Consumer] = {}
+        self._rings: dict[int, deque[Consumer]] = {}
+        self._priorities: list[int] = []  # of the rings, highest first
+        self.active: Consumer | None = None
+        self.active_token = 0  # of the last change of the active one
+        self.quiescing = False  # another takes over when the active one holds nothing
+        self._to_elect = False
+
+    # --- registering ------------------------------------------------------------------------------
+
+    def registered(self) -> list[Consumer]:
+        return [consumer for consumer in self.by_key.values() if consumer.registered]
+
+    def find(self, session: SessionId, tag: str) -> Consumer | None:
+        return self._by_tag.get((session, tag))
+
+    def add(self, consumer: Consumer) -> None:
+        self.by_key[consumer.key] = consumer
+        if not consumer.once:
+            self._by_tag[consumer.session, consumer.tag] = consumer
+        self.changed(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        self._leave_ring(consumer)
+        del self.by_key[consumer.key]
+        if not consumer.once:
+            del self._by_tag[consumer.session, consumer.tag]
+        self._to_elect = True
+
+    def changed(self, consumer: Consumer) -> None:
+        """Its priority, its session or whether it is cancelled is another: find its place anew."""
+        self._leave_ring(consumer)
+        self._to_elect = True
+        self.offer(consumer)
+
+    def _leave_ring(self, consumer: Consumer) -> None:
+        if consumer.in_ring:
+            for ring in self._rings.values():
+                if consumer in ring:
+                    ring.remove(consumer)
+            consumer.in_ring = False
+
+    # --- serving ----------------------------------------------------------------------------------
+
+    def offer(self, consumer: Consumer) -> None:
+        """It may have room again: let it stand at the end of its ring."""
+        if (
+            consumer.in_ring
+            or self.single_active
+            or not consumer.registered
+            or not consumer.here
+            or not consumer.room
+        ):
+            return
+        ring = self._rings.get(consumer.priority)
+        if ring is None:
+            ring = self._rings[consumer.priority] = deque()
+            self._priorities = sorted(self._rings, reverse=True)
+        ring.append(consumer)
+        consumer.in_ring = True
+
+    def serving(self) -> deque[Consumer] | None:
+        """The ring to serve next: whoever is in it has room."""
+        if self.single_active:
+            active = self.active
+            if active is None or self.quiescing or not active.here or not active.room:
+                return None
+            return deque((active,))
+        for priority in self._priorities:
+            ring = self._rings[priority]
+            if ring:
+                return ring
+        return None
+
+    def served(self, ring: deque[Consumer]) -> None:
+        """The first of the ring was given something."""
+        consumer = ring.popleft()
+        if consumer.room:
+            ring.append(consumer)
+        else:
+            consumer.in_ring = False
+
+    def capacity(self) -> int:
+        """How many messages could be handed out at once."""
+        if self.single_active:
+            ring = self.serving()
+            return ring[0].room if ring else 0
+        return sum(consumer.room for ring in self._rings.values() for consumer in ring)
+
+    # --- the single active one --------------------------------------------------------------------
+
+    def elect(self) -> bool:
+        """Choose the active consumer. True when it is another than before."""
+        if not self.single_active:
+            return False
+        active = self.active
+        if not self._to_elect and not (self.quiescing and active and not active.held.count):
+            return False
+        self._to_elect = False
+        self.quiescing = False
+        if active is not None and (not active.registered or active.key not in self.by_key):
+            active = None
+        best = best_of(c for c in self.by_key.values() if c is not active)
+        if active is None:
+            chosen = best
+        elif best is not None and (not active.here or best.priority > active.priority):
+            self.quiescing = active.held.count > 0
+            chosen = active if self.quiescing else best
+        else:
+            chosen = active
+        changed = chosen is not self.active
+        self.active = chosen
+        return changed
+
+    def is_active(self, consumer: Consumer) -> bool:
+        """The `active` flag (A34)."""
+        if not consumer.registered or not consumer.here:
+            return False
+        return not self.single_active or consumer is self.active
+
+    def status_of(self, consumer: Consumer) -> str:
+        if consumer.cancelled or consumer.once:
+            return "cancelled" if consumer.cancelled else "get"
+        if not consumer.here:
+            return "suspected"
+        if not self.single_active:
+            return "up"
+        if consumer is not self.active:
+            return "waiting"
+        return "quiescing" if self.quiescing else "up"
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def dump(self) -> list[Any]:
+        rings = [
+            [priority, [consumer.key for consumer in self._rings[priority]]]
+            for priority in self._priorities
+            if self._rings[priority]
+        ]
+        return [
+            [consumer.dump() for consumer in self.by_key.values()],
+            rings,
+            None if self.active is None else self.active.key,
+            self.active_token,
+        ]
+
+    def load(self, data: Sequence[Any]) -> None:
+        for row in data[0]:
+            consumer = Consumer.of(row)
+            self.by_key[consumer.key] = consumer
+            if not consumer.once:
+                self._by_tag[consumer.session, consumer.tag] = consumer
+        for priority, keys in data[1]:
+            ring = self._rings[priority] = deque(self.by_key[key] for key in keys)
+            for consumer in ring:
+                consumer.in_ring = True
+        self._priorities = sorted(self._rings, reverse=True)
+        if data[2] is not None:
+            self.active = self.by_key[data[2]]
+        self.active_token = data[3]
+        self._to_elect = True
+        assert not self.elect(), "the snapshot has another active consumer than the rules choose"
+
+    def invariants(self) -> None:
+        in_rings = [c for priority in self._priorities for c in self._rings[priority]]
+        assert len(in_rings) == len({c.key for c in in_rings}), "a consumer is in two rings"
+        for consumer in self.by_key.values():
+            consumer.held.invariants()
+            assert not consumer.gone, "a consumer of which nothing is left is remembered"
+            assert consumer.in_ring == (consumer in in_rings), "in_ring is wrong"
+            able = consumer.registered and consumer.here and consumer.room > 0
+            assert consumer.in_ring == (able and not self.single_active), "in a ring, or in none"
+            due_ms = consumer.earliest_due()
+            assert not due_ms or 0 < consumer.due_ms <= due_ms, "a deadline would be missed"
+        tags = [(c.session, c.tag) for c in self.by_key.values() if not c.once]
+        assert len(tags) == len(self._by_tag), "a tag is missing, or one too many"
+        if self.active is not None:
+            assert self.by_key.get(self.active.key) is self.active, "the active consumer is gone"
+            assert self.single_active, "an active consumer where all are active"
+
+
+def best_of(consumers: Iterable[Consumer]) -> Consumer | None:
+    """Who should become the single active one: highest priority, then first registered."""
+    able = [consumer for consumer in consumers if consumer.registered and consumer.here]
+    return min(able, key=lambda consumer: (-consumer.priority, consumer.key), default=None)

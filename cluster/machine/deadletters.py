@@ -1,0 +1,157 @@
+"""Death records of messages, the rule that ends cycles, the outbox of dead letters for other groups.
+
+A record is a map as CBOR and AMQP's `x-death` want it: `queue`, `reason`, `count`, `exchange`,
+`routing-keys`, `time` (ms, of the first such death) and, when a per-message TTL was taken off,
+`original-expiration`. The last death is first in the list. `exchange` and `routing-keys` are None
+when they are the message's own, which only its opaque meta knows. `to` is [exchange, routing key or
+None] of where the message was sent: from then on it counts as published there. It is for the
+machine and the node, not for clients to see.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+Deaths = list[dict[str, Any]]
+
+REJECTED = "rejected"
+EXPIRED = "expired"
+MAXLEN = "maxlen"
+DELIVERY_LIMIT = "delivery_limit"
+
+DEATH_RECORDS_MAX = 256
+
+
+def died(
+    deaths: Deaths | None,
+    *,
+    queue: str,
+    reason: str,
+    now_ms: int,
+    ttl_ms: int | None,
+    to: tuple[str | None, str | None],
+) -> Deaths:
+    """The records after one more death: one record a (queue, reason), the last death first."""
+    before = deaths or []
+    record: dict[str, Any] = {}
+    rest: Deaths = []
+    for old in before:
+        if not record and old["queue"] == queue and old["reason"] == reason:
+            record = old
+        else:
+            rest.append(old)
+    if record:
+        record = {**record, "count": record["count"] + 1}
+    else:
+        sent_to = before[0].get("to") if before else None
+        key = sent_to[1] if sent_to else None
+        record = {
+            "queue": queue,
+            "reason": reason,
+            "count": 1,
+            "exchange": sent_to[0] if sent_to else None,
+            "routing-keys": None if key is None else [key],
+            "time": now_ms,
+        }
+        if ttl_ms is not None:
+            record["original-expiration"] = ttl_ms
+    before_key = before[0]["to"][1] if before and before[0].get("to") else None
+    record["to"] = [to[0], before_key if to[1] is None else to[1]]
+    return [record, *rest][:DEATH_RECORDS_MAX]
+
+
+def is_cycle(deaths: Deaths, queue: str) -> bool:
+    """Would it come back to `queue` with no consumer having rejected it since it left?"""
+    for record in deaths:
+        if record["reason"] == REJECTED:
+            return False
+        if record["queue"] == queue:
+            return True
+    return False
+
+
+def valid_deaths(value: Any) -> Deaths | None:
+    """Records that came with a message, when they have the form of records."""
+    if not isinstance(value, (list, tuple)):
+        return None
+    records: Deaths = []
+    for item in cast("Sequence[Any]", value):
+        if not isinstance(item, dict):
+            return None
+        record = cast("dict[str, Any]", item)
+        if not (
+            isinstance(record.get("queue"), str)
+            and isinstance(record.get("reason"), str)
+            and isinstance(record.get("count"), int)
+            and _valid_destination(record.get("to"))
+        ):
+            return None
+        records.append(record)
+    return records[:DEATH_RECORDS_MAX]
+
+
+def _valid_destination(value: Any) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, (list, tuple)):
+        return False
+    parts = cast("Sequence[Any]", value)
+    return len(parts) == 2 and all(part is None or isinstance(part, str) for part in parts)
+
+
+class Parcel(NamedTuple):
+    """Neighbouring messages with the same fate, numbered from `number` on."""
+
+    number: int
+    first: int  # position in the source queue, whose store still knows the bodies
+    last: int
+    deaths: Deaths
+    exchange: str
+    routing_key: str | None
+
+
+class Outbox:
+    """Dead letters on their way to other groups, in the order in which they died."""
+
+    __slots__ = ("count", "next", "parcels")
+
+    def __init__(self) -> None:
+        self.parcels: deque[Parcel] = deque()
+        self.next = 1  # number of the next dead letter
+        self.count = 0
+
+    def add(
+        self, first: int, last: int, deaths: Deaths, exchange: str, routing_key: str | None
+    ) -> None:
+        self.parcels.append(Parcel(self.next, first, last, deaths, exchange, routing_key))
+        self.next += last - first + 1
+        self.count += last - first + 1
+
+    def moved(self, number: int) -> list[tuple[int, int]]:
+        """Forget the dead letters numbered up to `number`; their positions are answered."""
+        gone: list[tuple[int, int]] = []
+        while self.parcels and self.parcels[0].number <= number:
+            parcel = self.parcels.popleft()
+            last = min(parcel.last, parcel.first + number - parcel.number)
+            gone.append((parcel.first, last))
+            self.count -= last - parcel.first + 1
+            if last < parcel.last:
+                self.parcels.appendleft(parcel._replace(number=number + 1, first=last + 1))
+        return gone
+
+    def dump(self) -> list[Any]:
+        return [self.next, [list(parcel) for parcel in self.parcels]]
+
+    def load(self, data: Sequence[Any]) -> None:
+        self.next = data[0]
+        self.parcels = deque(Parcel(*parcel) for parcel in data[1])
+        self.count = sum(parcel.last - parcel.first + 1 for parcel in self.parcels)
+
+    def invariants(self) -> None:
+        number = None
+        for parcel in self.parcels:
+            assert number in (None, parcel.number), "numbers of dead letters have a gap"
+            number = parcel.number + parcel.last - parcel.first + 1
+        assert number in (None, self.next), "the next number is wrong"

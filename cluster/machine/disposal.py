@@ -1,0 +1,153 @@
+"""How messages leave a queue otherwise than by being settled: expired, over a limit, refused.
+
+Each function is given messages that are already in none of ready, unsettled and delayed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster.machine.deadletters import EXPIRED, MAXLEN, died, is_cycle
+from cluster.machine.effects import DeadLettersReady
+from cluster.machine.marks import NO_MARK
+from cluster.machine.turn import Turn
+
+if TYPE_CHECKING:
+    from cluster.machine.queue import Queue
+
+SIZES_AT_ONCE = 1_024
+
+
+def forget(queue: Queue, first: int, last: int) -> None:
+    """These messages are done with."""
+    if queue.marks.count:
+        queue.marks.cut(first, last)
+    queue.store.release(first, last)
+
+
+def dead_letter(queue: Queue, turn: Turn, first: int, last: int, reason: str) -> None:
+    """To the target in this group at once, into the outbox for another group, or nowhere (C19)."""
+    config = queue.config
+    target = None
+    if config.dead_letter_queue is not None:
+        target = turn.group.find(config.dead_letter_queue)
+    exchange = config.dead_letter_exchange
+    if target is None and exchange is None:
+        forget(queue, first, last)
+        return
+    for start, end, mark in queue.marks.segments(first, last):
+        mark = mark or NO_MARK
+        deaths = died(
+            mark.deaths,
+            queue=queue.name,
+            reason=reason,
+            now_ms=turn.now_ms,
+            ttl_ms=mark.ttl_ms,
+            to=(exchange, config.dead_letter_routing_key),
+        )
+        if target is None:
+            if not queue.outbox.count:
+                turn.effects.append(DeadLettersReady(queue.id))
+            queue.marks.cut(start, end)
+            queue.outbox.add(start, end, deaths, exchange or "", config.dead_letter_routing_key)
+            continue
+        if not is_cycle(deaths, target.name):
+            for piece in queue.store.pieces(start, end):
+                target.take_dead_letters(
+                    turn,
+                    index=piece.bodies.index,
+                    offset=piece.bodies.offset,
+                    sizes=queue.store.sizes_of(piece.first, piece.last),
+                    priority=mark.priority,
+                    deaths=deaths,
+                )
+            turn.touch(target.id)
+        forget(queue, start, end)
+
+
+def sweep(queue: Queue, turn: Turn, *, inclusive: bool) -> None:
+    """Remove what has expired at the head of each priority (C14, C15).
+
+    A message whose time ends at this very instant may still be delivered: so a TTL of 0 means "now
+    or never" (C17). After the deliveries it is swept too: `inclusive`.
+    """
+    ready = queue.ready
+    now_ms = turn.now_ms if inclusive else turn.now_ms - 1
+    for priority in ready.priorities():
+        while ready.has(priority):
+            first, last = ready.head(priority)
+            expired, end = judge(queue, first, last, now_ms)
+            if not expired:
+                break
+            while first <= end:
+                first, stop = ready.take_at(priority, end - first + 1)
+                queue.waiting_bytes -= queue.store.bytes_of(first, stop)
+                dead_letter(queue, turn, first, stop, EXPIRED)
+                first = stop + 1
+
+
+def judge(queue: Queue, first: int, last: int, now_ms: int) -> tuple[bool, int]:
+    """Has the message at `first` expired, and up to which position is the answer the same?"""
+    ttl_ms = queue.config.message_ttl_ms
+    store = queue.store
+    verdict: bool | None = None
+    for start, end, mark in queue.marks.segments(first, last):
+        own_ms = mark.expires_at_ms if mark else None
+        born_ms = mark.born_ms if mark else None
+        position = start
+        while position <= end:
+            if ttl_ms is None:
+                expired, stop = False, end
+            elif born_ms is not None:
+                expired, stop = born_ms + ttl_ms <= now_ms, end
+            else:
+                expired = store.time_of(position) + ttl_ms <= now_ms
+                stop = min(end, store.run_end(position)) if expired else end
+            if own_ms is not None and own_ms <= now_ms:
+                expired = True
+            if verdict is None:
+                verdict = expired
+            elif verdict != expired:
+                return verdict, position - 1
+            position = stop + 1
+    return bool(verdict), last
+
+
+def head_expiry_ms(queue: Queue) -> int | None:
+    """When the first of the messages at the heads expires."""
+    ttl_ms = queue.config.message_ttl_ms
+    if ttl_ms is None and not queue.marks.count:
+        return None
+    earliest: int | None = None
+    for priority in queue.ready.priorities():
+        at_ms = expires_at_ms(queue, queue.ready.head(priority)[0])
+        if at_ms is not None and (earliest is None or at_ms < earliest):
+            earliest = at_ms
+    return earliest
+
+
+def expires_at_ms(queue: Queue, position: int) -> int | None:
+    """The smaller one of both TTLs wins (C16)."""
+    mark = queue.marks.get(position) or NO_MARK
+    ttl_ms = queue.config.message_ttl_ms
+    if ttl_ms is None:
+        return mark.expires_at_ms
+    born_ms = queue.store.time_of(position) if mark.born_ms is None else mark.born_ms
+    if mark.expires_at_ms is None:
+        return born_ms + ttl_ms
+    return min(born_ms + ttl_ms, mark.expires_at_ms)
+
+
+def drop_over_limit(queue: Queue, turn: Turn) -> None:
+    """Overflow `drop-head`: the messages that would be delivered next make room for new ones."""
+    config = queue.config
+    count_max, bytes_max = config.max_length, config.max_length_bytes
+    while True:
+        over = 0 if count_max is None else queue.waiting_count - count_max
+        if over > 0:
+            first, last = queue.take_head(over)
+        elif bytes_max is not None and queue.waiting_bytes > bytes_max:
+            first, last = queue.take_head_bytes(queue.waiting_bytes - bytes_max, SIZES_AT_ONCE)
+        else:
+            return
+        dead_letter(queue, turn, first, last, MAXLEN)

@@ -1,0 +1,103 @@
+"""What a machine offers to the group that runs it, and what it shows to people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from cluster.machine.commands import QueueConfig
+from cluster.machine.effects import Applied, Effect
+from cluster.machine.replies import Chunk
+from cluster.types import ConsumerKey, QueueId, SessionId, Stamp
+
+
+class Machine(Protocol):
+    """A deterministic state machine: equal commands with equal stamps give equal states."""
+
+    def apply(self, stamp: Stamp, command: Any) -> Applied:
+        """The only way state changes. Total: never raises, whatever the command."""
+        ...
+
+    def on_leader(self) -> Sequence[Effect]:
+        """Everything still owed, for a leader that does not know what the last one did."""
+        ...
+
+    def snapshot(self) -> bytes:
+        """The whole state, positions only; equal states give equal bytes."""
+        ...
+
+    def restore(self, data: bytes) -> None: ...
+
+    def live_indexes(self) -> list[tuple[int, int]]:
+        """Sorted ranges, both ends included, of the entries whose bodies are still needed."""
+        ...
+
+    def digest(self) -> bytes:
+        """16 bytes; equal states give equal digests."""
+        ...
+
+    def next_due_ms(self) -> int | None:
+        """When the leader should propose a Tick; perhaps too early, never too late."""
+        ...
+
+    def overview(self) -> dict[str, Any]:
+        """For status, metrics and people."""
+        ...
+
+    def invariants(self) -> None:
+        """Asserts what must hold between commands."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerView:
+    key: ConsumerKey
+    session: SessionId
+    tag: str
+    credit: int
+    unsettled: int
+    priority: int
+    exclusive: bool
+    auto_settle: bool
+    active: bool  # A34
+    status: str  # up | suspected | cancelled | quiescing | waiting | get
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    id: QueueId
+    name: str
+    vhost: str
+    config: QueueConfig
+    ready_count: int
+    unsettled_count: int
+    delayed_count: int
+    dead_letter_count: int  # on their way to other groups
+    bytes: int  # of the bodies of all of these
+    ready_bytes: int  # of ready and delayed ones, which the limit counts
+    paused: bool
+    publishers: int
+    oldest_ready_ms: int | None  # when the ready message that is served next was enqueued
+    last_token: int
+    consumers: Sequence[ConsumerView]
+
+    @property
+    def messages(self) -> int:
+        """As clients count them: ready, delayed and unsettled."""
+        return self.ready_count + self.unsettled_count + self.delayed_count
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One message, looked at without taking it."""
+
+    position: int
+    state: Literal["ready", "unsettled", "delayed"]
+    chunk: Chunk  # of this one message; its token is 0 unless it is unsettled
+    bytes: int
+    enqueued_ms: int
+    expires_at_ms: int | None
+    due_ms: int | None  # unsettled: to be settled by then; delayed: ready then
+    priority: int
+    consumer: ConsumerKey | None

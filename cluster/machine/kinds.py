@@ -1,0 +1,99 @@
+"""What the group's machine asks of a queue, whatever its type.
+
+The types are a closed set, named by `QueueConfig.type`. `queue` is the one there is. A retained
+stream, whose consumers are cursors over messages that stay, is another class with these methods
+and another line in `KINDS`; the group's machine does not change for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from cluster.machine.commands import (
+    DeadLettersMoved,
+    Discard,
+    Enqueue,
+    Extend,
+    Get,
+    QueueConfig,
+    Return,
+    SetCredit,
+    Settle,
+    Subscribe,
+)
+from cluster.machine.deadletters import Deaths
+from cluster.machine.effects import DeadLetter, Effect
+from cluster.machine.interface import QueueView, Row
+from cluster.machine.queue import Queue
+from cluster.machine.replies import Chunk, Reply
+from cluster.machine.turn import Turn
+from cluster.types import ConsumerKey, QueueId
+
+
+class QueueKind(Protocol):
+    id: QueueId
+    vhost: str
+    name: str
+    config: QueueConfig
+    paused: bool
+    due_ms: int | None  # nothing happens by itself before
+    scheduled_ms: int | None  # for the group's timetable
+
+    @property
+    def message_count(self) -> int: ...
+    @property
+    def is_used(self) -> bool:
+        """Somebody is subscribed."""
+        ...
+
+    # Commands; every one is followed by `advance`.
+    def enqueue(self, turn: Turn, command: Enqueue, /) -> Reply: ...
+    def subscribe(self, turn: Turn, command: Subscribe, /) -> Reply: ...
+    def cancel(self, turn: Turn, key: ConsumerKey, /) -> Reply: ...
+    def set_credit(self, turn: Turn, command: SetCredit, /) -> Reply: ...
+    def settle(self, turn: Turn, command: Settle, /) -> Reply: ...
+    def give_back(self, turn: Turn, command: Return, /) -> Reply: ...
+    def discard(self, turn: Turn, command: Discard, /) -> Reply: ...
+    def extend(self, turn: Turn, command: Extend, /) -> Reply: ...
+    def get(self, turn: Turn, command: Get, /) -> Reply: ...
+    def purge(self) -> Reply: ...
+    def dead_letters_moved(self, command: DeadLettersMoved, /) -> Reply: ...
+    def update(self, config: QueueConfig, /) -> None: ...
+    def used(self, now_ms: int, /) -> None: ...
+    def close(self, turn: Turn, /) -> None: ...
+    def session_here(self, key: ConsumerKey, /, *, here: bool) -> None: ...
+    def session_over(self, turn: Turn, key: ConsumerKey, /, *, failed: bool) -> None: ...
+    def take_dead_letters(
+        self,
+        turn: Turn,
+        /,
+        *,
+        index: int,
+        offset: int,
+        sizes: Sequence[int],
+        priority: int,
+        deaths: Deaths,
+    ) -> None:
+        """Messages that died in another queue of the group."""
+        ...
+
+    def advance(self, turn: Turn, /) -> None: ...
+
+    # Looking.
+    def owed(self) -> Sequence[Effect]: ...
+    def view(self) -> QueueView: ...
+    def rows(self, start: int, count: int, /) -> Sequence[Row]: ...
+    def holds(self, key: ConsumerKey, /) -> Sequence[Chunk]: ...
+    def dead_letters(self, count: int, /) -> Sequence[DeadLetter]: ...
+    def consumer_keys(self) -> Sequence[tuple[str, ConsumerKey]]:
+        """(session, key) of every consumer, oldest first."""
+        ...
+
+    def live_indexes(self) -> list[tuple[int, int]]: ...
+    def dump(self) -> list[Any]: ...
+    def load(self, data: Sequence[Any], now_ms: int, /) -> None: ...
+    def invariants(self) -> None: ...
+
+
+KINDS: dict[str, Callable[[QueueId, str, str, QueueConfig, int], QueueKind]] = {"queue": Queue}

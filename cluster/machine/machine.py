@@ -1,0 +1,484 @@
+"""The machine of one Raft group: its queues, the sessions that use them, and time.
+
+`apply` does what the command says and then lets happen whatever can happen now: messages expire,
+are handed out, are dropped over a limit. Queues touched by that come next, the lowest id first, so
+that the order never depends on when a replica happened to look.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from cluster.machine import snapshot
+from cluster.machine.commands import (
+    Barrier,
+    Cancel,
+    CloseSession,
+    CreateQueue,
+    DeadLettersMoved,
+    DeleteQueue,
+    DetachSession,
+    Discard,
+    Enqueue,
+    Extend,
+    Get,
+    NodeDown,
+    NodeUp,
+    OpenSession,
+    Pause,
+    Purge,
+    Return,
+    SetCredit,
+    Settle,
+    Subscribe,
+    Tick,
+    UpdateQueue,
+    UpgradeMachine,
+)
+from cluster.machine.effects import Applied, DeadLetter, Effect, SessionEnded
+from cluster.machine.interface import QueueView, Row
+from cluster.machine.kinds import KINDS, QueueKind
+from cluster.machine.replies import (
+    BAD_ARGUMENT,
+    IN_USE,
+    NO_QUEUE,
+    NO_SESSION,
+    NOT_EMPTY,
+    UNKNOWN_COMMAND,
+    Chunk,
+    Ok,
+    Refused,
+    Reply,
+)
+from cluster.machine.sessions import SUSPECTED_GRACE_MS, Session, Sessions
+from cluster.machine.turn import Turn
+from cluster.types import ConsumerKey, NodeId, QueueId, SessionId, Stamp
+
+MACHINE_VERSION = 1
+NOW_MS_MAX = 1 << 53
+DIGEST_BYTES = 16
+SESSIONS_MAX = 1_000_000
+RESUME_MS_MAX = 7 * 24 * 3_600_000
+
+
+class QueueMachine:
+    """Many queues over one log."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.now_ms = 0  # of the log: never goes back
+        self._queues: dict[int, QueueKind] = {}
+        self._sessions = Sessions()
+        self._timetable: list[tuple[int, int]] = []  # heap of (due ms, queue), some out of date
+
+    # --- applying ---------------------------------------------------------------------------------
+
+    def apply(self, stamp: Stamp, command: Any) -> Applied:
+        if self.now_ms < stamp.now_ms <= NOW_MS_MAX:
+            self.now_ms = stamp.now_ms
+        turn = Turn(stamp, self.now_ms, self)
+        reply = self._do(turn, command)
+        self._end_sessions(turn)
+        self._find_due(turn)
+        touched = turn.touched
+        while touched:
+            queue_id = min(touched)
+            del touched[queue_id]
+            queue = self._queues.get(queue_id)
+            if queue is not None:
+                queue.advance(turn)
+                self._schedule(queue)
+        return Applied(reply, turn.effects)
+
+    def _do(self, turn: Turn, command: Any) -> Reply:
+        match command:
+            case (
+                Enqueue()
+                | Settle()
+                | Subscribe()
+                | Cancel()
+                | SetCredit()
+                | Return()
+                | Discard()
+                | Extend()
+                | Get()
+                | Purge()
+                | Pause()
+                | UpdateQueue()
+                | DeadLettersMoved()
+            ):
+                queue = self._queues.get(command.queue)
+                if queue is None:
+                    return _no_queue(command.queue)
+                turn.touched[command.queue] = None
+                return self._do_in(turn, queue, command)
+            case Tick() | Barrier():
+                return Ok()
+            case CreateQueue():
+                return self._create_queue(turn, command)
+            case DeleteQueue():
+                return self._delete_queue(turn, command)
+            case OpenSession():
+                return self._open_session(turn, command)
+            case DetachSession():
+                return self._detach_session(turn, command)
+            case CloseSession():
+                return self._close_session(turn, command)
+            case NodeDown():
+                return self._node_down(turn, command)
+            case NodeUp():
+                return self._node_up(turn, command.node, command.incarnation)
+            case UpgradeMachine():
+                return self._upgrade(command)
+            case _:
+                name = getattr(command, "tag", type(command).__name__)
+                return Refused(UNKNOWN_COMMAND, f"a group of queues does not know command {name}")
+
+    def _do_in(self, turn: Turn, queue: QueueKind, command: Any) -> Reply:
+        match command:
+            case Enqueue():
+                return queue.enqueue(turn, command)
+            case Settle():
+                return queue.settle(turn, command)
+            case Return():
+                return queue.give_back(turn, command)
+            case Discard():
+                return queue.discard(turn, command)
+            case Extend():
+                return queue.extend(turn, command)
+            case SetCredit():
+                return queue.set_credit(turn, command)
+            case Subscribe():
+                return self._subscribe(turn, queue, command)
+            case Cancel():
+                return queue.cancel(turn, command.consumer)
+            case Get():
+                if not command.auto_settle and self._sessions.get(command.session) is None:
+                    return _no_session(command.session)
+                return queue.get(turn, command)
+            case Purge():
+                return queue.purge()
+            case Pause():
+                queue.paused = command.paused
+                return Ok(queue.message_count)
+            case UpdateQueue():
+                queue.update(command.config)
+                return Ok()
+            case _:
+                return queue.dead_letters_moved(command)
+
+    # --- queues -----------------------------------------------------------------------------------
+
+    def _create_queue(self, turn: Turn, command: CreateQueue) -> Reply:
+        queue = self._queues.get(command.queue)
+        if queue is not None:
+            queue.used(turn.now_ms)
+            turn.touch(queue.id)
+            return Ok()
+        kind = KINDS.get(command.config.type)
+        if kind is None:
+            return Refused(
+                BAD_ARGUMENT,
+                f"there is no queue type {command.config.type}, only {', '.join(KINDS)}",
+            )
+        self._queues[command.queue] = kind(
+            command.queue, command.vhost, command.name, command.config, turn.now_ms
+        )
+        turn.touch(command.queue)
+        return Ok(1)
+
+    def _delete_queue(self, turn: Turn, command: DeleteQueue) -> Reply:
+        queue = self._queues.get(command.queue)
+        if queue is None:
+            return _no_queue(command.queue)
+        if command.if_unused and queue.is_used:
+            return Refused(IN_USE, f"queue {queue.name} has consumers: cancel them first")
+        count = queue.message_count
+        if command.if_empty and count:
+            return Refused(NOT_EMPTY, f"queue {queue.name} holds {count} messages: purge it first")
+        queue.close(turn)
+        del self._queues[command.queue]
+        return Ok(count)
+
+    def _subscribe(self, turn: Turn, queue: QueueKind, command: Subscribe) -> Reply:
+        session = self._sessions.get(command.session)
+        if session is None:
+            return _no_session(command.session)
+        if not session.here:
+            return Refused(
+                NO_SESSION, f"session {command.session} is detached: open it again first"
+            )
+        return queue.subscribe(turn, command)
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    def _open_session(self, turn: Turn, command: OpenSession) -> Reply:
+        known = self._sessions.incarnations.get(command.node, 0)
+        if command.incarnation < known:
+            return Refused(
+                NO_SESSION,
+                f"node {command.node} has incarnation {known} by now: connect again",
+                known,
+            )
+        if not 0 <= command.resume_ms <= RESUME_MS_MAX:
+            return Refused(BAD_ARGUMENT, f"resume_ms is a number from 0 to {RESUME_MS_MAX}")
+        old = self._sessions.get(command.session)
+        if old is None and len(self._sessions.by_id) >= SESSIONS_MAX:
+            return Refused(BAD_ARGUMENT, f"the group has {SESSIONS_MAX} sessions already")
+        was_here = old is None or old.here
+        session = self._sessions.open(
+            command.session, command.node, command.incarnation, command.resume_ms
+        )
+        self._node_up(turn, command.node, command.incarnation)
+        if not was_here:
+            self._tell_here(turn, session, here=True)
+        return Ok(len(session.consumers))
+
+    def _detach_session(self, turn: Turn, command: DetachSession) -> Reply:
+        session = self._sessions.get(command.session)
+        if (
+            session is None
+            or session.node != command.node
+            or session.incarnation != command.incarnation
+        ):
+            return Ok()  # it is attached elsewhere by now
+        if session.resume_ms == 0:
+            self._end_session(turn, session, "lost", failed=True)
+        else:
+            self._suspect(turn, session, turn.now_ms + session.resume_ms, crashed=True)
+        return Ok(1)
+
+    def _close_session(self, turn: Turn, command: CloseSession) -> Reply:
+        session = self._sessions.get(command.session)
+        if session is None:
+            return Ok()
+        self._end_session(turn, session, "closed", failed=False)
+        return Ok(1)
+
+    def _node_down(self, turn: Turn, command: NodeDown) -> Reply:
+        if command.incarnation < self._sessions.incarnations.get(command.node, 0):
+            return Ok()  # news of a process that has a successor already
+        self._end_older(turn, command.node, command.incarnation)
+        count = 0
+        for session in self._sessions.at(command.node):
+            if session.crashed:
+                continue  # it waits for its client, whatever becomes of the node
+            count += 1
+            if not command.gone:
+                if session.here:
+                    grace_ms = max(session.resume_ms, SUSPECTED_GRACE_MS)
+                    self._suspect(turn, session, turn.now_ms + grace_ms)
+            elif session.resume_ms == 0:
+                self._end_session(turn, session, "node_gone", failed=False)
+            else:
+                self._suspect(turn, session, turn.now_ms + session.resume_ms)
+        return Ok(count)
+
+    def _node_up(self, turn: Turn, node: NodeId, incarnation: int) -> Reply:
+        if incarnation < self._sessions.incarnations.get(node, 0):
+            return Ok()
+        self._end_older(turn, node, incarnation)
+        count = 0
+        for session in self._sessions.at(node):
+            if not session.here and not session.crashed:
+                session.due_ms = None
+                self._tell_here(turn, session, here=True)
+                count += 1
+        return Ok(count)
+
+    def _end_older(self, turn: Turn, node: NodeId, incarnation: int) -> None:
+        """The node's process is this one now; what earlier ones carried is dead."""
+        if self._sessions.incarnations.get(node, -1) == incarnation:
+            return
+        self._sessions.incarnations[node] = incarnation
+        for session in self._sessions.at(node):
+            if session.incarnation < incarnation:
+                self._end_session(turn, session, "superseded", failed=False)
+
+    def _suspect(self, turn: Turn, session: Session, due_ms: int, *, crashed: bool = False) -> None:
+        was_here = session.here
+        self._sessions.suspect(session, due_ms, crashed=crashed)
+        if was_here:
+            self._tell_here(turn, session, here=False)
+
+    def _tell_here(self, turn: Turn, session: Session, *, here: bool) -> None:
+        for queue_id, key in sorted(session.consumers):
+            self._queues[queue_id].session_here(ConsumerKey(key), here=here)
+            turn.touched[queue_id] = None
+
+    def _end_session(self, turn: Turn, session: Session, reason: str, *, failed: bool) -> None:
+        turn.effects.append(SessionEnded(session.id, reason))
+        for queue_id, key in sorted(session.consumers):
+            self._queues[queue_id].session_over(turn, ConsumerKey(key), failed=failed)
+            turn.touched[queue_id] = None
+        self._sessions.remove(session)
+
+    def _end_sessions(self, turn: Turn) -> None:
+        if self._sessions.due_ms is not None and self._sessions.due_ms <= turn.now_ms:
+            for session in self._sessions.due(turn.now_ms):
+                self._end_session(turn, session, "lost", failed=session.crashed)
+
+    # --- what queues ask of the group: see turn.Surroundings --------------------------------------
+
+    def find(self, queue: QueueId) -> QueueKind | None:
+        return self._queues.get(queue)
+
+    def consumer_added(self, session: SessionId, queue: QueueId, consumer: ConsumerKey) -> None:
+        self._sessions.by_id[session].consumers[queue, consumer] = None
+
+    def consumer_removed(self, session: SessionId, queue: QueueId, consumer: ConsumerKey) -> None:
+        del self._sessions.by_id[session].consumers[queue, consumer]
+
+    def timed_out(self, turn: Turn, session: SessionId) -> None:
+        found = self._sessions.get(session)
+        if found is not None:
+            self._end_session(turn, found, "consumer_timeout", failed=False)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _find_due(self, turn: Turn) -> None:
+        timetable = self._timetable
+        while timetable and timetable[0][0] <= turn.now_ms:
+            due_ms, queue_id = heappop(timetable)
+            queue = self._queues.get(queue_id)
+            if queue is not None and queue.scheduled_ms == due_ms:
+                queue.scheduled_ms = None
+                turn.touched[queue_id] = None
+
+    def _schedule(self, queue: QueueKind) -> None:
+        due_ms = queue.due_ms
+        if due_ms is not None and (queue.scheduled_ms is None or due_ms < queue.scheduled_ms):
+            queue.scheduled_ms = due_ms
+            heappush(self._timetable, (due_ms, queue.id))
+
+    def next_due_ms(self) -> int | None:
+        timetable = self._timetable
+        while timetable:
+            due_ms, queue_id = timetable[0]
+            queue = self._queues.get(queue_id)
+            if queue is not None and queue.scheduled_ms == due_ms:
+                break
+            heappop(timetable)
+        queues_ms = timetable[0][0] if timetable else None
+        sessions_ms = self._sessions.due_ms
+        if queues_ms is None or sessions_ms is None:
+            return sessions_ms if queues_ms is None else queues_ms
+        return min(queues_ms, sessions_ms)
+
+    def _upgrade(self, command: UpgradeMachine) -> Reply:
+        if not self.version <= command.to <= MACHINE_VERSION:
+            return Refused(
+                BAD_ARGUMENT,
+                f"the machine has version {self.version} and can become {MACHINE_VERSION} at most",
+            )
+        self.version = command.to
+        return Ok(command.to)
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def on_leader(self) -> Sequence[Effect]:
+        return [effect for _, queue in sorted(self._queues.items()) for effect in queue.owed()]
+
+    def queue(self, queue: QueueId) -> QueueView | None:
+        found = self._queues.get(queue)
+        return None if found is None else found.view()
+
+    def queues(self) -> list[QueueId]:
+        return [queue.id for _, queue in sorted(self._queues.items())]
+
+    def dead_letters(self, queue: QueueId, count: int = 1_000) -> Sequence[DeadLetter]:
+        """The first ones on their way to other groups."""
+        found = self._queues.get(queue)
+        return [] if found is None else found.dead_letters(count)
+
+    def browse(self, queue: QueueId, start: int, count: int) -> Sequence[Row]:
+        """Messages from position `start` on, in the order of positions."""
+        found = self._queues.get(queue)
+        return [] if found is None else found.rows(start, count)
+
+    def consumer_holds(self, queue: QueueId, consumer: ConsumerKey) -> Sequence[Chunk]:
+        """All that is in flight with the consumer, with the tokens of its delivery."""
+        found = self._queues.get(queue)
+        return [] if found is None else found.holds(consumer)
+
+    def overview(self) -> dict[str, Any]:
+        views = [queue.view() for _, queue in sorted(self._queues.items())]
+        sessions = list(self._sessions.by_id.values())
+        return {
+            "version": self.version,
+            "now_ms": self.now_ms,
+            "queues": len(views),
+            "ready": sum(view.ready_count for view in views),
+            "unsettled": sum(view.unsettled_count for view in views),
+            "delayed": sum(view.delayed_count for view in views),
+            "dead_letters": sum(view.dead_letter_count for view in views),
+            "bytes": sum(view.bytes for view in views),
+            "consumers": sum(len(view.consumers) for view in views),
+            "sessions": len(sessions),
+            "suspected": sum(1 for session in sessions if not session.here),
+        }
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def live_indexes(self) -> list[tuple[int, int]]:
+        ranges = sorted(pair for queue in self._queues.values() for pair in queue.live_indexes())
+        merged: list[tuple[int, int]] = []
+        for first, last in ranges:
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+            else:
+                merged.append((first, last))
+        return merged
+
+    def snapshot(self) -> bytes:
+        queues = [
+            [queue.id, queue.vhost, queue.name, snapshot.dump_config(queue.config), queue.dump()]
+            for _, queue in sorted(self._queues.items())
+        ]
+        return snapshot.encode([self.version, self.now_ms, self._sessions.dump(), queues])
+
+    def restore(self, data: bytes) -> None:
+        version, now_ms, sessions, queues = snapshot.decode(data)
+        self.__init__()
+        self.version = version
+        self.now_ms = now_ms
+        self._sessions.load(sessions)
+        for queue_id, vhost, name, config_data, state in queues:
+            config = snapshot.load_config(config_data)
+            queue = KINDS[config.type](queue_id, vhost, name, config, now_ms)
+            queue.load(state, now_ms)
+            self._queues[queue_id] = queue
+            self._schedule(queue)
+            for session, key in queue.consumer_keys():
+                self.consumer_added(SessionId(session), queue.id, key)
+
+    def digest(self) -> bytes:
+        return hashlib.blake2b(self.snapshot(), digest_size=DIGEST_BYTES).digest()
+
+    def invariants(self) -> None:
+        self._sessions.invariants()
+        listed: dict[tuple[str, int, int], None] = {}
+        for queue in self._queues.values():
+            queue.invariants()
+            for session, key in queue.consumer_keys():
+                listed[session, queue.id, key] = None
+            if queue.due_ms is not None:
+                assert queue.scheduled_ms is not None, "nobody will look at the queue"
+                assert queue.scheduled_ms <= queue.due_ms, "somebody looks too late"
+        known = {
+            (session.id, queue_id, key): None
+            for session in self._sessions.by_id.values()
+            for queue_id, key in session.consumers
+        }
+        assert known == listed, "sessions and queues disagree about who consumes"
+
+
+def _no_queue(queue: QueueId) -> Refused:
+    return Refused(NO_QUEUE, f"the group has no queue {queue}: declare it first")
+
+
+def _no_session(session: SessionId) -> Refused:
+    return Refused(NO_SESSION, f"there is no session {session}: open it first")

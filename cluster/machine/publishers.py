@@ -1,0 +1,141 @@
+"""What a queue remembers of its publishers, so that a publish repeated after trouble is stored once.
+
+A named publisher numbers its messages densely; the queue remembers the last number, and which of
+the recent ones it refused, so that a resend gets the answer of the first time. A publisher not heard
+of for long is forgotten, by the time of the log; names that begin with `~` are made up by clients
+for one run and are forgotten sooner.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.machine.runs import RangeMap
+
+PUBLISHER_IDLE_MS = 7 * 24 * 3_600_000
+EPHEMERAL_PUBLISHER_IDLE_MS = 3_600_000
+EPHEMERAL_PREFIX = "~"
+PUBLISHERS_MAX = 100_000  # a queue; over it the one idle longest is forgotten
+REFUSED_RANGES_MAX = 1_024  # a publisher
+DEDUP_IDS_MAX = 1_000_000  # a queue
+
+
+class Publisher:
+    __slots__ = ("last", "refused", "seen_ms")
+
+    def __init__(self, last: int, seen_ms: int) -> None:
+        self.last = last  # highest number answered
+        self.seen_ms = seen_ms
+        self.refused: RangeMap[None] | None = None  # numbers at or below `last`
+
+
+class Publishers:
+    """Publishers of one queue, each kind in the order in which they were last heard of."""
+
+    __slots__ = ("_ephemeral", "_named")
+
+    def __init__(self) -> None:
+        self._named: OrderedDict[str, Publisher] = OrderedDict()
+        self._ephemeral: OrderedDict[str, Publisher] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._named) + len(self._ephemeral)
+
+    def known(self, name: str, now_ms: int) -> Publisher | None:
+        """The publisher, unless it is new or was idle for too long."""
+        self.forget_idle(now_ms)
+        return self._kind(name).get(name)
+
+    def answered(
+        self, name: str, last: int, now_ms: int, refused: Sequence[tuple[int, int]]
+    ) -> None:
+        """Numbers up to `last` have their answer; those in `refused` were refused."""
+        kind = self._kind(name)
+        publisher = kind.get(name)
+        if publisher is None:
+            publisher = kind[name] = Publisher(last, now_ms)
+            if len(kind) > PUBLISHERS_MAX:
+                kind.popitem(last=False)
+        else:
+            publisher.last = max(last, publisher.last)
+            publisher.seen_ms = now_ms
+            kind.move_to_end(name)
+        if refused:
+            if publisher.refused is None:
+                publisher.refused = RangeMap()
+            for first, end in refused:
+                publisher.refused.put(first, end, None)
+            while publisher.refused.range_count > REFUSED_RANGES_MAX:
+                publisher.refused.cut(*publisher.refused.head)
+
+    def forget_idle(self, now_ms: int) -> None:
+        for kind, idle_ms in (
+            (self._ephemeral, EPHEMERAL_PUBLISHER_IDLE_MS),
+            (self._named, PUBLISHER_IDLE_MS),
+        ):
+            while kind:
+                name = next(iter(kind))
+                if kind[name].seen_ms + idle_ms > now_ms:
+                    break
+                del kind[name]
+
+    def _kind(self, name: str) -> OrderedDict[str, Publisher]:
+        return self._ephemeral if name.startswith(EPHEMERAL_PREFIX) else self._named
+
+    def dump(self) -> list[Any]:
+        rows: list[Any] = []
+        for kind in (self._named, self._ephemeral):
+            for name, publisher in kind.items():
+                refused = [[first, last] for first, last, _ in publisher.refused or ()]
+                rows.append([name, publisher.last, publisher.seen_ms, refused])
+        return rows
+
+    def load(self, rows: Sequence[Any]) -> None:
+        for name, last, seen_ms, refused in rows:
+            self.answered(name, last, seen_ms, refused)
+
+    def invariants(self) -> None:
+        for kind in (self._named, self._ephemeral):
+            seen_ms = 0
+            for publisher in kind.values():
+                assert publisher.seen_ms >= seen_ms, "publishers are not in the order last heard of"
+                seen_ms = publisher.seen_ms
+                for _, last, _ in publisher.refused or ():
+                    assert last <= publisher.last, "a number was refused before it was given"
+
+
+class DedupIds:
+    """Ids of messages stored within the window, oldest first."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[str, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __contains__(self, dedup_id: str) -> bool:
+        return dedup_id in self._ids
+
+    def remember(self, dedup_id: str, now_ms: int) -> None:
+        self._ids[dedup_id] = now_ms
+        if len(self._ids) > DEDUP_IDS_MAX:
+            self._ids.popitem(last=False)
+
+    def forget(self, window_ms: int | None, now_ms: int) -> None:
+        """Drop what is older than the window."""
+        ids = self._ids
+        while ids:
+            dedup_id = next(iter(ids))
+            if window_ms is not None and ids[dedup_id] + window_ms > now_ms:
+                break
+            del ids[dedup_id]
+
+    def dump(self) -> list[Any]:
+        return [[dedup_id, at_ms] for dedup_id, at_ms in self._ids.items()]
+
+    def load(self, rows: Sequence[Any]) -> None:
+        self._ids = OrderedDict((dedup_id, at_ms) for dedup_id, at_ms in rows)

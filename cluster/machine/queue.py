@@ -1,0 +1,498 @@
+"""One queue: its messages, its consumers, and what commands do to them.
+
+A message is in exactly one of ready, delayed, unsettled (held by a consumer) and outbox, under the
+position it got when it was stored; `store` knows where its body lies, `marks` what is special.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from cluster.machine import admission, disposal, settling, snapshot, timetable, views
+from cluster.machine.commands import (
+    DeadLettersMoved,
+    Get,
+    QueueConfig,
+    SetCredit,
+    Subscribe,
+)
+from cluster.machine.consumers import Consumer, Consumers
+from cluster.machine.deadletters import Deaths, Outbox
+from cluster.machine.dispatch import hand_out, held_chunks, take
+from cluster.machine.effects import (
+    ActiveChanged,
+    ConsumerEnded,
+    DeadLettersReady,
+    Deliver,
+    Effect,
+    QueueExpired,
+)
+from cluster.machine.marks import NO_MARK, Mark
+from cluster.machine.publishers import DedupIds, Publishers
+from cluster.machine.ready import Ready
+from cluster.machine.replies import (
+    BAD_ARGUMENT,
+    EXCLUSIVE_USE,
+    NO_CONSUMER,
+    SINGLE_ACTIVE,
+    Chunk,
+    Got,
+    Ok,
+    Refused,
+    Reply,
+    Subscribed,
+)
+from cluster.machine.runs import RangeMap
+from cluster.machine.store import Store
+from cluster.machine.turn import Turn
+from cluster.types import ConsumerKey, QueueId
+
+GET_COUNT_MAX = 65_536
+
+
+class Queue:
+    """The queue type `queue`: a message goes to one consumer and is gone when it is settled."""
+
+    __slots__ = (
+        "config",
+        "consumers",
+        "dedup_ids",
+        "delayed",
+        "delayed_count",
+        "due_ms",
+        "id",
+        "last_token",
+        "marks",
+        "name",
+        "never_refuses",
+        "outbox",
+        "paused",
+        "publishers",
+        "ready",
+        "scheduled_ms",
+        "store",
+        "told_ms",
+        "unsettled_count",
+        "unused_since_ms",
+        "vhost",
+        "waiting_bytes",
+    )
+
+    def __init__(
+        self, queue: QueueId, vhost: str, name: str, config: QueueConfig, now_ms: int
+    ) -> None:
+        self.id = queue
+        self.vhost = vhost
+        self.name = name
+        self.store = Store()
+        self.ready = Ready()
+        self.marks: RangeMap[Mark] = RangeMap()
+        self.delayed: list[tuple[int, int, int]] = []  # heap of (ready at ms, first, last)
+        self.delayed_count = 0
+        self.unsettled_count = 0
+        self.waiting_bytes = 0  # of ready and delayed messages
+        self.consumers = Consumers(config.single_active_consumer)
+        self.publishers = Publishers()
+        self.dedup_ids = DedupIds()
+        self.outbox = Outbox()
+        self.paused = False
+        self.last_token = 0
+        self.unused_since_ms = now_ms  # of no meaning while a consumer is registered
+        self.told_ms: int | None = None  # when QueueExpired was last emitted
+        self.due_ms: int | None = None  # nothing happens by itself before; perhaps nothing then
+        self.scheduled_ms: int | None = None  # what the group's timetable says
+        self.never_refuses = True
+        self._configure(config)
+
+    def _configure(self, config: QueueConfig) -> None:
+        self.config = config
+        self.never_refuses = config.overflow == "drop-head" or (
+            config.max_length is None and config.max_length_bytes is None
+        )
+
+    enqueue = admission.enqueue
+    settle = settling.settle
+    give_back = settling.give_back
+    discard = settling.discard
+    extend = settling.extend
+    view = views.queue_view
+    rows = views.rows
+    dead_letters = views.dead_letters
+
+    # --- what limits and deliveries look at -------------------------------------------------------
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages that the limits count."""
+        return self.ready.count + self.delayed_count
+
+    @property
+    def may_expire(self) -> bool:
+        return self.config.message_ttl_ms is not None or self.marks.count > 0
+
+    @property
+    def message_count(self) -> int:
+        return self.waiting_count + self.unsettled_count
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.consumers.registered())
+
+    def passing(self) -> int:
+        """How many messages would go straight through to consumers."""
+        return 0 if self.ready.count or self.paused else self.consumers.capacity()
+
+    def takes_all(self, count: int, sizes: Sequence[int]) -> bool:
+        """Is there surely room for so many more, with nothing to refuse?"""
+        if self.never_refuses:
+            return True
+        config = self.config
+        if config.max_length is not None and self.waiting_count + count > config.max_length:
+            return False
+        return (
+            config.max_length_bytes is None
+            or self.waiting_bytes + sum(sizes) <= config.max_length_bytes
+        )
+
+    def capped(self, priority: int) -> int:
+        return min(priority, self.config.max_priority)
+
+    def new_token(self, turn: Turn) -> int:
+        """Fences one delivery decision: larger than all before."""
+        self.last_token = max(self.last_token + 1, turn.token_floor)
+        return self.last_token
+
+    def due_of(self, consumer: Consumer, now_ms: int, timeout_ms: int | None = None) -> int:
+        """By when what the consumer gets now is to be settled; 0: at any time (A18)."""
+        if timeout_ms is None:
+            timeout_ms = consumer.timeout_ms
+        if timeout_ms is None:
+            timeout_ms = self.config.consumer_timeout_ms
+        return now_ms + timeout_ms if timeout_ms else 0
+
+    def expect_by(self, consumer: Consumer, due_ms: int) -> None:
+        if due_ms:
+            if not consumer.due_ms or due_ms < consumer.due_ms:
+                consumer.due_ms = due_ms
+            self.wake_at(due_ms)
+
+    def wake_at(self, due_ms: int) -> None:
+        if self.due_ms is None or due_ms < self.due_ms:
+            self.due_ms = due_ms
+
+    # --- messages in ------------------------------------------------------------------------------
+
+    def store_messages(
+        self,
+        turn: Turn,
+        *,
+        index: int,
+        offset: int,
+        sizes: Sequence[int],
+        mark: Mark | None,
+        ready_at_ms: int | None = None,
+    ) -> int:
+        """Give these bodies positions and make them ready, now or later."""
+        count = len(sizes)
+        bytes_before = self.store.bytes
+        first = self.store.append(count, index, offset, sizes, turn.now_ms)
+        last = first + count - 1
+        self.waiting_bytes += self.store.bytes - bytes_before
+        if mark is not None and mark != NO_MARK:
+            self.marks.put(first, last, mark)
+        if ready_at_ms is not None:
+            self.delay(first, last, ready_at_ms)
+        else:
+            self.ready.add(first, last, 0 if mark is None else mark.priority)
+        return first
+
+    def take_dead_letters(
+        self,
+        turn: Turn,
+        *,
+        index: int,
+        offset: int,
+        sizes: Sequence[int],
+        priority: int,
+        deaths: Deaths,
+    ) -> None:
+        """No publisher is there to be refused, so these are taken whatever the limits say.
+
+        With overflow `drop-head` older messages make room for them.
+        """
+        mark = Mark(priority=self.capped(priority), deaths=deaths)
+        self.store_messages(turn, index=index, offset=offset, sizes=sizes, mark=mark)
+
+    def delay(self, first: int, last: int, ready_at_ms: int) -> None:
+        heappush(self.delayed, (ready_at_ms, first, last))
+        self.delayed_count += last - first + 1
+        self.wake_at(ready_at_ms)
+
+    def _end_delays(self, now_ms: int) -> None:
+        while self.delayed and self.delayed[0][0] <= now_ms:
+            _, first, last = heappop(self.delayed)
+            self.delayed_count -= last - first + 1
+            self._make_ready(first, last)
+
+    def _make_ready(self, first: int, last: int) -> None:
+        if not self.marks.count:
+            self.ready.add(first, last)
+            return
+        for start, end, mark in self.marks.segments(first, last):
+            self.ready.add(start, end, mark.priority if mark else 0)
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    def subscribe(self, turn: Turn, command: Subscribe) -> Reply:
+        if command.credit < 0 or (command.timeout_ms is not None and command.timeout_ms < 0):
+            return Refused(BAD_ARGUMENT, "credit and timeout are numbers of at least 0")
+        consumers = self.consumers
+        consumer = consumers.find(command.session, command.tag)
+        others = [other for other in consumers.registered() if other is not consumer]
+        if command.exclusive and consumers.single_active:
+            return Refused(
+                SINGLE_ACTIVE,
+                f"queue {self.name} has a single active consumer: subscribe without `exclusive`",
+            )
+        if any(other.exclusive for other in others) or (command.exclusive and others):
+            return Refused(
+                EXCLUSIVE_USE,
+                f"queue {self.name} is in exclusive use, or has consumers already:"
+                " cancel those first",
+            )
+        fresh = consumer is None
+        if consumer is None:
+            consumer = Consumer(ConsumerKey(turn.key), command.session, command.tag)
+        consumer.credit = command.credit
+        consumer.priority = command.priority
+        consumer.exclusive = command.exclusive
+        consumer.auto_settle = command.auto_settle
+        consumer.timeout_ms = command.timeout_ms
+        consumer.cancelled = False
+        if fresh:
+            consumers.add(consumer)
+            turn.group.consumer_added(consumer.session, self.id, consumer.key)
+        else:
+            consumers.changed(consumer)
+        self.told_ms = None
+        self._elect(turn)
+        return Subscribed(consumer.key, consumers.is_active(consumer))
+
+    def cancel(self, turn: Turn, key: ConsumerKey) -> Reply:
+        consumer = self.consumers.by_key.get(key)
+        if consumer is None or not consumer.registered:
+            return self._no_consumer(key)
+        consumer.cancelled = True
+        self.consumers.changed(consumer)
+        self.freed(turn, consumer)
+        return Ok(consumer.held.count)
+
+    def set_credit(self, turn: Turn, command: SetCredit) -> Reply:
+        consumer = self.consumers.by_key.get(command.consumer)
+        if consumer is None or not consumer.registered:
+            return self._no_consumer(command.consumer)
+        if command.credit < 0:
+            return Refused(BAD_ARGUMENT, "credit is a number of at least 0; 0 means unlimited")
+        consumer.credit = command.credit
+        self.consumers.changed(consumer)
+        return Ok()
+
+    def get(self, turn: Turn, command: Get) -> Reply:
+        if self.consumers.single_active:
+            return Refused(
+                SINGLE_ACTIVE,
+                f"queue {self.name} has a single active consumer: subscribe instead of get",
+            )
+        if not 1 <= command.count <= GET_COUNT_MAX:
+            return Refused(BAD_ARGUMENT, f"count is a number from 1 to {GET_COUNT_MAX}")
+        self.unused_since_ms = turn.now_ms
+        self.told_ms = None
+        consumer = Consumer(ConsumerKey(turn.key), command.session, "")
+        consumer.once = True
+        consumer.auto_settle = command.auto_settle
+        chunks = [] if self.paused else take(self, turn, consumer, command.count)
+        if consumer.held.count:
+            self.consumers.add(consumer)
+            turn.group.consumer_added(consumer.session, self.id, consumer.key)
+        return Got(consumer.key, chunks, self.ready.count)
+
+    def _no_consumer(self, key: ConsumerKey) -> Refused:
+        return Refused(NO_CONSUMER, f"queue {self.name} has no consumer {key}: subscribe first")
+
+    def freed(self, turn: Turn, consumer: Consumer) -> None:
+        """It holds less than before."""
+        if consumer.gone:
+            self._remove_consumer(turn, consumer)
+        elif not consumer.in_ring:
+            self.consumers.offer(consumer)
+
+    def _remove_consumer(self, turn: Turn, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+        turn.group.consumer_removed(consumer.session, self.id, consumer.key)
+        if not consumer.once:
+            self.unused_since_ms = turn.now_ms
+
+    def _elect(self, turn: Turn) -> None:
+        consumers = self.consumers
+        if consumers.elect():
+            active = consumers.active
+            consumers.active_token = self.new_token(turn)
+            turn.effects.append(self._active_changed(active))
+
+    def _active_changed(self, active: Consumer | None) -> ActiveChanged:
+        return ActiveChanged(
+            self.id,
+            None if active is None else active.key,
+            None if active is None else active.session,
+            self.consumers.active_token,
+        )
+
+    # --- messages out -----------------------------------------------------------------------------
+
+    def take_head(self, limit: int) -> tuple[int, int]:
+        """Remove up to `limit` neighbours that come next: of the ready ones, or else the delayed."""
+        if self.ready.count:
+            first, last = self.ready.take(limit)
+        else:
+            ready_at_ms, first, last = heappop(self.delayed)
+            self.delayed_count -= last - first + 1
+            if last - first >= limit:
+                self.delay(first + limit, last, ready_at_ms)
+                last = first + limit - 1
+        self.waiting_bytes -= self.store.bytes_of(first, last)
+        return first, last
+
+    def take_head_bytes(self, wanted: int, look_at: int) -> tuple[int, int]:
+        """As `take_head`: at most as many as are needed to be rid of so many bytes."""
+        first, last = self.ready.top.head if self.ready.count else self.delayed[0][1:]
+        count = 0
+        for size in self.store.sizes_of(first, min(last, first + look_at - 1)):
+            count += 1
+            wanted -= size
+            if wanted <= 0:
+                break
+        return self.take_head(count)
+
+    # --- the queue as a whole ---------------------------------------------------------------------
+
+    def update(self, config: QueueConfig) -> None:
+        """A policy changed; what only a declaration may say stays as declared (A31)."""
+        self._configure(
+            dataclasses.replace(
+                config,
+                type=self.config.type,
+                single_active_consumer=self.config.single_active_consumer,
+                max_priority=self.config.max_priority,
+            )
+        )
+
+    def used(self, now_ms: int) -> None:
+        """Declared again: its expiry starts anew."""
+        self.unused_since_ms = now_ms
+        self.told_ms = None
+
+    def purge(self) -> Reply:
+        count = self.waiting_count
+        while self.waiting_count:
+            disposal.forget(self, *self.take_head(self.waiting_count))
+        return Ok(count)
+
+    def close(self, turn: Turn) -> None:
+        """It is being deleted."""
+        for consumer in list(self.consumers.by_key.values()):
+            turn.group.consumer_removed(consumer.session, self.id, consumer.key)
+            if consumer.registered:
+                turn.effects.append(
+                    ConsumerEnded(self.id, consumer.key, consumer.session, "queue_deleted")
+                )
+
+    def dead_letters_moved(self, command: DeadLettersMoved) -> Reply:
+        moved = self.outbox.moved(command.number)
+        for first, last in moved:
+            disposal.forget(self, first, last)
+        return Ok(sum(last - first + 1 for first, last in moved))
+
+    def session_here(self, key: ConsumerKey, *, here: bool) -> None:
+        """The session of this consumer is suspected, or back."""
+        consumer = self.consumers.by_key[key]
+        consumer.here = here
+        self.consumers.changed(consumer)
+
+    def session_over(self, turn: Turn, key: ConsumerKey, *, failed: bool) -> None:
+        """The session of this consumer is dead: all it holds is returned (B11)."""
+        consumer = self.consumers.by_key[key]
+        consumer.cancelled = True
+        for first, last, _ in list(consumer.held):
+            delay_ms = None if failed else 0
+            settling.returned(self, turn, first, last, failed=failed, delay_ms=delay_ms)
+        consumer.held.clear()
+        self._remove_consumer(turn, consumer)
+
+    # --- the end of a command ---------------------------------------------------------------------
+
+    def advance(self, turn: Turn) -> None:
+        """Let everything happen that can happen now. Doing it twice changes nothing."""
+        now_ms = turn.now_ms
+        is_due = self.due_ms is not None and self.due_ms <= now_ms
+        consumers = self.consumers
+        if consumers.single_active:
+            self._elect(turn)
+        if self.delayed:
+            self._end_delays(now_ms)
+        if self.ready.count:
+            if self.may_expire:
+                disposal.sweep(self, turn, inclusive=False)
+            if not self.paused:
+                hand_out(self, turn)
+            if self.may_expire and self.ready.count:
+                disposal.sweep(self, turn, inclusive=True)
+        config = self.config
+        if config.overflow == "drop-head" and (
+            config.max_length is not None or config.max_length_bytes is not None
+        ):
+            disposal.drop_over_limit(self, turn)
+        if is_due:
+            timetable.meet_deadlines(self, turn)
+            timetable.plan_anew(self, now_ms)
+        else:
+            timetable.look_ahead(self, now_ms)
+
+    # --- looking, and snapshots -------------------------------------------------------------------
+
+    def owed(self) -> list[Effect]:
+        """What a new leader must do again."""
+        effects: list[Effect] = []
+        if self.consumers.single_active:
+            effects.append(self._active_changed(self.consumers.active))
+        for consumer in self.consumers.by_key.values():
+            chunks = held_chunks(self, consumer)
+            if chunks:
+                effects.append(Deliver(self.id, consumer.key, consumer.session, chunks))
+        if self.outbox.count:
+            effects.append(DeadLettersReady(self.id))
+        if self.told_ms is not None:
+            effects.append(QueueExpired(self.id))
+        return effects
+
+    def holds(self, key: ConsumerKey) -> Sequence[Chunk]:
+        consumer = self.consumers.by_key.get(key)
+        return [] if consumer is None else held_chunks(self, consumer)
+
+    def consumer_keys(self) -> list[tuple[str, ConsumerKey]]:
+        return [(consumer.session, consumer.key) for consumer in self.consumers.by_key.values()]
+
+    def live_indexes(self) -> list[tuple[int, int]]:
+        return self.store.live_indexes()
+
+    def dump(self) -> list[Any]:
+        return snapshot.dump_queue(self)
+
+    def load(self, data: Sequence[Any], now_ms: int) -> None:
+        snapshot.load_queue(self, data)
+        timetable.plan_anew(self, now_ms)
+
+    def invariants(self) -> None:
+        snapshot.check_queue(self)

@@ -1,0 +1,150 @@
+"""What a consumer does with the messages it holds: settle, return, discard, extend.
+
+Each command is done for all of its messages or for none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster.machine.commands import Discard, Extend, Ranges, Return, Settle
+from cluster.machine.consumers import Consumer, Hold
+from cluster.machine.deadletters import DELIVERY_LIMIT, REJECTED
+from cluster.machine.disposal import dead_letter, forget
+from cluster.machine.marks import NO_MARK, Mark
+from cluster.machine.replies import (
+    BAD_ARGUMENT,
+    NO_CONSUMER,
+    UNKNOWN_DELIVERY,
+    Ok,
+    Refused,
+    Reply,
+)
+from cluster.machine.turn import Turn
+from cluster.types import ConsumerKey
+
+if TYPE_CHECKING:
+    from cluster.machine.queue import Queue
+
+SPAN_MS_MAX = 1 << 40
+
+
+def settle(queue: Queue, turn: Turn, command: Settle) -> Reply:
+    consumer = _holder(queue, command.consumer, command.ranges)
+    if isinstance(consumer, Refused):
+        return consumer
+    held = consumer.held
+    before = held.count
+    for first, last in command.ranges:
+        held.cut(first, last)
+        forget(queue, first, last)
+    count = before - held.count
+    queue.unsettled_count -= count
+    queue.freed(turn, consumer)
+    return Ok(count)
+
+
+def give_back(queue: Queue, turn: Turn, command: Return) -> Reply:
+    delay_ms = command.delay_ms
+    if delay_ms is not None and not 0 <= delay_ms <= SPAN_MS_MAX:
+        return Refused(BAD_ARGUMENT, "delay_ms is a number of milliseconds, 0 or more")
+    consumer = _holder(queue, command.consumer, command.ranges)
+    if isinstance(consumer, Refused):
+        return consumer
+    count = 0
+    for first, last in command.ranges:
+        count += last - first + 1
+        consumer.held.cut(first, last)
+        returned(queue, turn, first, last, failed=command.failed, delay_ms=delay_ms)
+    queue.freed(turn, consumer)
+    return Ok(count)
+
+
+def discard(queue: Queue, turn: Turn, command: Discard) -> Reply:
+    consumer = _holder(queue, command.consumer, command.ranges)
+    if isinstance(consumer, Refused):
+        return consumer
+    count = 0
+    for first, last in command.ranges:
+        count += last - first + 1
+        consumer.held.cut(first, last)
+        queue.unsettled_count -= last - first + 1
+        dead_letter(queue, turn, first, last, REJECTED)
+    queue.freed(turn, consumer)
+    return Ok(count)
+
+
+def extend(queue: Queue, turn: Turn, command: Extend) -> Reply:
+    timeout_ms = command.timeout_ms
+    if timeout_ms is not None and not 0 <= timeout_ms <= SPAN_MS_MAX:
+        return Refused(BAD_ARGUMENT, "timeout_ms is a number of milliseconds, 0 or more")
+    consumer = _holder(queue, command.consumer, command.ranges)
+    if isinstance(consumer, Refused):
+        return consumer
+    due_ms = queue.due_of(consumer, turn.now_ms, timeout_ms)
+    count = 0
+    for first, last in command.ranges:
+        for start, end, hold in consumer.held.cut(first, last):
+            consumer.held.put(start, end, Hold(hold.token, due_ms))
+            count += end - start + 1
+    if count:
+        queue.expect_by(consumer, due_ms)
+    return Ok(count)
+
+
+def _holder(queue: Queue, key: ConsumerKey, ranges: Ranges) -> Consumer | Refused:
+    """The consumer, when it holds every one of these positions."""
+    consumer = queue.consumers.by_key.get(key)
+    if consumer is None:
+        return Refused(NO_CONSUMER, f"queue {queue.name} has no consumer {key}: subscribe first")
+    before = 0
+    for first, last in ranges:
+        if not before < first <= last:
+            return Refused(
+                BAD_ARGUMENT,
+                "ranges are [first, last], from 1 on, ascending, and do not overlap",
+                [first, last],
+            )
+        unknown = consumer.held.missing(first, last)
+        if unknown is not None:
+            return Refused(
+                UNKNOWN_DELIVERY,
+                f"consumer {key} does not hold message {unknown} of queue {queue.name}:"
+                " it was settled, returned or never delivered to it",
+                unknown,
+            )
+        before = last
+    return consumer
+
+
+def returned(
+    queue: Queue, turn: Turn, first: int, last: int, *, failed: bool, delay_ms: int | None
+) -> None:
+    """Back to where they came from (B08), unless they failed too often or shall wait.
+
+    They are in no consumer's hands any more, but still counted as unsettled.
+    """
+    queue.unsettled_count -= last - first + 1
+    limit = queue.config.delivery_limit
+    for start, end, old in queue.marks.segments(first, last):
+        mark = old or NO_MARK
+        mark = mark._replace(acquired=mark.acquired + 1, failed=mark.failed + failed)
+        queue.marks.assign(start, end, mark)
+        if failed and limit is not None and mark.failed > limit:
+            dead_letter(queue, turn, start, end, DELIVERY_LIMIT)
+            continue
+        queue.waiting_bytes += queue.store.bytes_of(start, end)
+        wait_ms = _retry_delay_ms(queue, mark, failed) if delay_ms is None else delay_ms
+        if wait_ms:
+            queue.delay(start, end, turn.now_ms + wait_ms)
+        else:
+            queue.ready.add(start, end, mark.priority)
+
+
+def _retry_delay_ms(queue: Queue, mark: Mark, failed: bool) -> int:
+    """Linear in the failures: min, twice min, ... up to max."""
+    config = queue.config
+    kind = config.delayed_retry_type
+    if kind == "all" or kind == ("failed" if failed else "returned"):
+        return min(config.delayed_retry_min_ms * max(1, mark.failed), config.delayed_retry_max_ms)
+    return 0

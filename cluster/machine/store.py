@@ -1,0 +1,307 @@
+"""Where each message of a queue lies in the log: entries, sizes and times by position, never bodies.
+
+A run is what one command stored: consecutive positions whose bodies are consecutive in one entry. It
+costs 44 bytes however many messages it holds, and 4 more for each message when their sizes differ.
+Runs die as their messages are released: dead ones at the head are trimmed, dead ones in the middle
+are squeezed out when they outnumber the living.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cluster.types import BodyRef
+
+TRIM_MIN = 64
+BIG_ENDIAN = array("H", [1]).tobytes()[0] == 0
+
+
+class Piece(NamedTuple):
+    """Part of a run."""
+
+    first: int
+    last: int
+    bodies: BodyRef
+    enqueued_ms: int
+
+
+class Store:
+    """Columns of runs, ordered by position."""
+
+    __slots__ = (
+        "_base",
+        "_counts",
+        "_dead",
+        "_firsts",
+        "_head",
+        "_indexes",
+        "_lives",
+        "_offsets",
+        "_sizes",
+        "_times",
+        "_uneven",
+        "bytes",
+        "count",
+        "next",
+    )
+
+    def __init__(self) -> None:
+        self._firsts = array("q")
+        self._counts = array("I")
+        self._indexes = array("q")
+        self._offsets = array("I")
+        self._lives = array("I")  # positions of the run not released yet
+        self._sizes = array("q")  # of each message; or ~(place of the first size in `_uneven`)
+        self._times = array("q")  # never falls from run to run
+        self._uneven = array("I")  # sizes, one a message, of runs whose sizes differ
+        self._base = 0  # place of `_uneven[0]`
+        self._head = 0  # runs below are released
+        self._dead = 0  # released runs from the head on
+        self.next = 1  # position of the next message
+        self.count = 0  # live messages
+        self.bytes = 0  # of live messages
+
+    # --- changing ---------------------------------------------------------------------------------
+
+    def append(self, count: int, index: int, offset: int, sizes: Sequence[int], now_ms: int) -> int:
+        """Give `count` messages the next positions; the first one is answered."""
+        first = self.next
+        self._firsts.append(first)
+        self._counts.append(count)
+        self._indexes.append(index)
+        self._offsets.append(offset)
+        self._lives.append(count)
+        self._times.append(now_ms)
+        size = sizes[0]
+        if count == 1 or sizes.count(size) == count:
+            self._sizes.append(size)
+            self.bytes += size * count
+        else:
+            self._sizes.append(~(self._base + len(self._uneven)))
+            self._uneven.extend(sizes)
+            self.bytes += sum(sizes)
+        self.count += count
+        self.next = first + count
+        return first
+
+    def release(self, first: int, last: int) -> int:
+        """These live messages are done with. Answers their bytes."""
+        firsts, lives = self._firsts, self._lives
+        slot = bisect_right(firsts, first, self._head) - 1
+        released = 0
+        self.count -= last - first + 1
+        while first <= last:
+            end = firsts[slot] + self._counts[slot] - 1
+            if end > last:
+                end = last
+            released += self._bytes_in(slot, first, end)
+            left = lives[slot] - (end - first + 1)
+            assert left >= 0, "a message was released twice"
+            lives[slot] = left
+            if left == 0:
+                self._dead += 1
+            first = end + 1
+            slot += 1
+        self.bytes -= released
+        if lives[self._head] == 0:
+            self._advance_head()
+        elif self._dead > TRIM_MIN and self._dead * 2 > len(firsts) - self._head:
+            self._squeeze()
+        return released
+
+    def _advance_head(self) -> None:
+        head, size, lives = self._head, len(self._firsts), self._lives
+        while head < size and lives[head] == 0:
+            head += 1
+            self._dead -= 1
+        self._head = head
+        if head == size or (head > TRIM_MIN and head * 2 > size):
+            for column in self._columns():
+                del column[:head]
+            self._head = 0
+            self._trim_uneven()
+
+    def _trim_uneven(self) -> None:
+        """Free sizes that lie before those of the first run that has any of its own."""
+        if not self._uneven:
+            return
+        end = self._base + len(self._uneven)
+        start = next((~size for size in self._sizes if size < 0), end)
+        del self._uneven[: start - self._base]
+        self._base = start
+
+    def _squeeze(self) -> None:
+        """Drop the dead runs between living ones."""
+        living = [slot for slot in range(self._head, len(self._firsts)) if self._lives[slot]]
+        self._uneven, self._sizes = self._packed_sizes(living)
+        self._base = 0
+        for name in ("_firsts", "_counts", "_indexes", "_offsets", "_lives", "_times"):
+            column: array[int] = getattr(self, name)
+            setattr(self, name, array(column.typecode, [column[slot] for slot in living]))
+        self._head = self._dead = 0
+
+    def _packed_sizes(self, living: Sequence[int]) -> tuple[array[int], array[int]]:
+        """The sizes of these runs, with the uneven ones moved together."""
+        uneven = array("I")
+        sizes = array("q")
+        for slot in living:
+            size = self._sizes[slot]
+            if size < 0:
+                start = ~size - self._base
+                size = ~len(uneven)
+                uneven.extend(self._uneven[start : start + self._counts[slot]])
+            sizes.append(size)
+        return uneven, sizes
+
+    def _columns(self) -> tuple[array[int], ...]:
+        return (
+            self._firsts,
+            self._counts,
+            self._indexes,
+            self._offsets,
+            self._lives,
+            self._sizes,
+            self._times,
+        )
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def _bytes_in(self, slot: int, first: int, last: int) -> int:
+        size = self._sizes[slot]
+        if size >= 0:
+            return size * (last - first + 1)
+        start = ~size - self._base + first - self._firsts[slot]
+        return sum(self._uneven[start : start + last - first + 1])
+
+    def bytes_of(self, first: int, last: int) -> int:
+        slot = bisect_right(self._firsts, first, self._head) - 1
+        total = 0
+        while first <= last:
+            end = min(self._firsts[slot] + self._counts[slot] - 1, last)
+            total += self._bytes_in(slot, first, end)
+            first = end + 1
+            slot += 1
+        return total
+
+    def sizes_of(self, first: int, last: int) -> list[int]:
+        """The size of each message."""
+        slot = bisect_right(self._firsts, first, self._head) - 1
+        sizes: list[int] = []
+        while first <= last:
+            end = min(self._firsts[slot] + self._counts[slot] - 1, last)
+            size = self._sizes[slot]
+            if size >= 0:
+                sizes += [size] * (end - first + 1)
+            else:
+                start = ~size - self._base + first - self._firsts[slot]
+                sizes += self._uneven[start : start + end - first + 1]
+            first = end + 1
+            slot += 1
+        return sizes
+
+    def pieces(self, first: int, last: int) -> list[Piece]:
+        """The bodies of these live messages, run by run."""
+        firsts = self._firsts
+        slot = bisect_right(firsts, first, self._head) - 1
+        found: list[Piece] = []
+        while first <= last:
+            start = firsts[slot]
+            end = start + self._counts[slot] - 1
+            if end > last:
+                end = last
+            found.append(
+                Piece(
+                    first,
+                    end,
+                    BodyRef(
+                        self._indexes[slot], self._offsets[slot] + first - start, end - first + 1
+                    ),
+                    self._times[slot],
+                )
+            )
+            first = end + 1
+            slot += 1
+        return found
+
+    def time_of(self, position: int) -> int:
+        return self._times[bisect_right(self._firsts, position, self._head) - 1]
+
+    def run_end(self, position: int) -> int:
+        """The last position that shares the entry and the time of this one."""
+        slot = bisect_right(self._firsts, position, self._head) - 1
+        return self._firsts[slot] + self._counts[slot] - 1
+
+    def live_indexes(self) -> list[tuple[int, int]]:
+        """Entries that hold a live body, as ranges in the order of positions."""
+        ranges: list[tuple[int, int]] = []
+        start = end = -2
+        for slot in range(self._head, len(self._firsts)):
+            if self._lives[slot]:
+                index = self._indexes[slot]
+                if index == end + 1:
+                    end = index
+                elif not start <= index <= end:
+                    if end > 0:
+                        ranges.append((start, end))
+                    start = end = index
+        if end > 0:
+            ranges.append((start, end))
+        return ranges
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def dump(self) -> list[Any]:
+        living = [slot for slot in range(self._head, len(self._firsts)) if self._lives[slot]]
+        uneven, sizes = self._packed_sizes(living)
+        columns: list[Any] = []
+        for column in self._columns():
+            if column is self._sizes:
+                columns.append(pack(sizes))
+            elif len(living) == len(column) - self._head:
+                columns.append(pack(column[self._head :]))
+            else:
+                columns.append(pack(array(column.typecode, [column[slot] for slot in living])))
+        return [self.next, self.count, self.bytes, pack(uneven), columns]
+
+    def load(self, data: Sequence[Any]) -> None:
+        self.__init__()
+        self.next, self.count, self.bytes = data[0], data[1], data[2]
+        self._uneven = unpack("I", data[3])
+        for column, packed in zip(self._columns(), data[4], strict=True):
+            column.extend(unpack(column.typecode, packed))
+
+    def invariants(self) -> None:
+        columns = self._columns()
+        assert len({len(column) for column in columns}) == 1, "columns differ in length"
+        size = len(self._firsts)
+        slots = range(self._head, size)
+        dead = sum(1 for slot in slots if not self._lives[slot])
+        assert dead == self._dead, "dead runs miscounted"
+        assert not size or self._lives[self._head], "the head is dead"
+        assert sum(self._lives[slot] for slot in slots) == self.count, "live messages miscounted"
+        end, time = 0, 0
+        for slot in slots:
+            assert self._firsts[slot] > end, "runs overlap"
+            assert self._times[slot] >= time, "time went back"
+            end = self._firsts[slot] + self._counts[slot] - 1
+            time = self._times[slot]
+        assert end < self.next, "a run lies behind the next position"
+
+
+def pack(column: array[int]) -> bytes:
+    """Little-endian bytes, the same on every machine."""
+    if BIG_ENDIAN:
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def unpack(typecode: str, data: bytes) -> array[int]:
+    column = array(typecode)
+    column.frombytes(data)
+    if BIG_ENDIAN:
+        column.byteswap()
+    return column

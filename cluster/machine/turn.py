@@ -1,0 +1,55 @@
+"""The applying of one command: what queues need from the group around them, and what they give."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from cluster.machine.effects import Effect
+from cluster.types import ORDINAL_BITS, ConsumerKey, QueueId, SessionId, Stamp
+
+if TYPE_CHECKING:
+    from cluster.machine.kinds import QueueKind
+
+
+class Surroundings(Protocol):
+    """The group, as its queues see it."""
+
+    def find(self, queue: QueueId) -> QueueKind | None: ...
+
+    def consumer_added(self, session: SessionId, queue: QueueId, consumer: ConsumerKey) -> None: ...
+
+    def consumer_removed(
+        self, session: SessionId, queue: QueueId, consumer: ConsumerKey
+    ) -> None: ...
+
+    def timed_out(self, turn: Turn, session: SessionId) -> None:
+        """A consumer of this session did not settle in time: the session is dead here (A18)."""
+        ...
+
+
+class Turn:
+    """Made for one command, thrown away after it."""
+
+    __slots__ = (
+        "body_offset",
+        "effects",
+        "group",
+        "index",
+        "key",
+        "now_ms",
+        "token_floor",
+        "touched",
+    )
+
+    def __init__(self, stamp: Stamp, now_ms: int, group: Surroundings) -> None:
+        self.now_ms = now_ms
+        self.index = stamp.index
+        self.body_offset = stamp.body_offset
+        self.key = (stamp.index << ORDINAL_BITS) | stamp.ordinal
+        self.token_floor = stamp.index << ORDINAL_BITS
+        self.group = group
+        self.effects: list[Effect] = []
+        self.touched: dict[int, None] = {}  # queues in which something may have to happen now
+
+    def touch(self, queue: QueueId) -> None:
+        self.touched[queue] = None
