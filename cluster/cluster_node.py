@@ -15,17 +15,17 @@ from typing import Any, cast
 
 import structlog
 
+from cluster.caretaker import Caretaker
 from cluster.codec.cbor import pack
-from cluster.forwarding import NODE_LEVEL, Forwarder, refused
+from cluster.forwarding import ASK_AGAIN_S, ASK_PATIENCE_S, NODE_LEVEL, Forwarder, refused
 from cluster.group import Group, GroupOptions, Outcome, Role
 from cluster.log import KIND_CLOCK, KIND_LINK_DOWN, KIND_LINK_UP, Identity, Log, LogOptions
 from cluster.machine import QueueMachine
-from cluster.machine.catalog import CatalogMachine
-from cluster.machine.catalog_tables import QueueInfo
+from cluster.machine.arguments import ArgumentError, parse_arguments
+from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import (
     Barrier,
     Command,
-    CreateGroup,
     DeclareQueue,
     DeleteQueue,
     NodeDown,
@@ -34,12 +34,12 @@ from cluster.machine.commands import (
     RemoveQueue,
 )
 from cluster.machine.effects import Effect
-from cluster.machine.replies import Declared, Refused
+from cluster.machine.replies import Declared
 from cluster.peers import Peers
-from cluster.placement import place, place_all, preferred_leader
+from cluster.placement import place
 from cluster.raft.link_protocol import ClockSample
 from cluster.raft.rounds import Rounds
-from cluster.reconcile import create_command, presence_commands, queue_commands
+from cluster.reconcile import create_command, presence_commands
 from cluster.seams import Clock, Disk, Links
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
 
@@ -54,9 +54,6 @@ LEADS = "leads"
 CARE_PERIOD_S = 1.0
 #: A leader hands over to the preferred member only when that one has been heard for this long.
 BALANCE_AFTER_S = 5.0
-#: How long an idempotent question is asked again while there is no leader.
-ASK_PATIENCE_S = 15.0
-ASK_AGAIN_S = 0.05
 STOP_PATIENCE_S = 3.0
 
 OnEffects = Callable[[Group, Stamp, Sequence[Effect]], None]
@@ -104,13 +101,19 @@ class ClusterNode:
         self._disk = disk
         self._clock = clock
         self._random = random
-        self._forwarder = Forwarder(links, self.groups.get)
+        self._forwarder = Forwarder(
+            config.node,
+            links,
+            random=random,
+            group_of=self.groups.get,
+            leader_of=self.leader_of,
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._reconciled: dict[
             GroupId, int
         ] = {}  # applied index at which commands were last proposed
-        self._care_now = asyncio.Event()
-        self._stopping = False
+        self._caretaker = Caretaker(self)
+        self.stopping = False
         self.log: Log
         self.rounds: Rounds
 
@@ -131,7 +134,7 @@ class ClusterNode:
         await self.links.start(self._on_message, self._on_up, self._on_down)
         self._tasks = [
             asyncio.create_task(self.rounds.run(), name="rounds"),
-            asyncio.create_task(self._care(), name="care"),
+            asyncio.create_task(self._caretaker.run(), name="care"),
             asyncio.create_task(self._register(), name="register"),
         ]
 
@@ -139,7 +142,7 @@ class ClusterNode:
         """Hand leaderships over, let the rounds finish, close. Safe to call at any time after
         `start`.
         """
-        self._stopping = True
+        self.stopping = True
         if transfer:
             await self._hand_over()
         for task in self._tasks[1:]:
@@ -211,20 +214,20 @@ class ClusterNode:
             if peer in group.members and peer != self.node and state.up:
                 group.peer_up(peer)
 
-    def _start_groups(self) -> None:
+    def start_groups(self) -> None:
         for info in self.catalog_machine.groups():
             if info.id not in self.groups and self.node in info.members:
                 self._add_group(info.id, info.name, info.members, QueueMachine())
 
     def _on_applied(self, group: Group, stamp: Stamp, effects: Sequence[Effect]) -> None:
         if group.id == CATALOG_GROUP:
-            self._care_now.set()
+            self._caretaker.wake()
         elif group.ready:
             for listener in self.on_effects:
                 listener(group, stamp, effects)
 
     def _on_group_role(self, group: Group, role: Role, term: int) -> None:
-        self._reconciled.pop(group.id, None)
+        self._caretaker.role_changed(group.id)
         if role is Role.LEADER:
             self.peers.forget_leader(group.id)
             if group.id != CATALOG_GROUP:
@@ -232,13 +235,13 @@ class ClusterNode:
                     group.propose(command)
         for listener in self.on_role:
             listener(group, role, term)
-        self._care_now.set()
+        self._caretaker.wake()
 
     # --- peers ------------------------------------------------------------------------------------
 
     def _on_message(self, peer: NodeId, message: list[Any]) -> None:
         match message:
-            case [-1, "leads", list() as led]:
+            case [-1, "leads", list(led)]:
                 self.peers.learn_leads(peer, cast("list[int]", led))
             case [-1, *_]:
                 self._forwarder.on_message(peer, message)
@@ -258,7 +261,7 @@ class ClusterNode:
             if peer in group.members:
                 group.peer_up(peer)
         self._tell_groups(NodeUp(peer, incarnation))
-        self._tell_leads([peer])
+        self.tell_leads([peer])
         self.rounds.wake()
 
     def _on_down(self, peer: NodeId, gone: bool) -> None:
@@ -286,7 +289,7 @@ class ClusterNode:
             if group.id != CATALOG_GROUP and group.role is Role.LEADER:
                 group.propose(command)
 
-    def _tell_leads(self, peers: Sequence[NodeId]) -> None:
+    def tell_leads(self, peers: Sequence[NodeId]) -> None:
         led: list[int] = [g.id for g in self.groups.values() if g.role is Role.LEADER]
         for peer in peers:
             self.links.send(peer, [NODE_LEVEL, LEADS, led])
@@ -299,72 +302,19 @@ class ClusterNode:
         self.links.flush()
         return sent
 
-    # --- care: what is looked at once a second, and after every change of the catalog -------------
-
-    async def _care(self) -> None:
-        loop = asyncio.get_running_loop()
-        next_slow = loop.time() + CARE_PERIOD_S
-        while True:
-            try:
-                async with asyncio.timeout(max(0.0, next_slow - loop.time())):
-                    await self._care_now.wait()
-            except TimeoutError:
-                next_slow = loop.time() + CARE_PERIOD_S
-                self._balance()
-                self._tell_leads([p for p in self.links.peers() if self.links.connected(p)])
-                self._reconciled.clear()
-                await self.log.maintain()
-            self._care_now.clear()
-            self._start_groups()
-            self._make_default_groups()
-            self._reconcile()
-
-    def _make_default_groups(self) -> None:
-        """The leader of a catalog without groups makes the default ones: the birth of a cluster."""
-        if self.catalog.role is not Role.LEADER or self.catalog_machine.groups():
-            return
-        if self._reconciled.get(CATALOG_GROUP) == self.catalog.applied_index:
-            return
-        self._reconciled[CATALOG_GROUP] = self.catalog.applied_index
-        config = self.config
-        placed = place_all(config.members, config.replication, config.default_groups)
-        for number, members in enumerate(placed, start=1):
-            self.catalog.propose(CreateGroup(f"default-{number}", members, default=True))
-
-    def _reconcile(self) -> None:
-        for group in self.groups.values():
-            if group.id == CATALOG_GROUP or group.role is not Role.LEADER or group.poisoned:
-                continue
-            if group.id in self._reconciled:
-                continue  # proposed already and not yet looked at again
-            machine = cast(QueueMachine, group.machine)
-            commands = queue_commands(self.catalog_machine, machine, group.id)
-            if commands:
-                self._reconciled[group.id] = group.applied_index
-            for command in commands:
-                group.propose(command)
-
-    def _balance(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._stopping:
-            return
-        for group in self.groups.values():
-            preferred = preferred_leader(group.id, group.members)
-            if not group.ready or preferred == self.node:
-                continue
-            if self.peers.up_for(preferred, now) >= BALANCE_AFTER_S and group.caught_up(preferred):
-                log.info("leadership_balanced", group=group.name, to=preferred)
-                group.transfer(preferred)
+    # --- asking -----------------------------------------------------------------------------------
 
     async def _register(self) -> None:
         command = RegisterNode(self.node, self.links.incarnation, self.config.addresses)
         while True:
-            outcome = await self._ask_until(CATALOG_GROUP, command)
+            outcome = await self._forwarder.ask_until(CATALOG_GROUP, command)
             if outcome.kind == "ok":
                 log.info("node_registered", node=self.node, incarnation=self.links.incarnation)
                 return
-
-    # --- asking -----------------------------------------------------------------------------------
+            if outcome.reply is not None:
+                # A newer process of this node's name is about: this one must not act for it.
+                log.error("node_not_registered", node=self.node, reason=outcome.reason)
+                return
 
     def leader_of(self, group_id: GroupId) -> NodeId | None:
         """The leader as far as this node knows."""
@@ -375,25 +325,7 @@ class ClusterNode:
 
     async def ask(self, group_id: GroupId, command: Command) -> Outcome:
         """Propose at the group's leader, here or over the link. One try: see the outcome."""
-        leader = self.leader_of(group_id)
-        if leader == self.node:
-            return await self.groups[group_id].ask(command)
-        if leader is None:
-            return refused("no_leader", f"group {group_id} has no known leader now; try again")
-        return await self._forwarder.ask(leader, group_id, command)
-
-    async def _ask_until(self, group_id: GroupId, command: Command) -> Outcome:
-        """Ask an idempotent question again until it is answered or patience ends."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + ASK_PATIENCE_S
-        while True:
-            outcome = await self.ask(group_id, command)
-            settled = outcome.kind == "ok" or (
-                outcome.kind == "refused" and isinstance(outcome.reply, Refused)
-            )
-            if settled or loop.time() >= deadline:
-                return outcome
-            await asyncio.sleep(ASK_AGAIN_S * (1 + self._random.random()))
+        return await self._forwarder.ask(group_id, command)
 
     # --- queues -----------------------------------------------------------------------------------
 
@@ -416,7 +348,7 @@ class ClusterNode:
         """All that the catalog's leader had applied when this was called is applied here when it
         returns.
         """
-        outcome = await self._ask_until(CATALOG_GROUP, Barrier())
+        outcome = await self._forwarder.ask_until(CATALOG_GROUP, Barrier())
         if outcome.kind != "ok" or outcome.stamp is None:
             return
         loop = asyncio.get_running_loop()
@@ -426,18 +358,23 @@ class ClusterNode:
 
     async def declare_queue(self, vhost: str, name: str, arguments: dict[str, Any]) -> Outcome:
         """The queue is in the catalog and in its group when this answers ok with `Declared`."""
+        config = parse_arguments(arguments)
+        if isinstance(config, ArgumentError):
+            return refused(config.code, config.reason)
         group_name = arguments.get("x-queue-group")
         members: Sequence[NodeId] | None = None
         if group_name is not None:
             size = int(arguments.get("x-quorum-initial-group-size", self.config.replication))
             members = self._place_group(size)
         command = DeclareQueue(vhost, name, arguments, group_name, members)
-        outcome = await self._ask_until(CATALOG_GROUP, command)
+        outcome = await self._forwarder.ask_until(CATALOG_GROUP, command)
         reply = outcome.reply
         if outcome.kind != "ok" or not isinstance(reply, Declared):
             return outcome
         info = QueueInfo(reply.queue, reply.group, vhost, name, arguments)
-        made = await self._ask_until(reply.group, create_command(self.catalog_machine, info))
+        made = await self._forwarder.ask_until(
+            reply.group, create_command(self.catalog_machine, info)
+        )
         return outcome if made.kind == "ok" else made
 
     def _place_group(self, size: int) -> Sequence[NodeId]:
@@ -454,10 +391,12 @@ class ClusterNode:
         info = await self.find_queue(vhost, name)
         if info is None:
             return refused("no_queue", f"no queue {name!r} in vhost {vhost!r}")
-        outcome = await self._ask_until(info.group, DeleteQueue(info.queue, if_unused, if_empty))
+        outcome = await self._forwarder.ask_until(
+            info.group, DeleteQueue(info.queue, if_unused, if_empty)
+        )
         if outcome.kind != "ok":
             return outcome
-        removed = await self._ask_until(CATALOG_GROUP, RemoveQueue(vhost, name))
+        removed = await self._forwarder.ask_until(CATALOG_GROUP, RemoveQueue(vhost, name))
         return outcome if removed.kind == "ok" else removed
 
     def address_of(self, node: NodeId, kind: str) -> str | None:

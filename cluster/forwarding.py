@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from cluster.codec.entries import (
@@ -21,6 +22,7 @@ from cluster.codec.entries import (
 )
 from cluster.group import Group, Outcome
 from cluster.machine.commands import Command
+from cluster.machine.replies import NO_GROUP
 from cluster.seams import Links
 from cluster.types import GroupId, NodeId, Stamp
 
@@ -33,16 +35,55 @@ ANSWER = "answer"
 ASKS_IN_FLIGHT_MAX = 10_000
 
 
-class Forwarder:
-    """Sends questions to leaders elsewhere and answers those of other nodes."""
+#: How long an idempotent question is asked again while there is no leader.
+ASK_PATIENCE_S = 15.0
+ASK_AGAIN_S = 0.05
 
-    def __init__(self, links: Links, group_of: Callable[[GroupId], Group | None]) -> None:
+
+class Forwarder:
+    """Puts questions to leaders, here or elsewhere, and answers those of other nodes."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        links: Links,
+        *,
+        random: Random,
+        group_of: Callable[[GroupId], Group | None],
+        leader_of: Callable[[GroupId], NodeId | None],
+    ) -> None:
+        self._node = node
         self._links = links
+        self._random = random
         self._group_of = group_of
+        self._leader_of = leader_of
         self._waiting: dict[NodeId, dict[int, asyncio.Future[Outcome]]] = {}
         self._number = 0
 
-    def ask(self, peer: NodeId, group: GroupId, command: Command) -> asyncio.Future[Outcome]:
+    async def ask(self, group_id: GroupId, command: Command) -> Outcome:
+        """Propose at the group's leader. One try: see the outcome."""
+        leader = self._leader_of(group_id)
+        group = self._group_of(group_id)
+        if leader == self._node and group is not None:
+            return await group.ask(command)
+        if leader is None:
+            return refused("no_leader", f"group {group_id} has no known leader now; try again")
+        return await self._ask_peer(leader, group_id, command)
+
+    async def ask_until(self, group_id: GroupId, command: Command) -> Outcome:
+        """Ask an idempotent question again until the machine answers it or patience ends."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ASK_PATIENCE_S
+        while True:
+            outcome = await self.ask(group_id, command)
+            reply = outcome.reply
+            # A cluster that is being born has no groups for queues yet.
+            answered = reply is not None and getattr(reply, "code", None) != NO_GROUP
+            if answered or loop.time() >= deadline:
+                return outcome
+            await asyncio.sleep(ASK_AGAIN_S * (1 + self._random.random()))
+
+    def _ask_peer(self, peer: NodeId, group: GroupId, command: Command) -> asyncio.Future[Outcome]:
         """The outcome as `peer` tells it; refused at once when it cannot be reached."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(peer, {})
@@ -109,7 +150,10 @@ def refused(code: str, reason: str, leader: NodeId | None = None) -> Outcome:
 
 def _outcome(answer: list[Any]) -> Outcome:
     kind, reply, at, code, reason, leader = answer
-    decoded = None if reply is None else decode_reply(reply)
+    try:
+        decoded = None if reply is None else decode_reply(reply)
+    except CodecError as error:
+        return Outcome("unknown", None, None, "bad_answer", str(error), None)
     stamp = None if at is None else Stamp(at[0], at[1], 0)
     if kind == "ok" and decoded is not None:
         return Outcome("ok", decoded, stamp, None, None, None)

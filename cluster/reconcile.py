@@ -52,16 +52,16 @@ def queue_commands(catalog: CatalogMachine, machine: QueueMachine, group: GroupI
     commands: list[Command] = []
     wanted = {info.queue: info for info in catalog.queues_of(group)}
     for queue, info in wanted.items():
-        view = machine.queue(queue)
-        if view is None:
+        kind = machine.find(queue)
+        if kind is None:
             commands.append(create_command(catalog, info))
         else:
             config = effective_config(catalog, info)
-            if view.config != config:
+            if kind.config != config:
                 commands.append(UpdateQueue(queue, config))
     # A queue numbered above what this copy of the catalog has given out is newer than the copy.
     known = catalog.next_queue_id
-    gone = [queue for queue in machine.queue_ids() if queue not in wanted and queue < known]
+    gone = [queue for queue in machine.queues() if queue not in wanted and queue < known]
     return [*commands, *map(DeleteQueue, gone)]
 
 

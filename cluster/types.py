@@ -48,6 +48,7 @@ class Range(NamedTuple):
 class BodyRef(NamedTuple):
     """`count` consecutive bodies of one entry: the only way state speaks of message bodies."""
 
-    index: int  # log index of the entry that holds them
+    # The names shadow methods of tuple that nobody calls on it.
+    index: int  # log index of the entry  # pyright: ignore[reportIncompatibleMethodOverride]
     offset: int  # ordinal of the first one among the entry's bodies, from 0
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]

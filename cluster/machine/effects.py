@@ -117,7 +117,8 @@ class DeadLetter(NamedTuple):
     """One message on its way to another group, numbered without gaps in its source queue."""
 
     number: int
-    index: int  # entry that holds the body
+    # The name shadows a method of tuple that nobody calls on it.
+    index: int  # entry of the body  # pyright: ignore[reportIncompatibleMethodOverride]
     offset: int
     deaths: Any  # its x-death records, this death included
     exchange: str  # to publish to
