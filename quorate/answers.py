@@ -11,7 +11,7 @@ from quorate import wire
 from quorate.connection import Connection
 from quorate.delivery import Range
 from quorate.errors import OutcomeUnknown, QuorateError, Refused
-from quorate.holdings import add_range, merged
+from quorate.holdings import add_range, merged, without
 
 
 class AnswersOwner(Protocol):
@@ -20,21 +20,33 @@ class AnswersOwner(Protocol):
     queue: str
 
     def answer_done(self, opcode: int, ranges: list[list[int]]) -> None: ...
-    def answer_refused(self, refused: Refused, ranges: list[list[int]]) -> None: ...
+    def answer_refused(self, refused: Refused) -> None: ...
     def resubscribe(self) -> None: ...
 
 
 class Answer:
     """One SETTLE, RETURN, DISCARD or EXTEND."""
 
-    __slots__ = ("_answers", "arguments", "opcode", "ranges", "request", "unsure", "waiters")
+    __slots__ = (
+        "_answers",
+        "arguments",
+        "opcode",
+        "ranges",
+        "refusal",
+        "refused",
+        "request",
+        "unsure",
+        "waiters",
+    )
 
     def __init__(self, answers: Answers, opcode: int, arguments: tuple[Any, ...]) -> None:
         self._answers = answers
         self.opcode = opcode
         self.arguments = arguments
         self.ranges: list[list[int]] = []
-        self.waiters: list[asyncio.Future[None]] = []
+        self.waiters: list[tuple[asyncio.Future[None], list[Range]]] = []
+        self.refused: list[int] = []  # positions that the node says are not held
+        self.refusal: Refused | None = None
         self.request = 0
         self.unsure = False  # an earlier sending was neither confirmed nor refused
 
@@ -43,10 +55,14 @@ class Answer:
             self._answers.answered(self, opcode, frame)
 
     def resolve(self, error: QuorateError | None) -> None:
-        for waiter in self.waiters:
+        """Tell those who wait; `error` is for those whose positions it concerns, or for all."""
+        for waiter, ranges in self.waiters:
             if waiter.done():
                 continue
-            if error is None:
+            mine = not self.refused or any(
+                first <= position <= last for position in self.refused for first, last in ranges
+            )
+            if error is None or not mine:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(error)
@@ -84,7 +100,7 @@ class Answers:
         for first, last in ranges:
             add_range(answer.ranges, first, last)
         if waiter is not None:
-            answer.waiters.append(waiter)
+            answer.waiters.append((waiter, ranges))
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -158,24 +174,45 @@ class Answers:
     def answered(self, answer: Answer, opcode: int, frame: list[Any]) -> None:
         """Confirmed, refused, or to be sent again after the consumer has found the leader."""
         if opcode == wire.OK:
-            self._finish(answer, None)
-            self._owner.answer_done(answer.opcode, answer.ranges)
+            self._finish(answer, self._error_of(answer))
         elif opcode == wire.ERROR and frame[2] not in wire.PASSING:
             refused = Refused(frame[2], frame[3], frame[4] if len(frame) > 4 else None)
-            if answer.unsure:
-                # Perhaps refused because the first sending did it.
-                error: QuorateError = OutcomeUnknown(f"sent again, and then: {refused}")
-            else:
-                error = refused
-                self._refusal = self._refusal or refused
-                self._owner.answer_refused(refused, answer.ranges)
-            self._finish(answer, error)
-            self._owner.answer_done(answer.opcode, answer.ranges)
+            self._refused(answer, refused)
         else:
             answer.request = 0
             self._owner.resubscribe()
 
+    def _refused(self, answer: Answer, refused: Refused) -> None:
+        """The node refuses a frame as a whole when one position of it is another's by now."""
+        position = refused.detail
+        answer.refusal = answer.refusal or refused
+        if refused.code == "unknown_delivery" and isinstance(position, int):
+            rest = without(answer.ranges, position)
+            if rest != answer.ranges:
+                answer.refused.append(position)
+                answer.ranges = rest
+                self._owner.answer_done(answer.opcode, [[position, position]])
+                if rest and self._connection is not None:
+                    self._send(answer, self._connection)
+                elif not rest:
+                    self._finish(answer, self._error_of(answer))
+                return
+        answer.refused.clear()  # all of it
+        self._finish(answer, self._error_of(answer))
+
+    def _error_of(self, answer: Answer) -> QuorateError | None:
+        refusal = answer.refusal
+        if refusal is None:
+            return None
+        if answer.unsure:
+            # Perhaps refused because the first sending did it.
+            return OutcomeUnknown(f"sent again, and then: {refusal}")
+        self._refusal = self._refusal or refusal
+        self._owner.answer_refused(refusal)
+        return refusal
+
     def _finish(self, answer: Answer, error: QuorateError | None) -> None:
         self._sent.pop(answer, None)
+        self._owner.answer_done(answer.opcode, answer.ranges)
         answer.resolve(error)
         self._wake()

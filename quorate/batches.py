@@ -62,6 +62,8 @@ class Batch:
     seqno: int = 0
     request: int = 0
     unsure: set[int] = field(default_factory=set[int])  # requests not surely refused
+    sent_at_s: float = 0.0  # the first time, in the loop's time
+    confirmed_at_s: float = 0.0
     done: bool = False
 
     def fields(self) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 from urllib.parse import quote
@@ -138,6 +138,7 @@ class Client:
         deliver_at_ms: int | None = None,
         dedup_ids: Sequence[str] | None = None,
         batch: int = wire.BATCH_COUNT_MAX,
+        on_confirm: Callable[[int, float], None] | None = None,
         timeout: float | None = None,
     ) -> Confirmed:
         """Many messages, in order; returns when all are safe. See `Publisher.publish_many`."""
@@ -149,6 +150,7 @@ class Client:
             deliver_at_ms=deliver_at_ms,
             dedup_ids=dedup_ids,
             batch=batch,
+            on_confirm=on_confirm,
             timeout=timeout,
         )
 

@@ -259,13 +259,8 @@ class Subscription:
             for first, last in ranges:
                 self._holdings.remove(first, last)
 
-    def answer_refused(self, refused: Refused, ranges: list[list[int]]) -> None:
-        log.warning(
-            "answer to deliveries of %s refused (%s): positions %s may be delivered again",
-            self.queue,
-            refused,
-            ranges,
-        )
+    def answer_refused(self, refused: Refused) -> None:
+        log.warning("%s: a delivery was answered too late: %s", self.queue, refused)
 
     def resubscribe(self) -> None:
         self.disturbed()

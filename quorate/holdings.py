@@ -97,3 +97,15 @@ def merged(ranges: list[list[int]]) -> list[list[int]]:
         else:
             result.append([first, last])
     return result
+
+
+def without(ranges: list[list[int]], position: int) -> list[list[int]]:
+    """The same positions but one."""
+    result: list[list[int]] = []
+    for first, last in ranges:
+        if first <= position <= last:
+            parts = ([first, position - 1], [position + 1, last])
+            result += [part for part in parts if part[0] <= part[1]]
+        else:
+            result.append([first, last])
+    return result

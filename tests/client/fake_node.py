@@ -304,8 +304,9 @@ class FakeNode:
     def _answer(self, queue: FakeQueue, opcode: int, request: int, fields: list[Any]) -> list[Any]:
         held = queue.held.get(fields[0], {})
         positions = [p for first, last in fields[1] for p in range(first, last + 1)]
-        if any(position not in held for position in positions):
-            return [wire.ERROR, request, "unknown_delivery", "not yours", None]
+        for position in positions:
+            if position not in held:
+                return [wire.ERROR, request, "unknown_delivery", "not yours", position]
         if opcode == wire.EXTEND:
             return [wire.OK, request, None]
         for position in positions:

@@ -207,6 +207,23 @@ async def test_a_refused_settle_is_told_by_flush(cluster: FakeCluster, client: q
             await consumer.flush()
 
 
+async def test_one_lost_delivery_does_not_keep_others_from_being_settled(
+    cluster: FakeCluster, client: quorate.Client
+):
+    await filled(cluster, client, 5)
+    async with client.consume("orders") as consumer:
+        deliveries = await take(consumer, 5)
+        for held in cluster.queue("orders").held.values():
+            del held[2], held[5]
+        outcomes = await asyncio.gather(
+            *(delivery.settle(wait=True) for delivery in deliveries), return_exceptions=True
+        )
+
+    refused = [isinstance(outcome, quorate.Refused) for outcome in outcomes]
+    assert refused == [False, True, False, False, True]
+    assert cluster.queue("orders").settled == [1, 3, 4]
+
+
 async def test_a_consumer_that_the_node_ends_says_why(cluster: FakeCluster, client: quorate.Client):
     await filled(cluster, client, 1)
     consumer = client.consume("orders")

@@ -46,6 +46,7 @@ async def test_what_a_lost_connection_left_unconfirmed_is_stored_once(
     cluster: FakeCluster, client: quorate.Client
 ):
     await client.declare("orders")
+    await client.publish("orders", b"first")
     node = cluster.nodes[0]
     node.mute = {wire.PUBLISH}  # stores, and never says so
     publishing = asyncio.create_task(
@@ -60,7 +61,7 @@ async def test_what_a_lost_connection_left_unconfirmed_is_stored_once(
 
     assert confirmed.count == 2_000
     assert confirmed.duplicates >= 1_000
-    assert list(cluster.queue("orders").bodies.values()) == [b"%d" % n for n in range(2_000)]
+    assert list(cluster.queue("orders").bodies.values())[1:] == [b"%d" % n for n in range(2_000)]
 
 
 async def test_a_publisher_follows_the_leader(cluster: FakeCluster, client: quorate.Client):
@@ -234,3 +235,14 @@ async def test_closing_the_client_leaves_nobody_waiting(cluster: FakeCluster):
 
     with pytest.raises(quorate.OutcomeUnknown):
         await publishing
+
+
+async def test_the_first_frame_of_a_name_goes_alone(cluster: FakeCluster, client: quorate.Client):
+    """Were the first one refused and the second one stored, the first would pass for a duplicate."""
+    await client.declare("orders")
+    cluster.nodes[0].mute = {wire.PUBLISH}
+
+    with pytest.raises(quorate.OutcomeUnknown):
+        await client.publish_many("orders", [b"x"] * 10, batch=1, timeout=0.1)
+
+    assert len([frame for frame in cluster.nodes[0].seen if frame[0] == wire.PUBLISH]) == 1
