@@ -108,18 +108,18 @@ def _enqueue_each(
             duplicates += run.last - run.first + 1
             continue
         delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > turn.now_ms
-        dedup = attrs.dedup_id is not None and queue.config.dedup_window_ms is not None
-        if not dedup and limits.none:
+        dedup_id = attrs.dedup_id if queue.config.dedup_window_ms is not None else None
+        if dedup_id is None and limits.none:
             accepted.append(run)
             continue
         for offset in range(run.first, run.last + 1):
             one = Run(offset, offset, attrs)
-            if dedup and attrs.dedup_id in queue.dedup_ids:
+            if dedup_id is not None and dedup_id in queue.dedup_ids:
                 duplicates += 1
             elif limits.take(sizes[offset], delayed=delayed):
                 _extend(accepted, one)
-                if dedup and attrs.dedup_id is not None:
-                    queue.dedup_ids.remember(attrs.dedup_id, turn.now_ms)
+                if dedup_id is not None:
+                    queue.dedup_ids.remember(dedup_id, turn.now_ms)
             else:
                 _extend(refused, one)
     first = _store(queue, turn, accepted, sizes)

@@ -1,4 +1,4 @@
-"""Death records of messages, the rule that ends cycles, the outbox of dead letters for other groups.
+"""Death records of messages, the rule that ends cycles, the outbox for other groups.
 
 A record is a map as CBOR and AMQP's `x-death` want it: `queue`, `reason`, `count`, `exchange`,
 `routing-keys`, `time` (ms, of the first such death) and, when a per-message TTL was taken off,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ def hand_out(queue: Queue, turn: Turn) -> None:
     ready, consumers = queue.ready, queue.consumers
     delivered: dict[int, tuple[Consumer, list[Chunk]]] = {}
     left = CHUNKS_AT_ONCE_MAX
-    ring = None
+    ring: deque[Consumer] = deque()
     share = turns = 0
     while ready.count and left > 0:
         serving = consumers.serving()

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from cluster.machine import snapshot
+from cluster.machine.attendance import Attendance
 from cluster.machine.commands import (
     Barrier,
     Cancel,
@@ -38,7 +39,7 @@ from cluster.machine.commands import (
     UpdateQueue,
     UpgradeMachine,
 )
-from cluster.machine.effects import Applied, DeadLetter, Effect, SessionEnded
+from cluster.machine.effects import Applied, DeadLetter, Effect
 from cluster.machine.interface import QueueView, Row
 from cluster.machine.kinds import KINDS, QueueKind
 from cluster.machine.replies import (
@@ -53,15 +54,12 @@ from cluster.machine.replies import (
     Refused,
     Reply,
 )
-from cluster.machine.sessions import SUSPECTED_GRACE_MS, Session, Sessions
 from cluster.machine.turn import Turn
-from cluster.types import ConsumerKey, NodeId, QueueId, SessionId, Stamp
+from cluster.types import ConsumerKey, QueueId, SessionId, Stamp
 
 MACHINE_VERSION = 1
 NOW_MS_MAX = 1 << 53
 DIGEST_BYTES = 16
-SESSIONS_MAX = 1_000_000
-RESUME_MS_MAX = 7 * 24 * 3_600_000
 
 
 class QueueMachine:
@@ -71,7 +69,8 @@ class QueueMachine:
         self.version = 1
         self.now_ms = 0  # of the log: never goes back
         self._queues: dict[int, QueueKind] = {}
-        self._sessions = Sessions()
+        self._attendance = Attendance(self._queues)
+        self._sessions = self._attendance.sessions
         self._timetable: list[tuple[int, int]] = []  # heap of (due ms, queue), some out of date
 
     # --- applying ---------------------------------------------------------------------------------
@@ -81,7 +80,7 @@ class QueueMachine:
             self.now_ms = stamp.now_ms
         turn = Turn(stamp, self.now_ms, self)
         reply = self._do(turn, command)
-        self._end_sessions(turn)
+        self._attendance.end_due(turn)
         self._find_due(turn)
         touched = turn.touched
         while touched:
@@ -122,15 +121,15 @@ class QueueMachine:
             case DeleteQueue():
                 return self._delete_queue(turn, command)
             case OpenSession():
-                return self._open_session(turn, command)
+                return self._attendance.open(turn, command)
             case DetachSession():
-                return self._detach_session(turn, command)
+                return self._attendance.detach(turn, command)
             case CloseSession():
-                return self._close_session(turn, command)
+                return self._attendance.close(turn, command)
             case NodeDown():
-                return self._node_down(turn, command)
+                return self._attendance.node_down(turn, command)
             case NodeUp():
-                return self._node_up(turn, command.node, command.incarnation)
+                return self._attendance.node_up(turn, command.node, command.incarnation)
             case UpgradeMachine():
                 return self._upgrade(command)
             case _:
@@ -213,114 +212,6 @@ class QueueMachine:
             )
         return queue.subscribe(turn, command)
 
-    # --- sessions ---------------------------------------------------------------------------------
-
-    def _open_session(self, turn: Turn, command: OpenSession) -> Reply:
-        known = self._sessions.incarnations.get(command.node, 0)
-        if command.incarnation < known:
-            return Refused(
-                NO_SESSION,
-                f"node {command.node} has incarnation {known} by now: connect again",
-                known,
-            )
-        if not 0 <= command.resume_ms <= RESUME_MS_MAX:
-            return Refused(BAD_ARGUMENT, f"resume_ms is a number from 0 to {RESUME_MS_MAX}")
-        old = self._sessions.get(command.session)
-        if old is None and len(self._sessions.by_id) >= SESSIONS_MAX:
-            return Refused(BAD_ARGUMENT, f"the group has {SESSIONS_MAX} sessions already")
-        was_here = old is None or old.here
-        session = self._sessions.open(
-            command.session, command.node, command.incarnation, command.resume_ms
-        )
-        self._node_up(turn, command.node, command.incarnation)
-        if not was_here:
-            self._tell_here(turn, session, here=True)
-        return Ok(len(session.consumers))
-
-    def _detach_session(self, turn: Turn, command: DetachSession) -> Reply:
-        session = self._sessions.get(command.session)
-        if (
-            session is None
-            or session.node != command.node
-            or session.incarnation != command.incarnation
-        ):
-            return Ok()  # it is attached elsewhere by now
-        if session.resume_ms == 0:
-            self._end_session(turn, session, "lost", failed=True)
-        else:
-            self._suspect(turn, session, turn.now_ms + session.resume_ms, crashed=True)
-        return Ok(1)
-
-    def _close_session(self, turn: Turn, command: CloseSession) -> Reply:
-        session = self._sessions.get(command.session)
-        if session is None:
-            return Ok()
-        self._end_session(turn, session, "closed", failed=False)
-        return Ok(1)
-
-    def _node_down(self, turn: Turn, command: NodeDown) -> Reply:
-        if command.incarnation < self._sessions.incarnations.get(command.node, 0):
-            return Ok()  # news of a process that has a successor already
-        self._end_older(turn, command.node, command.incarnation)
-        count = 0
-        for session in self._sessions.at(command.node):
-            if session.crashed:
-                continue  # it waits for its client, whatever becomes of the node
-            count += 1
-            if not command.gone:
-                if session.here:
-                    grace_ms = max(session.resume_ms, SUSPECTED_GRACE_MS)
-                    self._suspect(turn, session, turn.now_ms + grace_ms)
-            elif session.resume_ms == 0:
-                self._end_session(turn, session, "node_gone", failed=False)
-            else:
-                self._suspect(turn, session, turn.now_ms + session.resume_ms)
-        return Ok(count)
-
-    def _node_up(self, turn: Turn, node: NodeId, incarnation: int) -> Reply:
-        if incarnation < self._sessions.incarnations.get(node, 0):
-            return Ok()
-        self._end_older(turn, node, incarnation)
-        count = 0
-        for session in self._sessions.at(node):
-            if not session.here and not session.crashed:
-                session.due_ms = None
-                self._tell_here(turn, session, here=True)
-                count += 1
-        return Ok(count)
-
-    def _end_older(self, turn: Turn, node: NodeId, incarnation: int) -> None:
-        """The node's process is this one now; what earlier ones carried is dead."""
-        if self._sessions.incarnations.get(node, -1) == incarnation:
-            return
-        self._sessions.incarnations[node] = incarnation
-        for session in self._sessions.at(node):
-            if session.incarnation < incarnation:
-                self._end_session(turn, session, "superseded", failed=False)
-
-    def _suspect(self, turn: Turn, session: Session, due_ms: int, *, crashed: bool = False) -> None:
-        was_here = session.here
-        self._sessions.suspect(session, due_ms, crashed=crashed)
-        if was_here:
-            self._tell_here(turn, session, here=False)
-
-    def _tell_here(self, turn: Turn, session: Session, *, here: bool) -> None:
-        for queue_id, key in sorted(session.consumers):
-            self._queues[queue_id].session_here(ConsumerKey(key), here=here)
-            turn.touched[queue_id] = None
-
-    def _end_session(self, turn: Turn, session: Session, reason: str, *, failed: bool) -> None:
-        turn.effects.append(SessionEnded(session.id, reason))
-        for queue_id, key in sorted(session.consumers):
-            self._queues[queue_id].session_over(turn, ConsumerKey(key), failed=failed)
-            turn.touched[queue_id] = None
-        self._sessions.remove(session)
-
-    def _end_sessions(self, turn: Turn) -> None:
-        if self._sessions.due_ms is not None and self._sessions.due_ms <= turn.now_ms:
-            for session in self._sessions.due(turn.now_ms):
-                self._end_session(turn, session, "lost", failed=session.crashed)
-
     # --- what queues ask of the group: see turn.Surroundings --------------------------------------
 
     def find(self, queue: QueueId) -> QueueKind | None:
@@ -335,7 +226,7 @@ class QueueMachine:
     def timed_out(self, turn: Turn, session: SessionId) -> None:
         found = self._sessions.get(session)
         if found is not None:
-            self._end_session(turn, found, "consumer_timeout", failed=False)
+            self._attendance.end(turn, found, "consumer_timeout", failed=False)
 
     # --- time -------------------------------------------------------------------------------------
 

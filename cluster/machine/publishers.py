@@ -1,8 +1,8 @@
-"""What a queue remembers of its publishers, so that a publish repeated after trouble is stored once.
+"""What a queue remembers of its publishers, so that a repeated publish is stored once.
 
 A named publisher numbers its messages densely; the queue remembers the last number, and which of
-the recent ones it refused, so that a resend gets the answer of the first time. A publisher not heard
-of for long is forgotten, by the time of the log; names that begin with `~` are made up by clients
+the recent ones it refused, so that a resend gets the answer of the first time. A publisher that is
+idle for long is forgotten, by the time of the log; names that begin with `~` are made up by clients
 for one run and are forgotten sooner.
 """
 

@@ -11,17 +11,14 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from cluster.machine import admission, disposal, settling, snapshot, timetable, views
+from cluster.machine import admission, disposal, settling, snapshot, subscribing, timetable, views
 from cluster.machine.commands import (
     DeadLettersMoved,
-    Get,
     QueueConfig,
-    SetCredit,
-    Subscribe,
 )
 from cluster.machine.consumers import Consumer, Consumers
 from cluster.machine.deadletters import Deaths, Outbox
-from cluster.machine.dispatch import hand_out, held_chunks, take
+from cluster.machine.dispatch import hand_out, held_chunks
 from cluster.machine.effects import (
     ActiveChanged,
     ConsumerEnded,
@@ -34,23 +31,14 @@ from cluster.machine.marks import NO_MARK, Mark
 from cluster.machine.publishers import DedupIds, Publishers
 from cluster.machine.ready import Ready
 from cluster.machine.replies import (
-    BAD_ARGUMENT,
-    EXCLUSIVE_USE,
-    NO_CONSUMER,
-    SINGLE_ACTIVE,
     Chunk,
-    Got,
     Ok,
-    Refused,
     Reply,
-    Subscribed,
 )
 from cluster.machine.runs import RangeMap
 from cluster.machine.store import Store
 from cluster.machine.turn import Turn
 from cluster.types import ConsumerKey, QueueId
-
-GET_COUNT_MAX = 65_536
 
 
 class Queue:
@@ -114,6 +102,10 @@ class Queue:
         )
 
     enqueue = admission.enqueue
+    subscribe = subscribing.subscribe
+    cancel = subscribing.cancel
+    set_credit = subscribing.set_credit
+    get = subscribing.get
     settle = settling.settle
     give_back = settling.give_back
     discard = settling.discard
@@ -246,96 +238,20 @@ class Queue:
 
     # --- consumers --------------------------------------------------------------------------------
 
-    def subscribe(self, turn: Turn, command: Subscribe) -> Reply:
-        if command.credit < 0 or (command.timeout_ms is not None and command.timeout_ms < 0):
-            return Refused(BAD_ARGUMENT, "credit and timeout are numbers of at least 0")
-        consumers = self.consumers
-        consumer = consumers.find(command.session, command.tag)
-        others = [other for other in consumers.registered() if other is not consumer]
-        if command.exclusive and consumers.single_active:
-            return Refused(
-                SINGLE_ACTIVE,
-                f"queue {self.name} has a single active consumer: subscribe without `exclusive`",
-            )
-        if any(other.exclusive for other in others) or (command.exclusive and others):
-            return Refused(
-                EXCLUSIVE_USE,
-                f"queue {self.name} is in exclusive use, or has consumers already:"
-                " cancel those first",
-            )
-        fresh = consumer is None
-        if consumer is None:
-            consumer = Consumer(ConsumerKey(turn.key), command.session, command.tag)
-        consumer.credit = command.credit
-        consumer.priority = command.priority
-        consumer.exclusive = command.exclusive
-        consumer.auto_settle = command.auto_settle
-        consumer.timeout_ms = command.timeout_ms
-        consumer.cancelled = False
-        if fresh:
-            consumers.add(consumer)
-            turn.group.consumer_added(consumer.session, self.id, consumer.key)
-        else:
-            consumers.changed(consumer)
-        self.told_ms = None
-        self._elect(turn)
-        return Subscribed(consumer.key, consumers.is_active(consumer))
-
-    def cancel(self, turn: Turn, key: ConsumerKey) -> Reply:
-        consumer = self.consumers.by_key.get(key)
-        if consumer is None or not consumer.registered:
-            return self._no_consumer(key)
-        consumer.cancelled = True
-        self.consumers.changed(consumer)
-        self.freed(turn, consumer)
-        return Ok(consumer.held.count)
-
-    def set_credit(self, turn: Turn, command: SetCredit) -> Reply:
-        consumer = self.consumers.by_key.get(command.consumer)
-        if consumer is None or not consumer.registered:
-            return self._no_consumer(command.consumer)
-        if command.credit < 0:
-            return Refused(BAD_ARGUMENT, "credit is a number of at least 0; 0 means unlimited")
-        consumer.credit = command.credit
-        self.consumers.changed(consumer)
-        return Ok()
-
-    def get(self, turn: Turn, command: Get) -> Reply:
-        if self.consumers.single_active:
-            return Refused(
-                SINGLE_ACTIVE,
-                f"queue {self.name} has a single active consumer: subscribe instead of get",
-            )
-        if not 1 <= command.count <= GET_COUNT_MAX:
-            return Refused(BAD_ARGUMENT, f"count is a number from 1 to {GET_COUNT_MAX}")
-        self.unused_since_ms = turn.now_ms
-        self.told_ms = None
-        consumer = Consumer(ConsumerKey(turn.key), command.session, "")
-        consumer.once = True
-        consumer.auto_settle = command.auto_settle
-        chunks = [] if self.paused else take(self, turn, consumer, command.count)
-        if consumer.held.count:
-            self.consumers.add(consumer)
-            turn.group.consumer_added(consumer.session, self.id, consumer.key)
-        return Got(consumer.key, chunks, self.ready.count)
-
-    def _no_consumer(self, key: ConsumerKey) -> Refused:
-        return Refused(NO_CONSUMER, f"queue {self.name} has no consumer {key}: subscribe first")
-
     def freed(self, turn: Turn, consumer: Consumer) -> None:
         """It holds less than before."""
         if consumer.gone:
-            self._remove_consumer(turn, consumer)
+            self.remove_consumer(turn, consumer)
         elif not consumer.in_ring:
             self.consumers.offer(consumer)
 
-    def _remove_consumer(self, turn: Turn, consumer: Consumer) -> None:
+    def remove_consumer(self, turn: Turn, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         turn.group.consumer_removed(consumer.session, self.id, consumer.key)
         if not consumer.once:
             self.unused_since_ms = turn.now_ms
 
-    def _elect(self, turn: Turn) -> None:
+    def elect(self, turn: Turn) -> None:
         consumers = self.consumers
         if consumers.elect():
             active = consumers.active
@@ -353,7 +269,7 @@ class Queue:
     # --- messages out -----------------------------------------------------------------------------
 
     def take_head(self, limit: int) -> tuple[int, int]:
-        """Remove up to `limit` neighbours that come next: of the ready ones, or else the delayed."""
+        """Remove up to `limit` neighbours that come next: ready ones, or else delayed ones."""
         if self.ready.count:
             first, last = self.ready.take(limit)
         else:
@@ -429,7 +345,7 @@ class Queue:
             delay_ms = None if failed else 0
             settling.returned(self, turn, first, last, failed=failed, delay_ms=delay_ms)
         consumer.held.clear()
-        self._remove_consumer(turn, consumer)
+        self.remove_consumer(turn, consumer)
 
     # --- the end of a command ---------------------------------------------------------------------
 
@@ -439,7 +355,7 @@ class Queue:
         is_due = self.due_ms is not None and self.due_ms <= now_ms
         consumers = self.consumers
         if consumers.single_active:
-            self._elect(turn)
+            self.elect(turn)
         if self.delayed:
             self._end_delays(now_ms)
         if self.ready.count:

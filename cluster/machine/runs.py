@@ -1,9 +1,9 @@
 """Sorted ranges of positions with values: the one structure behind ready, unsettled and marked.
 
 A million messages in a row are one range. Ranges that touch and carry equal values are always one,
-so equal contents have equal columns, whatever way led there: snapshots may be compared byte by byte.
+so equal contents have equal columns, whatever way led there: snapshots can be compared as bytes.
 
-Columns are packed. Work happens near the head (deliver, settle, return) or at the tail (enqueue), so
+Columns are packed. Work happens near the head (deliver, settle, return) or at the tail (enqueue):
 a change moves whichever side of it is shorter; space freed at the head is kept as slack and given
 back when it is half of the column.
 """

@@ -1,7 +1,7 @@
-"""Clients attached to a group: who is there, who is suspected, who is dead, and through which node.
+"""Clients attached to a group: who is there, who is suspected, who is dead, and at which node.
 
-A lost connection or a silent node makes a session suspected: it keeps what it holds and gets nothing
-new until it is back or its time is over. Only then it is dead, and what it held is returned.
+A lost connection or a silent node makes a session suspected: it keeps what it holds and gets
+nothing new until it is back or its time is over. Only then is it dead, and what it held returned.
 """
 
 from __future__ import annotations

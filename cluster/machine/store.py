@@ -1,7 +1,7 @@
-"""Where each message of a queue lies in the log: entries, sizes and times by position, never bodies.
+"""Where each message of a queue lies in the log: entries, sizes, times by position; never bodies.
 
-A run is what one command stored: consecutive positions whose bodies are consecutive in one entry. It
-costs 44 bytes however many messages it holds, and 4 more for each message when their sizes differ.
+A run is what one command stored: consecutive positions whose bodies are consecutive in one entry.
+It costs 44 bytes however many messages it holds, 4 more for each message when their sizes differ.
 Runs die as their messages are released: dead ones at the head are trimmed, dead ones in the middle
 are squeezed out when they outnumber the living.
 """
@@ -300,7 +300,7 @@ def pack(column: array[int]) -> bytes:
 
 
 def unpack(typecode: str, data: bytes) -> array[int]:
-    column = array(typecode)
+    column: array[int] = array(typecode)  # type: ignore[assignment]
     column.frombytes(data)
     if BIG_ENDIAN:
         column.byteswap()
