@@ -83,3 +83,23 @@ def fitting(bodies: Sequence[tuple[bytes, Any]], room: int) -> int:
         if room < 0:
             return max(1, count)
     return len(bodies)
+
+
+class Progress:
+    """How far a client is: it has every chunk up to the token `mark`, and `held` beyond."""
+
+    __slots__ = ("_token", "held", "mark")
+
+    def __init__(self, mark: int = 0, held: Held = ()) -> None:
+        self.mark = mark
+        self.held = list(held)
+        self._token = 0
+
+    def sent(self, batch: Batch) -> None:
+        """Tokens come in ascending order; the chunks of one token may leave in several frames."""
+        token = batch.token
+        if token > self._token:
+            self._token = token
+            self.mark = max(self.mark, token - 1)
+            self.held = [each for each in self.held if each[2] >= token]
+        self.held.append((batch.first, batch.first + len(batch.bodies) - 1, token))

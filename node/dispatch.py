@@ -5,8 +5,7 @@ the network took. Outputs are values, fetched with `take`, that the caller carri
 Everything held here is volatile: losing it loses nothing, since a consumer that is announced again
 is sent whatever the machine says it holds.
 
-Only consumers of groups that this node leads are known here. A consumer's *mark* is the highest
-token queued for it: tokens grow, so what a change of leader repeats up to the mark was sent.
+Only consumers of groups that this node leads are known here.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
+from cluster.group import Outcome
 from cluster.machine.commands import Command, Enqueue, Settle
 from cluster.machine.effects import (
     ActiveChanged,
@@ -28,7 +28,7 @@ from cluster.machine.effects import (
 )
 from cluster.machine.replies import Chunk, Enqueued, Ok
 from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId
-from node.chunks import DELIVERY_BYTES_TARGET, Held, batch_of, fitting, lacking, merged, rest
+from node.chunks import DELIVERY_BYTES_TARGET, Progress, batch_of, fitting, lacking, merged, rest
 from node.outgoing import (
     Active,
     Answer,
@@ -43,6 +43,8 @@ from node.outgoing import (
 )
 from node.plan import (
     ConnectionId,
+    Detached,
+    Drained,
     DropQueue,
     MoveDeadLetters,
     Output,
@@ -55,8 +57,8 @@ from node.plan import (
     Unreadable,
 )
 
-if TYPE_CHECKING:  # an annotation only: this module needs nothing of Raft
-    from cluster.group import Outcome
+#: Refusals that only mean: not here, not now.
+ELSEWHERE = frozenset({"not_leader", "no_leader", "stopping"})
 
 ReadBodies = Callable[[GroupId, BodyRef], Sequence[tuple[bytes, Any]]]
 
@@ -84,9 +86,11 @@ class _Consumer:
     name: str
     key: ConsumerKey
     auto_settle: bool
-    mark: int
+    progress: Progress
+    mark: int  # highest token queued: tokens grow, so up to here nothing is new
     active: bool
     pending: deque[Chunk] = field(default_factory=deque[Chunk])  # never sent; at most what it holds
+    cancelled: bool = False
 
 
 @dataclass(slots=True)
@@ -157,7 +161,7 @@ class Dispatcher:
         if state is None:
             return
         state.unsent_bytes -= size_bytes
-        assert state.unsent_bytes >= 0
+        assert state.unsent_bytes >= 0, "more was taken than was sent"
         if state.waiting and state.unsent_bytes * 2 <= self._deliver_buffer_bytes_max:
             self._delivering[connection] = state
 
@@ -228,29 +232,37 @@ class Dispatcher:
         consumer: ConsumerKey,
         *,
         holds: Iterable[Chunk],
-        held: Held = (),
-        mark: int = 0,
+        progress: Progress | None = None,
         auto_settle: bool = False,
         active: bool = True,
     ) -> None:
         """From now on this connection gets what the consumer gets; first, what it holds and lacks.
 
-        `holds` is what the machine says, `held` what the client says it has; up to `mark` all
-        was sent.
+        `holds` is what the machine says, `progress` what the client has of it.
         """
         ref = (queue, consumer)
         state = self._connections[connection]
         if ref in self._consumers:
             self._forget(ref)
-        entry = _Consumer(state, group, queue, name, consumer, auto_settle, mark, active)
+        progress = progress or Progress()
+        entry = _Consumer(
+            state, group, queue, name, consumer, auto_settle, progress, progress.mark, active
+        )
         self._consumers[ref] = state.consumers[ref] = entry
         self._of_group.setdefault(group, set()).add(ref)
-        self._queue(entry, lacking(holds, held))
+        self._queue(entry, lacking(holds, progress.held))
 
-    def forgotten(self, queue: QueueId, consumer: ConsumerKey) -> None:
-        """Cancelled by its client, or moved to another node."""
-        if (queue, consumer) in self._consumers:
-            self._forget((queue, consumer))
+    def cancelled(self, queue: QueueId, consumer: ConsumerKey) -> None:
+        """The machine hands out no more to it; what it holds already is still sent."""
+        known = self._consumers.get((queue, consumer))
+        if known is not None:
+            known.cancelled = True
+            self._drop_if_drained(known)
+
+    def _drop_if_drained(self, consumer: _Consumer) -> None:
+        if consumer.cancelled and not consumer.pending:
+            self._forget((consumer.queue, consumer.key))
+            self._outputs.append(Drained(consumer.connection.id, consumer.queue, consumer.key))
 
     def _forget(self, ref: tuple[QueueId, ConsumerKey]) -> None:
         consumer = self._consumers.pop(ref)
@@ -281,11 +293,11 @@ class Dispatcher:
             case ActiveChanged(queue, key, _, token):
                 self._active(group, queue, key, token)
             case SessionEnded(session, reason):
-                self._outputs.append(SessionOver(session, reason))
+                self._outputs.append(SessionOver(group, session, reason))
             case DeadLettersReady(queue):
                 self._outputs.append(MoveDeadLetters(group, queue))
             case QueueExpired(queue):
-                self._outputs.append(DropQueue(queue))
+                self._outputs.append(DropQueue(group, queue))
             case _:
                 pass  # effects of the catalog are the cluster's own business
 
@@ -301,17 +313,12 @@ class Dispatcher:
                 consumer.active = is_active
                 self._send(consumer, Active(consumer.name, consumer.key, is_active, token))
 
-    def follows(self, group: GroupId, leader: str | None) -> None:
+    def follows(self, group: GroupId) -> None:
         """This node no longer leads the group: its consumers must find the new leader."""
-        told: set[tuple[ConnectionId, str]] = set()
-        for ref in sorted(self._of_group.pop(group, ())):
-            consumer = self._consumers.pop(ref)
-            connection = consumer.connection
-            del connection.consumers[ref]
-            connection.waiting.pop(ref, None)
-            if (connection.id, consumer.name) not in told:
-                told.add((connection.id, consumer.name))
-                self._outputs.append(Send(connection.id, Moved(0, consumer.name, leader)))
+        for ref in sorted(self._of_group.get(group, ())):
+            consumer = self._consumers[ref]
+            self._forget(ref)
+            self._outputs.append(Detached(consumer.connection.id, *ref, consumer.progress))
 
     # --- what leaves at the end of a round --------------------------------------------------------
 
@@ -345,10 +352,13 @@ class Dispatcher:
             if batches:
                 state.unsent_bytes += size_bytes
                 self._send(consumer, Delivery(consumer.name, consumer.key, batches, size_bytes))
+                for batch in batches:
+                    consumer.progress.sent(batch)
                 if consumer.auto_settle:
                     ranges = [(b.first, b.first + len(b.bodies) - 1) for b in batches]
                     command = Settle(consumer.queue, consumer.key, merged(ranges))
                     self._outputs.append(Propose(consumer.group, command, None))
+            self._drop_if_drained(consumer)
 
     def _next_batches(self, consumer: _Consumer) -> tuple[list[Batch], int]:
         """As much of what is pending as one frame should hold."""
@@ -358,10 +368,9 @@ class Dispatcher:
         counts = self.counts
         while pending and total < DELIVERY_BYTES_TARGET:
             chunk = pending.popleft()
-            try:
-                bodies = self._read_bodies(consumer.group, chunk.bodies)
-            except LookupError as error:
-                self._outputs.append(Unreadable(consumer.group, consumer.name, str(error)))
+            bodies = self._read_bodies(consumer.group, chunk.bodies)
+            if len(bodies) != chunk.bodies.count:  # gone: no longer in flight, or a damaged log
+                self._outputs.append(Unreadable(consumer.group, consumer.name, chunk))
                 continue
             size = sum([len(body) for body, _ in bodies])
             if total + size > DELIVERY_BYTES_TARGET and len(bodies) > 1:
@@ -390,7 +399,7 @@ def answer_of(request: int, queue: str, outcome: Outcome) -> Outgoing:
         case "ok":
             return Answer(request, outcome.reply.count if isinstance(outcome.reply, Ok) else None)
         case "refused":
-            if outcome.code in {"not_leader", "no_leader"}:
+            if outcome.code in ELSEWHERE:
                 return Moved(request, queue, outcome.leader)
             detail = getattr(outcome.reply, "detail", None)
             return Failure(request, outcome.code or "refused", outcome.reason or "refused", detail)

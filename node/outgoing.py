@@ -42,6 +42,7 @@ class Delivery:
     consumer: ConsumerKey
     batches: list[Batch]
     size_bytes: int  # of the bodies, for back-pressure
+    origin: int = 0  # 0: this node leads the queue; else the attachment to the node that does
 
 
 @dataclass(frozen=True, slots=True)

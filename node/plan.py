@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import NewType
 
 from cluster.machine.commands import Command
-from cluster.types import GroupId, QueueId, SessionId
+from cluster.machine.replies import Chunk
+from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
+from node.chunks import Progress
 from node.outgoing import Outgoing
 
 ConnectionId = NewType("ConnectionId", int)
@@ -47,20 +49,40 @@ class ResumeReading:
 
 
 @dataclass(frozen=True, slots=True)
+class Detached:
+    """This node no longer leads the consumer's group; this is how far its client is."""
+
+    connection: ConnectionId
+    queue: QueueId
+    consumer: ConsumerKey
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """A cancelled consumer was sent all that it holds: nothing more will come."""
+
+    connection: ConnectionId
+    queue: QueueId
+    consumer: ConsumerKey
+
+
+@dataclass(frozen=True, slots=True)
 class SessionOver:
     """A session is dead in a group: it must end in all others, and its connection with it."""
 
+    group: GroupId
     session: SessionId
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A body that should be in the log could not be read: the message stays in flight."""
+    """Bodies of a delivery are no longer in the log: they were returned or settled meanwhile."""
 
     group: GroupId
     queue: str
-    reason: str
+    chunk: Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +93,9 @@ class MoveDeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class DropQueue:
+    """Unused for its `x-expires`."""
+
+    group: GroupId
     queue: QueueId
 
 
@@ -79,6 +104,8 @@ Output = (
     | Propose
     | PauseReading
     | ResumeReading
+    | Detached
+    | Drained
     | SessionOver
     | Unreadable
     | MoveDeadLetters

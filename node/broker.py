@@ -1,0 +1,328 @@
+"""What may be asked of queues, and the rules for it: the same for every protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, cast
+
+from cluster.cluster_node import ClusterNode
+from cluster.group import Group
+from cluster.machine import QueueMachine
+from cluster.machine import replies as codes
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import (
+    ATTR_DEDUP_ID,
+    ATTR_DELIVER_AT_MS,
+    ATTR_PRIORITY,
+    ATTR_TTL_MS,
+    Barrier,
+    Command,
+    Enqueue,
+    Get,
+    Pause,
+    Purge,
+    Return,
+    Settle,
+    Subscribe,
+)
+from cluster.machine.replies import Chunk, Declared, Got, Ok
+from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, SessionId
+from node.chunks import batch_of, fitting, merged
+from node.errors import Elsewhere, Refused, reply_of
+from node.outgoing import Batch
+from node.settings import LimitSettings
+
+NAME_BYTES_MAX = 255
+PEEK_COUNT_MAX = 1_000
+GET_BYTES_MAX = 16 * 1024 * 1024
+CREDIT_MAX = 1_000_000
+#: Publisher names that start so belong to the nodes: dead letters on their way.
+RESERVED_PUBLISHERS = ("dlx:", "~dlx:")
+
+_ATTRS_MAX = {ATTR_PRIORITY: 255, ATTR_TTL_MS: 2**32 - 1, ATTR_DELIVER_AT_MS: 2**53}
+
+
+class Broker:
+    """Validates, finds the queue, builds the command, asks the cluster."""
+
+    def __init__(self, cluster: ClusterNode, limits: LimitSettings) -> None:
+        self.cluster = cluster
+        self.limits = limits
+
+    # --- where ------------------------------------------------------------------------------------
+
+    def locate(self, vhost: str, queue: str) -> QueueInfo | None:
+        """From this node's copy of the catalog, at once."""
+        return self.cluster.queue_info(vhost, queue)
+
+    async def find(self, vhost: str, queue: str) -> QueueInfo:
+        """A miss is looked up again behind a barrier before it is refused."""
+        info = self.cluster.queue_info(vhost, queue)
+        if info is None:
+            info = await self.cluster.find_queue(vhost, queue)
+        if info is None:
+            raise Refused(
+                codes.NO_QUEUE, f"there is no queue {queue!r} in vhost {vhost!r}: declare it first"
+            )
+        return info
+
+    def leads(self, group: GroupId) -> bool:
+        return self.cluster.leader_of(group) == self.cluster.node
+
+    def led(self, group: GroupId) -> Group:
+        """This node's copy of a group that it leads. Elsewhere otherwise."""
+        leader = self.cluster.leader_of(group)
+        found = self.cluster.groups.get(group)
+        if leader != self.cluster.node or found is None:
+            raise Elsewhere(leader)
+        return found
+
+    def leader(self, info: QueueInfo) -> NodeId | None:
+        return self.cluster.leader_of(info.group)
+
+    def machine(self, group: GroupId) -> QueueMachine:
+        return cast(QueueMachine, self.led(group).machine)
+
+    def read_bodies(self, group: GroupId, ref: BodyRef) -> Sequence[tuple[bytes, Any]]:
+        return self.cluster.groups[group].read_bodies(ref)
+
+    def holds(self, group: GroupId, queue: QueueId, consumer: ConsumerKey) -> Sequence[Chunk]:
+        """All that the consumer holds, as the machine knows it."""
+        return self.machine(group).consumer_holds(queue, consumer)
+
+    async def ask(self, group: GroupId, command: Command) -> codes.Reply:
+        """At the leader, wherever it is."""
+        return reply_of(await self.cluster.ask(group, command))
+
+    # --- queues -----------------------------------------------------------------------------------
+
+    async def declare(self, vhost: str, queue: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        check_name(queue, "queue")
+        check_name(vhost, "vhost")
+        reply = reply_of(await self.cluster.declare_queue(vhost, queue, arguments))
+        assert isinstance(reply, Declared)
+        group = self.cluster.groups.get(reply.group)
+        leader = self.cluster.leader_of(reply.group)
+        name = None if group is None else group.name
+        return {"created": reply.created, "leader": leader, "group": name or str(reply.group)}
+
+    async def delete(self, vhost: str, queue: str, *, if_unused: bool, if_empty: bool) -> None:
+        outcome = await self.cluster.remove_queue(
+            vhost, queue, if_unused=if_unused, if_empty=if_empty
+        )
+        reply_of(outcome)
+
+    async def purge(self, info: QueueInfo) -> int:
+        reply = await self.ask(info.group, Purge(info.queue))
+        return reply.count if isinstance(reply, Ok) else 0
+
+    async def pause(self, info: QueueInfo, *, paused: bool) -> None:
+        await self.ask(info.group, Pause(info.queue, paused))
+
+    async def info(self, info: QueueInfo) -> dict[str, Any]:
+        """Linearizable: what was confirmed before the question is counted. On the leader only."""
+        group = self.led(info.group)
+        reply_of(await group.ask(Barrier()))
+        return self.describe(info)
+
+    def describe(self, info: QueueInfo) -> dict[str, Any]:
+        """From this node's copy, when it has one: perhaps a little behind."""
+        about: dict[str, Any] = {
+            "vhost": info.vhost,
+            "name": info.name,
+            "id": info.queue,
+            "arguments": dict(info.arguments),
+            "leader": self.leader(info),
+        }
+        group = self.cluster.groups.get(info.group)
+        about["group"] = str(info.group) if group is None else group.name
+        view = None
+        if group is not None:
+            view = cast(QueueMachine, group.machine).queue(info.queue)
+            about["members"] = list(group.members)
+        if view is not None:
+            about |= {
+                "ready": view.ready_count,
+                "unsettled": view.unsettled_count,
+                "delayed": view.delayed_count,
+                "messages": view.messages,
+                "bytes": view.bytes,
+                "paused": view.paused,
+                "consumers": [asdict(consumer) for consumer in view.consumers],
+            }
+        return about
+
+    async def peek(self, info: QueueInfo, *, start: int, count: int) -> list[dict[str, Any]]:
+        """Messages from position `start` on, looked at without taking them. On the leader only."""
+        if not 1 <= count <= PEEK_COUNT_MAX:
+            raise Refused(codes.BAD_ARGUMENT, f"count must be from 1 to {PEEK_COUNT_MAX}")
+        group = self.led(info.group)
+        reply_of(await group.ask(Barrier()))
+        rows: list[dict[str, Any]] = []
+        budget = GET_BYTES_MAX
+        for row in self.machine(info.group).browse(info.queue, start, count):
+            ((body, meta),) = group.read_bodies(row.chunk.bodies)
+            if rows and len(body) > budget:
+                break
+            budget -= len(body)
+            rows.append(
+                {
+                    "position": row.position,
+                    "state": row.state,
+                    "body": body,
+                    "meta": meta,
+                    "delivery_count": row.chunk.delivery_count,
+                    "acquired_count": row.chunk.acquired_count,
+                    "deaths": row.chunk.deaths,
+                    "enqueued_ms": row.enqueued_ms,
+                    "expires_at_ms": row.expires_at_ms,
+                    "due_ms": row.due_ms,
+                    "priority": row.priority,
+                    "consumer": row.consumer,
+                }
+            )
+        return rows
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def enqueue_command(
+        self,
+        queue: QueueId,
+        publisher: str | None,
+        seqno: int,
+        bodies: Sequence[bytes],
+        meta: Any,
+        attrs: Any,
+    ) -> tuple[Enqueue, int]:
+        """The command for a batch, and its bytes. Refused says which rule it breaks."""
+        sizes = [len(body) for body in bodies]
+        largest = max(sizes, default=0)
+        if largest > self.limits.message_bytes_max:
+            raise Refused(
+                "message_too_large",
+                f"a message may have {self.limits.message_bytes_max} bytes, not {largest}: "
+                "publish less, or raise limits.message_bytes_max on all nodes",
+            )
+        if not bodies:
+            raise Refused(codes.BAD_ARGUMENT, "a publish has one or more bodies")
+        if publisher is None:
+            seqno = 0
+        else:
+            check_name(publisher, "publisher")
+            if publisher.startswith(RESERVED_PUBLISHERS):
+                raise Refused(codes.BAD_ARGUMENT, f"publisher names {RESERVED_PUBLISHERS} are ours")
+            if seqno < 1:
+                raise Refused(codes.BAD_ARGUMENT, "a named publisher numbers its messages from 1")
+        if type(meta) is list and len(cast("list[Any]", meta)) != len(bodies):
+            raise Refused(codes.BAD_ARGUMENT, "a list of meta has one for each body")
+        if attrs is not None:
+            check_attrs(attrs, len(bodies))
+        return Enqueue(queue, publisher, seqno, bodies, meta, attrs), sum(sizes)
+
+    def subscribe_command(
+        self,
+        queue: QueueId,
+        session: SessionId,
+        tag: str,
+        *,
+        credit: int | None,
+        priority: int = 0,
+        exclusive: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Subscribe:
+        if credit is None:
+            credit = self.limits.credit_default
+        check_credit(credit)
+        if len(tag.encode()) > NAME_BYTES_MAX:
+            raise Refused(codes.BAD_ARGUMENT, f"a tag has at most {NAME_BYTES_MAX} bytes")
+        return Subscribe(queue, session, tag, credit, priority, exclusive, False, timeout_ms)
+
+    async def get(
+        self, info: QueueInfo, session: SessionId, *, count: int, auto_settle: bool
+    ) -> tuple[ConsumerKey, int, list[Batch]]:
+        """Take messages once: (consumer to settle with, still ready, the messages). On the leader.
+
+        What does not fit into one answer is given back at once. With `auto_settle` the messages
+        are settled once they are read, so a crash in between redelivers them.
+        """
+        self.check_count(count)
+        group = self.led(info.group)
+        reply = reply_of(await group.ask(Get(info.queue, session, count)))
+        assert isinstance(reply, Got)
+        batches: list[Batch] = []
+        taken: list[tuple[int, int]] = []
+        over: list[tuple[int, int]] = []
+        budget = GET_BYTES_MAX
+        for chunk in reply.chunks:
+            bodies = group.read_bodies(chunk.bodies)
+            count = fitting(bodies, budget) if budget > 0 else 0
+            if count < chunk.bodies.count:
+                over.append((chunk.first + count, chunk.first + chunk.bodies.count - 1))
+            if count:
+                bodies = bodies[:count]
+                budget -= sum(len(body) for body, _ in bodies)
+                taken.append((chunk.first, chunk.first + count - 1))
+                batches.append(batch_of(chunk, bodies))
+        if over:
+            group.propose(Return(info.queue, reply.consumer, merged(over)))
+        if auto_settle and taken:
+            group.propose(Settle(info.queue, reply.consumer, merged(taken)))
+        given_back = sum(last - first + 1 for first, last in over)
+        return reply.consumer, reply.ready + given_back, batches
+
+    def check_count(self, count: int) -> None:
+        if not 1 <= count <= self.limits.get_count_max:
+            raise Refused(
+                codes.BAD_ARGUMENT, f"count must be from 1 to {self.limits.get_count_max}"
+            )
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def check_name(name: str, kind: str) -> None:
+    """1 to 255 bytes of UTF-8 without control characters."""
+    if not 1 <= len(name.encode(errors="replace")) <= NAME_BYTES_MAX or not name.isprintable():
+        raise Refused(
+            codes.BAD_ARGUMENT,
+            f"a {kind} is 1 to {NAME_BYTES_MAX} bytes of printable text, not {name[:40]!r}",
+        )
+
+
+def check_credit(credit: int) -> None:
+    if not 0 <= credit <= CREDIT_MAX:
+        raise Refused(codes.BAD_ARGUMENT, f"credit is from 0 (no limit) to {CREDIT_MAX}")
+
+
+def check_attrs(attrs: Any, count: int) -> None:
+    """One map for all messages, or a list with one (or None) a message."""
+    if type(attrs) is list:
+        each = cast("list[Any]", attrs)
+        if len(each) != count:
+            raise Refused(codes.BAD_ARGUMENT, "a list of attrs has one for each body")
+    else:
+        each = [attrs]
+    for one in each:
+        if one is None:
+            continue
+        if type(one) is not dict:
+            raise Refused(codes.BAD_ARGUMENT, "attrs are a map, or a list of maps")
+        for key, value in cast("dict[Any, Any]", one).items():
+            _check_attr(key, value)
+
+
+def _check_attr(key: Any, value: Any) -> None:
+    if key == ATTR_DEDUP_ID and type(key) is int:
+        if type(value) is str and 1 <= len(value) <= NAME_BYTES_MAX:
+            return
+        raise Refused(codes.BAD_ARGUMENT, f"attr 4 is text of 1 to {NAME_BYTES_MAX} characters")
+    high = _ATTRS_MAX.get(key) if type(key) is int else None
+    if high is None:
+        raise Refused(
+            codes.BAD_ARGUMENT,
+            "attrs are 1 priority, 2 TTL in ms, 3 deliver not before, 4 de-duplication id, "
+            f"not {str(key)[:20]!r}",
+        )
+    if type(value) is not int or not 0 <= value <= high:
+        raise Refused(codes.BAD_ARGUMENT, f"attr {key} is a number from 0 to {high}")

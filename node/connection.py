@@ -1,0 +1,381 @@
+"""One client's connection, in no protocol's words: what it asks, and its consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from cluster.machine import replies as codes
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import (
+    Cancel,
+    Command,
+    Discard,
+    Extend,
+    OpenSession,
+    Return,
+    SetCredit,
+    Settle,
+)
+from cluster.machine.replies import Subscribed as SubscribedReply
+from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
+from node import outgoing
+from node.broker import Broker, check_credit
+from node.chunks import Held, Progress
+from node.errors import BrokerError, Elsewhere, Refused, reply_of
+from node.outgoing import Outgoing
+from node.plan import Detached, Drained
+from node.tasks import Tasks
+from node.traffic import Traffic
+
+#: Requests of one connection that wait for an answer, publishes and settles aside.
+REQUESTS_OPEN_MAX = 256
+#: What a message weighs besides its body, so that empty ones count too.
+MESSAGE_OVERHEAD_BYTES = 32
+FRAME_OVERHEAD_BYTES = 256
+
+
+class Peer(Protocol):
+    """The client's end of a connection. Nothing here blocks or raises."""
+
+    def send(self, frame: Outgoing) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def close(self, reason: str, detail: str) -> None:
+        """`reason`: taken_over | session_ended | stopping."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Consumer:
+    """A subscription made through this connection."""
+
+    info: QueueInfo
+    key: ConsumerKey
+    auto_settle: bool
+    active: bool
+    progress: Progress = field(default_factory=Progress)
+    cancelled: bool = False
+
+
+class Attaching(Protocol):
+    """Who attaches consumers to leaders elsewhere: see `node.relay`."""
+
+    def attach(self, connection: Connection, consumer: Consumer) -> None: ...
+    def cancel(self, consumer: Consumer) -> None: ...
+    def taken(self, attachment: int, size_bytes: int) -> None: ...
+    async def get(
+        self, info: QueueInfo, session: SessionId, *, count: int, auto_settle: bool
+    ) -> tuple[ConsumerKey, int, list[outgoing.Batch]]: ...
+    async def info(self, info: QueueInfo) -> dict[str, Any]: ...
+
+
+class Connection:
+    """Requests come in as calls, answers leave through `peer`; BrokerError: tell the client."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        session: SessionId,
+        *,
+        broker: Broker,
+        traffic: Traffic,
+        relay: Attaching,
+        tasks: Tasks,
+        resume_ms: int,
+        vhost: str,
+        forward: bool,
+    ) -> None:
+        self.peer = peer
+        self.session = session
+        self.resume_ms = resume_ms
+        self.vhost = vhost
+        self.forward = forward
+        self.closed = False
+        self.consumers: dict[tuple[QueueId, ConsumerKey], Consumer] = {}
+        self.groups: set[GroupId] = set()  # in which this connection opened the session
+        self.moved_groups: set[GroupId] = set()  # where it was, and may be elsewhere now
+        self._broker = broker
+        self._traffic = traffic
+        self._relay = relay
+        self._tasks = tasks
+        self._room = asyncio.Semaphore(REQUESTS_OPEN_MAX)
+        self.id = traffic.open(self)
+
+    # --- the traffic's end: frames out ------------------------------------------------------------
+
+    def send(self, frame: Outgoing) -> None:
+        if type(frame) is outgoing.Ended:
+            self.forget(frame)
+        self.peer.send(frame)
+
+    def pause_reading(self) -> None:
+        self.peer.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.peer.resume_reading()
+
+    def taken(self, frame: outgoing.Delivery) -> None:
+        """The network took this delivery: there is room for more."""
+        if frame.origin:
+            self._relay.taken(frame.origin, frame.size_bytes)
+        else:
+            self._traffic.sent(self.id, frame.size_bytes)
+
+    def detached(self, event: Detached) -> None:
+        consumer = self.consumers.get((event.queue, event.consumer))
+        if consumer is None:
+            return
+        consumer.progress = event.progress
+        self.lost(consumer)
+
+    def lost(self, consumer: Consumer) -> None:
+        """Its leader is gone: attached to the next one, or the client is told to move."""
+        if self.closed:
+            return
+        if self.forward:
+            self._relay.attach(self, consumer)
+            return
+        info = consumer.info
+        self.consumers.pop((info.queue, consumer.key), None)
+        self.groups.discard(info.group)
+        self.moved_groups.add(info.group)
+        if not any(queue == info.queue for queue, _ in self.consumers):
+            self.peer.send(outgoing.Moved(0, info.name, self._broker.leader(info)))
+
+    def drained(self, event: Drained) -> None:
+        self.consumers.pop((event.queue, event.consumer), None)
+
+    def forget(self, frame: outgoing.Ended) -> None:
+        """The node ended this consumer."""
+        for ref, consumer in list(self.consumers.items()):
+            if consumer.key == frame.consumer and consumer.info.name == frame.queue:
+                del self.consumers[ref]
+
+    def ended(self, queue: QueueId, consumer: ConsumerKey) -> None:
+        self.consumers.pop((queue, consumer), None)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def answer(self, request: int, value: Any = None) -> None:
+        self.peer.send(outgoing.Answer(request, value))
+
+    def fail(self, request: int, queue: str, error: BrokerError) -> None:
+        if isinstance(error, Elsewhere):
+            self.peer.send(outgoing.Moved(request, queue, error.leader))
+        else:
+            self.peer.send(outgoing.Failure(request, error.code, error.reason, error.detail))
+
+    async def run(
+        self, request: int, queue: str, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Work that waits, beside the other requests. Waits itself while too much is open."""
+        await self._room.acquire()
+        self._tasks.start(self._guarded(request, queue, work), name="request")
+
+    async def _guarded(
+        self, request: int, queue: str, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        try:
+            await work()
+        except BrokerError as error:
+            self.fail(request, queue, error)
+        finally:
+            self._room.release()
+
+    def _check_here(self, info: QueueInfo) -> None:
+        leader = self._broker.leader(info)
+        if not self.forward and leader != self._broker.cluster.node:
+            raise Elsewhere(leader)
+
+    def publish(
+        self,
+        request: int,
+        info: QueueInfo,
+        publisher: str | None,
+        seqno: int,
+        bodies: Sequence[bytes],
+        meta: Any,
+        attrs: Any,
+    ) -> None:
+        """One batch becomes one command; its confirm comes when it is safe."""
+        self._check_here(info)
+        command, size_bytes = self._broker.enqueue_command(
+            info.queue, publisher, seqno, bodies, meta, attrs
+        )
+        size_bytes += FRAME_OVERHEAD_BYTES + MESSAGE_OVERHEAD_BYTES * len(bodies)
+        self._traffic.publish(self.id, request, info.group, info.name, command, size_bytes)
+
+    def _ask(self, request: int, info: QueueInfo, command: Command) -> None:
+        self._check_here(info)
+        self._traffic.ask(self.id, request, info.group, info.name, command)
+
+    def settle(
+        self, request: int, info: QueueInfo, consumer: int, ranges: Sequence[tuple[int, int]]
+    ) -> None:
+        self._ask(request, info, Settle(info.queue, ConsumerKey(consumer), ranges))
+
+    def return_(
+        self,
+        request: int,
+        info: QueueInfo,
+        consumer: int,
+        ranges: Sequence[tuple[int, int]],
+        *,
+        failed: bool,
+        delay_ms: int | None,
+    ) -> None:
+        command = Return(info.queue, ConsumerKey(consumer), ranges, failed, delay_ms)
+        self._ask(request, info, command)
+
+    def discard(
+        self, request: int, info: QueueInfo, consumer: int, ranges: Sequence[tuple[int, int]]
+    ) -> None:
+        self._ask(request, info, Discard(info.queue, ConsumerKey(consumer), ranges))
+
+    def extend(
+        self,
+        request: int,
+        info: QueueInfo,
+        consumer: int,
+        ranges: Sequence[tuple[int, int]],
+        timeout_ms: int | None,
+    ) -> None:
+        self._ask(request, info, Extend(info.queue, ConsumerKey(consumer), ranges, timeout_ms))
+
+    def set_credit(self, request: int, info: QueueInfo, consumer: int, credit: int) -> None:
+        check_credit(credit)
+        self._ask(request, info, SetCredit(info.queue, ConsumerKey(consumer), credit))
+
+    # --- requests that wait -----------------------------------------------------------------------
+
+    async def _in_session(self, group: GroupId, command: Command) -> codes.Reply:
+        """A command that needs the session in the group: opened first, again if it died there."""
+        cluster = self._broker.cluster
+        while True:
+            fresh = group not in self.groups
+            if fresh:
+                self.groups.add(group)
+                opening = OpenSession(
+                    self.session, cluster.node, cluster.links.incarnation, self.resume_ms
+                )
+                reply_of(await cluster.ask(group, opening))
+            try:
+                return await self._broker.ask(group, command)
+            except Refused as error:
+                if error.code != codes.NO_SESSION or fresh:
+                    raise
+                self.groups.discard(group)
+
+    async def subscribe(
+        self,
+        request: int,
+        info: QueueInfo,
+        tag: str,
+        *,
+        credit: int | None,
+        priority: int = 0,
+        exclusive: bool = False,
+        auto_settle: bool = False,
+        timeout_ms: int | None = None,
+        held: Held = (),
+    ) -> None:
+        """Register, or find again under the same tag what was registered before a break.
+
+        With `auto_settle` the node settles what the network took: the credit then bounds what is on
+        its way, and a slow client slows its queue instead of filling memory.
+        """
+        self._check_here(info)
+        if len(self.consumers) >= self._broker.limits.consumers_max:
+            most = self._broker.limits.consumers_max
+            raise Refused("too_many_consumers", f"a connection has at most {most} consumers")
+        command = self._broker.subscribe_command(
+            info.queue,
+            self.session,
+            tag,
+            credit=(credit or None) if auto_settle else credit,
+            priority=priority,
+            exclusive=exclusive,
+            timeout_ms=timeout_ms,
+        )
+        reply = await self._in_session(info.group, command)
+        assert isinstance(reply, SubscribedReply)
+        if self.closed:
+            return
+        self.peer.send(outgoing.Subscribed(request, reply.consumer, reply.active))
+        progress = Progress(held=held)
+        consumer = Consumer(info, reply.consumer, auto_settle, reply.active, progress)
+        self.consumers[info.queue, reply.consumer] = consumer
+        self.start_delivering(consumer)
+
+    def start_delivering(self, consumer: Consumer) -> None:
+        """From this node's own copy when it leads, else through the relay."""
+        try:
+            self._traffic.announce(
+                self.id,
+                consumer.info.group,
+                consumer.info.queue,
+                consumer.info.name,
+                consumer.key,
+                progress=consumer.progress,
+                auto_settle=consumer.auto_settle,
+                active=consumer.active,
+            )
+        except Elsewhere:
+            self.lost(consumer)
+
+    async def cancel(self, request: int, info: QueueInfo, consumer: int) -> None:
+        self._check_here(info)
+        key = ConsumerKey(consumer)
+        await self._broker.ask(info.group, Cancel(info.queue, key))
+        known = self.consumers.get((info.queue, key))
+        if known is not None:
+            known.cancelled = True
+            self._relay.cancel(known)
+            self._traffic.cancelled(info.queue, key)
+        self.answer(request)
+
+    async def get(self, request: int, info: QueueInfo, count: int, *, auto_settle: bool) -> None:
+        self._check_here(info)
+        self._broker.check_count(count)
+        cluster = self._broker.cluster
+        if info.group not in self.groups:
+            self.groups.add(info.group)
+            opening = OpenSession(
+                self.session, cluster.node, cluster.links.incarnation, self.resume_ms
+            )
+            reply_of(await cluster.ask(info.group, opening))
+        work = self._broker.get if self._broker.leads(info.group) else self._relay.get
+        try:
+            key, ready, batches = await work(
+                info, self.session, count=count, auto_settle=auto_settle
+            )
+        except Refused as error:
+            if error.code == codes.NO_SESSION:
+                self.groups.discard(info.group)
+            raise
+        self.peer.send(outgoing.Got(request, info.name, key, ready, batches))
+
+    async def declare(self, request: int, queue: str, arguments: dict[str, Any]) -> None:
+        self.answer(request, await self._broker.declare(self.vhost, queue, arguments))
+
+    async def delete(self, request: int, queue: str, *, if_unused: bool, if_empty: bool) -> None:
+        await self._broker.delete(self.vhost, queue, if_unused=if_unused, if_empty=if_empty)
+        self.answer(request)
+
+    async def purge(self, request: int, info: QueueInfo) -> None:
+        self._check_here(info)
+        self.answer(request, await self._broker.purge(info))
+
+    async def pause(self, request: int, info: QueueInfo, *, paused: bool) -> None:
+        self._check_here(info)
+        await self._broker.pause(info, paused=paused)
+        self.answer(request)
+
+    async def info(self, request: int, info: QueueInfo) -> None:
+        self._check_here(info)
+        here = self._broker.leads(info.group)
+        about = self._broker.info(info) if here else self._relay.info(info)
+        self.answer(request, await about)

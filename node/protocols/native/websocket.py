@@ -1,0 +1,401 @@
+"""The native protocol over a WebSocket: GET /v1/connect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+from aiohttp import WSMessage, WSMsgType, web
+
+from cluster.types import NodeId
+from node.broker import Broker
+from node.connection import Connection
+from node.errors import BrokerError, Refused
+from node.outgoing import Delivery, Outgoing
+from node.protocols.native import replies, requests
+from node.protocols.native.frames import NativeProtocol
+from node.protocols.native.requests import (
+    CloseCode,
+    FrameError,
+    Hello,
+    HelloMissing,
+    MalformedFrame,
+    Request,
+)
+from node.sessions import Sessions
+
+log = structlog.get_logger(__name__)
+
+HELLO_S_MAX = 10.0
+HEARTBEAT_S = 20.0
+CLOSE_S_MAX = 2.0
+#: Frames waiting for a client that does not read; over it nothing more is read from it either.
+OUTBOX_FRAMES_MAX = 10_000
+
+_CLOSE_CODES = {
+    "taken_over": CloseCode.TAKEN_OVER,
+    "session_ended": CloseCode.SESSION_ENDED,
+    "stopping": CloseCode.STOPPING,
+}
+
+
+class SocketPeer:
+    """One client's socket. A writer task sends in order; the reader waits while too much waits."""
+
+    def __init__(self, socket: web.WebSocketResponse, url_of: Callable[[str], str | None]) -> None:
+        self.connection: Connection | None = None
+        self._socket = socket
+        self._url_of = url_of
+        self._outbox: deque[tuple[bytes, Delivery | None]] = deque()
+        self._wake = asyncio.Event()
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self._paused = False
+        self._closing: tuple[int, str] | None = None
+
+    # --- called by the connection -----------------------------------------------------------------
+
+    def send(self, frame: Outgoing) -> None:
+        delivery = frame if type(frame) is Delivery else None
+        self.send_bytes(replies.encode(frame, self._url_of), delivery)
+
+    def send_bytes(self, data: bytes, delivery: Delivery | None = None) -> None:
+        if self._closing is not None:
+            return
+        self._outbox.append((data, delivery))
+        self._wake.set()
+        if len(self._outbox) > OUTBOX_FRAMES_MAX:
+            self._may_read.clear()
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        if len(self._outbox) <= OUTBOX_FRAMES_MAX:
+            self._may_read.set()
+
+    def close(self, reason: str, detail: str) -> None:
+        self.close_with(_CLOSE_CODES[reason], detail)
+
+    def close_with(self, code: int, reason: str) -> None:
+        """Say goodbye once everything before it is sent."""
+        if self._closing is None:
+            self.send_bytes(replies.goodbye(code, reason))
+            self._closing = (code, reason)
+            self._may_read.set()
+
+    # --- called by the handler --------------------------------------------------------------------
+
+    async def readable(self) -> None:
+        """Waits while the connection has too much in flight, or does not read its answers."""
+        if not self._may_read.is_set():
+            await self._may_read.wait()
+
+    async def write(self) -> None:
+        """The writer: until the goodbye is sent, or the socket is gone."""
+        outbox, socket = self._outbox, self._socket
+        while True:
+            while outbox:
+                data, delivery = outbox.popleft()
+                await socket.send_bytes(data)
+                if delivery is not None and self.connection is not None:
+                    self.connection.taken(delivery)
+            if not self._paused:
+                self._may_read.set()
+            if self._closing is not None:
+                code, reason = self._closing
+                # A reason may have 123 bytes (RFC 6455, 5.5).
+                await socket.close(code=code, message=reason.encode()[:123])
+                return
+            self._wake.clear()
+            await self._wake.wait()
+
+
+class WebSockets:
+    """Serves the WebSocket route."""
+
+    def __init__(self, broker: Broker, sessions: Sessions) -> None:
+        self._broker = broker
+        self._sessions = sessions
+        self._handlers: dict[type, Callable[[Connection, Any], Awaitable[None]]] = {
+            requests.Publish: self._publish,
+            requests.Settle: self._settle,
+            requests.Return: self._return,
+            requests.Discard: self._discard,
+            requests.Extend: self._extend,
+            requests.Credit: self._credit,
+            requests.Subscribe: self._subscribe,
+            requests.Cancel: self._cancel,
+            requests.Get: self._get,
+            requests.Declare: self._declare,
+            requests.Delete: self._delete,
+            requests.Purge: self._purge,
+            requests.Pause: self._pause,
+            requests.Info: self._info,
+        }
+
+    def url_of(self, node: str) -> str | None:
+        address = self._broker.cluster.address_of(NodeId(node), "http")
+        return None if address is None else f"http://{address}"
+
+    async def connect(self, request: web.Request) -> web.WebSocketResponse:
+        """One connection, from its HELLO to its end."""
+        frame_bytes_max = self._broker.limits.frame_bytes_max
+        socket = web.WebSocketResponse(
+            timeout=CLOSE_S_MAX,
+            heartbeat=HEARTBEAT_S,
+            compress=False,
+            # What is a little too large is read and gets a reason; beyond, WebSocket's own 1009.
+            max_msg_size=frame_bytes_max * 2,
+        )
+        await socket.prepare(request)
+        peer = SocketPeer(socket, self.url_of)
+        writer = asyncio.create_task(peer.write(), name="websocket_writer")
+        protocol = NativeProtocol(frame_bytes_max=frame_bytes_max)
+        goodbye = False
+        try:
+            if await self._greet(socket, peer, protocol) and peer.connection is not None:
+                goodbye = await self._converse(socket, peer, peer.connection, protocol)
+        finally:
+            if peer.connection is not None:
+                self._sessions.disconnect(peer.connection, goodbye=goodbye)
+            await _finish(request, socket, peer, writer)
+        return socket
+
+    async def _greet(
+        self, socket: web.WebSocketResponse, peer: SocketPeer, protocol: NativeProtocol
+    ) -> bool:
+        """HELLO and WELCOME. False: the connection is refused."""
+        try:
+            try:
+                async with asyncio.timeout(HELLO_S_MAX):
+                    message = await socket.receive()
+            except TimeoutError as error:
+                raise HelloMissing(f"no HELLO within {HELLO_S_MAX:g} s") from error
+            if message.type in {WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED}:
+                return False
+            hello = protocol.receive(_binary(message))
+            assert isinstance(hello, Hello), "the first request is HELLO or an error"
+            peer.connection, resumed = self._sessions.connect(
+                peer,
+                session=hello.session,
+                resume_ms=hello.resume_ms,
+                vhost=hello.vhost,
+                forward=hello.forward,
+            )
+        except FrameError as error:
+            _refuse(peer, error)
+            return False
+        except Refused as error:
+            peer.send_bytes(replies.error(0, error.code, error.reason, error.detail))
+            codes = {
+                "stopping": CloseCode.STOPPING,
+                "too_many_connections": CloseCode.TOO_MANY,
+            }
+            peer.close_with(codes.get(error.code, CloseCode.HELLO_MISSING), error.reason)
+            return False
+        peer.send_bytes(self._welcome(peer.connection, resumed=resumed))
+        return True
+
+    def _welcome(self, connection: Connection, *, resumed: bool) -> bytes:
+        cluster, limits = self._broker.cluster, self._broker.limits
+        urls: Mapping[str, str] = {
+            node: url
+            for node in sorted(cluster.peers.states)
+            if (url := self.url_of(node)) is not None
+        }
+        return replies.welcome(
+            node=cluster.node,
+            cluster=cluster.config.cluster,
+            session=connection.session,
+            resumed=resumed,
+            limits={
+                "frame_bytes_max": int(limits.frame_bytes_max),
+                "message_bytes_max": int(limits.message_bytes_max),
+                "in_flight_bytes_max": int(limits.in_flight_bytes_max),
+            },
+            nodes=urls,
+        )
+
+    async def _converse(
+        self,
+        socket: web.WebSocketResponse,
+        peer: SocketPeer,
+        connection: Connection,
+        protocol: NativeProtocol,
+    ) -> bool:
+        """Frames until the end. True: the client said goodbye."""
+        while True:
+            await peer.readable()
+            message = await socket.receive()
+            if message.type is not WSMsgType.BINARY and message.type is not WSMsgType.TEXT:
+                return False
+            try:
+                request = protocol.receive(_binary(message))
+            except FrameError as error:
+                _refuse(peer, error)
+                if error.close_code is not None:
+                    return False
+                continue
+            if request is None:
+                return False
+            if type(request) is requests.Goodbye:
+                peer.close_with(CloseCode.NORMAL, "goodbye")
+                return True
+            await self._handle(peer, connection, request)
+
+    async def _handle(self, peer: SocketPeer, connection: Connection, request: Request) -> None:
+        handler = self._handlers.get(type(request))
+        if handler is None:
+            if type(request) is requests.Ping:
+                peer.send_bytes(replies.pong(request.number))
+            return
+        try:
+            await handler(connection, request)
+        except BrokerError as error:
+            connection.fail(request.request, request.queue, error)  # type: ignore[union-attr]
+
+    # --- one a request ----------------------------------------------------------------------------
+
+    async def _publish(self, connection: Connection, frame: requests.Publish) -> None:
+        request, queue, publisher, seqno, bodies, meta, attrs = frame
+        info = self._broker.locate(connection.vhost, queue)
+        if info is None:
+            info = await self._broker.find(connection.vhost, queue)
+        connection.publish(request, info, publisher, seqno, bodies, meta, attrs)
+
+    async def _settle(self, connection: Connection, frame: requests.Settle) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        connection.settle(frame.request, info, frame.consumer, frame.ranges)
+
+    async def _return(self, connection: Connection, frame: requests.Return) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        connection.return_(
+            frame.request,
+            info,
+            frame.consumer,
+            frame.ranges,
+            failed=frame.failed,
+            delay_ms=frame.delay_ms,
+        )
+
+    async def _discard(self, connection: Connection, frame: requests.Discard) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        connection.discard(frame.request, info, frame.consumer, frame.ranges)
+
+    async def _extend(self, connection: Connection, frame: requests.Extend) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        connection.extend(frame.request, info, frame.consumer, frame.ranges, frame.timeout_ms)
+
+    async def _credit(self, connection: Connection, frame: requests.Credit) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        connection.set_credit(frame.request, info, frame.consumer, frame.credit)
+
+    async def _subscribe(self, connection: Connection, frame: requests.Subscribe) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.subscribe(
+                frame.request,
+                info,
+                frame.tag,
+                credit=frame.credit,
+                priority=frame.priority,
+                exclusive=frame.exclusive,
+                auto_settle=frame.auto_settle,
+                timeout_ms=frame.timeout_ms,
+                held=frame.held,
+            ),
+        )
+
+    async def _cancel(self, connection: Connection, frame: requests.Cancel) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.cancel(frame.request, info, frame.consumer),
+        )
+
+    async def _get(self, connection: Connection, frame: requests.Get) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.get(
+                frame.request, info, frame.messages, auto_settle=frame.auto_settle
+            ),
+        )
+
+    async def _declare(self, connection: Connection, frame: requests.Declare) -> None:
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.declare(frame.request, frame.queue, frame.arguments),
+        )
+
+    async def _delete(self, connection: Connection, frame: requests.Delete) -> None:
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.delete(
+                frame.request, frame.queue, if_unused=frame.if_unused, if_empty=frame.if_empty
+            ),
+        )
+
+    async def _purge(self, connection: Connection, frame: requests.Purge) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request, frame.queue, lambda: connection.purge(frame.request, info)
+        )
+
+    async def _pause(self, connection: Connection, frame: requests.Pause) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.pause(frame.request, info, paused=frame.paused),
+        )
+
+    async def _info(self, connection: Connection, frame: requests.Info) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request, frame.queue, lambda: connection.info(frame.request, info)
+        )
+
+
+def _binary(message: WSMessage) -> bytes:
+    if message.type is not WSMsgType.BINARY:
+        raise MalformedFrame("frames are binary WebSocket messages that hold CBOR")
+    return message.data
+
+
+def _refuse(peer: SocketPeer, error: FrameError) -> None:
+    log.info("frame_refused", code=error.code, reason=error.reason)
+    peer.send_bytes(replies.error(error.request, error.code, error.reason, error.detail))
+    if error.close_code is not None:
+        peer.close_with(error.close_code, error.reason)
+
+
+async def _finish(
+    request: web.Request,
+    socket: web.WebSocketResponse,
+    peer: SocketPeer,
+    writer: asyncio.Task[None],
+) -> None:
+    """Let the last frames out, but not for longer than a client may take."""
+    if not socket.closed:
+        peer.close_with(CloseCode.NORMAL, "")
+        try:
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await asyncio.wait({writer})
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+    writer.cancel()
+    await asyncio.gather(writer, return_exceptions=True)

@@ -1,0 +1,364 @@
+"""Consumers whose queue is led by another node: attached there, their deliveries carried here.
+
+The client's node attaches a consumer to the leader and says how far its client is; the leader sends
+what is beyond. Whatever is lost on the way (a link that broke, a leader that changed) is found by
+the client's node, which attaches again from where it was: nothing here is ever resent by guess.
+
+Messages between nodes, each `[-2, kind, ...]`; an attachment is a number of the client's node:
+attach, cancel, detach, taken go to the leader; deliver, active, ended, drained, detached come back.
+`call` and `answer` are questions that only a leader can answer, `session_over` news for everyone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import structlog
+
+from cluster.cluster_node import BROKER_LEVEL
+from cluster.machine.catalog import QueueInfo
+from cluster.peers import PeerState
+from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
+from node.broker import Broker
+from node.chunks import Progress
+from node.connection import Connection, Consumer
+from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
+from node.outgoing import Active, Batch, Delivery, Ended, Outgoing
+from node.plan import ConnectionId, Detached, Drained
+from node.tasks import Tasks
+from node.traffic import Traffic
+
+log = structlog.get_logger(__name__)
+
+#: How often loose consumers look for their leader.
+TICK_S = 0.1
+CALLS_OPEN_MAX = 1_000
+
+
+@dataclass(slots=True, eq=False)
+class _Attached:
+    """A consumer of a client here, served by a leader there."""
+
+    connection: Connection
+    consumer: Consumer
+    leader: NodeId
+    link: PeerState | None  # as it was then: another one means that messages may have been lost
+
+
+class _Served:
+    """The other end: a consumer served here for a client there. A sink for the traffic."""
+
+    def __init__(self, relay: Relay, peer: NodeId, attachment: int, link: PeerState | None) -> None:
+        self.relay = relay
+        self.peer = peer
+        self.attachment = attachment
+        self.link = link
+        self.connection = ConnectionId(0)
+        self.ref = (QueueId(0), ConsumerKey(0))
+
+    def send(self, frame: Outgoing) -> None:
+        match frame:
+            case Delivery(_, _, batches, size_bytes):
+                self._tell("deliver", [list(batch) for batch in batches], size_bytes)
+            case Active(_, _, active, token):
+                self._tell("active", active, token)
+            case Ended(_, _, reason):
+                self._tell("ended", reason)
+                self.relay.unserve(self)
+            case _:
+                pass  # answers go to who asked, not to who consumes
+
+    def _tell(self, kind: str, *fields: Any) -> None:
+        if not self.relay.tell(self.peer, self.link, kind, self.attachment, *fields):
+            self.relay.unserve(self, tell=True)
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+    def detached(self, event: Detached) -> None:
+        self.relay.unserve(self, tell=True)
+
+    def drained(self, event: Drained) -> None:
+        self._tell("drained")
+        self.relay.unserve(self)
+
+
+class Relay:
+    """Both ends, for one node."""
+
+    def __init__(self, broker: Broker, traffic: Traffic, tasks: Tasks) -> None:
+        self.on_session_over: list[Callable[[GroupId, SessionId, str], None]] = []
+        self._broker = broker
+        self._cluster = broker.cluster
+        self._traffic = traffic
+        self._tasks = tasks
+        self._number = 0
+        self._attached: dict[int, _Attached] = {}
+        self._of_consumer: dict[Consumer, int] = {}
+        self._loose: dict[Consumer, Connection] = {}
+        self._served: dict[tuple[NodeId, int], _Served] = {}
+        self._to_detach: set[tuple[NodeId, int]] = set()
+        self._calls: dict[int, tuple[NodeId, PeerState | None, asyncio.Future[Any]]] = {}
+        self._cluster.on_node_message.append(self._receive)
+
+    # --- the client's node ------------------------------------------------------------------------
+
+    def attach(self, connection: Connection, consumer: Consumer) -> None:
+        """Serve this consumer from wherever its leader is, from now until it is released."""
+        self._loose[consumer] = connection
+        self._attach_loose(consumer)
+
+    def _attach_loose(self, consumer: Consumer) -> None:
+        connection = self._loose[consumer]
+        leader = self._cluster.leader_of(consumer.info.group)
+        if leader is None:
+            return
+        if leader == self._cluster.node:
+            group = self._cluster.groups.get(consumer.info.group)
+            if group is not None and group.ready:
+                del self._loose[consumer]
+                connection.start_delivering(consumer)
+            return
+        self._number += 1
+        attachment = self._number
+        info, progress = consumer.info, consumer.progress
+        link = self._cluster.peers.states.get(leader)
+        where = [info.group, info.queue, info.name, consumer.key]
+        how = [progress.mark, list(progress.held), consumer.auto_settle, consumer.active]
+        if self.tell(leader, link, "attach", attachment, *where, *how):
+            del self._loose[consumer]
+            self._attached[attachment] = _Attached(connection, consumer, leader, link)
+            self._of_consumer[consumer] = attachment
+
+    def _loosen(self, attachment: int) -> None:
+        attached = self._attached.pop(attachment)
+        del self._of_consumer[attached.consumer]
+        if not attached.connection.closed:
+            self._loose[attached.consumer] = attached.connection
+
+    def cancel(self, consumer: Consumer) -> None:
+        attachment = self._of_consumer.get(consumer)
+        if attachment is not None:
+            attached = self._attached[attachment]
+            self.tell(attached.leader, attached.link, "cancel", attachment)
+
+    def taken(self, attachment: int, size_bytes: int) -> None:
+        attached = self._attached.get(attachment)
+        if attached is not None:
+            self.tell(attached.leader, attached.link, "taken", attachment, size_bytes)
+
+    def release(self, connection: Connection) -> None:
+        """The client is gone: its leaders need not serve it any more."""
+        for consumer in connection.consumers.values():
+            self._loose.pop(consumer, None)
+            attachment = self._of_consumer.pop(consumer, None)
+            if attachment is not None:
+                attached = self._attached.pop(attachment)
+                self.tell(attached.leader, attached.link, "detach", attachment)
+
+    # --- the leader's node ------------------------------------------------------------------------
+
+    def _serve(self, peer: NodeId, attachment: int, fields: list[Any]) -> None:
+        group, queue, name, consumer, mark, held, auto_settle, active = fields
+        served = _Served(self, peer, attachment, self._cluster.peers.states.get(peer))
+        served.ref = (QueueId(queue), ConsumerKey(consumer))
+        try:
+            self._broker.led(GroupId(group))
+        except Elsewhere:
+            self._to_detach.add((peer, attachment))
+            return
+        served.connection = self._traffic.open(served)
+        self._served[peer, attachment] = served
+        self._traffic.announce(
+            served.connection,
+            GroupId(group),
+            served.ref[0],
+            name,
+            served.ref[1],
+            progress=Progress(mark, [cast("tuple[int, int, int]", tuple(each)) for each in held]),
+            auto_settle=auto_settle,
+            active=active,
+        )
+
+    def unserve(self, served: _Served, *, tell: bool = False) -> None:
+        """Stop serving; `tell`: until its node knows, since it would wait for ever."""
+        if self._served.pop((served.peer, served.attachment), None) is None:
+            return
+        self._traffic.close(served.connection)
+        if tell:
+            self._to_detach.add((served.peer, served.attachment))
+
+    # --- questions --------------------------------------------------------------------------------
+
+    async def get(
+        self, info: QueueInfo, session: SessionId, *, count: int, auto_settle: bool
+    ) -> tuple[ConsumerKey, int, list[Batch]]:
+        key, ready, batches = await self._call(info, "get", [session, count, auto_settle])
+        return ConsumerKey(key), ready, [Batch(*batch) for batch in batches]
+
+    async def info(self, info: QueueInfo) -> dict[str, Any]:
+        return await self._call(info, "info", [])
+
+    async def _call(self, info: QueueInfo, kind: str, fields: list[Any]) -> Any:
+        leader = self._cluster.leader_of(info.group)
+        if leader is None:
+            raise Elsewhere(None)
+        if len(self._calls) >= CALLS_OPEN_MAX:
+            raise Refused("overloaded", "too many questions to other nodes are open: try again")
+        self._number += 1
+        number = self._number
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        link = self._cluster.peers.states.get(leader)
+        self._calls[number] = (leader, link, future)
+        try:
+            if not self.tell(leader, link, "call", number, kind, info.vhost, info.name, fields):
+                raise Elsewhere(None)
+            return await future
+        finally:
+            del self._calls[number]
+
+    async def _answer(self, peer: NodeId, number: int, message: list[Any]) -> None:
+        kind, vhost, name, fields = message
+        link = self._cluster.peers.states.get(peer)
+        try:
+            info = await self._broker.find(vhost, name)
+            value: Any
+            if kind == "get":
+                session, count, auto_settle = fields
+                key, ready, batches = await self._broker.get(
+                    info, SessionId(session), count=count, auto_settle=auto_settle
+                )
+                value = [key, ready, [list(batch) for batch in batches]]
+            else:
+                value = await self._broker.info(info)
+            self.tell(peer, link, "answer", number, True, value)
+        except BrokerError as error:
+            leader = getattr(error, "leader", None)
+            told = [error.code, error.reason, error.detail, leader]
+            self.tell(peer, link, "answer", number, False, told)
+
+    def _answered(self, number: int, done: bool, value: Any) -> None:
+        call = self._calls.get(number)
+        if call is None or call[2].done():
+            return
+        if done:
+            call[2].set_result(value)
+            return
+        code, reason, detail, leader = value
+        error: BrokerError = Refused(code, reason, detail)
+        if code in {"not_leader", "no_leader"}:
+            error = Elsewhere(leader)
+        elif code == "unknown":
+            error = OutcomeUnknown(reason)
+        call[2].set_exception(error)
+
+    # --- both ends --------------------------------------------------------------------------------
+
+    def tell(self, peer: NodeId, link: PeerState | None, kind: str, *fields: Any) -> bool:
+        """False when it surely does not arrive, or the link is no longer the one that was meant."""
+        if link is None or not link.up or self._cluster.peers.states.get(peer) is not link:
+            return False
+        return self._cluster.send(peer, [BROKER_LEVEL, kind, *fields])
+
+    def tell_session_over(self, group: GroupId, session: SessionId, reason: str) -> None:
+        for peer, link in self._cluster.peers.states.items():
+            if peer != self._cluster.node:
+                self.tell(peer, link, "session_over", group, session, reason)
+
+    def _receive(self, peer: NodeId, message: list[Any]) -> None:
+        """From the broker layer of another node; its malformed messages are its bug, not ours."""
+        match message[1:]:
+            case ["deliver", int(attachment), rows, int(size_bytes)]:
+                self._deliver(attachment, rows, size_bytes)
+            case ["active", int(attachment), bool(active), int(token)]:
+                attached = self._attached.get(attachment)
+                if attached is not None:
+                    consumer = attached.consumer
+                    consumer.active = active
+                    frame = Active(consumer.info.name, consumer.key, active, token)
+                    attached.connection.send(frame)
+            case ["ended", int(attachment), str(reason)]:
+                self._end(attachment, reason)
+            case ["drained", int(attachment)]:
+                self._end(attachment, None)
+            case ["detached", int(attachment)]:
+                if attachment in self._attached:
+                    self._loosen(attachment)
+            case ["attach", int(attachment), *fields] if len(fields) == 8:
+                self._serve(peer, attachment, fields)
+            case ["taken", int(attachment), int(size_bytes)]:
+                served = self._served.get((peer, attachment))
+                if served is not None:
+                    self._traffic.sent(served.connection, size_bytes)
+            case ["cancel", int(attachment)]:
+                served = self._served.get((peer, attachment))
+                if served is not None:
+                    self._traffic.cancelled(*served.ref)
+            case ["detach", int(attachment)]:
+                served = self._served.get((peer, attachment))
+                if served is not None:
+                    self.unserve(served)
+            case ["call", int(number), *fields] if len(fields) == 4:
+                self._tasks.start(self._answer(peer, number, fields), name="call")
+            case ["answer", int(number), bool(done), value]:
+                self._answered(number, done, value)
+            case ["session_over", int(group), str(session), str(reason)]:
+                for listener in self.on_session_over:
+                    listener(GroupId(group), SessionId(session), reason)
+            case _:
+                log.warning("node_message_unknown", peer=peer, kind=str(message[1:2])[:40])
+
+    def _deliver(self, attachment: int, rows: list[list[Any]], size_bytes: int) -> None:
+        attached = self._attached.get(attachment)
+        if attached is None:
+            return  # it was attached anew since: the same messages come, or came, that way
+        batches = [Batch(*row) for row in rows]
+        consumer = attached.consumer
+        for batch in batches:
+            consumer.progress.sent(batch)
+        frame = Delivery(consumer.info.name, consumer.key, batches, size_bytes, attachment)
+        attached.connection.send(frame)
+
+    def _end(self, attachment: int, reason: str | None) -> None:
+        attached = self._attached.pop(attachment, None)
+        if attached is None:
+            return
+        consumer = attached.consumer
+        del self._of_consumer[consumer]
+        attached.connection.ended(consumer.info.queue, consumer.key)
+        if reason is not None:
+            attached.connection.send(Ended(consumer.info.name, consumer.key, reason))
+
+    # --- time -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.tick()
+
+    def tick(self) -> None:
+        """Find what a lost link or a lost message left behind."""
+        peers = self._cluster.peers.states
+        for attachment, attached in list(self._attached.items()):
+            moved = self._cluster.leader_of(attached.consumer.info.group) not in {
+                attached.leader,
+                None,
+            }
+            if moved or peers.get(attached.leader) is not attached.link:
+                self._loosen(attachment)
+        for served in list(self._served.values()):
+            if peers.get(served.peer) is not served.link:
+                self.unserve(served)
+        for leader, link, future in list(self._calls.values()):
+            if peers.get(leader) is not link and not future.done():
+                future.set_exception(OutcomeUnknown(f"the link to node {leader} broke"))
+        for peer, attachment in sorted(self._to_detach):
+            if self.tell(peer, peers.get(peer), "detached", attachment):
+                self._to_detach.discard((peer, attachment))
+            elif peer not in peers or not peers[peer].up:
+                self._to_detach.discard((peer, attachment))  # a new link attaches anew anyway
+        for consumer in list(self._loose):
+            self._attach_loose(consumer)

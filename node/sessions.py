@@ -1,0 +1,156 @@
+"""Clients attached to this node, by session, and what happens when a connection is lost.
+
+A session may have one connection to each of several nodes; at one node a newer connection takes
+over from an older one. In a group the session lives at the node that opened it there last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import structlog
+
+from cluster.machine.commands import CloseSession, DetachSession
+from cluster.types import GroupId, SessionId
+from node.broker import Broker, check_name
+from node.connection import Connection, Peer
+from node.errors import Refused
+from node.relay import Relay
+from node.tasks import Tasks
+from node.traffic import Traffic
+
+log = structlog.get_logger(__name__)
+
+#: The end of a session is told to its groups until they have heard, with pauses up to this.
+PAUSE_S_MAX = 2.0
+PAUSE_S_MIN = 0.05
+
+
+class Sessions:
+    """All connections of this node, by session."""
+
+    def __init__(self, broker: Broker, traffic: Traffic, relay: Relay, tasks: Tasks) -> None:
+        self._broker = broker
+        self._traffic = traffic
+        self._relay = relay
+        self._tasks = tasks
+        self._connections: dict[SessionId, Connection] = {}
+        self._resumable: dict[SessionId, float] = {}  # detached here: until, loop time
+        self._stopping = False
+        traffic.on_session_over.append(self._session_over)
+        relay.on_session_over.append(self._ended)
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    @property
+    def connections(self) -> list[Connection]:
+        return list(self._connections.values())
+
+    def connect(
+        self, peer: Peer, *, session: str | None, resume_ms: int, vhost: str, forward: bool
+    ) -> tuple[Connection, bool]:
+        """A connection, and whether its session was known here. Refused when there are too many."""
+        limits = self._broker.limits
+        if self._stopping:
+            raise Refused("stopping", "this node is stopping: connect to another one")
+        check_name(vhost, "vhost")
+        if session is None:
+            session = secrets.token_hex(16)
+        else:
+            check_name(session, "session")
+        if resume_ms > limits.resume_ms_max:
+            raise Refused("bad_argument", f"resume_ms may be at most {limits.resume_ms_max}")
+        key = SessionId(session)
+        older = self._connections.get(key)
+        if older is None and len(self._connections) >= limits.connections_max:
+            raise Refused("too_many_connections", f"this node takes {limits.connections_max}")
+        until = self._resumable.pop(key, 0.0)
+        resumed = older is not None or until > asyncio.get_running_loop().time()
+        if older is not None:
+            self._release(older)
+            older.peer.close("taken_over", "a newer connection has this session")
+        connection = Connection(
+            peer,
+            key,
+            broker=self._broker,
+            traffic=self._traffic,
+            relay=self._relay,
+            tasks=self._tasks,
+            resume_ms=resume_ms,
+            vhost=vhost,
+            forward=forward,
+        )
+        if older is not None:
+            # Groups hear OpenSession again when they are used again, and goodbye in any case.
+            connection.moved_groups |= older.groups | older.moved_groups
+        self._connections[key] = connection
+        return connection, resumed
+
+    def disconnect(self, connection: Connection, *, goodbye: bool) -> None:
+        """The connection is over: said goodbye, or lost. Twice is once."""
+        if self._connections.get(connection.session) is not connection:
+            return
+        del self._connections[connection.session]
+        self._release(connection)
+        groups = connection.groups | connection.moved_groups
+        if not goodbye and connection.resume_ms > 0:
+            self._forget_old()
+            until = asyncio.get_running_loop().time() + connection.resume_ms / 1000
+            self._resumable[connection.session] = until
+        for group in sorted(groups):
+            ends = goodbye and group in connection.groups
+            self._tasks.start(self._tell(group, connection, ends=ends), name="end_session")
+
+    def _release(self, connection: Connection) -> None:
+        connection.closed = True
+        self._traffic.close(connection.id)
+        self._relay.release(connection)
+
+    def _forget_old(self) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._resumable:
+            session = next(iter(self._resumable))
+            if self._resumable[session] > now and len(self._resumable) < 100_000:
+                return
+            del self._resumable[session]
+
+    async def _tell(self, group: GroupId, connection: Connection, *, ends: bool) -> None:
+        """Until the group has heard it, or the session is back."""
+        session, cluster = connection.session, self._broker.cluster
+        # Detaching does nothing where the session lives at another node by now.
+        detach = DetachSession(session, cluster.node, cluster.links.incarnation)
+        command = CloseSession(session) if ends else detach
+        pause_s = PAUSE_S_MIN
+        while session not in self._connections:
+            outcome = await cluster.ask(group, command)
+            if outcome.kind == "ok" or outcome.reply is not None:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(PAUSE_S_MAX, pause_s * 2)
+
+    # --- sessions that the cluster ends -----------------------------------------------------------
+
+    def _session_over(self, group: GroupId, session: SessionId, reason: str) -> None:
+        """A group that this node leads tells: whichever node has the session must hear."""
+        self._relay.tell_session_over(group, session, reason)
+        self._ended(group, session, reason)
+
+    def _ended(self, group: GroupId, session: SessionId, reason: str) -> None:
+        connection = self._connections.get(session)
+        # A connection that has not opened the session there is a later one than what has ended.
+        if connection is None or group not in connection.groups or reason == "closed":
+            return
+        log.info("session_ended", session=session, reason=reason)
+        connection.groups.discard(group)
+        self.disconnect(connection, goodbye=True)
+        connection.peer.close("session_ended", f"the session was ended: {reason}")
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """No new connections; the open ones are told to go elsewhere."""
+        self._stopping = True
+        for connection in self.connections:
+            connection.peer.close("stopping", "this node is stopping: connect to another one")

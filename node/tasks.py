@@ -1,0 +1,45 @@
+"""Background work that nobody awaits, but that has an owner who logs errors and ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+from node.errors import BrokerError
+
+log = structlog.get_logger(__name__)
+
+
+class Tasks:
+    """Started tasks, until they are done or all are cancelled."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, BrokerError):  # nobody waits for the answer, and the cluster goes on
+            log.info("task_refused", task=task.get_name(), code=error.code, reason=error.reason)
+        elif error is not None:
+            log.error("task_failed", task=task.get_name(), exc_info=error)
+
+    async def stop(self) -> None:
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -1,0 +1,238 @@
+"""Carries out what the dispatcher decides: proposals into groups, frames into connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol, assert_never
+
+import structlog
+
+from cluster.group import Group, Outcome, Role
+from cluster.machine.commands import Command, Enqueue
+from cluster.machine.effects import Effect
+from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
+from node.broker import Broker
+from node.chunks import Progress
+from node.dispatch import Dispatcher
+from node.outgoing import Outgoing
+from node.plan import (
+    ConnectionId,
+    Detached,
+    Drained,
+    DropQueue,
+    MoveDeadLetters,
+    PauseReading,
+    Propose,
+    ResumeReading,
+    Send,
+    SessionOver,
+    Ticket,
+    Unreadable,
+)
+from node.tasks import Tasks
+
+log = structlog.get_logger(__name__)
+
+
+class Sink(Protocol):
+    """Where the frames of one connection go. None of these may block or raise."""
+
+    def send(self, frame: Outgoing) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def detached(self, event: Detached) -> None:
+        """A consumer of this connection has to find its queue's new leader."""
+        ...
+
+    def drained(self, event: Drained) -> None:
+        """A cancelled consumer has got all that it holds."""
+        ...
+
+
+class Traffic:
+    """One a node: the dispatcher's arms and legs."""
+
+    def __init__(self, broker: Broker, tasks: Tasks) -> None:
+        limits = broker.limits
+        self.dispatcher = Dispatcher(
+            broker.read_bodies,
+            in_flight_bytes_max=limits.in_flight_bytes_max,
+            deliver_buffer_bytes_max=limits.deliver_buffer_bytes_max,
+        )
+        self.on_session_over: list[Callable[[GroupId, SessionId, str], None]] = []
+        self.on_dead_letters: list[Callable[[GroupId, QueueId], None]] = []
+        self._broker = broker
+        self._cluster = broker.cluster
+        self._tasks = tasks
+        self._sinks: dict[ConnectionId, Sink] = {}
+        self._next_connection = 0
+        self._flush_due = False
+        self._cluster.on_effects.append(self._effects)
+        self._cluster.on_role.append(self._role)
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def open(self, sink: Sink) -> ConnectionId:
+        self._next_connection += 1
+        connection = ConnectionId(self._next_connection)
+        self._sinks[connection] = sink
+        self.dispatcher.opened(connection)
+        return connection
+
+    def close(self, connection: ConnectionId) -> None:
+        self._sinks.pop(connection, None)
+        self.dispatcher.closed(connection)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._sinks)
+
+    def sent(self, connection: ConnectionId, size_bytes: int) -> None:
+        self.dispatcher.sent(connection, size_bytes)
+        if self.dispatcher.needs_flush:
+            self._schedule_flush()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        connection: ConnectionId,
+        request: int,
+        group: GroupId,
+        queue: str,
+        command: Enqueue,
+        size_bytes: int,
+    ) -> None:
+        self.dispatcher.publish(connection, request, group, queue, command, size_bytes)
+        self._perform()
+
+    def ask(
+        self, connection: ConnectionId, request: int, group: GroupId, queue: str, command: Command
+    ) -> None:
+        self.dispatcher.ask(connection, request, group, queue, command)
+        self._perform()
+
+    def announce(
+        self,
+        connection: ConnectionId,
+        group: GroupId,
+        queue: QueueId,
+        name: str,
+        consumer: ConsumerKey,
+        *,
+        progress: Progress | None = None,
+        auto_settle: bool = False,
+        active: bool = True,
+    ) -> None:
+        """Deliver to this connection what the consumer gets. Elsewhere: this node does not lead."""
+        holds = self._broker.holds(group, queue, consumer)
+        self.dispatcher.announced(
+            connection,
+            group,
+            queue,
+            name,
+            consumer,
+            holds=holds,
+            progress=progress,
+            auto_settle=auto_settle,
+            active=active,
+        )
+        self._perform()
+
+    def cancelled(self, queue: QueueId, consumer: ConsumerKey) -> None:
+        self.dispatcher.cancelled(queue, consumer)
+        self._perform()
+
+    # --- what the cluster tells -------------------------------------------------------------------
+
+    def _effects(self, group: Group, stamp: Stamp, effects: Sequence[Effect]) -> None:
+        self.dispatcher.applied(group.id, effects)
+        self._perform()
+
+    def _role(self, group: Group, role: Role, term: int) -> None:
+        if group.id not in self._cluster.groups or group is self._cluster.catalog:
+            return
+        if role is Role.LEADER:
+            self.dispatcher.applied(group.id, group.machine.on_leader())
+        else:
+            self.dispatcher.follows(group.id)
+        self._perform()
+
+    # --- carrying out -----------------------------------------------------------------------------
+
+    def _perform(self) -> None:
+        dispatcher = self.dispatcher
+        for output in dispatcher.take():
+            match output:
+                case Send(connection, frame):
+                    sink = self._sinks.get(connection)
+                    if sink is not None:
+                        sink.send(frame)
+                case Propose(group, command, ticket):
+                    self._propose(group, command, ticket)
+                case PauseReading(connection):
+                    if connection in self._sinks:
+                        self._sinks[connection].pause_reading()
+                case ResumeReading(connection):
+                    if connection in self._sinks:
+                        self._sinks[connection].resume_reading()
+                case Detached(connection):
+                    if connection in self._sinks:
+                        self._sinks[connection].detached(output)
+                case Drained(connection):
+                    if connection in self._sinks:
+                        self._sinks[connection].drained(output)
+                case SessionOver(group, session, reason):
+                    for session_listener in self.on_session_over:
+                        session_listener(group, session, reason)
+                case MoveDeadLetters(group, queue):
+                    for letter_listener in self.on_dead_letters:
+                        letter_listener(group, queue)
+                case DropQueue(group, queue):
+                    self._tasks.start(self._drop_queue(group, queue), name="drop_queue")
+                case Unreadable(group, name, chunk):
+                    log.info("delivery_outdated", group=group, queue=name, first=chunk.first)
+                case _:
+                    assert_never(output)
+        if dispatcher.needs_flush:
+            self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
+        """Once an iteration of the loop: all that one round confirms leaves together."""
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        self.dispatcher.flush()
+        self._perform()
+
+    def _propose(self, group_id: GroupId, command: Command, ticket: Ticket | None) -> None:
+        done = None if ticket is None else partial(self._outcome, ticket)
+        group = self._cluster.groups.get(group_id)
+        if group is not None and group.role is Role.LEADER:
+            group.propose(command, done)
+        else:
+            self._tasks.start(self._forward(group_id, command, done), name="forward")
+
+    async def _forward(
+        self, group: GroupId, command: Command, done: Callable[[Outcome], Any] | None
+    ) -> None:
+        outcome = await self._cluster.ask(group, command)
+        if done is not None:
+            done(outcome)
+
+    def _outcome(self, ticket: Ticket, outcome: Outcome) -> None:
+        self.dispatcher.outcome(ticket, outcome)
+        self._perform()
+
+    async def _drop_queue(self, group: GroupId, queue: QueueId) -> None:
+        machine = self._broker.machine(group)
+        view = machine.queue(queue)
+        if view is not None:
+            log.info("queue_expired", vhost=view.vhost, queue=view.name)
+            # Somebody may have come back to it since: then it stays, and expires another time.
+            await self._cluster.remove_queue(view.vhost, view.name, if_unused=True)
