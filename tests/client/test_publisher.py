@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -246,3 +247,22 @@ async def test_the_first_frame_of_a_name_goes_alone(cluster: FakeCluster, client
         await client.publish_many("orders", [b"x"] * 10, batch=1, timeout=0.1)
 
     assert len([frame for frame in cluster.nodes[0].seen if frame[0] == wire.PUBLISH]) == 1
+
+
+async def test_what_the_node_lost_track_of_is_sent_again(
+    cluster: FakeCluster, client: quorate.Client
+):
+    """An outcome that is unknown to the node is no refusal: it may be stored."""
+    await client.declare("orders")
+    node, queue, lost = cluster.nodes[0], cluster.queue("orders"), []
+
+    def losing(frame: list[Any]) -> list[Any] | None:
+        if frame[0] != wire.PUBLISH or lost:
+            return None
+        lost.append(queue.enqueue(*frame[3:7]))
+        return [wire.ERROR, frame[1], "unknown", "the leader changed", None]
+
+    node.script = losing
+
+    assert await client.publish("orders", b"1") == quorate.Published(None, True)
+    assert list(queue.bodies.values()) == [b"1"]
