@@ -287,8 +287,11 @@ class Connection:
                 self._answer(row[0], opcode, row)
         elif opcode == wire.DELIVER:
             self._deliver(frame[1], frame[2], frame[3])
-        elif opcode in (wire.OK, wire.SUBSCRIBED, wire.GOT) or opcode == wire.ERROR:
+        elif opcode in (wire.OK, wire.SUBSCRIBED, wire.GOT):
             self._answer(frame[1], opcode, frame)
+        elif opcode == wire.ERROR:
+            # The node does not know either, as if the connection had been lost.
+            self._answer(frame[1], wire.LOST if frame[2] == wire.UNKNOWN else opcode, frame)
         elif opcode == wire.REDIRECT:
             self._redirect(frame)
         elif opcode == wire.PING:

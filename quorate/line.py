@@ -248,7 +248,8 @@ class Line:
             batch.resolve(Row(first, stored, duplicates, refused or ()))
         elif opcode == wire.LOST:
             self._last_error = "the connection to the leader was lost"
-            self._rewind(0.0)
+            lost = self._connection is None or self._connection.lost
+            self._rewind(0.0 if lost else self._backoff.next_s())
         elif opcode == wire.REDIRECT:
             self._last_error = f"queue {self.queue!r} has no leader now"
             self._rewind(0.0 if frame[3] else self._backoff.next_s())

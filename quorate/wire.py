@@ -46,6 +46,8 @@ ATTR_TTL_MS: Final = 2
 ATTR_DELIVER_AT_MS: Final = 3
 ATTR_DEDUP_ID: Final = 4
 
+#: The code of an ERROR that is no refusal: the node lost track of what was asked.
+UNKNOWN: Final = "unknown"
 #: Refusals that pass by themselves: the client tries again until the deadline.
 PASSING: Final = frozenset({"not_leader", "no_leader", "stopping", "overloaded"})
 

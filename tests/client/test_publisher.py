@@ -239,7 +239,7 @@ async def test_closing_the_client_leaves_nobody_waiting(cluster: FakeCluster):
 
 
 async def test_the_first_frame_of_a_name_goes_alone(cluster: FakeCluster, client: quorate.Client):
-    """Were the first one refused and the second one stored, the first would pass for a duplicate."""
+    """Were it refused and the second one stored, it would pass for a duplicate later."""
     await client.declare("orders")
     cluster.nodes[0].mute = {wire.PUBLISH}
 
