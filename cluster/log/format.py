@@ -216,7 +216,7 @@ def has_hole(data: bytes, start: int, stop: int) -> bool:
     at = start
     while at < stop:
         end = min(at - at % SECTOR + SECTOR, stop)
-        if (end - at >= 16 or at == start) and data.count(0, at, end) == end - at:
+        if data.count(0, at, end) == end - at:
             return True
         at = end
     return False

@@ -24,6 +24,10 @@ CORRUPT: Final = "corrupt"
 TORN: Final = "torn"
 
 
+#: Hashes remembered per group; a truncate that goes back further leaves one link unverified.
+CHAIN_WINDOW: Final = 200_000
+
+
 class Record(NamedTuple):
     """One record. Of kinds `corrupt` and `torn` the payload is the reason, in UTF-8."""
 
@@ -142,10 +146,17 @@ class Chains:
     def __init__(self) -> None:
         self._hashes: dict[int, dict[int, bytes]] = {}
 
+    def skip(self) -> None:
+        """Segments were dropped here: what comes need not follow on what was."""
+        self._hashes.clear()
+
     def check(self, record: Record) -> str | None:
         """What is wrong with this record's place in its chain, if anything."""
         kind, index = record.kind, record.index
-        hashes = self._hashes.setdefault(record.group, {1: fmt.NO_HASH})
+        hashes = self._hashes.setdefault(record.group, {})
+        if len(hashes) > CHAIN_WINDOW:
+            for old in list(hashes)[: CHAIN_WINDOW // 2]:
+                del hashes[old]
         if kind == "entry":
             digest = record.payload[: fmt.HASH_BYTES]
             previous = hashes.get(index - 1)
@@ -173,6 +184,8 @@ def read(directory: str, *, disk: Disk | None = None) -> Iterator[Record]:
     synced = dict[int, tuple[int, Record]]()
     ends = dict[int, tuple[str, int]]()
     for file in files:
+        if file.number - 1 not in ends:
+            chains.skip()
         end = 0
         for record in records(file.path, last=file.last, disk=disk):
             yield record

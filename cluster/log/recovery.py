@@ -146,11 +146,12 @@ def _scan(data: bytes, start: int, segment: Segment, found: Recovered) -> int:
             group = its_group
             segment.groups.add(group)
             replay = replays.get(group) or Replay()
+            if kind == 1:  # KIND_ENTRY; notes make no group
+                replays[group] = replay
             run = replay.run
             put_segment, put_offset, put_length, put_term = _appenders(run)
         if kind == 1:  # KIND_ENTRY
             if index != replay.next:
-                replays[group] = replay
                 replay.jump(index)
                 run = replay.run
                 put_segment, put_offset, put_length, put_term = _appenders(run)

@@ -125,6 +125,10 @@ class SnapshotStore:
         """On stable storage under its final name when this returns; its checksum."""
         data, crc = encode_snapshot(group, snapshot, self._wal.clock.wall_ns())
         path, disk = self.path(group, snapshot.index), self._wal.disk
+        if disk.exists(path):
+            # A former life of the group left it: its removal must be safe before the file is replaced.
+            self._wal.write()
+            await self._wal.sync()
         try:
             if disk.exists(path + ".tmp"):
                 disk.remove(path + ".tmp")
