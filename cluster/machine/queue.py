@@ -248,8 +248,6 @@ class Queue:
     def remove_consumer(self, turn: Turn, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         turn.group.consumer_removed(consumer.session, self.id, consumer.key)
-        if not consumer.once:
-            self.unused_since_ms = turn.now_ms
 
     def elect(self, turn: Turn) -> None:
         consumers = self.consumers
@@ -340,7 +338,9 @@ class Queue:
     def session_over(self, turn: Turn, key: ConsumerKey, *, failed: bool) -> None:
         """The session of this consumer is dead: all it holds is returned (B11)."""
         consumer = self.consumers.by_key[key]
-        consumer.cancelled = True
+        if consumer.registered:
+            consumer.cancelled = True
+            self.unused_since_ms = turn.now_ms
         for first, last, _ in list(consumer.held):
             delay_ms = None if failed else 0
             settling.returned(self, turn, first, last, failed=failed, delay_ms=delay_ms)

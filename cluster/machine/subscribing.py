@@ -67,6 +67,7 @@ def cancel(queue: Queue, turn: Turn, key: ConsumerKey) -> Reply:
     if consumer is None or not consumer.registered:
         return _no_consumer(queue, key)
     consumer.cancelled = True
+    queue.unused_since_ms = turn.now_ms
     queue.consumers.changed(consumer)
     queue.freed(turn, consumer)
     return Ok(consumer.held.count)
