@@ -107,9 +107,11 @@ class Log:
         for number in sorted(self.wal.segments)[-2:-1]:
             segment = self.wal.segments[number]
             self.wal.append(fmt.KIND_SYNCED, 0, 0, 0, encode_synced(number, segment.size))
-        for journal in self.journals.values():
-            if journal.mark_again:
-                journal.repeat_state()
+        again = [journal for journal in self.journals.values() if journal.mark_again]
+        if again:
+            await self.wal.disk.sync_dir(self.store.directory)  # the damaged one has a new name
+        for journal in again:
+            journal.repeat_state()
         self.wal.write()
         await self.wal.sync()
         self.store.prune({group: journal.mark for group, journal in self.journals.items()})

@@ -70,7 +70,7 @@ def fill(journal: Journal, count: int, *, term: int = 1, size: int = 40) -> None
 
 
 def command(index: int, term: int, size: int = 40) -> bytes:
-    return (f"\0{index}/{term}/".encode() + b"abcdefghij" * (size // 10 + 1))[:max(size, 12)]
+    return (f"\0{index}/{term}/".encode() + b"abcdefghij" * (size // 10 + 1))[: max(size, 12)]
 
 
 async def save(log: Log) -> None:

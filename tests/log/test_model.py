@@ -169,9 +169,7 @@ class Run:
         term = truth[index][0]
         bodies = {i: body for i, (_, body) in truth.items() if i > naive.base[0]} | dict(naive.live)
         live = {
-            i: bodies[i]
-            for i in range(2, index + 1)
-            if i in bodies and self.random.random() < 0.5
+            i: bodies[i] for i in range(2, index + 1) if i in bodies and self.random.random() < 0.5
         }
         journal = self.log.journal(group)
         data = b"installed %d" % self.serial
@@ -187,7 +185,8 @@ class Run:
             return
         state = len(self.history) - 1
         self.becomes(
-            group, replace(naive, base=(index, term), entries=(), live=tuple(live.items()), snapshot=data)
+            group,
+            replace(naive, base=(index, term), entries=(), live=tuple(live.items()), snapshot=data),
         )
         await journal.finish_install()
         self.promised = state + 1
@@ -214,9 +213,7 @@ class Run:
         assert damage == [], str(damage)
         self.log = await self.world.open()
         found = observed(self.log)
-        assert found in self.history[self.promised :], (
-            f'{found}\n{self.history[self.promised :]}'
-        )
+        assert found in self.history[self.promised :], f"{found}\n{self.history[self.promised :]}"
         self.groups, self.history, self.promised = found, [found], 0
 
     async def doom(self, steps: int) -> None:
@@ -277,6 +274,8 @@ def test_after_any_crash_the_log_is_a_state_it_was_in_since_its_last_sync(
 
 @given(script=st.lists(operations, max_size=60), seed=st.integers(0, 1 << 30))
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
-def test_it_is_so_with_retention_and_an_archive_too(script: list[tuple[Any, ...]], seed: int) -> None:
+def test_it_is_so_with_retention_and_an_archive_too(
+    script: list[tuple[Any, ...]], seed: int
+) -> None:
     options: dict[str, Any] = {"retain_bytes": 6000, "archive_dir": "/archive"}
     asyncio.run(drive(script, seed, segment_bytes=3000, hot_bytes=0, **options))

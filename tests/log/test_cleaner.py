@@ -1,0 +1,181 @@
+"""Space is given back, and never a byte that someone needs."""
+
+from __future__ import annotations
+
+import io
+from random import Random
+
+from cluster.log import Log
+from cluster.log.dump import dump
+from cluster.log.memory_disk import PowerLost
+from tests.log.support import FOLDER, World, command, contents, fill, save
+
+LIVE = [(3, 3), (40, 41), (77, 77), (160, 160)]
+EXPECTED = {3, 40, 41, 77, 160}
+
+
+async def aged(world: World, log: Log) -> None:
+    """Many segments, of which a snapshot leaves a few live entries; a second group has its tail in the first one."""
+    fill(log.journal(2), 3)
+    log.journal(2).set_term(7, "n2")
+    for _ in range(10):
+        fill(log.journal(1), 20)
+        await save(log)
+    await log.journal(1).save_snapshot(190, 1, b"state", LIVE)
+
+
+async def clean(log: Log) -> None:
+    for _ in range(6):
+        await log.maintain()
+
+
+def check(log: Log) -> None:
+    one, two = log.journal(1), log.journal(2)
+    assert contents(one) == {i: command(i, 1) for i in EXPECTED | set(range(191, 202))}
+    assert contents(two) == {i: command(i, 1) for i in (2, 3, 4)}
+    assert (two.current_term, two.voted_for) == (7, "n2")
+    assert (one.base_index, one.last_index, two.last_index) == (190, 201, 4)
+
+
+async def test_sparse_segments_are_rewritten_and_dead_ones_dropped() -> None:
+    world = World(segment_bytes=1500)
+    log = await world.open()
+    await aged(world, log)
+    before = len(world.files())
+    await clean(log)
+    check(log)
+    assert len(world.files()) <= 4 < 8 < before
+    assert all(s.live_bytes > 0 for s in log.wal.segments.values() if s.sealed)
+    world.crash()
+    log = await world.open()
+    check(log)
+    out = io.StringIO()
+    assert dump(FOLDER, out=out, disk=world.disk) == 0, out.getvalue()
+
+
+async def test_the_cleaner_loses_nothing_wherever_the_power_fails() -> None:
+    steps = 0
+    finished = False
+    while not finished:
+        world = World(segment_bytes=1500, archive_dir="/archive")
+        log = await world.open()
+        await aged(world, log)
+        world.disk.steps_left = steps
+        try:
+            await clean(log)
+            finished = True
+        except PowerLost:
+            pass
+        for dice in (None, Random(steps), Random(-steps)):
+            crashed = World(segment_bytes=1500)
+            crashed.clock.now = world.clock.now
+            crashed.disk = world.disk.after_crash(dice)
+            check(await crashed.open())
+        steps += 1
+    assert steps > 30
+
+
+async def test_a_truncate_still_holds_when_its_segment_is_gone() -> None:
+    """Another group keeps the first segment, with the truncated entries, alive."""
+    world = World(segment_bytes=2000)
+    log = await world.open()
+    fill(log.journal(2), 10, size=100)
+    fill(log.journal(1), 30)
+    await save(log)
+    log.journal(1).truncate_from(10)
+    await log.wal.roll()
+    fill(log.journal(3), 30, size=100)
+    await save(log)
+    await clean(log)
+    world.crash()
+    log = await world.open()
+    assert log.journal(1).last_index == 9
+
+
+async def test_a_group_stays_removed_when_the_record_of_it_is_gone() -> None:
+    world = World(segment_bytes=2000)
+    log = await world.open()
+    fill(log.journal(2), 10, size=200)
+    fill(log.journal(1), 5)
+    await save(log)
+    log.remove_group(1)
+    await log.wal.roll()
+    await clean(log)
+    await log.wal.roll()
+    await clean(log)
+    world.crash()
+    log = await world.open()
+    assert log.groups() == [2]
+
+
+async def test_dead_segments_are_retained_up_to_a_size() -> None:
+    world = World(segment_bytes=1500, retain_bytes=6000)
+    log = await world.open()
+    await aged(world, log)
+    await clean(log)
+    dead = [s for s in log.wal.segments.values() if s.sealed and s.live_bytes == 0]
+    assert 3000 < sum(s.size for s in dead) <= 6000
+    check(log)
+    world.disk.free = 0
+    await clean(log)
+    assert not [s for s in log.wal.segments.values() if s.sealed and s.live_bytes == 0]
+
+
+async def test_dead_segments_are_retained_for_hours() -> None:
+    world = World(segment_bytes=1500, retain_hours=1)
+    log = await world.open()
+    await aged(world, log)
+    await clean(log)
+    count = len(world.files())
+    assert count > 10
+    world.clock.now += int(3601e9)
+    await clean(log)
+    assert len(world.files()) < 6
+    world.crash()
+    check(await world.open())
+
+
+async def test_sealed_segments_are_archived_before_they_go() -> None:
+    world = World(segment_bytes=1500, archive_dir="/archive")
+    log = await world.open()
+    await aged(world, log)
+    await clean(log)
+    await log.wal.roll()
+    await clean(log)
+    names = world.disk.list_dir("/archive/n1")
+    assert [int(name[:12]) for name in names] == list(range(1, len(names) + 1))
+    assert len(names) > len(world.files())
+    out = io.StringIO()
+    assert dump("/archive/n1", out=out, disk=world.disk, group=1, kinds=["entry"]) == 0
+    assert out.getvalue().count("\nentry ") == 200
+
+
+async def test_a_failing_archive_keeps_segments_but_not_the_node_from_working() -> None:
+    world = World(segment_bytes=1500, archive_dir="/archive")
+    log = await world.open()
+    await aged(world, log)
+    before = len(world.files())
+    world.disk.failing = {"make_dir"}
+    await log.cleaner._archive("/archive")
+    world.disk.failing = set()
+    assert "make_dir fails" in (log.cleaner.archive_error or "")
+    assert len(world.files()) == before
+    await clean(log)
+    assert log.cleaner.archive_error is None
+    assert len(world.files()) < before
+
+
+async def test_segments_that_many_restarts_leave_are_merged() -> None:
+    world = World()
+    for _ in range(15):
+        log = await world.open()
+        fill(log.journal(1), 2)
+        await save(log)
+        await log.close()
+    assert len(world.files()) == 15
+    log = await world.open()
+    await clean(log)
+    assert len(world.files()) < 3
+    assert log.journal(1).last_index == 31
+    world.crash()
+    assert sorted(contents((await world.open()).journal(1))) == list(range(2, 32))
