@@ -20,7 +20,8 @@ from cluster.codec.entries import decode_entry, encode_entry
 from cluster.entry_cache import EntryCache
 from cluster.log import KIND_DIGEST, KIND_ROLE, SnapshotRefused
 from cluster.machine.commands import Barrier, Command, Enqueue, Tick
-from cluster.machine.effects import Applied, Effect
+from cluster.machine.effects import Effect
+from cluster.machine.interface import Machine
 from cluster.machine.replies import Refused, Reply
 from cluster.raft.journal import RaftJournal
 from cluster.raft.member import Member, Role
@@ -51,20 +52,6 @@ SNAPSHOT_BYTES = 64 << 20
 DIGEST_ENTRIES = 1_000
 #: Nothing waits longer for a tick than this, whatever was computed: clocks jump.
 TICK_S_MAX = 0.050
-
-
-class Machine(Protocol):
-    """A deterministic state machine: see `cluster.machine`."""
-
-    def apply(self, stamp: Stamp, command: Command) -> Applied: ...
-    def on_leader(self) -> Sequence[Effect]: ...
-    def snapshot(self) -> bytes: ...
-    def restore(self, data: bytes) -> None: ...
-    def live_indexes(self) -> list[tuple[int, int]]: ...
-    def digest(self) -> bytes: ...
-    def next_due_ms(self) -> int | None: ...
-    def overview(self) -> dict[str, Any]: ...
-    def invariants(self) -> None: ...
 
 
 class Notes(Protocol):
@@ -272,7 +259,9 @@ class Group:
     def _not_now(self) -> Outcome:
         """Why this member takes no proposals, when it takes none."""
         if self.poisoned is not None:
-            return self._refused("poisoned", f"this copy of group {self.name} stopped: {self.poisoned}")
+            return self._refused(
+                "poisoned", f"this copy of group {self.name} stopped: {self.poisoned}"
+            )
         leader = self.leader
         if leader is not None and leader != self.node:
             return self._refused("not_leader", f"node {leader} leads group {self.name}", leader)
@@ -440,18 +429,22 @@ class Group:
         """A listener's bug is its own: it must not stop replication."""
         try:
             call(*args)
-        except Exception:  # noqa: BLE001 -- whatever it is, it is logged and not ours
+        except Exception:
             log.exception("listener_failed", group=self.name, listener=repr(call))
 
     def _refuse_proposed(self) -> None:
         proposed, self._proposed = self._proposed, []
         if proposed:
             self.pending_bytes -= sum(size for _, _, size in proposed)
-            outcome = self._refused("stopping", "shutting down") if self._stopping else self._not_now()
+            outcome = (
+                self._refused("stopping", "shutting down") if self._stopping else self._not_now()
+            )
             self._resolve([done for _, done, _ in proposed], outcome)
 
     def _expire(self, now: float) -> None:
-        overdue = [i for i, each in self._waiting.items() if each.until is not None and now >= each.until]
+        overdue = [
+            i for i, each in self._waiting.items() if each.until is not None and now >= each.until
+        ]
         if overdue:
             self._give_up(overdue, "leadership was lost before the commit was seen")
 
@@ -490,9 +483,7 @@ class Group:
         if index % DIGEST_ENTRIES == 0:
             self._notes.note(KIND_DIGEST, self.id, index, term, self.machine.digest())
 
-    def _apply_regular(
-        self, data: bytes, index: int, term: int, waiting: _Waiting | None
-    ) -> None:
+    def _apply_regular(self, data: bytes, index: int, term: int, waiting: _Waiting | None) -> None:
         dones: Sequence[Done | None] = ()
         if waiting is not None:
             if waiting.term == term:

@@ -15,6 +15,8 @@ from cluster.log import FatalDiskError, LogCorrupt
 from cluster.seams import Clock, Links
 from cluster.types import GroupId, NodeId
 
+#: Timers are set a little late, so that when one fires its time has come whatever was rounded.
+TIMER_SLACK_S = 0.0005
 #: What ends the node: going on with such a disk could break promises.
 FATAL = (FatalDiskError, LogCorrupt)
 
@@ -154,8 +156,8 @@ class Rounds:
         due = min((group.due for group in self._groups.values()), default=None)
         self._sleeper = loop.create_future()
         if due is not None:
-            delay = due - self._clock.monotonic_ns() / 1e9
-            self._timer = loop.call_later(max(0.0, delay), self.wake)
+            delay = max(0.0, due - self._clock.monotonic_ns() / 1e9)
+            self._timer = loop.call_later(delay + TIMER_SLACK_S, self.wake)
         try:
             await self._sleeper
         finally:

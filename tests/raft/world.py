@@ -510,12 +510,11 @@ class World:
                 node.member.link_down(NodeId(pair[1]), gone=gone)
 
     def heal(self, a: str, b: str) -> None:
-        if frozenset((a, b)) in self.wires.cut:
+        if frozenset((a, b)) in self.wires.cut and self[a].up and self[b].up:
             self.wires.cut.discard(frozenset((a, b)))
             for pair in ((a, b), (b, a)):
-                if self[pair[0]].up and self[pair[1]].up:
-                    self[pair[0]].member.now = self.now
-                    self[pair[0]].member.link_up(NodeId(pair[1]))
+                self[pair[0]].member.now = self.now
+                self[pair[0]].member.link_up(NodeId(pair[1]))
 
     def isolate(self, *names: str) -> None:
         for a in names:
