@@ -60,7 +60,7 @@ simulate-stock: $(READY) ## The same faults against PySyncObj as shipped: shows 
 
 .PHONY: failover
 failover: $(READY) ## Publish and consume while the leader is killed ten times
-	@$(BIN)/python -m chaos.live $(ARGS)
+	@$(BIN)/quorate failover $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## Measure three nodes on loopback, fsync on: ARGS="--quick" or ARGS="--only NAME"

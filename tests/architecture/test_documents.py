@@ -3,8 +3,9 @@ from __future__ import annotations
 import ast
 import re
 
-import pytest
+import typer
 
+from quorate.cli.app import app
 from tests.architecture.sources import ROOT, documents, make_targets, modules
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -40,9 +41,7 @@ def test_every_make_command_of_the_documents_exists():
 
 
 def test_every_quorate_command_of_the_documents_exists():
-    typer = pytest.importorskip("typer")
-    cli = pytest.importorskip("quorate.cli")
-    root = typer.main.get_command(cli.app)
+    root = typer.main.get_command(app)
     wrong: list[str] = []
     for path in documents():
         for line in commands(path.read_text()):

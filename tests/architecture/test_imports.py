@@ -11,6 +11,7 @@ from tests.architecture.sources import PACKAGES, ROOT, modules
 HOMES = {
     "aiohttp": ("node", "quorate", "chaos"),
     "cbor2": ("cluster", "node", "quorate", "chaos"),
+    "click": ("quorate.cli",),
     "cryptography": ("cluster.raft", "node"),
     "google_crc32c": ("cluster.log",),
     "pamqp": ("node.protocols.amqp",),
