@@ -69,6 +69,7 @@ class World:
         self.queues: dict[str, QueueId] = {}
         self.consumers: dict[str, ConsumerKey] = {}  # "session/tag"
         self.names: dict[int, str] = {}
+        self.gets = 0  # a get is named by its number: alice/get1
 
     # --- applying ---------------------------------------------------------------------------------
 
@@ -119,9 +120,10 @@ class World:
         command = self.command(verb, args, options)
         applied = self.apply(command)
         if isinstance(command, (Subscribe, Get)):
-            tag = command.tag if isinstance(command, Subscribe) else f"get{self.index}"
-            name = f"{command.session}/{tag}"
             if isinstance(applied.reply, (Subscribed, Got)):
+                self.gets += isinstance(command, Get)
+                tag = command.tag if isinstance(command, Subscribe) else f"get{self.gets}"
+                name = f"{command.session}/{tag}"
                 self.consumers[name] = applied.reply.consumer
                 self.names[applied.reply.consumer] = name
         return self.shown(applied)
@@ -208,7 +210,7 @@ class World:
                 return object()
 
     def publish(self, queue: str, bodies: list[str], options: dict[str, str]) -> Enqueue:
-        """A body may carry its own attributes: `b:priority=3,ttl=10` is written `b:p3:t10`."""
+        """A body may carry its own attributes: priority 3 and a TTL of 10 are `b:p3:t10`."""
         shared = attrs_of(
             [
                 f"{letter}{options[key]}"
