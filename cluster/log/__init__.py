@@ -1,4 +1,4 @@
-"""One shared, checksummed, synced write-ahead log per node; a journal of it for every Raft group."""
+"""One checksummed, synced write-ahead log per node, and a journal of it for every group."""
 
 from cluster.log.disk import RealDisk, SystemClock
 from cluster.log.errors import (

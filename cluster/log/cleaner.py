@@ -1,7 +1,9 @@
-"""Gives space back: dead segments are dropped, sparse ones are rewritten; sealed ones are archived before.
+"""Gives space back: dead segments are dropped, sparse ones are rewritten; sealed ones are archived
+before.
 
-Nothing is removed before what replaces it is synced. Records of a dropped segment that still mean something beyond
-their entries (term, commit, marks, truncates) are replaced by writing each group's state once more.
+Nothing is removed before what replaces it is synced. Records of a dropped segment that still mean
+something beyond their entries (term, commit, marks, truncates) are replaced by writing each group's
+state once more.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ REWRITE_BYTES_MAX: Final = 4 << 20
 COPY_BYTES: Final = 1 << 20
 #: A sealed segment with less than this share of live bytes is rewritten.
 SPARSE_SHARE: Final = 0.5
-#: Sealed segments below an eighth of the usual size, as every restart leaves one; above this many they are merged.
+#: Sealed segments below an eighth of the usual size, as every restart leaves one; above this many
+#: they are merged.
 SMALL_SEGMENTS_MAX: Final = 8
 
 

@@ -1,7 +1,7 @@
 """Is a bad record the torn end of a crash, or damage to what was safely stored?
 
-A crash loses bytes that were never synced: the file ends early, or sectors in the unsynced part read as zeros.
-Nothing else can happen to a file that only grows, so everything else is corruption.
+A crash loses bytes that were never synced: the file ends early, or sectors in the unsynced part
+read as zeros. Nothing else can happen to a file that only grows, so everything else is corruption.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def describe(data: bytes, at: int) -> str:
 
 
 def judge(data: bytes, at: int, salt: int, number: int) -> str | None:
-    """None: the last segment's bytes from `at` on are a torn tail. Otherwise why they are corruption."""
+    """None: the last segment's bytes from `at` on are a torn tail. Otherwise why they are
+    corruption.
+    """
     what = describe(data, at)
     following = find_record(data, at + 1, salt)
     if following == -1:

@@ -1,4 +1,6 @@
-"""What `quorate log dump` prints: every segment and record of a log folder, and whether all of it is sound."""
+"""What `quorate log dump` prints: every segment and record of a log folder, and whether all of it
+is sound.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a log: damage, someone else's files, a newer format, a disk that failed."""
+"""What can be wrong with a log: damage, someone else's files, a newer format, a failed disk."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class _FileError(LogError):
 
 
 REBUILD = (
-    "This node's copy cannot be trusted. Rebuild it from its peers: stop the node, move its data folder away "
-    "(keep it for analysis), and start it again with an empty one; it receives everything from the other members"
+    "This node's copy cannot be trusted. Rebuild it from its peers: stop the node, move its data"
+    " folder away (keep it for analysis), and start it again with an empty one; it receives"
+    " everything from the other members"
 )
 
 
@@ -41,7 +42,10 @@ class WrongIdentity(_FileError):
     """The folder belongs to another node or another cluster."""
 
     def __init__(self, file: str, reason: str) -> None:
-        advice = "Check the node name, the cluster name and the data folder in the settings; nothing was changed"
+        advice = (
+            "Check the node name, the cluster name and the data folder in the settings;"
+            " nothing was changed"
+        )
         super().__init__(file, 0, reason, advice)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -18,7 +19,8 @@ SEGMENT_MAGIC: Final = b"QUORLOG\n"
 SEGMENT_SUFFIX: Final = ".log"
 _SEGMENT_NAME: Final = re.compile(r"(\d{12})(-\d{20})?\.log")
 
-#: magic, version, header length, crc32c, number, wall ns, mono ns, boot id, node length, cluster length
+#: magic, version, header length, crc32c, number, wall ns, mono ns, boot id, node length, cluster
+#: length
 _FILE_HEADER: Final = struct.Struct("<8sHHIQQQ16sHH")
 FILE_HEADER_MIN: Final = _FILE_HEADER.size
 _CRC_AT: Final = 12
@@ -28,7 +30,8 @@ RECORD: Final = struct.Struct("<IIB3sIQQQQ")
 RECORD_HEADER: Final = RECORD.size
 #: The same without the checksum: what the checksum covers besides the payload.
 COVERED: Final = struct.Struct("<IB3sIQQQQ")
-#: In every record header, so that a reader finds the next record behind a damaged one. 0xf5 is in no UTF-8 text.
+#: In every record header, so that a reader finds the next record behind a damaged one. 0xf5 is in
+#: no UTF-8 text.
 MARKER: Final = b"\xf5Qr"
 MARKER_AT: Final = 9
 
@@ -84,7 +87,8 @@ MARK_INSTALLED: Final = 2
 SEARCH_BYTES_MAX: Final = 8 << 30
 SECTOR: Final = 512
 
-extend = google_crc32c.extend
+#: (checksum so far, bytes) -> checksum; takes nothing but bytes, and a kilobyte in 0.1 us.
+extend: Callable[[int, bytes], int] = google_crc32c.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 _PACK_TERM: Final = struct.Struct("<Q").pack
 
 
@@ -115,7 +119,7 @@ def segment_name(number: int) -> str:
 
 
 def archive_name(number: int, created_ns: int) -> str:
-    """In an archive numbers may repeat: a node that was rebuilt from its peers starts at 1 again."""
+    """In an archive numbers may repeat: a node rebuilt from its peers starts at 1 again."""
     return f"{number:012d}-{created_ns:020d}{SEGMENT_SUFFIX}"
 
 
@@ -151,7 +155,9 @@ def encode_file_header(
 
 
 def decode_file_header(data: bytes, file: str) -> FileHeader:
-    """Raises LogCorrupt or UnsupportedFormat. Magic, version, length and checksum never move between versions."""
+    """Raises LogCorrupt or UnsupportedFormat. Magic, version, length and checksum never move
+    between versions.
+    """
     if len(data) < FILE_HEADER_MIN:
         raise LogCorrupt(file, 0, "the file header is cut short")
     magic, version, size, crc, number, wall_ns, mono_ns, boot, node, cluster = (
@@ -197,7 +203,9 @@ def record_is_valid(data: bytes, at: int, salt: int) -> bool:
 
 
 def find_record(data: bytes, start: int, salt: int) -> int | None:
-    """Offset of the first valid record at or after `start`; -1 when the search became too expensive."""
+    """Offset of the first valid record at or after `start`; -1 when the search became too
+    expensive.
+    """
     spent = 0
     found = data.find(MARKER, start + MARKER_AT)
     while found != -1:

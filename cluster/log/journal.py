@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple, overload
+from typing import NamedTuple
 
 import cbor2
 
 from cluster.log import format as fmt
 from cluster.log.errors import SnapshotRefused
+from cluster.log.hot_tail import HotTail
 from cluster.log.index import Place, Sparse, Tail, ranges_of
 from cluster.log.replay import Replay
 from cluster.log.snapshots import BIRTH, Mark, Ranges, Snapshot, SnapshotStore
+from cluster.log.stock_names import NO_OP, LogEntry, StockNames
 from cluster.log.wal import Wal
-
-#: The command of a no-op in PySyncObj's encoding: what stands at the base, whose own command may be gone.
-NO_OP: Final = b"\x01"
-#: What a command in memory costs besides its bytes.
-_COMMAND_OVERHEAD: Final = 150
-
-LogEntry = tuple[bytes, int, int]  # command, index, term: PySyncObj's order
-
-
-class HotTail:
-    """The newest commands of all groups, kept in memory up to a number of bytes."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.bytes = 0
-        self._queue = deque[tuple[dict[int, bytes], int, bytes]]()
-
-    def keep(self, commands: dict[int, bytes], index: int, command: bytes) -> None:
-        commands[index] = command
-        self._queue.append((commands, index, command))
-        self.bytes += len(command) + _COMMAND_OVERHEAD
-        while self.bytes > self.bytes_max and len(self._queue) > 1:
-            commands, index, command = self._queue.popleft()
-            if commands.get(index) is command:
-                del commands[index]
-            self.bytes -= len(command) + _COMMAND_OVERHEAD
 
 
 class Install(NamedTuple):
@@ -49,8 +24,10 @@ class Install(NamedTuple):
     staged: dict[int, tuple[Place, int]]
 
 
-class Journal:
-    """Entries, hard state and snapshots of one group. Indexes are Raft indexes; the base is the snapshot's."""
+class Journal(StockNames):
+    """Entries, hard state and snapshots of one group. Indexes are Raft indexes; the base is the
+    snapshot's.
+    """
 
     def __init__(self, group: int, wal: Wal, store: SnapshotStore, hot: HotTail) -> None:
         self.group = group
@@ -244,7 +221,9 @@ class Journal:
     # Snapshots
 
     async def save_snapshot(self, index: int, term: int, data: bytes, live: Ranges) -> None:
-        """Keep the state after `index`; then the entries up to it are dropped, except those in `live`."""
+        """Keep the state after `index`; then the entries up to it are dropped, except those in
+        `live`.
+        """
         if not self.base_index < index <= self.last_index or self.term_at(index) != term:
             raise SnapshotRefused(
                 f"group {self.group}: no entry {index} of term {term} above the base"
@@ -259,7 +238,7 @@ class Journal:
             crc = await self._store.write(self.group, snapshot)
             if self.removed:
                 return
-            if self.hash_at(index) != digest:
+            if self.base_index >= index or self.hash_at(index) != digest:
                 raise SnapshotRefused(f"group {self.group}: entry {index} was replaced meanwhile")
             self._write_mark(Mark(index, term, digest, crc))
             self._wal.write()
@@ -320,15 +299,28 @@ class Journal:
 
     # Install: a snapshot and its live entries received from the leader
 
-    def begin_install(self, index: int, term: int, hash: bytes, data: bytes, live: Ranges) -> None:
+    def begin_install(
+        self,
+        index: int,
+        term: int,
+        hash: bytes,  # noqa: A002 -- what it is called everywhere
+        data: bytes,
+        live: Ranges,
+    ) -> None:
         """Start to receive a snapshot; whatever was received of another one is forgotten."""
         if index <= self.base_index:
             raise SnapshotRefused(f"group {self.group}: the base is at {self.base_index} already")
         self.abort_install()
         self.install = Install(Snapshot(index, term, hash, data, list(live)), {})
 
-    def add_live(self, index: int, term: int, command: bytes, hash: bytes = fmt.NO_HASH) -> None:
-        """One entry that the snapshot needs; without its hash a reader cannot compare it with other nodes'."""
+    def add_live(
+        self,
+        index: int,
+        term: int,
+        command: bytes,
+        hash: bytes = fmt.NO_HASH,  # noqa: A002
+    ) -> None:
+        """One entry that the snapshot needs; without its hash no reader can compare it."""
         assert self.install is not None, "no install was begun"
         assert len(hash) == fmt.HASH_BYTES
         wal = self._wal
@@ -360,7 +352,9 @@ class Journal:
         )
 
     async def finish_install(self) -> None:
-        """Replace everything by what was received. Until this returns a crash brings the old state back."""
+        """Replace everything by what was received. Until this returns a crash brings the old state
+        back.
+        """
         install = self.install
         assert install is not None, "no install was begun"
         snapshot = install.snapshot
@@ -371,8 +365,8 @@ class Journal:
         crc = await self._store.write(self.group, snapshot)
         if self.removed:
             return
-        if self.install is not install:
-            raise SnapshotRefused(f"group {self.group}: another install was begun meanwhile")
+        if self.install is not install or self.base_index >= snapshot.index:
+            raise SnapshotRefused(f"group {self.group}: another snapshot came first")
         flags = fmt.MARK_RESETS | fmt.MARK_INSTALLED
         self._write_mark(Mark(snapshot.index, snapshot.term, snapshot.hash, crc, flags))
         self._replace(install)
@@ -381,7 +375,8 @@ class Journal:
         self._store.prune_group(self.group, self.mark)
 
     def _replace(self, install: Install) -> None:
-        # At once with the mark, so that no entry can come between; nothing is acknowledged before it is synced.
+        # At once with the mark, so that no entry can come between; nothing is acknowledged before
+        # it is synced.
         self._release_all()
         self._commands.clear()
         self.install = None
@@ -415,55 +410,6 @@ class Journal:
         self._release_all()
         self._commands.clear()
         self.removed = True
-
-    # PySyncObj's names: position 0 is the base
-
-    def __len__(self) -> int:
-        return self.last_index - self.base_index + 1
-
-    @overload
-    def __getitem__(self, item: int) -> LogEntry: ...
-    @overload
-    def __getitem__(self, item: slice) -> list[LogEntry]: ...
-    def __getitem__(self, item: int | slice) -> LogEntry | list[LogEntry]:
-        if isinstance(item, slice):
-            start, stop, step = item.indices(len(self))
-            found = self.entries(self.base_index + start, max(0, stop - start))
-            return found if step == 1 else found[::step]
-        position = item + len(self) if item < 0 else item
-        if not 0 <= position < len(self):
-            raise IndexError(f"position {item} of {len(self)}")
-        return self.entries(self.base_index + position, 1)[0]
-
-    def clear(self) -> None:
-        self.truncate_from(self.base_index + 1)
-
-    def deleteEntriesFrom(self, entryFrom: int) -> None:
-        self.truncate_from(self.base_index + max(entryFrom, 1))
-
-    def deleteEntriesTo(self, entryTo: int) -> None:
-        """Nothing: only a snapshot moves the base."""
-
-    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        self.set_commit(raftCommitIndex)
-
-    def getRaftCommitIndex(self) -> int:
-        return self.commit_index
-
-    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
-        self.set_term(term, votedForNodeId)
-
-    def getCurrentTerm(self) -> int:
-        return self.current_term
-
-    def getVotedForNodeId(self) -> str | None:
-        return self.voted_for
-
-    def onOneSecondTimer(self) -> None:
-        """Nothing: the log is maintained by the node."""
-
-    def _destroy(self) -> None:
-        """Nothing: the node closes the log."""
 
 
 def slots_of(journal: Journal, segment: int) -> Sequence[tuple[Tail | Sparse, int, int]]:

@@ -10,7 +10,8 @@ from cluster.log import format as fmt
 from cluster.log.cleaner import Cleaner
 from cluster.log.damage import encode_synced
 from cluster.log.errors import FatalDiskError
-from cluster.log.journal import HotTail, Journal
+from cluster.log.hot_tail import HotTail
+from cluster.log.journal import Journal
 from cluster.log.recovery import Recovered, assemble, recover
 from cluster.log.snapshots import BIRTH, SnapshotStore
 from cluster.log.wal import Wal
@@ -68,7 +69,9 @@ class Log:
         identity: fmt.Identity,
         options: LogOptions | None = None,
     ) -> Log:
-        """Recover. Raises LogCorrupt, WrongIdentity or UnsupportedFormat, each with file, offset and advice."""
+        """Recover. Raises LogCorrupt, WrongIdentity or UnsupportedFormat, each with file, offset
+        and advice.
+        """
         options = options or LogOptions()
         about = f"{identity.node}\0{identity.cluster}\0{clock.wall_ns()}\0{clock.monotonic_ns()}"
         boot = blake2b(about.encode(), digest_size=16).digest()
@@ -139,7 +142,9 @@ class Log:
         self.wal.append(kind, group, index, term, payload)
 
     def write(self) -> bool:
-        """One vectored append of all that was buffered; True when something must be synced before others hear."""
+        """One vectored append of all that was buffered; True when something must be synced before
+        others hear.
+        """
         return self.wal.write()
 
     async def sync(self) -> float:
@@ -151,7 +156,9 @@ class Log:
         return Space(free, free < self.options.min_free_bytes)
 
     async def maintain(self) -> None:
-        """Archive, rewrite and drop segments; a bounded piece of work, to be called about once a second."""
+        """Archive, rewrite and drop segments; a bounded piece of work, to be called about once a
+        second.
+        """
         if self._maintaining:
             return
         self._maintaining = True

@@ -1,8 +1,8 @@
 """A disk in memory that forgets what was not synced: for tests and the simulator.
 
-The promises are those of a real one. Bytes that were not synced may be lost, cut anywhere, or missing in whole
-sectors (reading as zeros) when the power fails; so may names that were created, renamed or removed since the last
-sync of their directory. What was synced stays.
+The promises are those of a real one. Bytes that were not synced may be lost, cut anywhere, or
+missing in whole sectors (reading as zeros) when the power fails; so may names that were created,
+renamed or removed since the last sync of their directory. What was synced stays.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class MemoryDisk:
         self.step(operation, path)
 
     def after_crash(self, random: Random | None = None) -> MemoryDisk:
-        """What is found after the power failed; without dice the worst: everything unsynced is gone."""
+        """What is found after the power failed; without dice the worst: everything unsynced is
+        gone.
+        """
         disk = MemoryDisk(free=self.free, pause=self._pause)
         names = dict(self.durable_names)
         if random is not None:
@@ -175,6 +177,9 @@ class MemoryDisk:
 
     async def sync_dir(self, path: str) -> None:
         await self.wait("sync_dir", path)
+        self._sync_names(path)
+
+    def _sync_names(self, path: str) -> None:
         path = os.path.normpath(path)
         for name in self.names.keys() | self.durable_names.keys():
             if os.path.dirname(name) == path:

@@ -1,7 +1,7 @@
 """Reads the files of a log without a node: for `quorate log dump`, Spark and tests.
 
-It never raises over damage: a record of kind `corrupt` says where and what, and reading goes on behind it. A torn end
-of the last segment, which every crash may leave, is a record of kind `torn`.
+It never raises over damage: a record of kind `corrupt` says where and what, and reading goes on
+behind it. A torn end of the last segment, which every crash may leave, is a record of kind `torn`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Record(NamedTuple):
     offset: int
     kind: str
     group: int
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     term: int
     wall_ns: int
     mono_ns: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cluster.log import format as fmt
@@ -11,7 +12,7 @@ from cluster.log.index import Sparse, Tail
 from cluster.log.replay import Replay
 from cluster.log.snapshots import BIRTH, Mark, Snapshot, SnapshotStore
 from cluster.log.wal import Segment, Wal
-from cluster.seams import Disk, File
+from cluster.seams import File
 
 #: No file header is longer: names of node and cluster are short.
 FILE_HEADER_MAX = 4096
@@ -31,7 +32,9 @@ class Recovered:
 
 
 async def recover(wal: Wal, identity: fmt.Identity) -> Recovered:
-    """Read all segments into `wal.segments`. Nothing is changed on disk unless all of them are good."""
+    """Read all segments into `wal.segments`. Nothing is changed on disk unless all of them are
+    good.
+    """
     disk, found = wal.disk, Recovered()
     names = [(fmt.segment_number(name), name) for name in disk.list_dir(wal.directory)]
     numbers = sorted(number for number, _ in names if number is not None)
@@ -119,7 +122,7 @@ async def _repair(wal: Wal, found: Recovered, last: int, unfinished: list[str]) 
 
 def _scan(data: bytes, start: int, segment: Segment, found: Recovered) -> int:
     """Replay the records; returns the offset of the first bad one, or the end."""
-    number, salt, path = segment.number, segment.salt, segment.path
+    number, salt = segment.number, segment.salt
     unpack, extend, header, marker = (
         fmt.RECORD.unpack_from,
         fmt.extend,
@@ -169,7 +172,7 @@ def _scan(data: bytes, start: int, segment: Segment, found: Recovered) -> int:
     return at
 
 
-def _appenders(run: Tail):  # noqa: ANN202
+def _appenders(run: Tail) -> tuple[Callable[[int], None], ...]:
     return run.segments.append, run.offsets.append, run.lengths.append, run.terms.append
 
 
@@ -225,12 +228,11 @@ def assemble(wal: Wal, store: SnapshotStore, group: int, replay: Replay) -> Grou
         return _fit(wal, group, replay, None, mark)
     try:
         snapshot, _ = store.load(group, mark.index, mark.crc)
-    except LogCorrupt as error:
+    except LogCorrupt:
         state = None if mark.installed else _fall_back(wal, store, group, replay)
         if state is None:
             raise
         store.set_aside(group, mark.index)
-        del error
         return state
     return _fit(wal, group, replay, snapshot, mark)
 
@@ -258,7 +260,8 @@ def _fall_back(wal: Wal, store: SnapshotStore, group: int, replay: Replay) -> Gr
             )
         except LogCorrupt:
             continue
-        # What lies between may be leftovers of another history: only the chain proves that it is ours.
+        # What lies between may be leftovers of another history: only the chain proves that it is
+        # ours.
         digest = snapshot.hash
         for slot in range(min(damaged.index - index, len(state.tail))):
             payload = wal.read(state.tail.place(slot))

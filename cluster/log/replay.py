@@ -1,7 +1,8 @@
 """What the records of one group add up to, read in order.
 
-For every index the newest record counts. Records may be missing where segments were dropped, so gaps are fine while
-reading; the sum must have none. An entry voids all that was above it, a truncate and a resetting mark too.
+For every index the newest record counts. Records may be missing where segments were dropped, so
+gaps are fine while reading; the sum must have none. An entry voids all that was above it, a
+truncate and a resetting mark too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import cbor2
 
 from cluster.log import format as fmt
 from cluster.log.index import Columns, Place, Sparse, Tail
-from cluster.log.snapshots import BIRTH, Mark, Ranges, decode_mark
+from cluster.log.snapshots import BIRTH, Ranges, decode_mark
 
 
 class Scattered(Columns):

@@ -18,7 +18,8 @@ SNAPSHOT_VERSION: Final = 1
 #: Kept per group: the current one, and the one before in case the current one's file decays.
 SNAPSHOTS_KEPT: Final = 2
 
-#: magic, version, reserved, crc32c, group, reserved, index, term, hash, wall ns, ranges, data length
+#: magic, version, reserved, crc32c, group, reserved, index, term, hash, wall ns, ranges, data
+#: length
 _HEADER: Final = struct.Struct("<8sHHIIIQQ16sQQQ")
 _RANGE: Final = struct.Struct("<QQ")
 _CRC_AT: Final = 12
@@ -28,7 +29,9 @@ Ranges = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a group's machine after `index`, and which entries up to there still hold needed bodies."""
+    """The state of a group's machine after `index`, and which entries up to there still hold needed
+    bodies.
+    """
 
     index: int
     term: int
@@ -126,7 +129,8 @@ class SnapshotStore:
         data, crc = encode_snapshot(group, snapshot, self._wal.clock.wall_ns())
         path, disk = self.path(group, snapshot.index), self._wal.disk
         if disk.exists(path):
-            # A former life of the group left it: its removal must be safe before the file is replaced.
+            # A former life of the group left it: its removal must be safe before the file is
+            # replaced.
             self._wal.write()
             await self._wal.sync()
         try:
@@ -145,7 +149,9 @@ class SnapshotStore:
         return crc
 
     def load(self, group: int, index: int, crc: int | None = None) -> tuple[Snapshot, int]:
-        """And its checksum. Raises LogCorrupt when it is missing, damaged or not the one with that checksum."""
+        """And its checksum. Raises LogCorrupt when it is missing, damaged or not the one with that
+        checksum.
+        """
         path = self.path(group, index)
         try:
             file = self._wal.disk.open(path)

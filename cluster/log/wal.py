@@ -1,4 +1,6 @@
-"""The write-ahead log of a node: records appended to the active segment, one vectored write and one sync a round."""
+"""The write-ahead log of a node: records appended to the active segment, one vectored write and one
+sync a round.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,9 @@ class Wal:
         return offset
 
     def write(self) -> bool:
-        """Write what is buffered; whether something written must be synced before acks or votes leave."""
+        """Write what is buffered; whether something written must be synced before acks or votes
+        leave.
+        """
         if self.failure is not None:
             raise FatalDiskError(self.failure)
         if self._buffers:
@@ -122,7 +126,9 @@ class Wal:
         return self._urgent
 
     async def sync(self) -> float:
-        """Make what is written safe; returns the seconds it took. Rolls to a new segment when this one is full."""
+        """Make what is written safe; returns the seconds it took. Rolls to a new segment when this
+        one is full.
+        """
         if self.failure is not None:
             raise FatalDiskError(self.failure)
         started = self.clock.monotonic_ns()

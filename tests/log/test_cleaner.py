@@ -15,7 +15,9 @@ EXPECTED = {3, 40, 41, 77, 160}
 
 
 async def aged(world: World, log: Log) -> None:
-    """Many segments, of which a snapshot leaves a few live entries; a second group has its tail in the first one."""
+    """Many segments, of which a snapshot leaves a few live entries; a second group has its tail in
+    the first one.
+    """
     fill(log.journal(2), 3)
     log.journal(2).set_term(7, "n2")
     for _ in range(10):

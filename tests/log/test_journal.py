@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from cluster.log import FatalDiskError, Identity, LogOptions, UnsupportedFormat, WrongIdentity
 from cluster.log.format import KIND_ROLE, NO_HASH, chain, decode_file_header, encode_file_header
 from cluster.log.index import Tail
-from cluster.log.journal import NO_OP
+from cluster.log.stock_names import NO_OP
 from tests.log.support import World, command, contents, fill, save
 
 

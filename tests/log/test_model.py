@@ -1,4 +1,6 @@
-"""Random operations, a crash anywhere, recovery: the log is always one that it was, not older than its last sync."""
+"""Random operations, a crash anywhere, recovery: the log is always one that it was, not older than
+its last sync.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def observed(log: Log) -> Groups:
 
 @dataclass
 class Run:
-    """The log and its twin, the states the twin has been in, and from which on the log must remember."""
+    """The log and its twin, the states the twin has been in, and from which on the log must
+    remember.
+    """
 
     world: World
     log: Log

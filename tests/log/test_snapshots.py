@@ -15,7 +15,9 @@ SNAPSHOTS = f"{FOLDER}/snapshots"
 
 
 async def saved(world: World) -> Log:
-    """Group 1: entries to 41, snapshot at 21 with 5..7 and 21 live, snapshot at 31 with 6 and 25 live."""
+    """Group 1: entries to 41, snapshot at 21 with 5..7 and 21 live, snapshot at 31 with 6 and 25
+    live.
+    """
     log = await world.open()
     journal = log.journal(1)
     fill(journal, 40)
