@@ -49,6 +49,8 @@ class Broker:
     def __init__(self, cluster: ClusterNode, limits: LimitSettings) -> None:
         self.cluster = cluster
         self.limits = limits
+        #: Set once a second from the log: settles still work, so that consumers can make room.
+        self.disk_is_full = False
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -203,6 +205,10 @@ class Broker:
                 "message_too_large",
                 f"a message may have {self.limits.message_bytes_max} bytes, not {largest}: "
                 "publish less, or raise limits.message_bytes_max on all nodes",
+            )
+        if self.disk_is_full:
+            raise Refused(
+                "disk_full", "the disk of the leader is nearly full: consume, or add space"
             )
         if not bodies:
             raise Refused(codes.BAD_ARGUMENT, "a publish has one or more bodies")

@@ -11,11 +11,11 @@ import secrets
 
 import structlog
 
-from cluster.machine.commands import CloseSession, DetachSession
+from cluster.machine.commands import CloseSession, Command, DetachSession, OpenSession
 from cluster.types import GroupId, SessionId
 from node.broker import Broker, check_name
 from node.connection import Connection, Peer
-from node.errors import Refused
+from node.errors import Refused, reply_of
 from node.relay import Relay
 from node.tasks import Tasks
 from node.traffic import Traffic
@@ -37,6 +37,7 @@ class Sessions:
         self._tasks = tasks
         self._connections: dict[SessionId, Connection] = {}
         self._resumable: dict[SessionId, float] = {}  # detached here: until, loop time
+        self._leases: dict[SessionId, asyncio.TimerHandle] = {}
         self._stopping = False
         traffic.on_session_over.append(self._session_over)
         relay.on_session_over.append(self._ended)
@@ -99,9 +100,14 @@ class Sessions:
             self._forget_old()
             until = asyncio.get_running_loop().time() + connection.resume_ms / 1000
             self._resumable[connection.session] = until
+        cluster = self._broker.cluster
+        # Detaching does nothing where the session lives at another node by now.
+        detach = DetachSession(connection.session, cluster.node, cluster.links.incarnation)
         for group in sorted(groups):
             ends = goodbye and group in connection.groups
-            self._tasks.start(self._tell(group, connection, ends=ends), name="end_session")
+            command = CloseSession(connection.session) if ends else detach
+            work = self._tell(group, connection.session, command)
+            self._tasks.start(work, name="end_session")
 
     def _release(self, connection: Connection) -> None:
         connection.closed = True
@@ -116,12 +122,9 @@ class Sessions:
                 return
             del self._resumable[session]
 
-    async def _tell(self, group: GroupId, connection: Connection, *, ends: bool) -> None:
+    async def _tell(self, group: GroupId, session: SessionId, command: Command) -> None:
         """Until the group has heard it, or the session is back."""
-        session, cluster = connection.session, self._broker.cluster
-        # Detaching does nothing where the session lives at another node by now.
-        detach = DetachSession(session, cluster.node, cluster.links.incarnation)
-        command = CloseSession(session) if ends else detach
+        cluster = self._broker.cluster
         pause_s = PAUSE_S_MIN
         while session not in self._connections:
             outcome = await cluster.ask(group, command)
@@ -129,6 +132,25 @@ class Sessions:
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(PAUSE_S_MAX, pause_s * 2)
+
+    # --- sessions of one-off calls ----------------------------------------------------------------
+
+    async def lend(self, group: GroupId, lease_ms: int) -> SessionId:
+        """A session for one receive: what it takes and does not settle in time is returned."""
+        cluster = self._broker.cluster
+        session = SessionId(f"lease-{secrets.token_hex(16)}")
+        incarnation = cluster.links.incarnation
+        reply_of(await cluster.ask(group, OpenSession(session, cluster.node, incarnation)))
+        loop = asyncio.get_running_loop()
+        self._leases[session] = loop.call_later(lease_ms / 1000, self.take_back, group, session)
+        return session
+
+    def take_back(self, group: GroupId, session: SessionId) -> None:
+        """The lease is over."""
+        timer = self._leases.pop(session, None)
+        if timer is not None:
+            timer.cancel()
+            self._tasks.start(self._tell(group, session, CloseSession(session)), name="lease_over")
 
     # --- sessions that the cluster ends -----------------------------------------------------------
 

@@ -1,0 +1,73 @@
+"""The folder that belongs to one running node: its lock and its count of starts."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from cluster.seams import Clock
+from node.settings import SettingsError
+
+LOCK = "node.lock"
+INCARNATION = "incarnation"
+
+
+class FolderInUse(SettingsError):
+    """Another process has the folder."""
+
+
+class DataFolder:
+    """Locked from `open` to `close`; the kernel unlocks it when the process dies."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self._fd = -1
+
+    def open(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise SettingsError(
+                f"data_dir: {self.path} cannot be used: {error.strerror}; "
+                "allowed: a folder that this process may write to"
+            ) from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+            os.close(self._fd)
+            self._fd = -1
+            raise FolderInUse(
+                f"data_dir: {self.path} is in use by process {owner or 'unknown'}; "
+                "allowed: stop that node first, or give this one a folder of its own"
+            ) from error
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def next_incarnation(self, clock: Clock) -> int:
+        """A number that grows with every start, also when the clock was set back."""
+        file = self.path / INCARNATION
+        before = 0
+        if file.exists():
+            text = file.read_text(encoding="ascii", errors="replace").strip()
+            before = int(text) if text.isdecimal() else 0
+        number = max(before + 1, clock.wall_ms())
+        fresh = file.with_suffix(".new")
+        with fresh.open("w", encoding="ascii") as stream:
+            stream.write(f"{number}\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(file)
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return number

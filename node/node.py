@@ -1,0 +1,285 @@
+"""The composition root: from settings to a running node, and its graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import signal
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+from aiohttp import web
+
+from cluster.cluster_node import ClusterConfig, ClusterNode
+from cluster.log import LogError, LogOptions, RealDisk, SystemClock
+from cluster.raft.links import TcpLinks, TlsConfig
+from cluster.types import NodeId
+from node.broker import Broker
+from node.data_folder import DataFolder
+from node.dead_letters import DeadLetters
+from node.health import Health
+from node.logs import configure_logs
+from node.metrics import Metrics
+from node.protocols.native.http import HttpRoutes
+from node.protocols.native.websocket import WebSockets
+from node.relay import Relay
+from node.sessions import Sessions
+from node.settings import Settings, SettingsError
+from node.tasks import Tasks
+from node.timed_disk import TimedDisk
+from node.traffic import Traffic
+
+log = structlog.get_logger(__name__)
+
+CARE_PERIOD_S = 1.0
+HTTP_BACKLOG = 1024
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_SETTINGS = 2
+EXIT_DATA = 3
+
+
+class Node:
+    """One broker process, without the process: start it, stop it, many times in a test."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.http_address = ""
+        self._folder = DataFolder(settings.data_dir)
+        self._clock = SystemClock()
+        self._tasks = Tasks()
+        self._stopping = False
+        self._runner: web.AppRunner | None = None
+        self._care: asyncio.Task[None] | None = None
+        self.failed: asyncio.Future[BaseException] | None = None
+        self.cluster: ClusterNode
+        self.broker: Broker
+        self.traffic: Traffic
+        self.relay: Relay
+        self.sessions: Sessions
+        self.metrics: Metrics
+
+    # --- start ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Serving when it returns. SettingsError, LogError or OSError say why not."""
+        self._folder.open()
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop(transfer=False)
+            raise
+
+    async def _start(self) -> None:
+        settings = self.settings
+        self.failed = asyncio.get_running_loop().create_future()
+        # The port first: its number, when it was 0, is told to the cluster.
+        app = web.Application(client_max_size=settings.limits.frame_bytes_max)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        host, port = _host_and_port(settings.http)
+        server = await _listen(host, port)
+        bound = server.getsockname()[1]
+        self.http_address = settings.http_advertise or f"{host}:{bound}"
+        observe: list[Callable[[float], None]] = []
+        disk = TimedDisk(RealDisk(), self._clock, lambda s: observe[0](s) if observe else None)
+        config = cluster_config(settings, {"http": self.http_address, "peer": settings.peer})
+        links = self._links()
+        self.cluster = ClusterNode(
+            config, disk=disk, clock=self._clock, links=links, random=random.Random()
+        )
+        self.broker = Broker(self.cluster, settings.limits)
+        self.traffic = Traffic(self.broker, self._tasks)
+        self.relay = Relay(self.broker, self.traffic, self._tasks)
+        self.sessions = Sessions(self.broker, self.traffic, self.relay, self._tasks)
+        self.metrics = Metrics(
+            self.cluster, self.traffic.dispatcher.counts, connections=lambda: len(self.sessions)
+        )
+        observe.append(self.metrics.fsync_seconds.observe)
+        letters = DeadLetters(self.broker, self._tasks, self.metrics)
+        self.traffic.on_dead_letters.append(letters.ready)
+        self._add_routes(app)
+        await self.cluster.start()
+        self._tasks.start(self.relay.run(), name="relay")
+        self._care = asyncio.create_task(self._watch(), name="node_care")
+        await self._runner.setup()
+        await web.SockSite(self._runner, server, backlog=HTTP_BACKLOG).start()
+        log.info("node_started", http=self.http_address, peer=settings.peer, data=settings.data_dir)
+
+    def _links(self) -> TcpLinks:
+        settings = self.settings
+        secret = settings.cluster_secret()
+        tls = None
+        if settings.tls.peer_cert and settings.tls.peer_key and settings.tls.peer_ca:
+            try:
+                tls = TlsConfig.from_files(
+                    certificate=settings.tls.peer_cert,
+                    key=settings.tls.peer_key,
+                    authority=settings.tls.peer_ca,
+                )
+            except (OSError, ssl.SSLError) as error:
+                raise SettingsError(
+                    f"tls: {error}; allowed: readable PEM files that belong together"
+                ) from error
+        if secret is None and tls is None:
+            secret = secrets.token_hex(32)  # a cluster of one: nobody else can know it
+        return TcpLinks(
+            NodeId(settings.node),
+            settings.cluster,
+            self._folder.next_incarnation(self._clock),
+            settings.peer,
+            {NodeId(node): address for node, address in settings.peers.items()},
+            secret=None if secret is None else secret.encode(),
+            tls=tls,
+            clock=self._clock,
+            random=random.Random(),
+        )
+
+    def _add_routes(self, app: web.Application) -> None:
+        health = Health(self.cluster, stopping=lambda: self._stopping)
+        app.router.add_get("/v1/connect", WebSockets(self.broker, self.sessions).connect)
+        HttpRoutes(self.broker, self.sessions).add_to(app)
+        app.router.add_get("/health/live", health.live)
+        app.router.add_get("/health/ready", health.ready)
+        app.router.add_get("/metrics", self.metrics.serve)
+
+    async def _watch(self) -> None:
+        """Once a second: is the disk full, does everything still run?"""
+        while True:
+            space = self.cluster.log.space()
+            if space.refuse_publishes != self.broker.disk_is_full:
+                self.broker.disk_is_full = space.refuse_publishes
+                log.warning("disk_space", free_bytes=space.free_bytes, full=space.refuse_publishes)
+            error = self.cluster.failed
+            if error is not None and self.failed is not None and not self.failed.done():
+                log.critical("node_failed", error=str(error))
+                self.failed.set_result(error)
+            await asyncio.sleep(CARE_PERIOD_S)
+
+    # --- stop -------------------------------------------------------------------------------------
+
+    async def stop(self, *, transfer: bool = True) -> None:
+        """Clients go elsewhere, leaderships are handed over, what is in hand is finished, the log
+        is closed. Safe at any point of the start.
+        """
+        if self._stopping:
+            return
+        self._stopping = True
+        deadline = asyncio.get_running_loop().time() + self.settings.stop_ms_max / 1000
+        if self._care is not None:
+            self._care.cancel()
+        if hasattr(self, "sessions"):
+            log.info("node_stopping", connections=len(self.sessions))
+            await self._drain(deadline)
+            self.sessions.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        await self._tasks.stop()
+        if hasattr(self, "cluster") and hasattr(self.cluster, "log"):
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline + 5.0):
+                    await self.cluster.stop(transfer=transfer)
+        self._folder.close()
+        log.info("node_stopped")
+
+    async def _drain(self, deadline: float) -> None:
+        """Wait, within bounds, until what clients published has its outcome."""
+        loop = asyncio.get_running_loop()
+        groups = self.cluster.groups
+        while loop.time() < deadline and any(g.pending_bytes for g in groups.values()):
+            await asyncio.sleep(0.01)
+
+
+def cluster_config(settings: Settings, addresses: dict[str, str]) -> ClusterConfig:
+    """What the cluster layer needs of the settings."""
+    raft, kept = settings.raft, settings.log
+    members = sorted(settings.peers) or [settings.node]
+    return ClusterConfig(
+        node=NodeId(settings.node),
+        cluster=settings.cluster,
+        members=[NodeId(member) for member in members],
+        data_dir=settings.data_dir,
+        default_groups=settings.default_groups,
+        replication=settings.replication,
+        election_min_ms=raft.election_ms_min,
+        election_max_ms=raft.election_ms_max,
+        heartbeat_ms=raft.heartbeat_ms,
+        addresses=addresses,
+        log=LogOptions(
+            segment_bytes=kept.segment_bytes,
+            retain_bytes=kept.retain_bytes,
+            retain_hours=kept.retain_hours,
+            archive_dir=kept.archive_dir,
+            hot_bytes=kept.hot_bytes,
+            min_free_bytes=kept.min_free_bytes,
+        ),
+    )
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+async def _listen(host: str, port: int) -> socket.socket:
+    """A bound socket; which port, when it was 0, is known from here on."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, where = found[0]
+        server = socket.socket(family, kind, protocol)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(where)
+    except OSError as error:
+        raise SettingsError(
+            f"http: cannot listen on {host}:{port}: {error.strerror}; "
+            "allowed: an address of this machine with a free port"
+        ) from error
+    return server
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+
+async def run(settings: Settings) -> int:
+    """Start, serve until told to stop, stop. The exit status."""
+    node = Node(settings)
+    await node.start()
+    assert node.failed is not None
+    loop = asyncio.get_running_loop()
+    told = loop.create_future()
+
+    def stop(name: str) -> None:
+        if not told.done():
+            told.set_result(name)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number.name)
+    await asyncio.wait({told, node.failed}, return_when=asyncio.FIRST_COMPLETED)
+    broken = node.failed.done()
+    log.info("stop_asked", why="failure" if broken else told.result())
+    await node.stop(transfer=not broken)
+    return EXIT_FAILED if broken else EXIT_OK
+
+
+def main(settings: Settings) -> int:
+    """Run a node in this process until SIGTERM or SIGINT."""
+    configure_logs(settings)
+    try:
+        try:
+            import uvloop
+        except ImportError:  # not on every platform; asyncio's own loop does the same, slower
+            return asyncio.run(run(settings))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(run(settings))
+    except SettingsError as error:
+        log.error("settings_refused", reason=str(error))
+        return error.exit_code
+    except LogError as error:
+        log.error("data_refused", reason=str(error))
+        return EXIT_DATA

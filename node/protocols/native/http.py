@@ -1,0 +1,388 @@
+"""One-off calls over plain HTTP: publish, receive, settle, look. JSON, or CBOR when asked for."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import cbor2
+from aiohttp import web
+
+from cluster.machine import replies as codes
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import (
+    ATTR_DEDUP_ID,
+    ATTR_DELIVER_AT_MS,
+    ATTR_PRIORITY,
+    ATTR_TTL_MS,
+    Command,
+    Discard,
+    Return,
+    Settle,
+)
+from cluster.machine.replies import Enqueued, Ok
+from cluster.types import ConsumerKey, NodeId
+from node.broker import Broker
+from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
+from node.outgoing import Batch
+from node.protocols.native.frames import unpack
+from node.protocols.native.requests import MalformedFrame
+from node.sessions import Sessions
+
+CBOR = "application/cbor"
+JSON = "application/json"
+LEASE_MS_DEFAULT = 30_000
+LEASE_MS_MAX = 3_600_000
+RETRY_AFTER_S = "1"
+
+_STATUS = {
+    codes.NO_QUEUE: 404,
+    codes.NO_CONSUMER: 404,
+    codes.BAD_ARGUMENT: 400,
+    "malformed_frame": 400,
+    "message_too_large": 413,
+    "too_large": 413,
+    "overloaded": 503,
+    "disk_full": 507,
+    "stopping": 503,
+    "no_leader": 503,
+    "poisoned": 503,
+    "unknown": 504,
+}
+_ATTR_HEADERS = {
+    "X-Quorate-Priority": ATTR_PRIORITY,
+    "X-Quorate-TTL-Ms": ATTR_TTL_MS,
+    "X-Quorate-Deliver-At-Ms": ATTR_DELIVER_AT_MS,
+    "X-Quorate-Dedup-Id": ATTR_DEDUP_ID,
+}
+_META_HEADERS = {
+    "X-Quorate-Key": "key",
+    "X-Quorate-Message-Id": "message_id",
+    "X-Quorate-Correlation-Id": "correlation_id",
+    "X-Quorate-Reply-To": "reply_to",
+    "Content-Type": "content_type",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class HttpRoutes:
+    """The routes under /v1, but for the WebSocket."""
+
+    def __init__(self, broker: Broker, sessions: Sessions) -> None:
+        self._broker = broker
+        self._sessions = sessions
+
+    def add_to(self, app: web.Application) -> None:
+        queue = "/v1/queues/{vhost}/{name}"
+        router = app.router
+        router.add_get("/v1/status", self._guarded(self._status))
+        router.add_get("/v1/queues", self._guarded(self._queues))
+        router.add_get(queue, self._guarded(self._queue))
+        router.add_put(queue, self._guarded(self._declare))
+        router.add_delete(queue, self._guarded(self._delete))
+        router.add_post(f"{queue}/messages", self._guarded(self._publish))
+        router.add_post(f"{queue}/get", self._guarded(self._get))
+        router.add_post(f"{queue}/settle", self._guarded(self._settle))
+        router.add_get(f"{queue}/peek", self._guarded(self._peek))
+        router.add_post(f"{queue}/purge", self._guarded(self._purge))
+        router.add_post(f"{queue}/pause", self._guarded(self._pause))
+
+    def _guarded(self, handler: Handler) -> Handler:
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            except BrokerError as error:
+                return self._failure(request, error)
+
+        return guarded
+
+    def _failure(self, request: web.Request, error: BrokerError) -> web.Response:
+        outcome = "unknown" if isinstance(error, OutcomeUnknown) else "refused"
+        about = {"outcome": outcome, "code": error.code, "reason": error.reason}
+        if error.detail is not None:
+            about["detail"] = error.detail
+        if isinstance(error, Elsewhere) and error.leader is not None:
+            address = self._broker.cluster.address_of(NodeId(error.leader), "http")
+            if address is not None and error.leader != self._broker.cluster.node:
+                location = f"http://{address}{request.rel_url}"
+                return _answer(request, about, status=307, headers={"Location": location})
+            about["code"] = "no_leader"
+        status = _STATUS.get(about["code"], 409)
+        retry = {"Retry-After": RETRY_AFTER_S} if status == 503 else {}
+        return _answer(request, about, status=status, headers=retry)
+
+    async def _find(self, request: web.Request) -> QueueInfo:
+        return await self._broker.find(request.match_info["vhost"], request.match_info["name"])
+
+    async def _led(self, request: web.Request) -> QueueInfo:
+        info = await self._find(request)
+        self._broker.led(info.group)
+        return info
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return _answer(request, self._broker.cluster.status())
+
+    async def _queues(self, request: web.Request) -> web.Response:
+        found = [self._broker.describe(info) for info in self._broker.cluster.queues()]
+        return _answer(request, {"queues": found})
+
+    async def _queue(self, request: web.Request) -> web.Response:
+        return _answer(request, await self._broker.info(await self._led(request)))
+
+    async def _peek(self, request: web.Request) -> web.Response:
+        info = await self._led(request)
+        start = _number(request.query.get("start", "1"), "start", 0, 2**63 - 1)
+        count = _number(request.query.get("count", "10"), "count", 1, 1_000)
+        state = request.query.get("state")
+        rows = await self._broker.peek(info, start=start, count=count)
+        if state is not None:
+            if state not in {"ready", "unsettled", "delayed"}:
+                raise Refused(codes.BAD_ARGUMENT, "state is ready, unsettled or delayed")
+            rows = [row for row in rows if row["state"] == state]
+        return _answer(request, {"messages": rows})
+
+    # --- queues -----------------------------------------------------------------------------------
+
+    async def _declare(self, request: web.Request) -> web.Response:
+        arguments = (await _body(request)).get("arguments", {})
+        if not isinstance(arguments, dict):
+            raise Refused(codes.BAD_ARGUMENT, "arguments is a map")
+        declared = await self._broker.declare(
+            request.match_info["vhost"],
+            request.match_info["name"],
+            cast("dict[str, Any]", arguments),
+        )
+        return _answer(request, declared, status=201 if declared["created"] else 200)
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        await self._broker.delete(
+            request.match_info["vhost"],
+            request.match_info["name"],
+            if_unused=_flag(request, "if_unused"),
+            if_empty=_flag(request, "if_empty"),
+        )
+        return _answer(request, {"outcome": "ok"})
+
+    async def _purge(self, request: web.Request) -> web.Response:
+        count = await self._broker.purge(await self._led(request))
+        return _answer(request, {"outcome": "ok", "count": count})
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        info = await self._led(request)
+        paused = (await _body(request)).get("paused", True)
+        if type(paused) is not bool:
+            raise Refused(codes.BAD_ARGUMENT, "paused is true or false")
+        await self._broker.pause(info, paused=paused)
+        return _answer(request, {"outcome": "ok", "paused": paused})
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    async def _publish(self, request: web.Request) -> web.Response:
+        info = await self._led(request)
+        if request.content_type == CBOR:
+            fields = await _body(request)
+            bodies = fields.get("bodies")
+            if not isinstance(bodies, list) or any(
+                type(each) is not bytes for each in cast("list[Any]", bodies)
+            ):
+                raise Refused(codes.BAD_ARGUMENT, "bodies is a list of byte strings")
+            command, _ = self._broker.enqueue_command(
+                info.queue,
+                _text_or_none(fields.get("publisher"), "publisher"),
+                _number(fields.get("seqno", 0), "seqno", 0, 2**63 - 1),
+                cast("list[bytes]", bodies),
+                fields.get("meta"),
+                fields.get("attrs"),
+            )
+        else:
+            meta = {
+                key: request.headers[header]
+                for header, key in _META_HEADERS.items()
+                if header in request.headers
+            }
+            command, _ = self._broker.enqueue_command(
+                info.queue,
+                request.headers.get("X-Quorate-Publisher"),
+                _number(request.headers.get("X-Quorate-Seqno", "0"), "seqno", 0, 2**63 - 1),
+                [await _read(request)],
+                meta or None,
+                _attrs(request),
+            )
+        reply = await self._broker.ask(info.group, command)
+        assert isinstance(reply, Enqueued)
+        if reply.refused and not reply.stored and not reply.duplicates:
+            raise Refused(codes.QUEUE_FULL, "the queue is at its limit: try again later")
+        return _answer(
+            request,
+            {
+                "outcome": "ok",
+                "first": reply.first,
+                "stored": reply.stored,
+                "duplicates": reply.duplicates,
+                "refused": [list(pair) for pair in reply.refused],
+            },
+        )
+
+    async def _get(self, request: web.Request) -> web.Response:
+        info = await self._led(request)
+        fields = await _body(request)
+        auto_settle = fields.get("auto_settle", False)
+        if type(auto_settle) is not bool:
+            raise Refused(codes.BAD_ARGUMENT, "auto_settle is true or false")
+        lease_ms = _number(fields.get("lease_ms", LEASE_MS_DEFAULT), "lease_ms", 1, LEASE_MS_MAX)
+        count = _number(fields.get("count", 1), "count", 1, 2**31)
+        self._broker.check_count(count)
+        session = await self._sessions.lend(info.group, lease_ms)
+        try:
+            key, ready, batches = await self._broker.get(
+                info, session, count=count, auto_settle=auto_settle
+            )
+        except BrokerError:
+            self._sessions.take_back(info.group, session)
+            raise
+        if not batches:
+            self._sessions.take_back(info.group, session)
+        messages = [message for batch in batches for message in _messages(batch)]
+        about = {"consumer": key, "ready": ready, "lease_ms": lease_ms, "messages": messages}
+        return _answer(request, about)
+
+    async def _settle(self, request: web.Request) -> web.Response:
+        info = await self._led(request)
+        fields = await _body(request)
+        consumer = ConsumerKey(_number(fields.get("consumer"), "consumer", 0, 2**63 - 1))
+        ranges = _ranges(fields.get("ranges"))
+        command: Command
+        match fields.get("outcome", "settle"):
+            case "settle":
+                command = Settle(info.queue, consumer, ranges)
+            case "return":
+                command = Return(info.queue, consumer, ranges)
+            case "discard":
+                command = Discard(info.queue, consumer, ranges)
+            case _:
+                raise Refused(codes.BAD_ARGUMENT, "outcome is settle, return or discard")
+        reply = await self._broker.ask(info.group, command)
+        count = reply.count if isinstance(reply, Ok) else 0
+        return _answer(request, {"outcome": "ok", "count": count})
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+async def _read(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise Refused("message_too_large", f"the body is too large: {error.text}") from error
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    """The map that a request brings, in JSON or CBOR; an empty one when it brings nothing."""
+    data = await _read(request)
+    if not data:
+        return {}
+    try:
+        value = unpack(data) if request.content_type == CBOR else json.loads(data)
+    except (MalformedFrame, ValueError) as error:
+        raise Refused(codes.BAD_ARGUMENT, f"the body cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise Refused(codes.BAD_ARGUMENT, "the body is a map")
+    return cast("dict[str, Any]", value)
+
+
+def _number(value: Any, name: str, low: int, high: int) -> int:
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if type(value) is not int or not low <= value <= high:
+        raise Refused(codes.BAD_ARGUMENT, f"{name} is a number from {low} to {high}")
+    return value
+
+
+def _text_or_none(value: Any, name: str) -> str | None:
+    if value is not None and type(value) is not str:
+        raise Refused(codes.BAD_ARGUMENT, f"{name} is text")
+    return value
+
+
+def _flag(request: web.Request, name: str) -> bool:
+    value = request.query.get(name, "false")
+    if value not in {"true", "false"}:
+        raise Refused(codes.BAD_ARGUMENT, f"{name} is true or false")
+    return value == "true"
+
+
+def _attrs(request: web.Request) -> dict[int, Any] | None:
+    attrs: dict[int, Any] = {}
+    for header, key in _ATTR_HEADERS.items():
+        if header in request.headers:
+            value = request.headers[header]
+            attrs[key] = value if key == ATTR_DEDUP_ID else _number(value, header, 0, 2**53)
+    return attrs or None
+
+
+def _ranges(value: Any) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    before = 0
+    for pair in cast("list[Any]", value) if isinstance(value, list) else [None]:
+        match pair:
+            case [int(first), int(last)] if before < first <= last:
+                ranges.append((int(first), int(last)))
+                before = last
+            case _:
+                raise Refused(
+                    codes.BAD_ARGUMENT, "ranges is a list of [first, last], ascending, apart"
+                )
+    if not ranges:
+        raise Refused(codes.BAD_ARGUMENT, "ranges has one or more [first, last]")
+    return ranges
+
+
+# --- answering ------------------------------------------------------------------------------------
+
+
+def _messages(batch: Batch) -> list[dict[str, Any]]:
+    shared: Any = batch.meta
+    each = cast("list[Any]", shared) if type(shared) is list else None
+    return [
+        {
+            "position": batch.first + offset,
+            "token": batch.token,
+            "delivery_count": batch.delivery_count,
+            "redelivered": batch.acquired_count > 0,
+            "body": body,
+            "meta": shared if each is None else each[offset],
+            "deaths": batch.deaths,
+        }
+        for offset, body in enumerate(batch.bodies)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """What JSON cannot hold: bytes become text when they are, base64 otherwise."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+        return {str(key): _plain(inner) for key, inner in items}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in cast("list[Any]", value)]
+    return value
+
+
+def _answer(
+    request: web.Request, value: Any, *, status: int = 200, headers: dict[str, str] | None = None
+) -> web.Response:
+    if CBOR in request.headers.get("Accept", ""):
+        return web.Response(
+            body=cbor2.dumps(value), status=status, headers=headers, content_type=CBOR
+        )
+    text = json.dumps(_plain(value), ensure_ascii=False, default=str)
+    return web.Response(text=text + "\n", status=status, headers=headers, content_type=JSON)
