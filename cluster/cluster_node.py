@@ -18,7 +18,14 @@ import structlog
 from cluster.caretaker import Caretaker
 from cluster.codec.cbor import pack
 from cluster.forwarding import ASK_AGAIN_S, ASK_PATIENCE_S, NODE_LEVEL, Forwarder, refused
-from cluster.group import Group, GroupOptions, Outcome, Role
+from cluster.group import (
+    SNAPSHOT_BYTES,
+    SNAPSHOT_ENTRIES,
+    Group,
+    GroupOptions,
+    Outcome,
+    Role,
+)
 from cluster.log import KIND_CLOCK, KIND_LINK_DOWN, KIND_LINK_UP, Identity, Log, LogOptions
 from cluster.machine import QueueMachine
 from cluster.machine.arguments import ArgumentError, parse_arguments
@@ -76,6 +83,8 @@ class ClusterConfig:
     heartbeat_ms: int = 200
     addresses: dict[str, str] = field(default_factory=dict[str, str])  # own: "peer", "http"
     log: LogOptions = field(default_factory=LogOptions)
+    snapshot_entries: int = SNAPSHOT_ENTRIES
+    snapshot_bytes: int = SNAPSHOT_BYTES
 
 
 class ClusterNode:
@@ -204,6 +213,8 @@ class ClusterNode:
                 election_min_ms=config.election_min_ms,
                 election_max_ms=config.election_max_ms,
                 heartbeat_ms=config.heartbeat_ms,
+                snapshot_entries=config.snapshot_entries,
+                snapshot_bytes=config.snapshot_bytes,
             ),
         )
         group.on_applied.append(self._on_applied)
