@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cluster.log import FatalDiskError
+from cluster.raft.rounds import Rounds
+from cluster.raft.transport import APPEND, APPENDED
+from cluster.types import GroupId, NodeId
+from tests.raft.nodes import Cluster, enqueue, run_virtual
+
+
+class FakeLog:
+    def __init__(self, events: list) -> None:
+        self.events = events
+        self.must_sync = True
+        self.release: asyncio.Event | None = None
+        self.error: Exception | None = None
+
+    def write(self) -> bool:
+        self.events.append("write")
+        return self.must_sync
+
+    async def sync(self) -> float:
+        self.events.append("sync begins")
+        if self.release is not None:
+            await self.release.wait()
+        if self.error is not None:
+            raise self.error
+        self.events.append("sync ends")
+        return 0.0
+
+
+class FakeLinks:
+    def __init__(self, events: list) -> None:
+        self.events = events
+
+    def flush(self) -> None:
+        self.events.append("flush")
+
+
+class FakeGroup:
+    wake = spawn = None
+
+    def __init__(self, number: int, events: list) -> None:
+        self.id = GroupId(number)
+        self.events = events
+        self.due = float("inf")
+        self.again = False
+        self.raises: Exception | None = None
+        self.failed: Exception | None = None
+
+    def receive(self, sender, message) -> None:
+        self.events.append(("receive", self.id, message))
+
+    def step(self, now: float) -> None:
+        self.events.append(("step", self.id))
+        if self.raises:
+            raise self.raises
+
+    def synced(self) -> bool:
+        self.events.append(("late", self.id))
+        again, self.again = self.again, False
+        return again
+
+    def fail(self, error: Exception) -> None:
+        self.failed = error
+
+    def stop(self) -> None: ...
+
+
+class Clock:
+    def monotonic_ns(self) -> int:
+        return round(asyncio.get_running_loop().time() * 1e9)
+
+    def wall_ms(self) -> int:
+        return 0
+
+    def wall_ns(self) -> int:
+        return 0
+
+
+def rounds_of(*numbers: int):
+    events: list = []
+    log, links = FakeLog(events), FakeLinks(events)
+    rounds = Rounds(log, links, Clock())
+    groups = [FakeGroup(number, events) for number in numbers]
+    for group in groups:
+        rounds.add(group)
+    return rounds, log, events, groups
+
+
+def virtual(test):
+    def run() -> None:
+        run_virtual(test())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@virtual
+async def test_a_round_is_step_write_send_sync_and_only_then_the_late_messages():
+    rounds, log, events, _ = rounds_of(1, 2)
+    log.release = asyncio.Event()
+    task = asyncio.create_task(rounds.run())
+    await asyncio.sleep(0.01)
+    assert events == [("step", 1), ("step", 2), "write", "flush", "sync begins"]
+
+    log.release.set()
+    await asyncio.sleep(0.01)
+    assert events[5:] == ["sync ends", ("late", 1), ("late", 2), "flush"]
+    await rounds.stop()
+    await task
+
+
+@virtual
+async def test_what_arrives_during_the_sync_waits_for_the_next_round():
+    rounds, log, events, _ = rounds_of(1)
+    log.release = asyncio.Event()
+    task = asyncio.create_task(rounds.run())
+    await asyncio.sleep(0.01)
+    rounds.receive(GroupId(1), NodeId("n2"), [1, "x"])
+    await asyncio.sleep(0.01)
+    assert events.count(("step", 1)) == 1
+
+    log.release.set()
+    await asyncio.sleep(0.01)
+    assert events.count(("step", 1)) == 2
+    await rounds.stop()
+    await task
+
+
+@virtual
+async def test_nothing_is_synced_when_nothing_needs_it():
+    rounds, log, events, _ = rounds_of(1)
+    log.must_sync = False
+    task = asyncio.create_task(rounds.run())
+    await asyncio.sleep(0.01)
+
+    assert events == [("step", 1), "write", "flush", ("late", 1), "flush"]
+    await rounds.stop()
+    await task
+
+
+@virtual
+async def test_only_groups_with_something_to_do_are_stepped():
+    rounds, log, events, groups = rounds_of(1, 2, 3)
+    log.must_sync = False
+    task = asyncio.create_task(rounds.run())
+    await asyncio.sleep(0.01)
+    events.clear()
+    groups[1].wake()
+    await asyncio.sleep(0.01)
+    assert [e for e in events if e[0] == "step"] == [("step", 2)]
+
+    events.clear()
+    now = asyncio.get_running_loop().time()
+    groups[2].due = now + 1
+    groups[0].wake()
+    await asyncio.sleep(0.01)
+    events.clear()
+    await asyncio.sleep(0.98)
+    assert events == []
+    await asyncio.sleep(0.02)
+    assert [e for e in events if e[0] == "step"][:1] == [("step", 3)]
+    await rounds.stop()
+    await task
+
+
+@virtual
+async def test_a_group_that_can_commit_after_its_own_sync_gets_another_round():
+    rounds, _, events, groups = rounds_of(1)
+    groups[0].again = True
+    task = asyncio.create_task(rounds.run())
+    await asyncio.sleep(0.01)
+
+    assert events.count(("step", 1)) == 2
+    await rounds.stop()
+    await task
+
+
+@virtual
+async def test_a_bug_in_one_group_stops_that_group_only():
+    rounds, log, events, groups = rounds_of(1, 2)
+    log.must_sync = False
+    groups[0].raises = ValueError("a bug")
+    task = asyncio.create_task(rounds.run())
+    await asyncio.sleep(0.01)
+
+    assert groups[0].failed is groups[0].raises
+    assert ("step", 2) in events
+    assert not task.done()
+    await rounds.stop()
+    await task
+
+
+@virtual
+async def test_a_disk_that_fails_ends_the_rounds_with_its_error_and_nothing_late_leaves():
+    rounds, log, events, _ = rounds_of(1)
+    log.error = FatalDiskError("sync failed")
+    task = asyncio.create_task(rounds.run())
+    with pytest.raises(FatalDiskError):
+        await task
+
+    assert ("late", 1) not in events
+
+
+@virtual
+async def test_a_job_that_fails_ends_the_rounds_too():
+    rounds, log, _, groups = rounds_of(1)
+    log.must_sync = False
+    task = asyncio.create_task(rounds.run())
+
+    async def job() -> None:
+        raise FatalDiskError("snapshot failed")
+
+    groups[0].spawn(job())
+    with pytest.raises(FatalDiskError):
+        await task
+
+
+@virtual
+async def test_messages_for_unknown_or_removed_groups_are_dropped():
+    rounds, log, events, _ = rounds_of(1)
+    log.must_sync = False
+    rounds.receive(GroupId(9), NodeId("n2"), [9, "x"])
+    rounds.remove(GroupId(1))
+    rounds.receive(GroupId(1), NodeId("n2"), [1, "x"])
+
+    assert events == []
+
+
+@virtual
+async def test_one_sync_serves_all_groups():
+    cluster = await Cluster(1, groups=8).start()
+    groups = [await cluster.elect(n) for n in range(1, 9)]
+    await asyncio.sleep(0.5)
+    rounds = cluster.nodes["n1"].rounds
+    before = rounds.syncs
+    await asyncio.gather(*(g.ask(enqueue(b"x")) for g in groups))
+
+    assert rounds.syncs - before <= 2
+    await cluster.stop()
+
+
+@virtual
+async def test_appends_leave_before_the_sync_and_acknowledgements_after_it():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    order: list[tuple[str, str]] = []
+    for name, node in cluster.nodes.items():
+
+        def watch_send(peer, message, name=name, send=node.links.send):
+            if message[1] in (APPEND, APPENDED) and (message[1] == APPENDED or message[6]):
+                order.append((name, message[1]))
+            return send(peer, message)
+
+        async def watch_sync(name=name, sync=node.log.sync):
+            result = await sync()
+            order.append((name, "synced"))
+            return result
+
+        node.links.send = watch_send
+        node.log.sync = watch_sync
+        for each in node.groups.values():
+            each.member.transport._links.send = watch_send
+    await group.ask(enqueue(b"x"))
+
+    leader = [what for name, what in order if name == group.node]
+    assert leader[:3] == [APPEND, APPEND, "synced"]
+    follower = next(n for n in cluster.names if n != group.node)
+    assert [what for name, what in order if name == follower][:2] == ["synced", APPENDED]
+    await cluster.stop()
+
+
+@virtual
+async def test_an_idle_node_rests():
+    cluster = await Cluster(groups=5).start()
+    for n in range(1, 6):
+        await cluster.elect(n)
+    await asyncio.sleep(3)
+    before = {name: (n.rounds.count, n.rounds.syncs) for name, n in cluster.nodes.items()}
+    await asyncio.sleep(10)
+
+    for name, node in cluster.nodes.items():
+        count, syncs = before[name]
+        assert node.rounds.syncs == syncs
+        assert node.rounds.count - count < 10 * 60
+    await cluster.stop()
