@@ -1,4 +1,7 @@
-"""What one publisher sent in order is stored in order, and handed out for the first time in order."""
+"""What one publisher sent in order is stored in order, and handed out for the first time in order.
+
+Of publishers that say so (`ordered` in their publish ops): one without a name cannot resend, so it promises nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,11 @@ from chaos.history import Op
 def publisher_order(ops: Sequence[Op]) -> Verdict:
     first: dict[tuple[str, str], list[tuple[int, Delivery]]] = {}
     stored: dict[tuple[str, str], list[tuple[int, Delivery]]] = {}
+    ordered = {op.value["publisher"] for op in ops if op.f == "publish" and op.value.get("ordered", True)}
     for (queue, message), seen in deliveries_by_message(ops).items():
         publisher, _, number = message.rpartition(":")
+        if publisher not in ordered:
+            continue
         stored.setdefault((queue, publisher), []).append((int(number), seen[0]))
         if seen[0].acquired_count == 0:
             first.setdefault((queue, publisher), []).append((int(number), seen[0]))

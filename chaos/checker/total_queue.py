@@ -17,6 +17,7 @@ from chaos.history import Op
 def total_queue(ops: Sequence[Op]) -> Verdict:
     attempted: set[MessageKey] = set()
     confirmed: dict[MessageKey, int] = {}
+    refused: dict[MessageKey, int] = {}
     drained: set[str] = set()
     for op in ops:
         if op.f == "publish":
@@ -26,6 +27,8 @@ def total_queue(ops: Sequence[Op]) -> Verdict:
                 attempted.update(keys)
             elif op.type == "ok":
                 confirmed.update(dict.fromkeys(keys, op.index))
+            elif op.type == "refused":
+                refused.update(dict.fromkeys(keys, op.index))
         elif op.f == "drain" and op.type == "ok":
             drained.add(op.value["queue"])
     delivered = deliveries_by_message(ops)
@@ -44,6 +47,11 @@ def total_queue(ops: Sequence[Op]) -> Verdict:
         {
             "lost": [f"{q} {m} (confirmed by op {confirmed[q, m]})" for q, m in missing if q in drained],
             "unexpected": [seen[0].describe() for key, seen in delivered.items() if key not in attempted],
+            "refused, yet delivered": [
+                f"refused by op {refused[key]}, yet {seen[0].describe()}"
+                for key, seen in delivered.items()
+                if key in refused
+            ],
             "duplicated without the flag": unflagged,
             "stored twice": stored_twice,
         },

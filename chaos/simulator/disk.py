@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import posixpath
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,12 @@ from dataclasses import dataclass, field
 from chaos.simulator.loop import Process
 
 Buffer = bytes | bytearray | memoryview
+
+
+def _key(path: str) -> str:
+    """Paths are relative to the root of the platter: "" is the root itself."""
+    key = posixpath.normpath(path).strip("/")
+    return "" if key == "." else key
 
 
 @dataclass
@@ -213,7 +220,7 @@ class SimDisk:
         return True
 
     def _parent(self, path: str) -> tuple[Directory, str]:
-        parent, _, name = path.strip("/").rpartition("/")
+        parent, _, name = _key(path).rpartition("/")
         directory = self._platter.directories.get(parent)
         if directory is None:
             raise FileNotFoundError(errno.ENOENT, "no such directory", parent)
@@ -235,7 +242,7 @@ class SimDisk:
 
     def exists(self, path: str) -> bool:
         self.check()
-        if path.strip("/") in self._platter.directories:
+        if _key(path) in self._platter.directories:
             return True
         try:
             directory, name = self._parent(path)
@@ -245,14 +252,14 @@ class SimDisk:
 
     def list_dir(self, path: str) -> list[str]:
         self.check()
-        directory = self._platter.directories.get(path.strip("/"))
+        directory = self._platter.directories.get(_key(path))
         if directory is None:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         return sorted(directory.names)
 
     def make_dir(self, path: str) -> None:
         self.check()
-        parts = path.strip("/").split("/")
+        parts = _key(path).split("/")
         for depth in range(len(parts)):
             parent, name = "/".join(parts[:depth]), parts[depth]
             directory = self._platter.directories[parent]
@@ -278,11 +285,11 @@ class SimDisk:
         if name not in directory.names:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         if directory.names.pop(name) is None:
-            self._platter.directories.pop(path.strip("/"), None)
+            self._platter.directories.pop(_key(path), None)
         directory.changed()
 
     async def sync_dir(self, path: str) -> None:
-        directory = self._platter.directories.get(path.strip("/"))
+        directory = self._platter.directories.get(_key(path))
         if directory is None:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         changes = directory.changes

@@ -70,7 +70,8 @@ class SimNetwork:
         self.cut: set[tuple[NodeId, NodeId]] = set()  # directions in which packets are dropped
         self.machines_off: set[NodeId] = set()
         self.on_send: Callable[[NodeId, NodeId, list[Any]], None] | None = None
-        self.on_deliver: Callable[[NodeId, NodeId, list[Any]], None] | None = None
+        self.on_deliver: Callable[[NodeId, NodeId, list[Any], int], None] | None = None
+        self.on_flush: Callable[[NodeId], None] | None = None  # before anything leaves a node
         self.delivered = 0
         self.resets = 0
         self._dice = dice
@@ -123,7 +124,9 @@ class SimNetwork:
     def _connect(self, a: SimLinks, b: SimLinks) -> None:
         old = self._connections.pop(frozenset((a.node, b.node)), None)
         if old is not None:
-            self._reset(old, gone=False)
+            for way in old.ways.values():
+                now_there = b if way.source.node == a.node else a
+                self._close_if_open(way, gone=now_there.incarnation > way.target.incarnation)
         now = self.world.now_ns
         ways = {
             source.node: Way(source, target, heard_ns=now, due_ns=now)
@@ -210,15 +213,14 @@ class SimNetwork:
         connection = self.connection(a, b)
         if connection is not None:
             self.resets += 1
-            self._reset(connection, gone=True)
+            for way in connection.ways.values():
+                self._close_if_open(way, gone=True)
 
-    def _reset(self, connection: Connection, *, gone: bool) -> None:
-        for way in connection.ways.values():
-            way.queue.clear()
-            way.buffered = 0
-            if way.open:
-                way.open = False
-                way.source.process.call_soon(way.source.lost, way.target.node, way, gone)
+    def _close_if_open(self, way: Way, *, gone: bool) -> None:
+        way.queue.clear()
+        way.buffered = 0
+        if way.open:
+            self._close(way, gone=gone)
 
     def _process_died(self, end: SimLinks) -> None:
         """Its kernel closes its sockets; when the machine is gone too, nobody is told anything."""
@@ -332,6 +334,8 @@ class SimLinks:
         return True
 
     def flush(self) -> None:
+        if self._network.on_flush is not None:
+            self._network.on_flush(self.node)
         for peer, messages in self._unflushed.items():
             way = self._up.get(peer)
             if way is None or not way.open:
@@ -375,7 +379,7 @@ class SimLinks:
                 return
         message = cbor2.loads(data)
         if self._network.on_deliver is not None:
-            self._network.on_deliver(peer, self.node, message)
+            self._network.on_deliver(peer, self.node, message, len(data))
         self._on_message(peer, message)
 
     def lost(self, peer: NodeId, way: Way, gone: bool) -> None:

@@ -231,7 +231,7 @@ class StockCluster:
         self.network = SimNetwork(
             self.world,
             random.Random(self.dice.random()),
-            NetworkOptions(latency_ms=self.dice.uniform(0.2, 3.0), bytes_per_s=50e6),
+            NetworkOptions(latency_ms=self.dice.uniform(3.0, 12.0), bytes_per_s=200e6),
         )
         self.network.on_send = self._sent
         self.nodes: dict[NodeId, StockNode] = {}

@@ -1,0 +1,123 @@
+"""Everything that a run is, drawn from its seed: the cluster, the world it lives in, the load and the faults."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from cluster.types import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run. Printed with every failure."""
+
+    seed: int
+    nodes: tuple[NodeId, ...]
+    default_groups: int
+    election_min_ms: int
+    election_max_ms: int
+    heartbeat_ms: int
+    segment_bytes: int
+    hot_bytes: int
+    snapshot_entries: int
+    snapshot_bytes: int
+    latency_ms: float
+    jitter_ms: float
+    bytes_per_s: float
+    link_bytes_max: int
+    sync_ms: float
+    stall_ms: float
+    publishers: int
+    anonymous: int
+    consumers: int
+    sac_consumers: int
+    batch_max: int
+    body_bytes_max: int
+    window: int  # publishes a publisher has under way
+    pause_ms: float  # between two publishes
+    credit: int
+    resume_ms: int
+    fault_every_s: float
+    faults_s: float  # how long faults go on
+    nemesis: str
+    nemesis_weights: tuple[tuple[str, int], ...]
+
+    def describe(self) -> str:
+        return (
+            f"seed {self.seed}: {len(self.nodes)} nodes, {self.default_groups} default groups, nemesis {self.nemesis},"
+            f" {self.publishers}+{self.anonymous} publishers (batches up to {self.batch_max}, bodies up to"
+            f" {self.body_bytes_max} B, {self.window} under way), {self.consumers}+{self.sac_consumers} consumers"
+            f" (credit {self.credit}, resume {self.resume_ms} ms), latency {self.latency_ms:.1f}+{self.jitter_ms:.1f} ms,"
+            f" link buffer {self.link_bytes_max >> 10} KiB, fsync {self.sync_ms:.1f} ms, segments"
+            f" {self.segment_bytes >> 10} KiB, snapshot after {self.snapshot_entries} entries,"
+            f" elections {self.election_min_ms}-{self.election_max_ms} ms, a fault every {self.fault_every_s:.1f} s"
+        )
+
+
+NEMESES = ("mixed", "partitions", "kills", "power", "pauses", "directed", "calm")
+FAULT_KINDS = (
+    "partition",
+    "one_way",
+    "reset",
+    "kill",
+    "power_loss",
+    "power_loss_all",
+    "pause",
+    "slow_disk",
+    "skew_clock",
+    "cut_clients",
+    "directed",
+)
+
+
+def draw_plan(seed: int, *, faults_s: float = 20.0, nodes: int | None = None) -> Plan:
+    dice = random.Random(f"plan/{seed}")
+    count = nodes or dice.choices((3, 1, 5), (16, 1, 3))[0]
+    election_min_ms = dice.choice((300, 500, 1000))
+    nemesis = dice.choices(NEMESES, (6, 3, 3, 3, 2, 5, 1))[0]
+    return Plan(
+        seed=seed,
+        nodes=tuple(NodeId(f"n{number}") for number in range(1, count + 1)),
+        default_groups=dice.choice((1, 1, 2)),
+        election_min_ms=election_min_ms,
+        election_max_ms=2 * election_min_ms,
+        heartbeat_ms=election_min_ms // 5,
+        segment_bytes=dice.choice((64, 256, 1024)) << 10,
+        hot_bytes=dice.choice((16, 256, 4096)) << 10,
+        snapshot_entries=dice.choice((20, 60, 200, 1000)),
+        snapshot_bytes=dice.choice((64, 512, 65536)) << 10,
+        latency_ms=dice.choice((0.2, 1.0, 5.0, 20.0)),
+        jitter_ms=dice.choice((0.1, 1.0, 5.0)),
+        bytes_per_s=dice.choice((5e6, 50e6, 1e9)),
+        link_bytes_max=dice.choice((512, 2048, 8192)) << 10,
+        sync_ms=dice.choice((0.2, 1.0, 8.0)),
+        stall_ms=dice.choice((20.0, 200.0, 1500.0)),
+        publishers=dice.randint(1, 3),
+        anonymous=dice.randint(0, 1),
+        consumers=dice.randint(1, 3),
+        sac_consumers=dice.randint(2, 3),
+        batch_max=dice.choice((1, 16, 128)),
+        body_bytes_max=dice.choice((16, 100, 1024, 16384)),
+        window=dice.choice((1, 4, 16)),
+        pause_ms=dice.choice((5.0, 20.0, 100.0)),
+        credit=dice.choice((1, 10, 100, 1000)),
+        resume_ms=dice.choice((0, 1000, 10_000)),
+        fault_every_s=dice.choice((0.5, 1.5, 4.0)),
+        faults_s=faults_s,
+        nemesis=nemesis,
+        nemesis_weights=_weights(nemesis),
+    )
+
+
+def _weights(nemesis: str) -> tuple[tuple[str, int], ...]:
+    chosen: dict[str, dict[str, int]] = {
+        "mixed": dict.fromkeys(FAULT_KINDS, 2),
+        "partitions": {"partition": 4, "one_way": 4, "reset": 3, "cut_clients": 1},
+        "kills": {"kill": 6, "reset": 1, "slow_disk": 1, "cut_clients": 1},
+        "power": {"power_loss": 4, "power_loss_all": 3, "slow_disk": 1, "kill": 1},
+        "pauses": {"pause": 5, "skew_clock": 2, "slow_disk": 1, "reset": 1},
+        "directed": {"directed": 6, "slow_disk": 1, "partition": 1},
+        "calm": {"skew_clock": 1},
+    }
+    return tuple(sorted(chosen[nemesis].items()))

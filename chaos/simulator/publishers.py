@@ -1,0 +1,138 @@
+"""Clients that publish: named ones resend until they know, anonymous ones take the first answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from chaos.history import Op
+from chaos.simulator.clients import ANSWER_S_MAX, RETRY_S, Client, Connection, Scene
+from cluster.group import Outcome
+from cluster.machine.commands import Enqueue
+from cluster.machine.replies import Enqueued
+
+
+@dataclass(eq=False)
+class Batch:
+    """A publish that is not known to be stored yet."""
+
+    op: Op
+    first: int
+    bodies: list[bytes]
+
+
+class Publisher(Client):
+    """Numbers its messages and sends them in order; after a break it starts again at the first unconfirmed."""
+
+    def __init__(self, scene: Scene, name: str, queue: str, *, named: bool) -> None:
+        super().__init__(scene, name, queue)
+        self.named = named
+        self.unconfirmed: deque[Batch] = deque()
+        self._next = 1
+
+    @property
+    def idle(self) -> bool:
+        return not self.unconfirmed
+
+    async def run(self) -> None:
+        while not (self.scene.stopping and self.idle):
+            connection = await self.connect()
+            await (self._send_named(connection) if self.named else self._send_anonymous(connection))
+            self.disconnect()
+            await asyncio.sleep(RETRY_S * self.dice.random())
+
+    def _new_batch(self) -> Batch:
+        plan = self.scene.cluster.plan
+        count = self.dice.randint(1, plan.batch_max)
+        first, self._next = self._next, self._next + count
+        bodies: list[bytes] = []
+        for number in range(first, first + count):
+            head = f"{self.name}:{number}|".encode()
+            bodies.append(head + bytes(self.dice.randint(0, plan.body_bytes_max)))
+        op = self.scene.history.invoke(
+            self.name,
+            "publish",
+            {
+                "queue": self.queue,
+                "publisher": self.name,
+                "first": first,
+                "count": count,
+                "ordered": self.named,
+            },
+            **self.scene.now(),
+        )
+        return Batch(op, first, bodies)
+
+    def _command(self, batch: Batch) -> Enqueue:
+        assert self.info is not None
+        if self.named:
+            return Enqueue(self.info.queue, self.name, batch.first, batch.bodies)
+        return Enqueue(self.info.queue, None, 0, batch.bodies)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self.dice.expovariate(1.0) * self.scene.cluster.plan.pause_ms / 1e3)
+
+    async def _send_named(self, connection: Connection) -> None:
+        """Until the connection or the leader is no good any more."""
+        assert self.info is not None
+        window = self.scene.cluster.plan.window
+        under_way: deque[tuple[Batch, asyncio.Future[Any]]] = deque()
+        for batch in self.unconfirmed:
+            under_way.append((batch, connection.request("ask", self.info.group, self._command(batch))))
+            if len(under_way) > 1:
+                self.scene.cluster.trace.count("publishes resent")
+        while not connection.lost.is_set():
+            if not self.scene.stopping and len(under_way) < window:
+                batch = self._new_batch()
+                self.unconfirmed.append(batch)
+                future = connection.request("ask", self.info.group, self._command(batch))
+                under_way.append((batch, future))
+                await self._pause()
+            elif not under_way:
+                return
+            while under_way and (under_way[0][1].done() or len(under_way) >= window or self.scene.stopping):
+                batch, future = under_way.popleft()
+                if not await self._confirmed(connection, batch, future):
+                    return
+
+    async def _confirmed(self, connection: Connection, batch: Batch, future: asyncio.Future[Any]) -> bool:
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                outcome: Outcome | None = await future
+        except TimeoutError:
+            return False
+        if outcome is None or not isinstance(outcome.reply, Enqueued):
+            return False
+        assert self.unconfirmed[0] is batch
+        self.unconfirmed.popleft()
+        self._end(batch, "ok", connection, outcome.reply)
+        return True
+
+    async def _send_anonymous(self, connection: Connection) -> None:
+        while not self.scene.stopping and not connection.lost.is_set():
+            batch = self._new_batch()
+            outcome = await self.ask(self._command(batch))
+            if isinstance(outcome.reply, Enqueued):
+                self._end(batch, "ok", connection, outcome.reply)
+            else:
+                self._end(batch, "refused" if outcome.kind == "refused" else "unknown", connection, None)
+                return
+            await self._pause()
+
+    def _end(self, batch: Batch, kind: Any, connection: Connection, reply: Enqueued | None) -> None:
+        trace = self.scene.cluster.trace
+        extra: dict[str, Any] = {}
+        if reply is not None:
+            trace.count("messages confirmed", len(batch.bodies))
+            trace.count("duplicates dropped", reply.duplicates)
+            extra = {"refused": [list(pair) for pair in reply.refused]}
+        else:
+            trace.count(f"publishes {kind}")
+        self.scene.history.end(batch.op, kind, extra, node=connection.node, **self.scene.now())
+
+    def give_up(self) -> None:
+        """The run ends: nobody knows what became of the rest."""
+        for batch in self.unconfirmed:
+            self.scene.history.end(batch.op, "unknown", **self.scene.now())

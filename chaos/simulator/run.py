@@ -1,0 +1,252 @@
+"""One run of one seed: load under faults, then heal, drain, converge, and judge."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, cast
+
+from chaos.checker import (
+    Verdict,
+    ack_finality,
+    check_all,
+    delivery_count,
+    publisher_order,
+    sac_exclusion,
+    total_queue,
+)
+from chaos.history import History
+from chaos.simulator.clients import Scene, declare
+from chaos.simulator.consumers import Consumer
+from chaos.simulator.invariants import LogWatch, Violation
+from chaos.simulator.loop import Process, Stuck, World
+from chaos.simulator.nemesis import Nemesis
+from chaos.simulator.plan import Plan, draw_plan
+from chaos.simulator.publishers import Publisher
+from chaos.simulator.sim_cluster import SimCluster
+from chaos.simulator.trace import Trace
+from cluster.machine import QueueMachine
+
+SHARED_QUEUE = "orders"
+SAC_QUEUE = "ledger"
+DELIVERY_LIMIT = 1_000_000
+SETUP_S_MAX = 30.0
+#: After everything is healed, all must be confirmed, consumed and equal on every node within this.
+CONVERGE_S_MAX = 150.0
+
+
+class Status(IntEnum):
+    """How a run ended; also the exit status of the command."""
+
+    OK = 0
+    UNSAFE = 1
+    STUCK = 2
+    CRASHED = 3
+
+
+@dataclass(eq=False)
+class Result:
+    """What one seed showed."""
+
+    seed: int
+    status: Status
+    plan: str
+    trace: str
+    counts: Counter[str]
+    simulated_s: float
+    violations: list[str] = field(default_factory=list[str])
+    verdicts: list[Verdict] = field(default_factory=list[Verdict])
+
+
+class Run:
+    """Puts a run together from its plan."""
+
+    def __init__(self, plan: Plan, show: Callable[[str], None] | None = None) -> None:
+        self.plan = plan
+        self.world = World()
+        self.trace = Trace(self.world, show)
+        self.watch = LogWatch()
+        self.cluster = SimCluster(plan, self.world, self.trace, self.watch)
+        self.history = History()
+        self.scene = Scene(self.cluster, self.history)
+        self.publishers: list[Publisher] = []
+        self.consumers: list[Consumer] = []
+        self._admin = Process(self.world, "admin")
+        self._nemesis = Process(self.world, "nemesis")
+
+    def go(self) -> Result:
+        violations: list[str] = []
+        try:
+            status, violations = self._phases()
+        except Stuck as stuck:
+            status, violations = Status.STUCK, [f"stuck: {stuck}"]
+        except Exception:
+            status, violations = Status.CRASHED, [traceback.format_exc()]
+        verdicts = self._judge()
+        if status in (Status.OK, Status.STUCK) and any(v.valid is False for v in verdicts):
+            status = Status.UNSAFE
+        elif status is Status.OK and any(v.valid == "unknown" for v in verdicts):
+            status = Status.CRASHED
+        counts = self.trace.counts
+        for group in self.cluster.group_ids():
+            counts["entries committed"] += self.watch.committed_last(group)
+        counts["messages on links"] += self.network_messages
+        counts["fsyncs"] += sum(machine.platter.syncs for machine in self.cluster.machines.values())
+        return Result(
+            self.plan.seed,
+            status,
+            self.plan.describe(),
+            self.trace.digest(),
+            counts,
+            self.world.now_s,
+            violations,
+            verdicts,
+        )
+
+    @property
+    def network_messages(self) -> int:
+        return self.cluster.network.delivered
+
+    # --- phases
+
+    def _phases(self) -> tuple[Status, list[str]]:
+        for node in self.plan.nodes:
+            self.cluster.start(node)
+        declared = self._admin.spawn(self._declare(), "declare")
+        self._until(SETUP_S_MAX, declared.done)
+        if (found := self._wrong()) is not None:
+            return found
+        if not declared.done():
+            return Status.STUCK, [f"no queue could be declared within {SETUP_S_MAX} s"]
+        self._start_clients()
+        nemesis = self._nemesis.spawn(Nemesis(self.cluster).run(), "nemesis")
+        self._until(self.world.now_s + self.plan.faults_s, lambda: False)
+        if (found := self._wrong()) is not None:
+            return found
+        nemesis.cancel()
+        return self._converge()
+
+    def _converge(self) -> tuple[Status, list[str]]:
+        self.trace.event("nemesis", "+", "all faults end")
+        healed_s = self.world.now_s
+        self.scene.stopping = True
+        heal_until = healed_s + 15.0  # faults under way mend themselves until then, at the latest we do
+        self._until(heal_until, self._all_up)
+        self.cluster.heal()
+        for node in self.plan.nodes:
+            self.cluster.start(node)
+        self._until(healed_s + CONVERGE_S_MAX, lambda: self._unfinished() is None)
+        if (found := self._wrong()) is not None:
+            return found
+        for publisher in self.publishers:
+            publisher.give_up()
+        unfinished = self._unfinished()
+        if unfinished is not None:
+            return Status.STUCK, [f"{CONVERGE_S_MAX:.0f} s after the faults ended: {unfinished}"]
+        for machine in self.cluster.machines.values():
+            for group in machine.groups().values():
+                self.cluster.check_state(machine.name, group)
+        for queue in (SHARED_QUEUE, SAC_QUEUE):
+            self.history.saw("harness", "drain", {"queue": queue}, **self.scene.now())
+        self.trace.event("harness", "+", "drained and converged")
+        return self._wrong() or (Status.OK, [])
+
+    def _all_up(self) -> bool:
+        up = all(machine.running for machine in self.cluster.machines.values())
+        return up and not self.cluster.network.cut
+
+    def _until(self, until_s: float, done: Callable[[], bool]) -> None:
+        """In slices, so that the run ends soon after the first violation."""
+        while self.world.now_s < until_s and not done() and self._wrong() is None:
+            self.world.run(min(until_s, self.world.now_s + 0.25))
+
+    def _wrong(self) -> tuple[Status, list[str]] | None:
+        crashes = self.cluster.crashes()
+        for process in (self.world.kernel, self._admin, self._nemesis):
+            crashes += process.crashes
+        for client in [*self.publishers, *self.consumers]:
+            crashes += client.process.crashes
+        broken = [*self.watch.violations, *self.cluster.broken]
+        if broken:
+            return Status.UNSAFE, [violation.describe() for violation in broken[:20]]
+        if crashes:
+            return Status.CRASHED, [_describe(crash) for crash in crashes[:5]]
+        return None
+
+    def _unfinished(self) -> str | None:
+        """What is still to be done before the run may end; None: nothing."""
+        for publisher in self.publishers:
+            if not publisher.idle:
+                return f"{publisher.name} waits for {len(publisher.unconfirmed)} confirms"
+        apart = self.cluster.converged()
+        if apart is not None:
+            return apart
+        for group_id in self.cluster.group_ids():
+            leader = self.cluster.leader(group_id)
+            group = None if leader is None else self.cluster.machines[leader].groups()[group_id]
+            if group is None or not isinstance(group.machine, QueueMachine):
+                continue
+            for queue in group.machine.queues():
+                view = group.machine.queue(queue)
+                if view is not None and view.messages:
+                    return (
+                        f"queue {view.name} of group {group_id} holds {view.messages} messages"
+                        f" ({view.ready_count} ready, {view.unsettled_count} unsettled), consumers {view.consumers}"
+                    )
+        return None
+
+    # --- clients
+
+    async def _declare(self) -> None:
+        limits: dict[str, Any] = {"x-delivery-limit": DELIVERY_LIMIT}
+        await declare(self.scene, self._admin, SHARED_QUEUE, limits)
+        await declare(
+            self.scene, self._admin, SAC_QUEUE, {**limits, "x-single-active-consumer": True}
+        )
+
+    def _start_clients(self) -> None:
+        plan, scene = self.plan, self.scene
+        dice = random.Random(f"clients/{plan.seed}")
+        for number in range(plan.publishers + plan.anonymous):
+            named = number < plan.publishers
+            queue = dice.choice((SHARED_QUEUE, SAC_QUEUE))
+            publisher = Publisher(scene, f"p{number}" if named else f"a{number}", queue, named=named)
+            self.publishers.append(publisher)
+            publisher.process.spawn(publisher.run(), "run")
+        for number in range(plan.consumers):
+            self.consumers.append(Consumer(scene, f"c{number}", SHARED_QUEUE, guarded=False))
+        for number in range(plan.sac_consumers):
+            self.consumers.append(Consumer(scene, f"s{number}", SAC_QUEUE, guarded=True))
+        for consumer in self.consumers:
+            consumer.process.spawn(consumer.run(), "run")
+
+    def _judge(self) -> list[Verdict]:
+        return check_all(
+            self.history.ops,
+            {
+                "total-queue": total_queue,
+                "ack-finality": ack_finality,
+                "publisher-order": publisher_order,
+                "sac-exclusion": sac_exclusion(lambda queue: queue == SAC_QUEUE),
+                "delivery-count": delivery_count(DELIVERY_LIMIT),
+            },
+        )
+
+
+def _describe(crash: BaseException | str) -> str:
+    if isinstance(crash, str):
+        return crash
+    return "".join(traceback.format_exception(crash))
+
+
+def run_seed(
+    seed: int, *, show: Callable[[str], None] | None = None, **plan: Any
+) -> Result:
+    return Run(draw_plan(seed, **cast(Any, plan)), show).go()
+
+
+__all__ = ["Result", "Run", "Status", "Violation", "run_seed"]

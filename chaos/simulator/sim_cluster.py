@@ -1,0 +1,383 @@
+"""The real cluster on simulated machines, the faults that befall them, and the eyes of the invariants."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from chaos.faults import Grudge
+from chaos.simulator.clock import SimClock
+from chaos.simulator.disk import DiskOptions, Platter, SimDisk
+from chaos.simulator.door import Channel, Door
+from chaos.simulator.invariants import LogWatch, Violation
+from chaos.simulator.links import NetworkOptions, SimNetwork
+from chaos.simulator.loop import Process, ProcessState, World
+from chaos.simulator.plan import Plan
+from chaos.simulator.trace import Trace
+from cluster.cluster_node import ClusterConfig, ClusterNode
+from cluster.group import Group, Role
+from cluster.log import LogOptions
+from cluster.raft.transport import APPENDED, INSTALL, VOTE, VOTED
+from cluster.types import GroupId, NodeId
+
+DATA_DIR = "data"
+#: Digests are compared at indexes divisible by this; machines check themselves at the same ones.
+DIGEST_EVERY = 8
+
+
+@dataclass(eq=False)
+class GroupView:
+    """A group's copy as the invariants see it."""
+
+    group: Group
+
+    @property
+    def term(self) -> int:
+        return self.group.term
+
+    @property
+    def leads(self) -> bool:
+        return self.group.role is Role.LEADER
+
+    @property
+    def last_index(self) -> int:
+        return self.group.journal.last_index
+
+    @property
+    def commit_index(self) -> int:
+        return self.group.commit_index
+
+    def hash_at(self, index: int) -> bytes | None:
+        return self.group.journal.hash_at(index)
+
+    def term_at(self, index: int) -> int | None:
+        return self.group.journal.term_at(index)
+
+
+class Machine:
+    """One simulated computer: its platter and clock stay when processes come and go."""
+
+    def __init__(self, name: NodeId, platter: Platter, clock: SimClock) -> None:
+        self.name = name
+        self.platter = platter
+        self.clock = clock
+        self.incarnation = 0
+        self.process: Process | None = None
+        self.cluster: ClusterNode | None = None
+        self.door: Door | None = None
+        self.channels: list[Channel] = []
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.state is ProcessState.RUNNING
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def groups(self) -> dict[GroupId, Group]:
+        return {} if self.cluster is None else self.cluster.groups
+
+
+class SimCluster:
+    """All machines of a run; implements `chaos.faults.Faults`."""
+
+    def __init__(self, plan: Plan, world: World, trace: Trace, watch: LogWatch) -> None:
+        self.plan = plan
+        self.world = world
+        self.trace = trace
+        self.watch = watch
+        self.broken: list[Violation] = []
+        self._dice = random.Random(f"cluster/{plan.seed}")
+        self.network = SimNetwork(
+            world,
+            random.Random(f"network/{plan.seed}"),
+            NetworkOptions(
+                latency_ms=plan.latency_ms,
+                jitter_ms=plan.jitter_ms,
+                bytes_per_s=plan.bytes_per_s,
+                silence_ms=plan.election_min_ms,
+                bytes_max=plan.link_bytes_max,
+            ),
+        )
+        self.network.on_send = self._sent
+        self.network.on_flush = self.look
+        self.network.on_deliver = self._delivered
+        self.machines = {name: self._machine(name) for name in plan.nodes}
+        self._digests: dict[tuple[GroupId, int], tuple[NodeId, bytes]] = {}
+        self._applied: dict[tuple[NodeId, GroupId], int] = {}
+        self._bases: dict[tuple[NodeId, GroupId], int] = {}
+        self._installing: set[tuple[NodeId, GroupId, int]] = set()
+
+    def _machine(self, name: NodeId) -> Machine:
+        plan = self.plan
+        platter = Platter(
+            random.Random(f"platter/{plan.seed}/{name}"),
+            DiskOptions(sync_ms_typical=plan.sync_ms, sync_ms_stall=plan.stall_ms),
+        )
+        clock = SimClock(
+            self.world,
+            offset_ms=self._dice.randint(-300, 300),
+            monotonic_offset_ns=self._dice.randint(0, 10**15),
+        )
+        return Machine(name, platter, clock)
+
+    # --- faults
+
+    @property
+    def nodes(self) -> list[NodeId]:
+        return list(self.plan.nodes)
+
+    def start(self, node: NodeId) -> None:
+        machine = self.machines[node]
+        if machine.alive:
+            return
+        plan = self.plan
+        machine.incarnation += 1
+        process = Process(self.world, node)
+        peers = [other for other in plan.nodes if other != node]
+        links = self.network.open(node, process, peers, machine.incarnation)
+        cluster = ClusterNode(
+            ClusterConfig(
+                node,
+                "simulated",
+                plan.nodes,
+                DATA_DIR,
+                default_groups=plan.default_groups,
+                election_min_ms=plan.election_min_ms,
+                election_max_ms=plan.election_max_ms,
+                heartbeat_ms=plan.heartbeat_ms,
+                log=LogOptions(segment_bytes=plan.segment_bytes, hot_bytes=plan.hot_bytes),
+                snapshot_entries=plan.snapshot_entries,
+                snapshot_bytes=plan.snapshot_bytes,
+            ),
+            disk=SimDisk(machine.platter, process),
+            clock=machine.clock,
+            links=links,
+            random=random.Random(f"node/{plan.seed}/{node}/{machine.incarnation}"),
+        )
+        machine.process, machine.cluster = process, cluster
+        self.network.machines_off.discard(node)
+        process.spawn(self._boot(machine, cluster), "boot")
+        self.trace.event(node, "+", f"starts, incarnation {machine.incarnation}")
+        self.trace.count("starts")
+
+    async def _boot(self, machine: Machine, cluster: ClusterNode) -> None:
+        await cluster.start()
+        assert machine.process is not None
+        machine.door = Door(cluster, machine.process)
+        self.trace.event(machine.name, "+", "serves")
+
+    def kill(self, node: NodeId, *, power_loss: bool = False) -> None:
+        machine = self.machines[node]
+        process = machine.process
+        if process is None or not process.alive:
+            return
+        self.trace.event(node, "!", "power loss" if power_loss else "kill -9")
+        self.trace.count("power losses" if power_loss else "kills")
+        if power_loss:
+            self.network.power_off(node)
+        process.kill()
+        for channel in machine.channels:
+            channel.cut(told=not power_loss)
+        machine.channels.clear()
+        if power_loss:
+            machine.platter.lose_power()
+        self.watch.forget(node)
+        machine.cluster = machine.door = None
+        for key in [key for key in self._applied if key[0] == node]:
+            del self._applied[key]
+
+    def pause(self, node: NodeId) -> None:
+        machine = self.machines[node]
+        if machine.running and machine.process is not None:
+            machine.process.pause()
+            self.trace.event(node, "!", "paused")
+            self.trace.count("pauses")
+
+    def resume(self, node: NodeId) -> None:
+        process = self.machines[node].process
+        if process is not None and process.state is ProcessState.PAUSED:
+            self.trace.event(node, "+", "resumed")
+            process.resume()
+
+    def partition(self, grudge: Grudge, *, reset: bool = False) -> None:
+        cut = {(source, target) for target, deaf in grudge.items() for source in deaf}
+        self.network.set_cut(cut)
+        if reset:
+            for source, target in sorted(cut):
+                self.network.reset(source, target)
+        words = ", ".join(f"{target} does not hear {'/'.join(sorted(grudge[target]))}" for target in sorted(grudge))
+        self.trace.event("network", "!", f"{'reset' if reset else 'cut'}: {words}")
+        one_way = any((target, source) not in cut for source, target in cut)
+        self.trace.count("one-way partitions" if one_way else "partitions")
+
+    def heal_network(self) -> None:
+        if self.network.cut:
+            self.trace.event("network", "+", "healed")
+            self.network.set_cut(set())
+
+    def heal(self) -> None:
+        self.heal_network()
+        for machine in self.machines.values():
+            machine.platter.options.sync_ms_typical = self.plan.sync_ms
+            machine.clock.offset_ms = 0
+            self.resume(machine.name)
+
+    def slow_disk(self, node: NodeId, sync_ms: float) -> None:
+        self.machines[node].platter.options.sync_ms_typical = sync_ms
+        self.trace.event(node, "!", f"disk: fsync takes about {sync_ms:.1f} ms")
+        self.trace.count("slow disks")
+
+    def skew_clock(self, node: NodeId, offset_ms: int) -> None:
+        self.machines[node].clock.offset_ms = offset_ms
+        self.trace.event(node, "!", f"wall clock is off by {offset_ms} ms")
+        self.trace.count("clock jumps")
+
+    def reset_links(self, a: NodeId, b: NodeId) -> None:
+        self.network.reset(a, b)
+        self.trace.event("network", "!", f"connection {a}-{b} reset")
+        self.trace.count("resets")
+
+    def cut_clients(self, node: NodeId) -> None:
+        machine = self.machines[node]
+        self.trace.event(node, "!", f"{len(machine.channels)} client connections reset")
+        self.trace.count("client resets")
+        for channel in machine.channels:
+            channel.cut()
+        machine.channels.clear()
+
+    # --- clients
+
+    def connect(self, client: Process, node: NodeId) -> Channel | None:
+        """A connection to the node, or None when nobody answers there."""
+        machine = self.machines[node]
+        if machine.process is None or machine.door is None or not machine.running:
+            return None
+        latency_ms = min(2.0, self.plan.latency_ms)
+        channel = Channel(self.world, self._dice, latency_ms, client, machine.process)
+        machine.channels = [each for each in machine.channels if each.open]
+        machine.channels.append(channel)
+        machine.door.accept(channel)
+        return channel
+
+    # --- what is seen of it
+
+    def leader(self, group: GroupId) -> NodeId | None:
+        """The running leader of the highest term."""
+        best: tuple[int, NodeId] | None = None
+        for machine in self.machines.values():
+            copy = machine.groups().get(group)
+            if machine.running and copy is not None and copy.role is Role.LEADER:
+                best = max(best or (0, machine.name), (copy.term, machine.name))
+        return None if best is None else best[1]
+
+    def group_ids(self) -> list[GroupId]:
+        return sorted({group for machine in self.machines.values() for group in machine.groups()})
+
+    def _sent(self, source: NodeId, target: NodeId, message: list[Any]) -> None:
+        group, kind, *rest = message
+        if group < 0:
+            return
+        if kind == APPENDED:
+            self.watch.acknowledged(source, group, rest[0], rest[1])
+        elif kind == VOTED and rest[1]:
+            self.watch.voted(source, group, rest[0], target)
+        elif kind == VOTE:
+            self.watch.voted(source, group, rest[0], source)
+        elif kind == INSTALL:
+            key = (target, GroupId(group), rest[1])
+            if key not in self._installing:
+                self._installing.add(key)
+                self.trace.event(source, ">", f"group {group}: sends snapshot {rest[1]} to {target}")
+                self.trace.count("snapshot installs")
+
+    def _delivered(self, source: NodeId, target: NodeId, message: list[Any], size: int) -> None:
+        self.trace.mark(f"{source}{target}{size}{message[0]}")
+
+    def look(self, node: NodeId) -> None:
+        """Check every copy of one node: called before anything leaves it."""
+        self.watch.now_s = self.world.now_s
+        machine = self.machines[node]
+        for group_id, group in machine.groups().items():
+            change = self.watch.look(node, group_id, GroupView(group))
+            if group.poisoned is not None:
+                self._break("poisoned", f"{node} group {group_id}: {group.poisoned}")
+            if change is None:
+                continue
+            if change.became_leader:
+                self.trace.count("leaders elected")
+                self.trace.event(
+                    node,
+                    "L",
+                    f"leads group {group_id}, term {change.after.term}, commit {change.after.commit_index},"
+                    f" last {change.after.last_index}",
+                )
+            elif change.before is not None and change.before.leads and not change.after.leads:
+                self.trace.event(node, "F", f"leads group {group_id} no more, term {change.after.term}")
+            if change.before is not None and change.after.last_index < change.before.last_index:
+                self.trace.count("log truncations")
+                self.trace.event(
+                    node,
+                    "T",
+                    f"group {group_id}: log cut from {change.before.last_index} to {change.after.last_index}",
+                )
+            self._look_inside(node, group)
+
+    def _look_inside(self, node: NodeId, group: Group) -> None:
+        key = (node, group.id)
+        base, applied = group.journal.base_index, group.applied_index
+        if self._bases.get(key) != base:
+            if self._bases.get(key, 1) < base:
+                self.trace.count("snapshots")
+            self._bases[key] = base
+        if self._applied.get(key) == applied or group.poisoned is not None:
+            return
+        self._applied[key] = applied
+        if applied % DIGEST_EVERY == 0:
+            self.check_state(node, group)
+
+    def check_state(self, node: NodeId, group: Group) -> None:
+        """The machine against itself, and against the others at the same index."""
+        try:
+            group.machine.invariants()
+        except AssertionError as error:
+            self._break("machine", f"{node} group {group.id} at {group.applied_index}: {error!r}")
+        digest = group.machine.digest()
+        other, known = self._digests.setdefault((group.id, group.applied_index), (node, digest))
+        if known != digest:
+            self._break(
+                "state digests",
+                f"{node} and {other} differ in group {group.id} at index {group.applied_index}",
+            )
+
+    def _break(self, invariant: str, text: str) -> None:
+        self.broken.append(Violation(self.world.now_s, invariant, text))
+
+    def crashes(self) -> list[BaseException | str]:
+        found: list[BaseException | str] = []
+        for machine in self.machines.values():
+            if machine.process is not None:
+                found += machine.process.crashes
+            if machine.cluster is not None and machine.alive and machine.cluster.failed is not None:
+                found.append(machine.cluster.failed)
+        return found
+
+    def converged(self) -> str | None:
+        """None when all copies of all groups are equal and idle; else what is still different."""
+        for machine in self.machines.values():
+            if not machine.running:
+                return f"{machine.name} is not running"
+        for group_id in self.group_ids():
+            copies = {m.name: g for m in self.machines.values() if (g := m.groups().get(group_id)) is not None}
+            members = next(iter(copies.values())).members
+            if set(members) != set(copies):
+                return f"group {group_id} has copies only at {sorted(copies)}"
+            if self.leader(group_id) is None:
+                return f"group {group_id} has no leader"
+            ends = {name: (g.applied_index, g.last_index) for name, g in copies.items()}
+            applied = {end for pair in ends.values() for end in pair}
+            if len(applied) != 1:
+                return f"group {group_id}: (applied, last) {ends}"
+        return None
