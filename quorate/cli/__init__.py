@@ -1,0 +1,52 @@
+"""The command `quorate`: every error is one clear line, and the exit status says which kind.
+
+0 done · 1 refused or failed · 2 wrong usage or settings · 3 corrupt input · 4 nobody answered, or
+the outcome is unknown · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CORRUPT = 3
+EXIT_UNKNOWN = 4
+EXIT_INTERRUPTED = 130
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """One command; returns the exit status."""
+    import click
+
+    from quorate.cli.app import app
+    from quorate.cli.output import complain, explain
+
+    try:
+        result = app(arguments, prog_name="quorate", standalone_mode=False)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.Abort:
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        status = explain(error)
+        if status is None:
+            raise
+        return status
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,347 @@
+"""The commands and their help; what each does is in a module of its own, imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorate.cli.output import FOLDER, Json, Timeout, Url, Vhost
+
+app = typer.Typer(
+    name="quorate",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="A message broker whose queues are replicated by Raft.\n\n"
+    "Try it: `quorate up` in one terminal; in another `quorate publish orders --count 100000`"
+    " and `quorate consume orders --count 100000`.\n\n"
+    "Exit status: 0 done, 1 refused or failed, 2 wrong usage or settings, 3 corrupt input,"
+    " 4 nobody answered or the outcome is unknown.",
+)
+node_app = typer.Typer(no_args_is_help=True, help="Run one node of a cluster.")
+queue_app = typer.Typer(no_args_is_help=True, help="Declare, list, look into and delete queues.")
+log_app = typer.Typer(no_args_is_help=True, help="Read a node's log from its files alone.")
+app.add_typer(node_app, name="node", rich_help_panel="Running a cluster")
+app.add_typer(queue_app, name="queue", rich_help_panel="Using it")
+app.add_typer(log_app, name="log", rich_help_panel="Looking closer")
+
+Queue = Annotated[str, typer.Argument(help="Name of the queue.")]
+
+
+# --- running a cluster ----------------------------------------------------------------------------
+
+
+@app.command(rich_help_panel="Running a cluster")
+def up(
+    folder: Annotated[
+        Path, typer.Option("--dir", help="Folder for data, logs and addresses of the nodes.")
+    ] = Path(FOLDER),
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=9, help="How many.")] = 3,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Delete what the folder holds, and begin anew.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Start a cluster on loopback and show it until Ctrl-C, which stops all of it.
+
+    Ports and data stay the same at the next start. Other commands, run here, find the cluster by
+    themselves.
+    """
+    from quorate.cli.up import run_up
+
+    return run_up(folder, nodes=nodes, fresh=fresh, as_json=as_json)
+
+
+@node_app.command(
+    "start", context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+def node_start(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with settings.")
+    ] = None,
+) -> int:
+    """Run one node until SIGTERM, which first hands its leaderships to others.
+
+    Every setting of docs/configuration.md is a flag, as in `--node n1 --log.retain-hours 24`, and
+    an environment variable, as in QUORATE_LOG__RETAIN_HOURS. Flags win over the environment, that
+    over the file.
+    """
+    from quorate.cli.nodes import run_node
+
+    return run_node(config, list(context.args))
+
+
+@app.command(rich_help_panel="Running a cluster")
+def status(url: Url = None, as_json: Json = False, timeout: Timeout = 5.0) -> int:
+    """Nodes, groups, their leaders, and how far each copy is behind."""
+    from quorate.cli.nodes import run_status
+
+    return run_status(url, as_json=as_json, timeout=timeout)
+
+
+# --- queues ---------------------------------------------------------------------------------------
+
+
+@queue_app.command("declare")
+def queue_declare(
+    queue: Queue,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Such as x-max-length=1000."),
+    ] = None,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Make a queue, or make sure that it exists with these arguments.
+
+    Arguments have RabbitMQ's names: `quorate queue declare jobs x-max-priority=9
+    x-message-ttl=60000`.
+    """
+    from quorate.cli.queues import run_declare
+
+    return run_declare(queue, arguments or [], url, vhost=vhost, as_json=as_json, timeout=timeout)
+
+
+@queue_app.command("list")
+def queue_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> int:
+    """All queues, with their leaders and how many messages they hold."""
+    from quorate.cli.queues import run_list
+
+    return run_list(url, as_json=as_json, timeout=timeout)
+
+
+@queue_app.command("show")
+def queue_show(
+    queue: Queue,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Everything that its leader knows of a queue, behind a barrier."""
+    from quorate.cli.queues import run_show
+
+    return run_show(queue, url, vhost=vhost, as_json=as_json, timeout=timeout)
+
+
+@queue_app.command("delete")
+def queue_delete(
+    queue: Queue,
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="Only without consumers.")] = False,
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Only without messages.")] = False,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Delete a queue and all messages in it."""
+    from quorate.cli.queues import run_delete
+
+    return run_delete(
+        queue,
+        url,
+        vhost=vhost,
+        if_unused=if_unused,
+        if_empty=if_empty,
+        as_json=as_json,
+        timeout=timeout,
+    )
+
+
+@queue_app.command("purge")
+def queue_purge(
+    queue: Queue,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Drop all messages that nobody holds."""
+    from quorate.cli.queues import run_purge
+
+    return run_purge(queue, url, vhost=vhost, as_json=as_json, timeout=timeout)
+
+
+@queue_app.command("pause")
+def queue_pause(
+    queue: Queue,
+    resume: Annotated[bool, typer.Option("--resume", help="Deliver again.")] = False,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Stop deliveries of a queue; publishing goes on. `--resume` ends it."""
+    from quorate.cli.queues import run_pause
+
+    return run_pause(queue, url, vhost=vhost, paused=not resume, as_json=as_json, timeout=timeout)
+
+
+@queue_app.command("peek")
+def queue_peek(
+    queue: Queue,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 10,
+    start: Annotated[int, typer.Option("--start", min=1, help="From this position on.")] = 1,
+    state: Annotated[
+        str | None, typer.Option("--state", help="Only ready, unsettled or delayed ones.")
+    ] = None,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Look at messages without taking them."""
+    from quorate.cli.queues import run_peek
+
+    return run_peek(
+        queue,
+        url,
+        vhost=vhost,
+        start=start,
+        count=count,
+        state=state,
+        as_json=as_json,
+        timeout=timeout,
+    )
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+@app.command(rich_help_panel="Using it")
+def publish(
+    queue: Queue,
+    body: Annotated[list[str] | None, typer.Argument(help="One message each.")] = None,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=0, help="Make this many numbered messages.")
+    ] = 0,
+    size: Annotated[int, typer.Option("--size", min=23, help="Bytes of each of those.")] = 100,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="One line, one message; - is standard input.")
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Messages in a frame.")] = 256,
+    key: Annotated[str | None, typer.Option("--key", help="Key, for all of them.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", min=0, max=255)] = None,
+    ttl_ms: Annotated[int | None, typer.Option("--ttl-ms", min=0)] = None,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Publish messages and wait until a majority has each of them on disk.
+
+    Messages are the BODY arguments, the lines of a file or of standard input, or made up with
+    --count: those carry numbers, by which `quorate consume` finds what is missing. The queue is
+    declared when it does not exist.
+    """
+    from quorate.cli.publish import What, run_publish
+
+    what = What(body or [], count, size, file, batch, key, priority, ttl_ms)
+    return run_publish(queue, what, url, vhost=vhost, as_json=as_json, timeout=timeout)
+
+
+@app.command(rich_help_panel="Using it")
+def consume(
+    queue: Queue,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many.")
+    ] = None,
+    show: Annotated[
+        bool | None,
+        typer.Option("--print/--quiet", help="Write each body as a line. Default: up to 20."),
+    ] = None,
+    batch: Annotated[
+        bool, typer.Option("--batch/--one-by-one", help="Settle batches, or single messages.")
+    ] = True,
+    credit: Annotated[int, typer.Option("--credit", min=1, help="Most unsettled ones.")] = 4_096,
+    idle: Annotated[
+        float | None,
+        typer.Option("--idle", help="Give up after so many seconds without a message."),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Give every message back at the end.")
+    ] = False,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Take messages, settle them, and account for the numbered ones: missing, duplicates, out of
+    order.
+
+    Without --count it goes on until Ctrl-C. With it, it gives up after 10 seconds without a message
+    (see --idle), and exits with status 1 when messages are missing.
+    """
+    from quorate.cli.consume import How, run_consume
+
+    how = How(count, show, batch, credit, idle, keep)
+    return run_consume(queue, how, url, vhost=vhost, as_json=as_json, timeout=timeout)
+
+
+# --- looking closer -------------------------------------------------------------------------------
+
+
+@log_app.command("dump")
+def log_dump(
+    directory: Annotated[
+        Path, typer.Argument(help="A node's data folder, or the log folder in it.")
+    ],
+    group: Annotated[int | None, typer.Option("--group", help="Only this group.")] = None,
+    first: Annotated[int | None, typer.Option("--first", help="From this index on.")] = None,
+    last: Annotated[int | None, typer.Option("--last", help="Up to this index.")] = None,
+    kinds: Annotated[
+        list[str] | None, typer.Option("--kind", help="Only records of this kind; repeatable.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Print every record of a log, and verify every checksum. Exit status 3 when something is
+    damaged.
+    """
+    from quorate.cli.nodes import run_log_dump
+
+    return run_log_dump(directory, group, first, last, kinds, as_json=as_json)
+
+
+@app.command(rich_help_panel="Looking closer")
+def bench(
+    count: Annotated[int, typer.Option("--count", "-n", min=1)] = 100_000,
+    size: Annotated[int, typer.Option("--size", min=23)] = 100,
+    batch: Annotated[int, typer.Option("--batch", min=1)] = 256,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 60.0,
+) -> int:
+    """A quick look at a running cluster: publish, consume and latency on a queue of its own.
+
+    `make bench` in the project's repository is the real one: it also measures memory, CPU and
+    failover.
+    """
+    from quorate.cli.bench import run_bench
+
+    return run_bench(count, size, batch, url, as_json=as_json, timeout=timeout)
+
+
+@app.command(rich_help_panel="Looking closer")
+def failover(
+    kills: Annotated[int, typer.Option("--kills", min=1, help="How many times.")] = 10,
+    rate: Annotated[int, typer.Option("--rate", min=1, help="Messages a second.")] = 1_000,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Keep the nodes' data here. Default: a new one.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Start three nodes, kill the leader again and again, and count: no confirmed message may be
+    lost.
+
+    Exit status 1 when one is, or when a duplicate was not flagged as redelivered.
+    """
+    from quorate.failover import run_failover
+
+    return run_failover(kills, rate=rate, folder=folder, as_json=as_json)

@@ -1,0 +1,191 @@
+"""`quorate consume`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import quorate
+from quorate.cli.output import emit, human_rate, say
+from quorate.cli.progress import Bar
+from quorate.cli.queues import with_client
+from quorate.numbered import Tally
+
+IDLE_S_DEFAULT = 10.0
+#: Without --print or --quiet, bodies are written when no more than this many are asked for.
+PRINTED_BY_DEFAULT_MAX = 20
+
+
+@dataclass(frozen=True)
+class How:
+    """Options of one call."""
+
+    count: int | None
+    show: bool | None
+    batch: bool
+    credit: int
+    idle_s: float | None
+    keep: bool
+
+    def limit_s(self) -> float | None:
+        """Seconds without a message after which it ends."""
+        if self.idle_s is None and self.count is not None:
+            return IDLE_S_DEFAULT
+        return self.idle_s
+
+    def prints(self) -> bool:
+        if self.show is None:
+            return self.count is not None and self.count <= PRINTED_BY_DEFAULT_MAX
+        return self.show
+
+
+class _Run:
+    """One consumption: what came, and when."""
+
+    def __init__(self, how: How, *, as_json: bool) -> None:
+        self.how = how
+        self.as_json = as_json
+        self.tally = Tally()
+        self.redelivered = 0
+        self.first_at_s = self.last_at_s = 0.0
+        self.stopped = asyncio.Event()
+
+    def left(self) -> int | None:
+        return None if self.how.count is None else self.how.count - self.tally.received
+
+    def take(self, deliveries: list[quorate.Delivery]) -> None:
+        """Count and show them."""
+        for delivery in deliveries:
+            self.tally.add((delivery.body,), redelivered=delivery.redelivered)
+            self.redelivered += delivery.redelivered
+            if self.how.prints():
+                self.show(delivery)
+
+    def show(self, delivery: quorate.Delivery) -> None:
+        if self.as_json:
+            emit(
+                {
+                    "position": delivery.position,
+                    "body": delivery.body,
+                    "redelivered": delivery.redelivered,
+                    "meta": dict(delivery.meta),
+                }
+            )
+        else:
+            sys.stdout.buffer.write(delivery.body + b"\n")
+            sys.stdout.flush()
+
+    async def batches(self, client: quorate.Client, queue: str, bar: Bar) -> None:
+        """Until enough came, nothing comes, or Ctrl-C."""
+        how = self.how
+        credit = min(how.credit, how.count) if how.keep and how.count else how.credit
+        async with client.consume(queue, credit=credit) as consumer:
+            batches = consumer.batches(min(how.count or 1_000, 1_000) if how.batch else 1)
+            ended = asyncio.ensure_future(self.stopped.wait())
+            try:
+                while self.left() != 0 and not ended.done():
+                    batch = await self._next(batches, ended)
+                    if batch is None:
+                        break
+                    self.last_at_s = time.perf_counter()
+                    self.first_at_s = self.first_at_s or self.last_at_s
+                    await self._handle(batch, bar)
+            finally:
+                ended.cancel()
+            await consumer.flush()
+
+    async def _next(self, batches: Any, ended: asyncio.Future[Any]) -> quorate.Batch | None:
+        following = asyncio.ensure_future(anext(batches))
+        await asyncio.wait(
+            (following, ended),
+            timeout=self.how.limit_s(),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if following.done():
+            return following.result()
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+        return None
+
+    async def _handle(self, batch: quorate.Batch, bar: Bar) -> None:
+        left = self.left()
+        if self.how.batch and (left is None or len(batch) <= left):
+            if self.how.prints():
+                self.take(list(batch.deliveries))
+            else:
+                for chunk in batch.chunks:
+                    again = chunk.acquired_count > 0
+                    self.tally.add(chunk.bodies, redelivered=again)
+                    self.redelivered += len(chunk.bodies) * again
+            bar.add(len(batch))
+            if not self.how.keep:
+                await batch.settle()
+            return
+        for delivery in batch.deliveries:
+            if self.left() == 0:
+                return  # goes back when the consumer ends
+            self.take([delivery])
+            bar.add(1)
+            if not self.how.keep:
+                await delivery.settle()
+
+
+def run_consume(
+    queue: str, how: How, url: str | None, *, vhost: str, as_json: bool, timeout: float
+) -> int:
+    async def work(client: quorate.Client) -> _Run:
+        run = _Run(how, as_json=as_json)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, run.stopped.set)
+        shown = not as_json and not how.prints()
+        with Bar(f"consume {queue}", how.count, shown=shown) as bar:
+            await run.batches(client, queue, bar)
+        return run
+
+    run = with_client(url, work, timeout=timeout, vhost=vhost)
+    return report(queue, run)
+
+
+def report(queue: str, run: _Run) -> int:
+    """What came, and what did not."""
+    tally, how = run.tally, run.how
+    span_s = run.last_at_s - run.first_at_s
+    short = max(0, (how.count or 0) - tally.received)
+    missing = tally.missing + (0 if run.stopped.is_set() else max(0, short - tally.missing))
+    if run.as_json:
+        emit(
+            {
+                "queue": queue,
+                "consumed": tally.received,
+                "seconds": round(span_s, 6),
+                "rate": round(tally.received / span_s, 1) if span_s else None,
+                "missing": missing,
+                "duplicates": tally.duplicates,
+                "out_of_order": tally.out_of_order,
+                "redelivered": run.redelivered,
+                "numbered": tally.received - tally.foreign,
+            }
+        )
+    else:
+        say(
+            f"consumed {tally.received:,} messages in {span_s:.2f} s:"
+            f" {human_rate(tally.received, span_s)}"
+        )
+        if tally.numbered or missing:
+            say(
+                f"missing {missing:,}, duplicates {tally.duplicates:,},"
+                f" out of order {tally.out_of_order:,}, redelivered {run.redelivered:,}"
+            )
+    if missing and not run.as_json:
+        say(
+            f"quorate: {missing:,} messages did not come: `quorate queue show {queue}`"
+            " tells what it still holds"
+        )
+    return 1 if missing else 0

@@ -1,0 +1,125 @@
+"""`node start`, `status` and `log dump`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import quorate
+from quorate.cli.output import CommandError, addresses, emit, run_async, stdout
+
+
+def run_node(config: Path | None, flags: list[str]) -> int:
+    # The broker is only imported by the process that is one.
+    from node import node
+    from node.settings import load, parse_flags
+
+    return node.main(load(file=config, flags=parse_flags(flags)))
+
+
+def run_log_dump(
+    directory: Path,
+    group: int | None,
+    first: int | None,
+    last: int | None,
+    kinds: list[str] | None,
+    *,
+    as_json: bool,
+) -> int:
+    from cluster.log import dump
+
+    if not directory.is_dir():
+        raise CommandError(f"{directory} is no folder: give a node's data folder", 2)
+    return dump.dump(
+        str(log_folder(directory)),
+        out=sys.stdout,
+        group=group,
+        first=first,
+        last=last,
+        kinds=kinds,
+        as_json=as_json,
+    )
+
+
+def log_folder(directory: Path) -> Path:
+    """The folder with the segments, when one above it was given."""
+    for candidate in (directory, directory / "log", directory / "data" / "log", directory / "data"):
+        if any(candidate.glob("*.seg")):
+            return candidate
+    return directory
+
+
+def run_status(url: str | None, *, as_json: bool, timeout: float) -> int:
+    about = run_async(_status(addresses(url), timeout))
+    if as_json:
+        emit(about)
+        return 0
+    console = stdout()
+    console.print(
+        f"cluster [bold]{about.get('cluster', '?')}[/bold], as seen by {about.get('node', '?')}"
+    )
+    console.print(nodes_table(about))
+    console.print(groups_table(about))
+    leaderless = [row for row in about.get("groups", []) if not row.get("leader")]
+    if leaderless:
+        console.print(
+            f"[red]{len(leaderless)} groups have no leader:[/red]"
+            " a majority of their members must run and reach each other"
+        )
+        return 1
+    return 0
+
+
+async def _status(urls: list[str], timeout: float) -> dict[str, Any]:
+    async with quorate.connect(urls, timeout=timeout) as client:
+        return await client.status()
+
+
+def nodes_table(about: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table("node", "state", "http", "peer", "leads", title=None)
+    leads: dict[str, int] = {}
+    for group in about.get("groups", []):
+        leads[group.get("leader")] = leads.get(group.get("leader"), 0) + 1
+    for row in about.get("nodes", []):
+        reached: dict[str, Any] = row.get("addresses") or {}
+        here = row.get("node") == about.get("node")
+        state = "[green]up[/green]" if row.get("up") or here else "[red]down[/red]"
+        table.add_row(
+            str(row.get("node")),
+            state,
+            reached.get("http", "-"),
+            reached.get("peer", "-"),
+            f"{leads.get(row.get('node'), 0)} groups",
+        )
+    return table
+
+
+def lag_of(group: dict[str, Any]) -> str:
+    """How many entries each other member is behind, as the leader counts them."""
+    lag: Any = group.get("lag") or {}
+    return ", ".join(f"{member} {behind}" for member, behind in sorted(lag.items())) or "-"
+
+
+def groups_table(about: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table("group", "leader", "term", "commit", "applied", "lag", "queues", "ready")
+    for group in about.get("groups", []):
+        machine: dict[str, Any] = group.get("machine") or {}
+        leader = group.get("leader")
+        poisoned = group.get("poisoned")
+        table.add_row(
+            f"{group.get('name', group.get('id'))}",
+            str(leader) if leader else "[red]none[/red]",
+            str(group.get("term", "-")),
+            str(group.get("commit", group.get("commit_index", "-"))),
+            str(group.get("applied", group.get("applied_index", "-")))
+            + (" [red]poisoned[/red]" if poisoned else ""),
+            lag_of(group),
+            str(machine.get("queues", "-")),
+            f"{machine['ready']:,}" if "ready" in machine else "-",
+        )
+    return table

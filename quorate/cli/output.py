@@ -1,0 +1,171 @@
+"""What commands share: where the cluster is, how results and errors are shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from quorate.errors import OutcomeUnknown, QuorateError, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FOLDER = ".quorate"
+Result = TypeVar("Result")
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="QUORATE_URL",
+        metavar="ADDRESS,...",
+        help="Any nodes of the cluster, as host:port. Default: those that `quorate up` wrote"
+        " into .quorate/ here or in a folder above.",
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Results as JSON on standard output, words on the other.")
+]
+Vhost = Annotated[str, typer.Option("--vhost", help="Virtual host of the queue.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", help="Seconds after which an outcome is given up as unknown.")
+]
+
+
+class CommandError(Exception):
+    """A command cannot go on; the text says what to do next."""
+
+    def __init__(self, text: str, status: int = 1) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def stdout() -> Console:
+    from rich.console import Console
+
+    return Console(soft_wrap=not sys.stdout.isatty())
+
+
+def stderr() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, soft_wrap=not sys.stderr.isatty())
+
+
+def emit(value: Any) -> None:
+    """One JSON document or line on standard output."""
+    sys.stdout.write(json.dumps(value, default=_plain) + "\n")
+    sys.stdout.flush()
+
+
+def _plain(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def say(text: str) -> None:
+    """Words for a person, on standard error, so that standard output stays clean."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def complain(text: str) -> None:
+    say(f"quorate: {text}")
+
+
+_ADVICE = {
+    "no_queue": "make it with `quorate queue declare NAME`, or see `quorate queue list`",
+    "inequivalent_arguments": "`quorate queue show NAME` tells what it was declared with",
+    "in_use": "it has consumers; leave --if-unused away to delete it all the same",
+    "not_empty": "it has messages; leave --if-empty away to delete it all the same",
+    "queue_full": "consume from it, or raise its x-max-length",
+    "no_leader": "a majority of the group's nodes must run: see `quorate status`",
+}
+
+
+def explain(error: Exception) -> int | None:
+    """Say what went wrong and what to do; the exit status, or None for a bug of ours."""
+    match error:
+        case Unreachable():
+            complain(
+                f"{error.reason}\n  next: start a cluster with `quorate up`,"
+                " or name its nodes with --url or QUORATE_URL"
+            )
+            return 4
+        case Refused():
+            advice = _ADVICE.get(error.code)
+            complain(f"refused ({error.code}): {error.reason}")
+            if advice:
+                say(f"  next: {advice}")
+            return 4 if error.code == "no_leader" else 1
+        case OutcomeUnknown():
+            complain(f"outcome unknown: {error.reason}\n  next: look at `quorate status`")
+            return 4
+        case CommandError():
+            complain(str(error))
+            return error.status
+        case QuorateError():
+            complain(str(error))
+            return 1
+        case _:
+            pass
+    status = getattr(error, "exit_code", None)
+    if isinstance(status, int):
+        complain(str(error))
+        return status
+    from quorate.local import LocalClusterError
+
+    if isinstance(error, LocalClusterError | OSError):
+        complain(str(error))
+        return 1
+    return None
+
+
+def addresses(url: str | None) -> list[str]:
+    """Where the cluster is. Raises CommandError."""
+    if url:
+        return url.split(",")
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        file = folder / FOLDER / "cluster.json"
+        if file.is_file():
+            try:
+                return list(json.loads(file.read_text(encoding="utf-8"))["urls"])
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise CommandError(f"{file} cannot be read: {error}", 2) from error
+    raise CommandError(
+        "no cluster found here: start one with `quorate up`,"
+        " or name its nodes with --url or QUORATE_URL",
+        4,
+    )
+
+
+def run_async(work: Coroutine[Any, Any, Result]) -> Result:
+    """On uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    return uvloop.run(work)
+
+
+def human_rate(count: float, span_s: float) -> str:
+    return f"{count / span_s:,.0f}/s" if span_s > 0 else "-"
+
+
+def percentile(sorted_values: list[float], share: float) -> float:
+    """Nearest rank; 0 when there are none."""
+    if not sorted_values:
+        return 0.0
+    return sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * share))]
+
+
+def plain_terminal() -> bool:
+    """No live output: standard error is a file or a pipe, or a terminal without a cursor."""
+    return not sys.stderr.isatty() or os.environ.get("TERM") == "dumb"

@@ -1,0 +1,202 @@
+"""`quorate up`: nodes on loopback, and a table of how they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+
+from quorate.cli.output import complain, emit, plain_terminal, run_async, say, stderr
+from quorate.local import LocalCluster, LocalNode
+
+REFRESH_S = 1.0
+
+
+class View:
+    """What the nodes say about themselves, asked once a second."""
+
+    def __init__(self, cluster: LocalCluster, http: aiohttp.ClientSession) -> None:
+        self.cluster = cluster
+        self.status: dict[str, dict[str, Any]] = {}
+        self.groups: list[dict[str, Any]] = []
+        self.ready = 0
+        self.rate: float | None = None
+        self._http = http
+        self._before: tuple[float, int] | None = None
+
+    async def refresh(self) -> None:
+        answers = await asyncio.gather(*(self._ask(node) for node in self.cluster.nodes))
+        self.status = {
+            node.name: answer
+            for node, answer in zip(self.cluster.nodes, answers, strict=True)
+            if answer is not None
+        }
+        self.groups = self._as_led()
+        machines: list[dict[str, Any]] = [row.get("machine") or {} for row in self.groups]
+        self.ready = sum(int(machine.get("ready", 0)) for machine in machines)
+        applied = sum(int(row.get("applied") or 0) for row in self.groups)
+        now_s = time.monotonic()
+        if self._before is not None and now_s > self._before[0]:
+            self.rate = max(0.0, (applied - self._before[1]) / (now_s - self._before[0]))
+        self._before = (now_s, applied)
+
+    async def _ask(self, node: LocalNode) -> dict[str, Any] | None:
+        if not node.running:
+            return None
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            async with self._http.get(f"{node.url}/v1/status") as answer:
+                return cast("dict[str, Any]", await answer.json(content_type=None))
+        return None
+
+    def _as_led(self) -> list[dict[str, Any]]:
+        """Each group as its leader sees it, or anyone when it has none."""
+        best: dict[Any, dict[str, Any]] = {}
+        for name, about in self.status.items():
+            for row in about.get("groups", []):
+                known = best.get(row.get("id"))
+                if known is None or row.get("leader") == name:
+                    best[row.get("id")] = row
+        return [best[key] for key in sorted(best)]
+
+    @property
+    def leaderless(self) -> int:
+        return sum(1 for row in self.groups if not row.get("leader"))
+
+    def summary(self) -> str:
+        up = sum(node.running for node in self.cluster.nodes)
+        return (
+            f"{up} of {len(self.cluster.nodes)} nodes running, {len(self.groups)} groups,"
+            f" {self.leaderless} without a leader, {self.ready:,} messages ready"
+        )
+
+
+def run_up(folder: Path, *, nodes: int, fresh: bool, as_json: bool) -> int:
+    cluster = LocalCluster.prepare(folder, nodes=nodes, fresh=fresh)
+    return run_async(_up(cluster, as_json=as_json))
+
+
+async def _up(cluster: LocalCluster, *, as_json: bool) -> int:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    failed = False
+    try:
+        failed = await _run(cluster, stopping, as_json=as_json)
+    finally:
+        say("stopping the nodes")
+        unusual = await cluster.stop()
+        for line in unusual:
+            complain(line)
+        if not unusual:
+            say("all nodes stopped; the data stays in " + str(cluster.folder))
+    return 1 if failed or unusual else 0
+
+
+async def _run(cluster: LocalCluster, stopping: asyncio.Event, *, as_json: bool) -> bool:
+    """True when it ended because nodes did."""
+    say(f"starting {len(cluster.nodes)} nodes in {cluster.folder}")
+    await cluster.start_all()
+    ready = asyncio.create_task(cluster.until_ready())
+    stopped = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait((ready, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            return False
+        ready.result()
+        timeout = aiohttp.ClientTimeout(total=2)
+        async with aiohttp.ClientSession(timeout=timeout) as http:
+            view = View(cluster, http)
+            await view.refresh()
+            _announce(view, as_json=as_json)
+            if plain_terminal() or as_json:
+                return await _plainly(view, stopping, as_json=as_json)
+            return await _live(view, stopping)
+    finally:
+        for task in (ready, stopped):
+            task.cancel()
+        await asyncio.gather(ready, stopped, return_exceptions=True)
+
+
+def _announce(view: View, *, as_json: bool) -> None:
+    cluster = view.cluster
+    if as_json:
+        emit({"event": "ready", "urls": cluster.urls, "pids": [n.pid for n in cluster.nodes]})
+        return
+    for node in cluster.nodes:
+        say(f"{node.name}  {node.url}  pid {node.pid}")
+    say(view.summary())
+    say("try, in another terminal here: quorate publish orders --count 100000")
+
+
+async def _wait(stopping: asyncio.Event) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(REFRESH_S):
+            await stopping.wait()
+    return stopping.is_set()
+
+
+async def _plainly(view: View, stopping: asyncio.Event, *, as_json: bool) -> bool:
+    """A line when something changed."""
+    before: Any = None
+    while not await _wait(stopping):
+        await view.refresh()
+        leaders = {row.get("name"): row.get("leader") for row in view.groups}
+        states = {node.name: node.state for node in view.cluster.nodes}
+        now = (leaders, states)
+        if before is not None and now != before:
+            if as_json:
+                emit({"event": "changed", "nodes": states, "leaders": leaders})
+            else:
+                say(view.summary())
+        before = now
+        if not any(node.running for node in view.cluster.nodes):
+            complain(f"all nodes have ended: see the node.log files in {view.cluster.folder}")
+            return True
+    return False
+
+
+async def _live(view: View, stopping: asyncio.Event) -> bool:
+    from rich.live import Live
+
+    with Live(console=stderr(), auto_refresh=False, transient=True) as live:
+        while True:
+            live.update(_picture(view), refresh=True)
+            if await _wait(stopping):
+                return False
+            await view.refresh()
+            if not any(node.running for node in view.cluster.nodes):
+                complain(f"all nodes have ended: see the node.log files in {view.cluster.folder}")
+                return True
+
+
+def _picture(view: View) -> Any:
+    from rich.console import Group
+    from rich.table import Table
+
+    from quorate.cli.nodes import groups_table
+
+    nodes = Table("node", "state", "http", "pid", "leads")
+    for node in view.cluster.nodes:
+        answering = node.name in view.status
+        state = node.state if answering or not node.running else "not answering"
+        colour = "green" if answering else "red"
+        leads = sum(1 for row in view.groups if row.get("leader") == node.name)
+        nodes.add_row(
+            node.name,
+            f"[{colour}]{state}[/{colour}]",
+            node.url,
+            str(node.pid or "-"),
+            f"{leads} groups",
+        )
+    rate = "-" if view.rate is None else f"{view.rate:,.0f} entries/s"
+    return Group(
+        nodes,
+        groups_table({"groups": view.groups}),
+        f"{view.summary()}, {rate}   [dim]Ctrl-C stops all nodes[/dim]",
+    )

@@ -1,0 +1,370 @@
+"""Nodes on loopback under one folder: started, killed and stopped as real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import aiohttp
+
+CLUSTER_FILE = "cluster.json"
+HTTP_PORT_FIRST = 8081
+PEER_PORT_FIRST = 7071
+#: How long nodes may take to answer, and to stop, before something is wrong.
+START_S_MAX = 60.0
+STOP_S_MAX = 20.0
+LOG_LINES_SHOWN = 5
+
+
+class LocalClusterError(Exception):
+    """The cluster cannot be started or used as asked; the text says what to do."""
+
+
+@dataclass
+class LocalNode:
+    """One node process, or its place."""
+
+    name: str
+    http: int
+    peer: int
+    folder: Path
+    process: asyncio.subprocess.Process | None = None
+    stopping: bool = False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http}"
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid if self.process is not None and self.running else None
+
+    @property
+    def state(self) -> str:
+        if self.process is None:
+            return "not started"
+        if self.running:
+            return "stopping" if self.stopping else "running"
+        return f"ended ({self.process.returncode})"
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "node.log"
+
+    def last_lines(self) -> str:
+        """The end of its log, for an error message."""
+        with contextlib.suppress(OSError):
+            lines = self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+            return "\n".join(lines[-LOG_LINES_SHOWN:])
+        return ""
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return True
+    return False
+
+
+def _any_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _ports(first: int, taken: set[int]) -> Iterator[int]:
+    """Ports from `first` on where they are free, then any free ones; `first` 0: any."""
+    for port in range(first, first + 30 if first else 0):
+        if port not in taken and _free(port):
+            taken.add(port)
+            yield port
+    while True:
+        port = _any_port()
+        if port not in taken:
+            taken.add(port)
+            yield port
+
+
+class LocalCluster:
+    """The nodes of one folder. Only one process at a time may hold it."""
+
+    def __init__(self, folder: Path, nodes: list[LocalNode], lock: IO[str]) -> None:
+        self.folder = folder
+        self.nodes = nodes
+        self._lock = lock
+
+    @classmethod
+    def prepare(
+        cls,
+        folder: Path,
+        *,
+        nodes: int = 3,
+        fresh: bool = False,
+        preferred_ports: bool = True,
+        settings: str = "",
+    ) -> LocalCluster:
+        """Read or make the folder: ports, secret, settings. `settings` is TOML added to each
+        node's.
+
+        Raises LocalClusterError.
+        """
+        if fresh and folder.exists():
+            _remove(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise LocalClusterError(
+                f"a cluster is running in {folder} already: stop it, or give another --dir"
+            ) from None
+        try:
+            rows = _remembered(folder)
+            if rows is None:
+                rows = _new_rows(nodes, preferred_ports)
+            elif len(rows) != nodes:
+                raise LocalClusterError(
+                    f"{folder} holds a cluster of {len(rows)} nodes, not {nodes}:"
+                    f" start it with --nodes {len(rows)}, or begin anew with --fresh"
+                )
+            _replace_busy_ports(rows, preferred_ports)
+            made = [
+                LocalNode(row["node"], row["http"], row["peer"], folder / row["node"])
+                for row in rows
+            ]
+            secret = _secret(folder)
+            for node in made:
+                _write_settings(node, made, secret, settings)
+        except BaseException:
+            lock.close()
+            raise
+        cluster = cls(folder, made, lock)
+        cluster.remember()
+        return cluster
+
+    @property
+    def urls(self) -> list[str]:
+        return [node.url for node in self.nodes]
+
+    def named(self, name: str) -> LocalNode:
+        return next(node for node in self.nodes if node.name == name)
+
+    def remember(self) -> None:
+        """Write where the nodes are, for other commands and the next start."""
+        about: dict[str, Any] = {
+            "urls": self.urls,
+            "nodes": [
+                {
+                    "node": node.name,
+                    "http": node.http,
+                    "peer": node.peer,
+                    "pid": node.pid,
+                    "folder": str(node.folder.resolve()),
+                }
+                for node in self.nodes
+            ],
+        }
+        temporary = self.folder / f".{CLUSTER_FILE}.new"
+        temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(self.folder / CLUSTER_FILE)
+
+    async def start(self, node: LocalNode) -> None:
+        """Start the process; it is not ready yet."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("QUORATE_")}
+        with node.log_file.open("ab") as log:
+            node.process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "quorate",
+                "node",
+                "start",
+                "--config",
+                str(node.folder / "quorate.toml"),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                # Ctrl-C is for us: we tell the nodes, each once.
+                start_new_session=True,
+            )
+        node.stopping = False
+        self.remember()
+
+    async def start_all(self) -> None:
+        for node in self.nodes:
+            await self.start(node)
+
+    async def until_ready(self, *, timeout_s: float = START_S_MAX) -> None:
+        """Every started node says that it is ready. Raises LocalClusterError."""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    for node in self.nodes:
+                        while not await _ready(http, node):
+                            if not node.running:
+                                raise LocalClusterError(_obituary(node))
+                            await asyncio.sleep(0.05)
+            except TimeoutError:
+                waiting = ", ".join(node.name for node in self.nodes)
+                raise LocalClusterError(
+                    f"not all of {waiting} are ready after {timeout_s:g} s:"
+                    f" see the node.log files under {self.folder}"
+                ) from None
+
+    async def kill(self, node: LocalNode) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        if node.process is not None and node.running:
+            node.process.kill()
+            await node.process.wait()
+
+    async def stop(self) -> list[str]:
+        """SIGTERM to all, SIGKILL to those that do not end in time; says what was unusual."""
+        running = [node for node in self.nodes if node.running]
+        for node in running:
+            node.stopping = True
+            if node.process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    node.process.send_signal(signal.SIGTERM)
+        unusual: list[str] = []
+
+        async def ended(node: LocalNode) -> None:
+            assert node.process is not None
+            try:
+                async with asyncio.timeout(STOP_S_MAX):
+                    code = await node.process.wait()
+            except TimeoutError:
+                node.process.kill()
+                await node.process.wait()
+                unusual.append(f"{node.name} did not stop within {STOP_S_MAX:g} s: killed")
+            else:
+                if code:
+                    unusual.append(f"{node.name} ended with status {code}: see {node.log_file}")
+
+        await asyncio.gather(*(ended(node) for node in running))
+        self.remember()
+        self._lock.close()
+        return unusual
+
+
+async def _ready(http: aiohttp.ClientSession, node: LocalNode) -> bool:
+    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with http.get(f"{node.url}/health/ready") as answer:
+            return answer.status == 200
+    return False
+
+
+def _obituary(node: LocalNode) -> str:
+    assert node.process is not None
+    end = node.last_lines()
+    return (
+        f"{node.name} ended with status {node.process.returncode}; its log is {node.log_file}"
+        + (f" and ends:\n{end}" if end else "")
+    )
+
+
+def _remove(folder: Path) -> None:
+    if not (folder / CLUSTER_FILE).exists() and any(folder.iterdir()):
+        raise LocalClusterError(
+            f"{folder} is not empty and holds no cluster: nothing is deleted; give another --dir"
+        )
+    lock = folder / "lock"
+    if lock.exists():
+        with lock.open("w") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise LocalClusterError(
+                    f"a cluster is running in {folder}: stop it before --fresh"
+                ) from None
+    shutil.rmtree(folder)
+
+
+def _remembered(folder: Path) -> list[dict[str, Any]] | None:
+    try:
+        about: Any = json.loads((folder / CLUSTER_FILE).read_text(encoding="utf-8"))
+        rows = cast("list[dict[str, Any]]", about["nodes"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LocalClusterError(
+            f"{folder / CLUSTER_FILE} cannot be read ({error}): repair it, or begin with --fresh"
+        ) from error
+    for row in rows:
+        pid = row.get("pid")
+        if isinstance(pid, int) and _is_node(pid, str(row.get("folder", ""))):
+            raise LocalClusterError(
+                f"{row['node']} still runs as process {pid}, left by an earlier start:"
+                f" stop it with `kill {pid}`"
+            )
+    return rows
+
+
+def _is_node(pid: int, folder: str) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"quorate" in command and folder.encode() in command
+
+
+def _new_rows(count: int, preferred: bool) -> list[dict[str, Any]]:
+    taken: set[int] = set()
+    http = _ports(HTTP_PORT_FIRST if preferred else 0, taken)
+    peer = _ports(PEER_PORT_FIRST if preferred else 0, taken)
+    return [
+        {"node": f"node-{number}", "http": next(http), "peer": next(peer)}
+        for number in range(1, count + 1)
+    ]
+
+
+def _replace_busy_ports(rows: list[dict[str, Any]], preferred: bool) -> None:
+    taken = {row[kind] for row in rows for kind in ("http", "peer")}
+    for row in rows:
+        for kind, first in (("http", HTTP_PORT_FIRST), ("peer", PEER_PORT_FIRST)):
+            if not _free(row[kind]):
+                row[kind] = next(_ports(first if preferred else 0, taken))
+
+
+def _secret(folder: Path) -> str:
+    file = folder / "secret"
+    if not file.exists():
+        file.touch(mode=0o600)
+        file.write_text(secrets.token_urlsafe(24) + "\n", encoding="utf-8")
+    return str(file.resolve())
+
+
+def _write_settings(node: LocalNode, nodes: list[LocalNode], secret: str, extra: str) -> None:
+    node.folder.mkdir(exist_ok=True)
+    lines = {
+        "node": node.name,
+        "cluster": "local",
+        "data_dir": str((node.folder / "data").resolve()),
+        "http": f"127.0.0.1:{node.http}",
+        "peer": f"127.0.0.1:{node.peer}",
+        "peers": [f"{each.name}=127.0.0.1:{each.peer}" for each in nodes],
+        "secret_file": secret,
+    }
+    # JSON text and lists of it are TOML too.
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
+    (node.folder / "quorate.toml").write_text(
+        f"# Written by `quorate up` at each start.\n{text}{extra}", encoding="utf-8"
+    )
