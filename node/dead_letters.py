@@ -121,7 +121,7 @@ class DeadLetters:
         return Letter(dead.number, body, meta, dead.deaths, targets[0] if targets else None)
 
     def route(self, vhost: str, exchange: str, key: str) -> Sequence[QueueInfo]:
-        """The queues that a message goes to. The default exchange, "": the queue named by the key."""
+        """The queues a message goes to. The default exchange, "": the one that the key names."""
         if exchange != "":
             return ()
         info = self._broker.locate(vhost, key)

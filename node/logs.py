@@ -20,8 +20,8 @@ LEVELS = {
 
 def configure_logs(settings: Settings, stream: TextIO | None = None) -> None:
     """Once, at the start of the process."""
-    stream = stream or sys.stderr
-    human = settings.log_format == "human" or (settings.log_format == "auto" and stream.isatty())
+    to = sys.stderr if stream is None else stream
+    human = settings.log_format == "human" or (settings.log_format == "auto" and to.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -34,11 +34,11 @@ def configure_logs(settings: Settings, stream: TextIO | None = None) -> None:
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.log_level]),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(to),
         cache_logger_on_first_use=False,
     )
     structlog.contextvars.bind_contextvars(node=settings.node)
     # aiohttp and asyncio speak through the standard library; only their warnings matter here.
     logging.basicConfig(
-        stream=stream, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s"
+        stream=to, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s"
     )

@@ -190,7 +190,9 @@ class Node:
         """Wait, within bounds, until what clients published has its outcome."""
         loop = asyncio.get_running_loop()
         groups = self.cluster.groups
-        while loop.time() < deadline and any(g.pending_bytes for g in groups.values()):
+        while any(group.pending_bytes for group in groups.values()):
+            if loop.time() >= deadline:
+                return
             await asyncio.sleep(0.01)
 
 

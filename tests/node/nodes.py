@@ -1,0 +1,215 @@
+"""Real nodes on loopback, and a client that sends frames by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+import cbor2
+
+from node.node import Node
+from node.settings import load
+
+WAIT_S = 20.0
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+async def until(
+    check: Callable[[], Any] | Callable[[], Awaitable[Any]], *, within_s: float = WAIT_S
+) -> Any:
+    """What `check` answers, once that is true."""
+    async with asyncio.timeout(within_s):
+        while True:
+            value = check()
+            if asyncio.iscoroutine(value):
+                value = await value
+            if value:
+                return value
+            await asyncio.sleep(0.01)
+
+
+class Nodes:
+    """A cluster of nodes in this process."""
+
+    def __init__(self, folder: Path, count: int = 1, **flags: Any) -> None:
+        self.folder = folder
+        names = [f"n{number}" for number in range(1, count + 1)]
+        peers = dict(zip(names, free_ports(count), strict=True))
+        self._flags: dict[str, dict[str, Any]] = {
+            name: {
+                "node": name,
+                "cluster": "test",
+                "data_dir": str(folder / name),
+                "http": "127.0.0.1:0",
+                "peer": f"127.0.0.1:{port}",
+                "peers": {node: f"127.0.0.1:{at}" for node, at in peers.items()},
+                "secret": "a secret for tests",
+                "default_groups": 3,
+                "log.min_free_bytes": 0,
+                "raft.election_ms_min": 300,
+                "raft.election_ms_max": 600,
+                "raft.heartbeat_ms": 60,
+                **flags,
+            }
+            for name, port in peers.items()
+        }
+        self.nodes: dict[str, Node] = {}
+
+    @property
+    def one(self) -> Node:
+        return next(iter(self.nodes.values()))
+
+    async def start(self, name: str) -> Node:
+        node = Node(load(environment={}, flags=self._flags[name]))
+        await node.start()
+        self.nodes[name] = node
+        return node
+
+    async def stop(self, name: str, *, transfer: bool = True) -> None:
+        await self.nodes.pop(name).stop(transfer=transfer)
+
+    async def __aenter__(self) -> Nodes:
+        await asyncio.gather(*[self.start(name) for name in self._flags])
+        await until(self.settled)
+        return self
+
+    def settled(self) -> bool:
+        """Every node is ready, knows all the others, and every group has a leader."""
+        names = set(self._flags) & set(self.nodes)
+        for node in self.nodes.values():
+            machine = node.cluster.catalog_machine
+            if len(machine.groups()) < 3 or node.cluster.catalog.leader is None:
+                return False
+            if any(node.cluster.address_of(name, "http") is None for name in names):
+                return False
+            if any(node.cluster.leader_of(g.group) not in names for g in machine.groups()):
+                return False
+        return True
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.gather(*[node.stop(transfer=False) for node in self.nodes.values()])
+
+    def url(self, name: str) -> str:
+        return f"http://{self.nodes[name].http_address}"
+
+    async def declare(self, queue: str, **arguments: Any) -> None:
+        given = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+        await self.one.broker.declare("/", queue, given)
+
+    async def leader(self, queue: str) -> str:
+        """Which node leads the queue, once all of them agree."""
+
+        async def agreed() -> str | None:
+            leaders = {
+                None if (info := node.broker.locate("/", queue)) is None else node.broker.leader(info)
+                for node in self.nodes.values()
+            }
+            return leaders.pop() if len(leaders) == 1 else None
+
+        return await until(agreed)
+
+
+class Client:
+    """One WebSocket; frames go in and out as they are."""
+
+    def __init__(self, url: str, *, hello: bool = True, **options: Any) -> None:
+        self._url = url
+        self._hello = hello
+        self._options = options
+        self._http = aiohttp.ClientSession()
+        self.socket: aiohttp.ClientWebSocketResponse
+        self.welcome: list[Any] = []
+        self._seen: list[list[Any]] = []
+
+    async def __aenter__(self) -> Client:
+        self.socket = await self._http.ws_connect(
+            f"{self._url}/v1/connect", compress=0, max_msg_size=1 << 26
+        )
+        if self._hello:
+            await self.send(1, 1, self._options)
+            self.welcome = await self.expect(2)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.socket.close()
+        await self._http.close()
+
+    async def send(self, *fields: Any) -> None:
+        await self.socket.send_bytes(cbor2.dumps(list(fields)))
+
+    async def receive(self) -> list[Any] | int:
+        """The next frame, or the close code."""
+        async with asyncio.timeout(WAIT_S):
+            message = await self.socket.receive()
+        if message.type is aiohttp.WSMsgType.BINARY:
+            return cbor2.loads(message.data)
+        assert self.socket.close_code is not None
+        return self.socket.close_code
+
+    async def expect(self, opcode: int, request: int | None = None) -> list[Any]:
+        """The next frame with this opcode; those that come before it are kept for later."""
+        for position, frame in enumerate(self._seen):
+            if frame[0] == opcode and request in {None, frame[1]}:
+                return self._seen.pop(position)
+        while True:
+            frame = await self.receive()
+            assert isinstance(frame, list), f"closed with {frame} instead of opcode {opcode}"
+            if frame[0] == opcode and request in {None, frame[1]}:
+                return frame
+            self._seen.append(frame)
+
+    async def ask(self, opcode: int, request: int, *fields: Any) -> list[Any]:
+        """The answer to a request, whatever it is."""
+        await self.send(opcode, request, *fields)
+        while True:
+            frame = await self.receive()
+            assert isinstance(frame, list), f"closed with {frame}"
+            if frame[0] == 11 and any(confirm[0] == request for confirm in frame[1]):
+                return frame
+            if frame[0] in {3, 4, 5, 21, 41} and frame[1] == request:
+                return frame
+            self._seen.append(frame)
+
+    async def closed(self) -> int:
+        """The close code, once the node has closed."""
+        while True:
+            frame = await self.receive()
+            if isinstance(frame, int):
+                return frame
+            self._seen.append(frame)
+
+    @property
+    def seen(self) -> list[list[Any]]:
+        return self._seen
+
+    async def publish(self, queue: str, *bodies: bytes, request: int = 1) -> list[Any]:
+        return await self.ask(10, request, queue, None, 0, list(bodies), None, None)
+
+    async def deliveries(self, count: int) -> list[tuple[int, bytes]]:
+        """(position, body) of the next messages."""
+        found: list[tuple[int, bytes]] = []
+        while len(found) < count:
+            _, _, _, chunks = await self.expect(24)
+            for first, _, _, _, bodies, _, _ in chunks:
+                found += [(first + offset, body) for offset, body in enumerate(bodies)]
+        return found

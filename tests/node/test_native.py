@@ -1,0 +1,230 @@
+"""The native protocol against real nodes on loopback: one node, and three."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.node.nodes import Client, Nodes, until
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Nodes]:
+    async with Nodes(tmp_path) as nodes:
+        await nodes.declare("orders")
+        yield nodes
+
+
+@pytest.fixture
+async def three(tmp_path: Path) -> AsyncIterator[Nodes]:
+    async with Nodes(tmp_path, 3) as nodes:
+        await nodes.declare("orders")
+        yield nodes
+
+
+async def test_what_is_published_is_confirmed_delivered_and_settled(one: Nodes):
+    async with Client(one.url("n1")) as client:
+        assert await client.publish("orders", b"a", b"b") == [11, [[1, 1, 2, 0, []]]]
+
+        _, _, consumer, active = await client.ask(20, 2, "orders", {"tag": "t"})
+        assert active is True
+        assert await client.deliveries(2) == [(1, b"a"), (2, b"b")]
+
+        assert await client.ask(30, 3, "orders", consumer, [[1, 2]]) == [3, 3, 2]
+        assert (await client.ask(54, 4, "orders"))[2]["messages"] == 0
+
+
+async def test_one_confirm_frame_tells_of_many_publishes(one: Nodes):
+    async with Client(one.url("n1")) as client:
+        for request in range(1, 51):
+            await client.send(10, request, "orders", "p", request, [b"x"], None, None)
+        confirmed: list[int] = []
+        frames = 0
+        while len(confirmed) < 50:
+            frame = await client.expect(11)
+            frames += 1
+            confirmed += [confirm[0] for confirm in frame[1]]
+
+    assert confirmed == list(range(1, 51))
+    assert frames < 50
+
+
+async def test_a_publish_repeated_under_its_number_is_a_duplicate(one: Nodes):
+    async with Client(one.url("n1")) as client:
+        first = await client.ask(10, 1, "orders", "p", 1, [b"a", b"b"], None, None)
+        again = await client.ask(10, 2, "orders", "p", 1, [b"a", b"b"], None, None)
+
+    assert first == [11, [[1, 1, 2, 0, []]]]
+    assert again == [11, [[2, 0, 0, 2, []]]]
+
+
+async def test_a_session_that_comes_back_gets_only_what_it_lacks(one: Nodes):
+    options = {"session": "s", "resume_ms": 60_000}
+    async with Client(one.url("n1"), **options) as client:
+        await client.publish("orders", b"a", b"b", b"c")
+        _, _, consumer, _ = await client.ask(20, 2, "orders", {"tag": "t"})
+        _, _, _, ((first, token, *_),) = await client.expect(24)
+
+    async with Client(one.url("n1"), **options) as client:
+        assert client.welcome[2]["resumed"] is True
+        held = {"tag": "t", "held": [[first, first + 1, token]]}
+        again = await client.ask(20, 1, "orders", held)
+
+        assert again[2] == consumer
+        assert await client.deliveries(1) == [(3, b"c")]
+        assert await client.ask(30, 2, "orders", consumer, [[1, 3]]) == [3, 2, 3]
+
+
+async def test_a_newer_connection_takes_the_session_over(one: Nodes):
+    async with Client(one.url("n1"), session="s") as older:
+        async with Client(one.url("n1"), session="s"):
+            assert await older.closed() == 4009
+
+
+async def test_what_a_lost_connection_held_is_delivered_to_another(one: Nodes):
+    async with Client(one.url("n1")) as first:
+        await first.publish("orders", b"a")
+        await first.ask(20, 2, "orders", {"tag": "t"})
+        await first.deliveries(1)
+    async with Client(one.url("n1")) as second:
+        await second.ask(20, 1, "orders", {"tag": "t"})
+        _, _, _, ((position, _, _, acquired, bodies, _, _),) = await second.expect(24)
+
+    assert (position, acquired, bodies) == (1, 1, [b"a"])
+
+
+async def test_goodbye_closes_normally(one: Nodes):
+    async with Client(one.url("n1")) as client:
+        await client.send(8, 1000, "done")
+        assert await client.closed() == 1000
+
+
+async def test_auto_settle_settles_what_was_sent(one: Nodes):
+    async with Client(one.url("n1")) as client:
+        await client.publish("orders", b"a", b"b")
+        await client.ask(20, 2, "orders", {"auto_settle": True})
+        await client.deliveries(2)
+
+        async def empty() -> bool:
+            return (await client.ask(54, 3, "orders"))[2]["messages"] == 0
+
+        await until(empty)
+
+
+async def test_get_purge_pause_and_delete(one: Nodes):
+    async with Client(one.url("n1")) as client:
+        await client.publish("orders", b"a", b"b", b"c")
+        _, _, queue, consumer, ready, chunks = await client.ask(40, 2, "orders", 1, False)
+        assert (queue, ready, chunks[0][4]) == ("orders", 2, [b"a"])
+        assert await client.ask(31, 3, "orders", consumer, [[1, 1]], False, None) == [3, 3, 1]
+        assert (await client.ask(53, 4, "orders", True))[0] == 3
+        assert (await client.ask(54, 5, "orders"))[2]["paused"] is True
+        assert await client.ask(52, 6, "orders") == [3, 6, 3]
+        assert (await client.ask(51, 7, "orders", False, False))[0] == 3
+        assert (await client.ask(54, 8, "orders"))[2] == "no_queue"
+
+
+async def test_credit_bounds_deliveries_and_cancel_ends_them(one: Nodes):
+    async with Client(one.url("n1")) as client:
+        await client.publish("orders", *[b"x"] * 5)
+        _, _, consumer, _ = await client.ask(20, 2, "orders", {"credit": 2})
+        assert len(await client.deliveries(2)) == 2
+        assert (await client.ask(23, 3, "orders", consumer, 3))[0] == 3
+        assert await client.deliveries(1) == [(3, b"x")]
+        assert (await client.ask(22, 4, "orders", consumer))[0] == 3
+        assert (await client.ask(30, 5, "orders", consumer, [[1, 3]])) == [3, 5, 3]
+        about = (await client.ask(54, 6, "orders"))[2]
+
+    assert (about["ready"], about["unsettled"]) == (2, 0)
+
+
+async def test_large_messages_arrive_whole_and_slow_readers_get_all(one: Nodes):
+    bodies = [bytes([number]) * 700_000 for number in range(12)]
+    async with Client(one.url("n1")) as client:
+        for request, body in enumerate(bodies, 1):
+            await client.publish("orders", body, request=request)
+        await client.ask(20, 99, "orders", {"credit": 100})
+
+        assert [body for _, body in await client.deliveries(12)] == bodies
+
+
+async def test_a_follower_redirects_to_the_leader(three: Nodes):
+    leader = await three.leader("orders")
+    other = next(name for name in three.nodes if name != leader)
+    async with Client(three.url(other)) as client:
+        for opcode, fields in [
+            (10, (None, 0, [b"a"], None, None)),
+            (20, ({"tag": "t"},)),
+            (40, (1, False)),
+            (52, ()),
+        ]:
+            answer = await client.ask(opcode, 1, "orders", *fields)
+            assert answer == [5, 1, "orders", leader, three.url(leader)]
+        assert sorted(client.welcome[2]["nodes"]) == ["n1", "n2", "n3"]
+
+
+async def test_a_follower_forwards_for_a_client_that_asks_for_it(three: Nodes):
+    leader = await three.leader("orders")
+    other = next(name for name in three.nodes if name != leader)
+    async with Client(three.url(other), forward=True) as client:
+        assert await client.publish("orders", b"a", b"b") == [11, [[1, 1, 2, 0, []]]]
+        _, _, consumer, _ = await client.ask(20, 2, "orders", {"tag": "t", "credit": 10})
+        assert await client.deliveries(2) == [(1, b"a"), (2, b"b")]
+        assert await client.ask(30, 3, "orders", consumer, [[1, 2]]) == [3, 3, 2]
+        await client.publish("orders", b"c", request=4)
+        assert await client.deliveries(1) == [(3, b"c")]
+        assert (await client.ask(22, 5, "orders", consumer))[0] == 3
+        await client.publish("orders", b"d", request=6)
+        assert (await client.ask(40, 7, "orders", 1, True))[5][0][4] == [b"d"]
+        assert (await client.ask(54, 8, "orders"))[2]["unsettled"] == 1
+        assert (await client.ask(54, 9, "nowhere"))[2] == "no_queue"
+
+
+async def test_a_forwarded_consumer_follows_the_leader(three: Nodes):
+    leader = await three.leader("orders")
+    other = next(name for name in three.nodes if name != leader)
+    async with Client(three.url(other), forward=True) as client:
+        await client.ask(20, 1, "orders", {"tag": "t", "credit": 100})
+        await client.publish("orders", b"a", request=2)
+        assert await client.deliveries(1) == [(1, b"a")]
+
+        await three.stop(leader)
+        await until(lambda: three.nodes[other].broker.leader(info(three, other)) != leader)
+
+        async def published() -> bool:
+            return (await client.ask(10, 3, "orders", "p", 1, [b"b"], None, None))[0] == 11
+
+        await until(published)
+        assert await client.deliveries(1) == [(2, b"b")]
+
+
+def info(nodes: Nodes, name: str):
+    found = nodes.nodes[name].broker.locate("/", "orders")
+    assert found is not None
+    return found
+
+
+async def test_a_consumer_is_told_to_move_when_its_leader_hands_over(three: Nodes):
+    leader = await three.leader("orders")
+    async with Client(three.url(leader), session="s", resume_ms=60_000) as client:
+        _, _, consumer, _ = await client.ask(20, 1, "orders", {"tag": "t"})
+        await client.publish("orders", b"a", request=2)
+        _, _, _, ((first, token, *_),) = await client.expect(24)
+        node = three.nodes[leader]
+        node.cluster.groups[info(three, leader).group].transfer(None)
+
+        assert (await client.expect(5))[:3] == [5, 0, "orders"]
+
+        await until(lambda: _leader_now(three) not in {None, leader})
+        successor = _leader_now(three)
+        async with Client(three.url(successor), session="s", resume_ms=60_000) as again:
+            held = {"tag": "t", "held": [[first, first, token]]}
+            assert (await again.ask(20, 1, "orders", held))[2] == consumer
+            assert await again.ask(30, 2, "orders", consumer, [[1, 1]]) == [3, 2, 1]
+
+
+def _leader_now(nodes: Nodes) -> str | None:
+    leaders = {node.broker.leader(info(nodes, name)) for name, node in nodes.nodes.items()}
+    return leaders.pop() if len(leaders) == 1 else None
