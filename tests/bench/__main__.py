@@ -26,6 +26,7 @@ from tests.bench.measure import fsync_ms, machine_facts
 from tests.bench.nodes import Nodes
 from tests.bench.report import Row, show, write_json
 
+WIDTH = 120  # of the table when it goes to a file
 RUNS = {
     "publish": runs.publish,
     "consume": runs.consume,
@@ -101,6 +102,8 @@ async def measure(args: argparse.Namespace, folder: Path, console: Console) -> l
 def main() -> int:
     args = arguments()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
     folder = args.folder or Path(tempfile.mkdtemp(prefix="quorate-bench-"))
     folder.mkdir(parents=True, exist_ok=True)
     fsync_p50, fsync_p99 = fsync_ms(folder)

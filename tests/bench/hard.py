@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import quorate
 from tests.bench.measure import percentile, rss_bytes
-from tests.bench.nodes import BenchNode, Kill
+from tests.bench.nodes import Kill
 from tests.bench.report import Goal, Row
 from tests.bench.runs import BATCH, WINDOW, Bench, fill
 from tests.bench.workers import Consume, Publish, run_all, span_s, worker
@@ -98,19 +98,13 @@ async def _rates(
     return rates
 
 
-async def _until_caught_up(bench: Bench, node: BenchNode, queue: str) -> None:
-    """Ready, and it has applied what the queue's leader had applied at that moment."""
-    await bench.nodes.until_ready(node)
-    await bench.nodes.leader(queue)
-
-
 async def _restart_leader(bench: Bench, name: str, ready: int) -> None:
     leader = await bench.nodes.leader(name)
-    bench.nodes.kill(leader)
+    await bench.nodes.kill(leader)
     await bench.nodes.leader(name)
     start = time.monotonic()
-    bench.nodes.launch(leader)
-    await _until_caught_up(bench, leader, name)
+    await bench.nodes.launch(leader)
+    await bench.nodes.until_ready()
     took_s = time.monotonic() - start
     bench.rows.append(
         Row(
@@ -125,7 +119,7 @@ async def _restart_leader(bench: Bench, name: str, ready: int) -> None:
 
 async def _restart_all(bench: Bench, name: str, ready: int) -> None:
     for node in bench.nodes.all:
-        bench.nodes.kill(node)
+        await bench.nodes.kill(node)
     start = time.monotonic()
     await bench.nodes.start()
     async with quorate.connect(bench.nodes.urls) as client:
@@ -168,10 +162,10 @@ async def failover(bench: Bench) -> None:
             for _ in range(kills):
                 await asyncio.sleep(CALM_S)
                 leader = await bench.nodes.leader(name)
-                moments.append(bench.nodes.kill(leader))
+                moments.append(await bench.nodes.kill(leader))
                 await asyncio.sleep(CALM_S)
-                bench.nodes.launch(leader)
-                await bench.nodes.until_ready(leader)
+                await bench.nodes.launch(leader)
+                await bench.nodes.until_ready()
                 bench.progress(1)
             await asyncio.sleep(CALM_S)
             publisher.close_input()

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -65,9 +66,14 @@ def _goals(row: Row) -> str:
 
 
 def table_of(rows: list[Row]) -> Table:
-    table = Table(title="Three nodes on loopback, fsync on", title_justify="left")
+    table = Table(
+        title="Three nodes on loopback, fsync on",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     table.add_column("run", no_wrap=True)
-    table.add_column("what")
+    table.add_column("what", min_width=28)
     for heading in ("msgs/s", "p50 ms", "p99 ms", "CPU s/100k"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("others %", justify="right", no_wrap=True)
