@@ -124,7 +124,10 @@ class Log:
         found = self.journals.get(group)
         if found is None:
             found = self.journals[group] = Journal(group, self.wal, self.store, self._hot)
-            found.repeat_state()
+            if any(group in segment.groups for segment in self.wal.segments.values()):
+                found.repeat_state()  # a former life of the group left records
+            else:
+                self.wal.append(fmt.KIND_GROUP_CREATED, group, 0, 0, b"")
         return found
 
     def groups(self) -> list[int]:

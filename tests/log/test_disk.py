@@ -1,0 +1,113 @@
+"""The real disk does what the log asks; the one in memory forgets what it may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from cluster.log import Identity, Log, LogOptions, RealDisk, SystemClock
+from cluster.log.disk import BUFFERS_MAX
+from cluster.log.memory_disk import MemoryDisk
+from tests.log.support import command, contents, fill, save
+
+
+async def test_a_vectored_append_may_have_more_buffers_than_the_system_takes(
+    tmp_path: Path,
+) -> None:
+    disk = RealDisk()
+    file = disk.open(str(tmp_path / "f"), create=True)
+    pieces = [b"%05d" % i for i in range(2 * BUFFERS_MAX + 7)]
+    assert file.append([b"head"]) == 0
+    assert file.append(pieces) == 4
+    await file.sync()
+    assert file.read(4, file.size()) == b"".join(pieces)
+    assert file.read(file.size() - 2, 10) == pieces[-1][-2:]
+    file.truncate(6)
+    assert file.append([bytearray(b"!"), memoryview(b"?")]) == 6
+    assert file.read(0, 10) == b"head00!?"
+    file.close()
+    disk.close()
+
+
+async def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    real = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, bufs, at: real(fd, [b"".join(bufs)[:3]], at))
+    disk = RealDisk()
+    file = disk.open(str(tmp_path / "f"), create=True)
+    file.append([b"abcd", b"", b"efgh", b"i"])
+    assert file.read(0, 99) == b"abcdefghi"
+    disk.close()
+
+
+async def test_names_and_folders(tmp_path: Path) -> None:
+    disk = RealDisk()
+    folder = f"{tmp_path}/a/b"
+    disk.make_dir(folder)
+    disk.open(f"{folder}/one", create=True).close()
+    disk.rename(f"{folder}/one", f"{folder}/two")
+    await disk.sync_dir(folder)
+    assert disk.list_dir(folder) == ["two"]
+    assert disk.exists(f"{folder}/two")
+    disk.remove(f"{folder}/two")
+    assert not disk.exists(f"{folder}/two")
+    assert disk.free_bytes(folder) > 0
+    with pytest.raises(FileNotFoundError):
+        disk.open(f"{folder}/none")
+    disk.close()
+
+
+async def test_a_log_on_a_real_disk_survives_rolls_snapshots_and_restarts(tmp_path: Path) -> None:
+    disk, clock = RealDisk(), SystemClock()
+    options = LogOptions(
+        segment_bytes=20_000, hot_bytes=1000, archive_dir=str(tmp_path / "archive")
+    )
+    for life in range(4):
+        log = await Log.open(
+            str(tmp_path / "log"),
+            disk=disk,
+            clock=clock,
+            identity=Identity("n1", "test"),
+            options=options,
+        )
+        journal = log.journal(1)
+        assert journal.last_index == 1 + 100 * life
+        if life:
+            assert sorted(contents(journal))[:2] == [life * 100 - 50, life * 100 - 40]
+        fill(journal, 100, size=500)
+        await save(log)
+        last = journal.last_index
+        live = [(last - 51, last - 51), (last - 41, last - 41)]
+        await journal.save_snapshot(last - 20, 1, b"state", live)
+        await log.maintain()
+        await log.maintain()
+        assert journal.read(last) == command(last, 1, 500)
+        await log.close()
+    assert list((tmp_path / "archive" / "n1").iterdir())
+    disk.close()
+
+
+async def test_a_disk_in_memory_forgets_what_was_not_synced() -> None:
+    disk = MemoryDisk()
+    disk.make_dir("/d")
+    file = disk.open("/d/f", create=True)
+    file.append([b"safe"])
+    await file.sync()
+    assert not disk.after_crash().exists("/d/f")
+    await disk.sync_dir("/d")
+    file.append([b" lost"])
+    assert disk.after_crash().open("/d/f").read(0, 99) == b"safe"
+    seen = {disk.after_crash(Random(seed)).open("/d/f").read(0, 99) for seed in range(200)}
+    assert {b"safe", b"safe lost", b"safe lo", b"safe\0\0\0\0\0"} <= seen
+    file.truncate(2)
+    assert disk.after_crash().open("/d/f").read(0, 99) == b"safe"
+    await file.sync()
+    assert disk.after_crash().open("/d/f").read(0, 99) == b"sa"
+    disk.rename("/d/f", "/d/g")
+    assert disk.after_crash().list_dir("/d") == ["f"]
+    await disk.sync_dir("/d")
+    disk.remove("/d/g")
+    assert disk.after_crash().list_dir("/d") == ["g"]
