@@ -1,4 +1,6 @@
-"""Decoded entries that were just applied or read: delivering what was just published decodes nothing again."""
+"""Decoded entries that were just applied or read: delivering what was just published decodes
+nothing again.
+"""
 
 from __future__ import annotations
 

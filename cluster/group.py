@@ -1,8 +1,9 @@
-"""One group's copy on this node: proposals become entries, committed entries go through the machine.
+"""One group's copy on this node: proposals become entries, committed entries go through the
+machine.
 
-Everything proposed until the next round becomes one entry, so the batch grows with the disk's slowness and no timer
-is needed. A proposal has three outcomes: ok or refused once it is known, unknown when leadership was lost and the
-truth did not arrive in time.
+Everything proposed until the next round becomes one entry, so the batch grows with the disk's
+slowness and no timer is needed. A proposal has three outcomes: ok or refused once it is known,
+unknown when leadership was lost and the truth did not arrive in time.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ class GroupOptions(RaftOptions):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a proposal. ok: applied here. refused: surely did not happen. unknown: may have happened."""
+    """What became of a proposal.
+
+    ok: applied here. refused: surely did not happen. unknown: may have happened.
+    """
 
     kind: Literal["ok", "refused", "unknown"]
     reply: Reply | None = None
@@ -97,7 +101,10 @@ class _Waiting:
 
 
 class Group:
-    """Driven by `Rounds`: `receive` collects, `step` works. All listeners and `done` callbacks run inside a step."""
+    """Driven by `Rounds`: `receive` collects, `step` works.
+
+    All listeners and `done` callbacks run inside a step.
+    """
 
     def __init__(
         self,
@@ -121,9 +128,11 @@ class Group:
         self.machine = machine
         self.journal = journal
         self.options = options or GroupOptions()
-        #: Called with every applied command that has effects, on every member; only the leader carries them out.
+        #: Called with every applied command that has effects, on every member; only the leader
+        #: carries them out.
         self.on_applied: list[OnApplied] = []
-        #: LEADER is told once the machine is up to date (the no-op of the term is applied), the others at once.
+        #: LEADER is told once the machine is up to date (the no-op of the term is applied), the
+        #: others at once.
         self.on_role: list[OnRole] = []
         #: Set by `Rounds`: asks for a step soon, runs a coroutine to its end.
         self.wake: Callable[[], None] = lambda: None
@@ -282,11 +291,16 @@ class Group:
         return await future
 
     async def barrier(self) -> Outcome:
-        """Once ok, everything confirmed before this call is in this machine: read it and the read is linearizable."""
+        """Once ok, everything confirmed before this call is in this machine: read it and the read
+        is linearizable.
+        """
         return await self.ask(Barrier())
 
     def transfer(self, to: NodeId | None) -> None:
-        """Hand leadership to `to`, or to whoever is closest. Proposals are refused until it is done or given up."""
+        """Hand leadership to `to`, or to whoever is closest.
+
+        Proposals are refused until it is done or given up.
+        """
         member = self.member
         if member.leads:
             peer = next((peer for peer in member.voters if peer.id == to), None)
@@ -352,7 +366,9 @@ class Group:
         self.due = min(member.due(), now + TICK_S_MAX)
 
     def synced(self) -> bool:
-        """After the round's sync: what waited for it leaves. True when another step would do something."""
+        """After the round's sync: what waited for it leaves. True when another step would do
+        something.
+        """
         self.member.transport.release()
         return self.member.leads and self.member.replication.may_commit()
 
@@ -492,7 +508,8 @@ class Group:
             else:
                 self._overwritten(waiting)
         apply = self.machine.apply
-        # A new leader whose machine is not up to date yet owes all of it again: its listeners ask on_leader().
+        # A new leader whose machine is not up to date yet owes all of it again: its listeners ask
+        # on_leader().
         listeners = self.on_applied if self._ready or not self.member.leads else ()
         offset = ordinal = 0
         try:
@@ -585,7 +602,9 @@ class Group:
         self.spawn(self.take_snapshot())
 
     async def take_snapshot(self) -> None:
-        """The machine as it is now; then the log before it is dropped, but for the entries still needed."""
+        """The machine as it is now; then the log before it is dropped, but for the entries still
+        needed.
+        """
         self._saving = True
         index = self.applied_index
         term = self.journal.term_at(index)

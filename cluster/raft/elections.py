@@ -1,7 +1,7 @@
 """Who leads: pre-votes, votes, and when to ask for them.
 
-A member asks for pre-votes before it stands (Raft thesis, 9.6), so one that was cut off comes back without ending the
-term of a healthy leader. Times are seconds of the node's monotonic clock.
+A member asks for pre-votes before it stands (Raft thesis, 9.6), so one that was cut off comes back
+without ending the term of a healthy leader. Times are seconds of the node's monotonic clock.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 #: A leader whose process ended is replaced after this long, times one more for every rank...
 GONE_DELAY_S = 0.010
-#: ...plus this for every rank, so that two members do not stand at once, and up to this much at random.
+#: ...plus this for every rank, so that two members do not stand at once, and up to this much at
+#: random.
 GONE_RANK_S = 0.040
 GONE_JITTER_S = 0.008
-#: How often that is tried before the usual timeout is waited for: the others may learn of it a little later.
+#: How often that is tried before the usual timeout is waited for: the others may learn of it a
+#: little later.
 GONE_TRIES = 15
 #: The first election after a start or a reconnection does not wait for the usual timeout either.
 START_DELAY_S = 0.100
@@ -105,7 +107,10 @@ class Elections:
             member.send(peer, PRE_VOTE, member.term + 1, member.last_index, member.last_term)
 
     def on_pre_vote(self, peer: Peer, term: int, last_index: int, last_term: int) -> None:
-        """Would we vote for it? Not while a leader is alive. Nothing is remembered, no term changes."""
+        """Would we vote for it? Not while a leader is alive.
+
+        Nothing is remembered, no term changes.
+        """
         member = self._member
         leader_lives = (
             member.has_quorum()

@@ -35,7 +35,10 @@ class LiveEntries(Protocol):
 
 
 class RaftJournal(Protocol):
-    """One group's entries, term, vote and snapshot. What is added is safe once the node's log has synced it."""
+    """One group's entries, term, vote and snapshot.
+
+    What is added is safe once the node's log has synced it.
+    """
 
     @property
     def base_index(self) -> int: ...
@@ -66,9 +69,7 @@ class RaftJournal(Protocol):
     def old(self) -> LiveEntries: ...
     def set_term(self, term: int, voted_for: str | None) -> None: ...
     def set_commit(self, index: int) -> None: ...
-    async def save_snapshot(
-        self, index: int, term: int, data: bytes, live: Ranges
-    ) -> None: ...
+    async def save_snapshot(self, index: int, term: int, data: bytes, live: Ranges) -> None: ...
     def load_snapshot(self) -> Snapshot | None: ...
     def begin_install(
         self, index: int, term: int, hash: bytes, data: bytes, live: Ranges
@@ -76,7 +77,10 @@ class RaftJournal(Protocol):
     def add_live(self, index: int, term: int, command: bytes, hash: bytes) -> None: ...
     def abort_install(self) -> None: ...
     async def finish_install(self) -> None:
-        """Replaces everything by what was received. Nothing else may change the journal meanwhile."""
+        """Replaces everything by what was received.
+
+        Nothing else may change the journal meanwhile.
+        """
         ...
 
 

@@ -1,27 +1,28 @@
-"""One group's copy on this node: PySyncObj's SyncObj, made safe. ARCHITECTURE.md has the table of what and why.
+"""One group's copy on this node: PySyncObj's SyncObj, made safe.
 
-Kept of the stock class: its state, terms, votes and the step to leadership. Replaced: everything that sends, receives,
-truncates, commits, applies, compacts or serialises. The private names of SyncObj that this rests on are `STATE` and
-`REPLACED`; importing this module fails when the installed version lacks one.
+ARCHITECTURE.md has the table of what and why. Kept of the stock class: its state, terms, votes and
+the step to leadership. Replaced: everything that sends, receives, truncates, commits, applies,
+compacts or serialises. The private names of SyncObj that this rests on are STATE, REPLACED and
+KEPT; importing this module fails when the installed version lacks one.
 """
-# ruff: noqa: N802, N815 -- the names of the base class, which are not ours to choose
+# ruff: noqa: N802 -- the names of the base class, which are not ours to choose
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from random import Random
-from typing import Any, Protocol
+from typing import Any, cast
 
 from pysyncobj.config import SyncObjConf
 from pysyncobj.syncobj import SyncObj
 
 from cluster.codec.cbor import unpack
 from cluster.raft.elections import Elections
+from cluster.raft.following import Following
+from cluster.raft.host import Host, Role
 from cluster.raft.journal import RaftJournal
 from cluster.raft.options import RaftOptions
 from cluster.raft.replication import Replication
-from cluster.raft.snapshots import Incoming
 from cluster.raft.stock import MEMBERSHIP, REGULAR, Peer, injected
 from cluster.raft.transport import (
     APPEND,
@@ -40,15 +41,34 @@ from cluster.raft.transport import (
 from cluster.seams import Clock, Links
 from cluster.types import GroupId, NodeId
 
+#: What its constructor sets and we read or write.
 STATE = (
-    "raftState raftCurrentTerm votedForNodeId raftLeader raftCommitIndex raftLastApplied connectedNodes noopIDx"
-    " otherNodes raftLog"
-).split()
+    "raftState",
+    "raftCurrentTerm",
+    "votedForNodeId",
+    "raftLeader",
+    "raftCommitIndex",
+    "raftLastApplied",
+    "connectedNodes",
+    "noopIDx",
+)
+#: What we replace.
 REPLACED = (
-    "onMessageReceived onNodeConnected onNodeDisconnected getCurrentLogIndex getCurrentLogTerm sendAppendEntries"
-    " applyLogEntries tryLogCompaction loadDumpFile parseChangeClusterRequest doApplyCommand generateRaftTimeout"
-).split()
-KEPT = "setState setCurrentTerm onBecomeLeader".split()
+    "onMessageReceived",
+    "onNodeConnected",
+    "onNodeDisconnected",
+    "getCurrentLogIndex",
+    "getCurrentLogTerm",
+    "sendAppendEntries",
+    "applyLogEntries",
+    "tryLogCompaction",
+    "loadDumpFile",
+    "parseChangeClusterRequest",
+    "doApplyCommand",
+    "generateRaftTimeout",
+)
+#: What we call.
+KEPT = ("setState", "setCurrentTerm", "onBecomeLeader")
 
 for _name in STATE:
     assert f"_SyncObj__{_name}" in SyncObj.__init__.__code__.co_names, f"SyncObj has no __{_name}"
@@ -60,35 +80,14 @@ BATCH_BYTES_NEVER = 1 << 40
 #: Entries applied in one go, so that a long catch-up lets other groups and sockets have their turn.
 APPLY_BYTES_MAX = 4 << 20
 
-
-class Role(Enum):
-    FOLLOWER = 0
-    CANDIDATE = 1
-    LEADER = 2
-
-
-class Host(Protocol):
-    """Whose copy it is: the group with its machine."""
-
-    def apply_entry(self, command: bytes, index: int, term: int) -> None:
-        """Whatever it raises poisons the group at this index."""
-        ...
-
-    def install(self, incoming: Incoming) -> None:
-        """Start `journal.finish_install()`; until it is done and `installed` was called, nothing else may run."""
-        ...
-
-    def restore(self, data: bytes, index: int) -> None: ...
-    def role_changed(self, role: Role, term: int) -> None: ...
-    def poison(self, index: int, error: Exception) -> None: ...
-
-
-class Diverged(AssertionError):
-    """A leader's entry contradicts one that is committed here: one of the two members is broken."""
+__all__ = ["Host", "Member", "Role"]
 
 
 class Member(SyncObj):
-    """A member of one group. Driven from outside: `receive` messages, then `tick`, then `flush`, once a round."""
+    """A member of one group.
+
+    Driven from outside: `receive` messages, then `tick`, then `flush`, once a round.
+    """
 
     _SyncObj__raftState: int
     _SyncObj__raftCurrentTerm: int
@@ -121,25 +120,26 @@ class Member(SyncObj):
         self.poisoned: str | None = None
         self.now = clock.monotonic_ns() / 1e9
         self.me = next(peer for peer in ranked if peer.id == self_node)
-        # Members that only listen will be in `peers`, not in `voters`: quorums and elections ask the voters.
+        # Members that only listen will be in `peers`, not in `voters`: quorums and elections ask
+        # the voters.
         self.peers = tuple(peer for peer in ranked if peer is not self.me)
         self.voters = self.peers
         self.transport = GroupTransport(group, self.peers, links)
-        self._host = host
+        self.host = host
         self._clock = clock
         self._random = random
-        self._incoming: Incoming | None = None
         self.elections = Elections(self, options, random)
         self.replication = Replication(self, options)
+        self.following = Following(self)
         self._handlers: dict[str, Callable[..., None]] = {
-            APPEND: self._on_append,
+            APPEND: self.following.on_append,
             APPENDED: self.replication.on_appended,
             REJECTED: self.replication.on_rejected,
             PRE_VOTED: self.elections.on_pre_voted,
             VOTE: self.elections.on_vote,
             VOTED: self.elections.on_voted,
-            TIMEOUT_NOW: self._on_timeout_now,
-            INSTALL: self._on_install,
+            TIMEOUT_NOW: self.following.on_timeout_now,
+            INSTALL: self.following.on_install,
             INSTALLED: self.replication.on_installed,
         }
         conf = SyncObjConf(
@@ -154,7 +154,9 @@ class Member(SyncObj):
             onStateChanged=self._on_state_changed,
         )
         with injected(journal=journal, clock=clock, random=random):
-            super().__init__(self.me, self.peers, conf, transport=self.transport)  # pyright: ignore[reportUnknownMemberType] untyped
+            # pyright: ignore[reportUnknownMemberType] no types there
+            start = cast("Callable[..., None]", super().__init__)
+            start(self.me, self.peers, conf, transport=self.transport)
         self._SyncObj__raftLastApplied = journal.base_index
         committed = min(max(journal.commit_index, journal.base_index), journal.last_index)
         self._SyncObj__raftCommitIndex = committed
@@ -208,7 +210,9 @@ class Member(SyncObj):
 
     @property
     def noop_index(self) -> int | None:
-        """The first entry of our leadership: once it is applied, so is all that was committed before."""
+        """The first entry of our leadership: once it is applied, so is all that was committed
+        before.
+        """
         return self._SyncObj__noopIDx if self.leads else None
 
     @property
@@ -288,7 +292,7 @@ class Member(SyncObj):
         if before == 2:
             self.replication.stop()
             self.elections.deadline = self.now + self.elections.timeout()
-        self._host.role_changed(Role(after), self.term)
+        self.host.role_changed(Role(after), self.term)
 
     # --- messages
 
@@ -302,7 +306,7 @@ class Member(SyncObj):
             return  # of a later version
         if term > self.term:
             self._SyncObj__setCurrentTerm(term, None)
-            self._incoming = None
+            self.following.forget()
             self.step_down(None)
         elif term < self.term and kind != PRE_VOTED:
             # Answers of another term are not for us; who asks learns the term from ours.
@@ -313,96 +317,26 @@ class Member(SyncObj):
             return
         handler(peer, *message[3:])
 
-    def _follow(self, leader: Peer) -> None:
-        assert not self.leads, f"{leader.id} and {self.me.id} both lead group {self.group} in {self.term}"
-        if self.leader is not leader or self.stands:
-            self._incoming = None
-            self.step_down(leader)
-        self.elections.heard_leader(self.now)
-
-    def _on_append(
-        self, peer: Peer, prev: int, prev_term: int, commit: int, entries: list[Any] | None
-    ) -> None:
-        """Raft, 5.3: only a real conflict truncates, and only what this message matched may commit."""
-        self._follow(peer)
-        journal = self.journal
-        base = journal.base_index
-        last = journal.last_index
-        if prev > last or (prev >= base and journal.term_at(prev) != prev_term):
-            self.send(peer, REJECTED, prev, *self.replication.hint(min(prev, last), prev_term))
-            return
-        index = prev
-        for command, term in entries or ():
-            index += 1
-            if index <= last:
-                if index <= base or journal.term_at(index) == term:
-                    continue
-                if index <= self.commit_index:
-                    raise Diverged(f"{peer.id} sent term {term} for committed entry {index}")
-                journal.truncate_from(index)
-                last = index - 1
-            journal.add(command, index, term)
-        match = max(index, base)  # what a snapshot covers is committed, so every leader has it
-        self._commit(min(commit, match))
-        if entries is not None:
-            self.send(peer, APPENDED, match)
-
-    def _commit(self, index: int) -> None:
+    def commit(self, index: int) -> None:
+        """As far as this member knows, a majority has everything up to `index` on disk."""
         if index > self.commit_index:
             self._SyncObj__raftCommitIndex = index
             self.journal.set_commit(index)
 
-    def commit(self, index: int) -> None:
-        """As the leader: a majority has it on disk."""
-        self._commit(index)
-
-    def _on_timeout_now(self, peer: Peer) -> None:
-        """The leader hands over: no pre-vote, which its own life would refuse."""
-        if self.leader is peer and self.poisoned is None:
-            self.elections.stand(self.now)
-
-    def _on_install(self, peer: Peer, index: int, number: int, part: list[Any]) -> None:
-        self._follow(peer)
-        if self.commit_index >= index:
-            self.send(peer, APPENDED, self.commit_index)
-            return
-        if number == 0:
-            if self.journal.term_at(index) == part[1]:  # Raft, 7: the log agrees, keep all of it
-                self._commit(index)
-                self.send(peer, APPENDED, index)
-                return
-            self._incoming = Incoming(index, self.journal)
-        incoming = self._incoming
-        taken = None
-        if incoming is not None and incoming.index == index:
-            taken = incoming.take(number, part)
-        if taken is None:
-            self._incoming = None
-            self.send(peer, INSTALLED, index, -1)
-            return
-        self.send(peer, INSTALLED, index, number)
-        if taken:
-            assert incoming is not None
-            self._host.install(incoming)
-
     def installed(self, *, done: bool) -> None:
         """The journal now starts at the snapshot (or, not done, is as before): go on from there."""
-        incoming, self._incoming = self._incoming, None
-        assert incoming is not None
-        leader = self.leader
+        incoming = self.following.installed(done=done)
         if done:
             self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied = incoming.index
-            self._host.restore(incoming.data, incoming.index)
-        if leader is not None:
-            if done:
-                self.send(leader, APPENDED, incoming.index)
-            else:
-                self.send(leader, INSTALLED, incoming.index, -1)
+            self.host.restore(incoming.data, incoming.index)
 
     # --- SyncObj's own steps, replaced
 
     def _SyncObj__applyLogEntries(self) -> bool:
-        """Apply what is committed. What raises is a bug: it is not tried again, and nothing behind it is applied."""
+        """Apply what is committed.
+
+        What raises is a bug: it is not tried again, and nothing behind it is applied.
+        """
         commit = self.commit_index
         applied = self.applied_index
         if applied >= commit or self.poisoned is not None:
@@ -410,10 +344,10 @@ class Member(SyncObj):
         entries = self.journal.entries(applied + 1, commit - applied, APPLY_BYTES_MAX)
         for command, index, term in entries:
             try:
-                self._host.apply_entry(command, index, term)
+                self.host.apply_entry(command, index, term)
             except Exception as error:  # noqa: BLE001 -- the machine is total, so anything is a bug
                 self.poisoned = f"entry {index}: {type(error).__name__}: {error}"
-                self._host.poison(index, error)
+                self.host.poison(index, error)
                 if self.leads:
                     self.step_down(None)
                 return False

@@ -16,8 +16,8 @@ WINDOW_MESSAGES_MAX = 256
 class Progress:
     """One follower as its leader sees it.
 
-    Probing: where the logs part is not known, so one message is on its way at most. Else messages follow each other
-    without waiting, up to the window.
+    Probing: where the logs part is not known, so one message is on its way at most. Else messages
+    follow each other without waiting, up to the window.
     """
 
     __slots__ = (
@@ -45,14 +45,14 @@ class Progress:
         self.waiting = False  # a probe is on its way
         self.in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each message
         self.in_flight_bytes = 0
-        self.outgoing: Outgoing | None = None  # a snapshot on its way: entries wait until it is there
+        self.outgoing: Outgoing | None = (
+            None  # a snapshot on its way: entries wait until it is there
+        )
 
     def may_send(self) -> bool:
         if self.probing:
             return not self.waiting
-        return (
-            self.in_flight_bytes < WINDOW_BYTES_MAX and len(self.in_flight) < WINDOW_MESSAGES_MAX
-        )
+        return self.in_flight_bytes < WINDOW_BYTES_MAX and len(self.in_flight) < WINDOW_MESSAGES_MAX
 
     def sent(self, last: int, size: int) -> None:
         """Entries from `next` to `last` left. A probe does not move `next`: its answer does."""

@@ -1,7 +1,7 @@
 """The leader's side of the log: what each follower has, what it is sent, and what is committed.
 
-Appends are pipelined: they follow each other without waiting, up to a window of bytes. Times are seconds of the
-node's monotonic clock.
+Appends are pipelined: they follow each other without waiting, up to a window of bytes. Times are
+seconds of the node's monotonic clock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Replication:
         self._heartbeat_s = options.heartbeat_ms / 1000
         self._quorum_s = options.election_max_ms / 1000
         self._transfer_s = options.election_min_ms / 1000
-        self._untold_since = math.inf  # when the first commit that some follower was not told of happened
+        self._untold_since = (
+            math.inf
+        )  # when the first commit that some follower was not told of happened
         self._transfer: Peer | None = None
         self._transfer_until = 0.0
         self._transfer_sent = False
@@ -135,7 +137,10 @@ class Replication:
         progress.commit_sent = self._member.commit_index
 
     def _append_message(self, first: int, last: int) -> tuple[Message, int, int]:
-        """Entries from `first`, their last index and their bytes. Followers in step share one message."""
+        """Entries from `first`, their last index and their bytes.
+
+        Followers in step share one message.
+        """
         member = self._member
         key = (first, last, member.commit_index)
         built = self._last_built
@@ -162,7 +167,9 @@ class Replication:
         self._last_built = (key, message, upto, size)
         return message, upto, size
 
-    def _say_nothing_new(self, progress: Progress, now: float, *, entries: list[Any] | None) -> None:
+    def _say_nothing_new(
+        self, progress: Progress, now: float, *, entries: list[Any] | None
+    ) -> None:
         """A heartbeat (answered), or a commit index (not answered)."""
         member = self._member
         prev = progress.next - 1
@@ -201,7 +208,9 @@ class Replication:
         progress.probe_from(max(index + 1, FIRST_INDEX))
 
     def hint(self, index: int, term: int) -> tuple[int, int]:
-        """The highest index up to `index` whose term is at most `term`: above it the logs cannot agree."""
+        """The highest index up to `index` whose term is at most `term`: above it the logs cannot
+        agree.
+        """
         journal = self._member.journal
         floor = max(journal.base_index, 0)
         found = journal.term_at(index) if index >= floor else None
@@ -246,7 +255,9 @@ class Replication:
 
     @property
     def installing(self) -> bool:
-        """A follower is being sent a snapshot: taking a newer one now would only make it start again."""
+        """A follower is being sent a snapshot: taking a newer one now would only make it start
+        again.
+        """
         return any(progress.outgoing is not None for progress in self.followers.values())
 
     def reconnected(self, peer: Peer) -> None:
@@ -263,7 +274,10 @@ class Replication:
         return self._transfer is not None
 
     def transfer(self, to: Peer | None, now: float) -> bool:
-        """Make `to` (or the follower that has most) the leader. False: there is nobody to hand over to."""
+        """Make `to` (or the follower that has most) the leader.
+
+        False: there is nobody to hand over to.
+        """
         able = [peer for peer in self._member.voters if peer in self._member.connected]
         if to is None:
             to = max(able, key=lambda peer: (self.match_of(peer), -peer.rank), default=None)

@@ -1,8 +1,9 @@
 """The beat of a node: all its groups in rounds, one write and one fsync for all of them together.
 
-A round: groups that have anything to do are stepped; everything they wrote goes to the log in one call; what may leave
-at once leaves, while the fsync runs; then acknowledgements and votes leave, and only then the next round begins. So a
-leader never counts what is not on its disk, and what arrives during the fsync becomes the next batch.
+A round: groups that have anything to do are stepped; everything they wrote goes to the log in one
+call; what may leave at once leaves, while the fsync runs; then acknowledgements and votes leave,
+and only then the next round begins. So a leader never counts what is not on its disk, and what
+arrives during the fsync becomes the next batch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ class RoundLog(Protocol):
     """The node's log, as far as rounds are concerned."""
 
     def write(self) -> bool:
-        """Write what is buffered. True: something in it must be synced before anybody hears of it."""
+        """Write what is buffered.
+
+        True: something in it must be synced before anybody hears of it.
+        """
         ...
 
     async def sync(self) -> object: ...
@@ -47,7 +51,10 @@ class Steps(Protocol):
 
 
 class Rounds:
-    """Drives all groups of one node. `run` is one task; it ends after `stop`, or with the error of a broken disk."""
+    """Drives all groups of one node.
+
+    `run` is one task; it ends after `stop`, or with the error of a broken disk.
+    """
 
     def __init__(self, log: RoundLog, links: Links, clock: Clock) -> None:
         self._log = log
@@ -78,7 +85,10 @@ class Rounds:
             group.stop()
 
     def receive(self, group_id: GroupId, peer: NodeId, message: list[Any]) -> None:
-        """A message for one group, in the order of its link. Unknown groups are none of ours (yet)."""
+        """A message for one group, in the order of its link.
+
+        Unknown groups are none of ours (yet).
+        """
         group = self._groups.get(group_id)
         if group is not None:
             group.receive(peer, message)

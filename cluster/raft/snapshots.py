@@ -1,15 +1,17 @@
-"""A snapshot on its way to a follower that is behind the leader's log: positions first, then the live entries.
+"""A snapshot on its way to a follower that is behind the leader's log: positions first, then the
+live entries.
 
-Parts are numbered. The follower takes them in order and acknowledges each; whatever does not fit (a new leader, a
-broken link, a newer snapshot) starts again at part 0, which drops what was received before. Only the last part is
-answered with a match, once everything is on the follower's disk.
+Parts are numbered. The follower takes them in order and acknowledges each; whatever does not fit
+(a new leader, a broken link, a newer snapshot) starts again at part 0, which drops what was
+received before. Only the last part is answered with a match, once everything is on the follower's
+disk.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from cluster.raft.journal import RaftJournal, Snapshot, live_entry
 
@@ -97,7 +99,9 @@ class Outgoing:
 
 
 class Incoming:
-    """The same snapshot where it arrives: gathers the positions, then hands everything to the journal."""
+    """The same snapshot where it arrives: gathers the positions, then hands everything to the
+    journal.
+    """
 
     def __init__(self, index: int, journal: RaftJournal) -> None:
         self.index = index
@@ -111,19 +115,21 @@ class Incoming:
         self._begun = False
 
     def take(self, number: int, part: Part) -> bool | None:
-        """True: complete. False: taken, more to come. None: this part does not follow; start again."""
+        """True: complete. False: taken, more to come. None: this part does not follow; start
+        again.
+        """
         if number != self._expected or (number == 0) != (part[0] == BEGIN):
             return None
         self._expected += 1
         match part:
             case [0, int(term), bytes(chain), int(size), list(live)] if size <= SNAPSHOT_BYTES_MAX:
                 self._term, self._hash, self._size = term, chain, size
-                self._live = [(first, last) for first, last in live]
+                self._live = [(first, last) for first, last in cast("list[Any]", live)]
             case [1, bytes(data)] if len(self._data) + len(data) <= self._size:
                 self._data += data
             case [2, list(entries)] if len(self._data) == self._size:
                 self._begin()
-                for index, term, command, chain in entries:
+                for index, term, command, chain in cast("list[Any]", entries):
                     self._journal.add_live(index, term, command, chain)
             case [3] if len(self._data) == self._size:
                 self._begin()

@@ -1,12 +1,13 @@
 """What PySyncObj is given in place of its own clock, dice, journal, poller and pickle.
 
-These are names of its module that it looks up when it uses them. Pickle is refused for good; the others are put in
-place only while one of its functions runs that needs them, because every member has its own.
+These are names of its module that it looks up when it uses them. Pickle is refused for good; the
+others are put in place only while one of its functions runs that needs them, because every member
+has its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from random import Random
 from typing import Any, NoReturn, cast
@@ -55,13 +56,19 @@ class _NoPoller:
 
 
 class Peer(Node):
-    """A member's name inside PySyncObj. Its hash is its rank, so that no order depends on the hash seed."""
+    """A member's name inside PySyncObj.
 
-    id: NodeId
+    Its hash is its rank, so that no order depends on the hash seed.
+    """
 
     def __init__(self, node: NodeId, rank: int) -> None:
-        super().__init__(node)
+        super().__init__(node)  # pyright: ignore[reportUnknownMemberType] no types there
+        self._id: NodeId = node
         self.rank = rank
+
+    @property
+    def id(self) -> NodeId:
+        return self._id
 
     def __hash__(self) -> int:
         return self.rank
@@ -81,7 +88,7 @@ _refuse_for_good()
 
 
 @contextmanager
-def injected(*, journal: object, clock: Clock, random: Random) -> Iterator[None]:
+def injected(*, journal: object, clock: Clock, random: Random) -> Generator[None]:
     """While this is open, PySyncObj's code runs on this journal, this clock and these dice."""
     module: Any = pysyncobj.syncobj
     ours: dict[str, Any] = {

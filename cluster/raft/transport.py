@@ -1,7 +1,9 @@
-"""One group's messages over the links that all groups share, and which of them must wait for the disk.
+"""One group's messages over the links that all groups share, and which of them must wait for the
+disk.
 
-A message is `[group, kind, term, ...]`, plain data that CBOR can hold. Only a leader's append-entries and snapshot
-parts may leave before the round's fsync: all others say something that must be true after a power cut.
+A message is `[group, kind, term, ...]`, plain data that CBOR can hold. Only a leader's append-
+entries and snapshot parts may leave before the round's fsync: all others say something that must
+be true after a power cut.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from cluster.raft.stock import Peer
 from cluster.seams import Links
 from cluster.types import GroupId, NodeId
 
-APPEND = "ae"  # term, prev_index, prev_term, commit, [[command, term], ...] | None: commit only, no answer wanted
+# term, prev_index, prev_term, commit, [[command, term], ...] | None: commit only, no answer wanted
+APPEND = "ae"
 APPENDED = "ao"  # term, match: my log is yours up to here, and on disk
 REJECTED = "an"  # term, prev_index, hint_index, hint_term (0: my log is too short)
 PRE_VOTE = "pv"  # term asked for, last_index, last_term
@@ -34,7 +37,9 @@ Message = list[Any]
 
 
 class GroupTransport(Transport):
-    """What PySyncObj calls a transport: it knows peers, hands messages in, and holds back what must wait."""
+    """What PySyncObj calls a transport: it knows peers, hands messages in, and holds back what
+    must wait.
+    """
 
     def __init__(self, group: GroupId, peers: Iterable[Peer], links: Links) -> None:
         super().__init__(None, None, [])
@@ -52,7 +57,9 @@ class GroupTransport(Transport):
         return True
 
     def release(self) -> bool:
-        """Everything written before this call is on disk: what waited for that may leave. True when there was any."""
+        """Everything written before this call is on disk: what waited for that may leave. True
+        when there was any.
+        """
         if not self._late:
             return False
         late, self._late = self._late, []
@@ -67,14 +74,16 @@ class GroupTransport(Transport):
     def receive(self, sender: NodeId, message: Message) -> None:
         peer = self._peers.get(sender)
         if peer is not None:
+            # pyright: ignore[reportUnknownMemberType] no types there
             self._onMessageReceived(peer, message)
 
     def up(self, node: NodeId) -> None:
         peer = self._peers.get(node)
         if peer is not None:
-            self._onNodeConnected(peer)
+            self._onNodeConnected(peer)  # pyright: ignore[reportUnknownMemberType] no types there
 
     def down(self, node: NodeId) -> None:
         peer = self._peers.get(node)
         if peer is not None:
+            # pyright: ignore[reportUnknownMemberType] no types there
             self._onNodeDisconnected(peer)

@@ -1,4 +1,6 @@
-"""Whole groups in one process: real log, real rounds, virtual time. Each node is what ClusterNode makes of the parts."""
+"""Whole groups in one process: real log, real rounds, virtual time. Each node is what ClusterNode
+makes of the parts.
+"""
 
 from __future__ import annotations
 

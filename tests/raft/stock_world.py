@@ -1,7 +1,8 @@
-"""The stock class in the same world: a fresh copy of pysyncobj with nothing replaced, over the same links.
+"""The stock class in the same world: a fresh copy of pysyncobj with nothing replaced, over the
+same links.
 
-Only its transport is ours (it carries the stock messages as they are) and what it does with an applied command, so
-that no test needs pickle where pickle is not the question.
+Only its transport is ours (it carries the stock messages as they are) and what it does with an
+applied command, so that no test needs pickle where pickle is not the question.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from tests.raft.world import Wires, WorldClock
 
 
 def fresh_pysyncobj() -> dict[str, ModuleType]:
-    """Its modules, loaded once more: what `cluster.raft` replaces in the shared ones is as shipped in these."""
+    """Its modules, loaded once more: what `cluster.raft` replaces in the shared ones is as shipped
+    in these.
+    """
 
     def ours() -> list[str]:
         return [name for name in sys.modules if name.split(".")[0] == "pysyncobj"]
@@ -60,7 +63,8 @@ class StockWorld:
         base = self.syncobj.SyncObj
         node_class = self.modules["node"].Node
 
-        class StockTransport(self.modules["transport"].Transport):  # type: ignore[misc, name-defined]
+        # type: ignore[misc, name-defined]
+        class StockTransport(self.modules["transport"].Transport):
             def send(self, node: Any, message: Any) -> bool:
                 return world.wires.send(name, node.id, message)
 

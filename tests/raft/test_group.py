@@ -439,7 +439,9 @@ async def test_snapshots_are_taken_and_a_restart_starts_from_one():
     await group.ask(Purge(QueueId(1)))
     for n in range(60):
         await group.ask(enqueue(b"%d" % n))
-    await cluster.until(lambda: all(n.groups[1].journal.base_index > 150 for n in cluster.nodes.values()))
+    await cluster.until(
+        lambda: all(n.groups[1].journal.base_index > 150 for n in cluster.nodes.values())
+    )
     await cluster.until(lambda: cluster.all_applied(group.last_index))
     digest = group.machine.digest()
     for name in cluster.names:

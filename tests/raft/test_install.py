@@ -1,4 +1,6 @@
-"""A follower that is behind the leader's log gets the snapshot, the live entries, then the rest (Raft, 7)."""
+"""A follower that is behind the leader's log gets the snapshot, the live entries, then the rest
+(Raft, 7).
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from cluster.raft.following import Diverged
 from cluster.raft.rounds import FATAL
-from cluster.raft.member import Diverged
 from cluster.raft.stock import NO_OP, REGULAR
 from cluster.raft.transport import APPEND, APPENDED
 from cluster.types import NodeId
@@ -84,7 +84,9 @@ def test_figure_7_the_followers_that_may_vote_are_those_whose_log_is_not_newer()
 
 
 def test_figure_8_an_entry_of_an_earlier_term_is_not_committed_by_counting_replicas():
-    """(c) of the figure: S1 leads term 4 and its entry of term 2 is on a majority, yet it may still be overwritten."""
+    """(c) of the figure: S1 leads term 4 and its entry of term 2 is on a majority, yet it may
+    still be overwritten.
+    """
     world = with_logs({"n1": [1, 2], "n2": [1, 2], "n3": [1], "n4": [1], "n5": [1, 3]})
     for name in world.names:
         world[name].journal.set_term(3, None)
@@ -104,7 +106,10 @@ def test_figure_8_an_entry_of_an_earlier_term_is_not_committed_by_counting_repli
     assert leader.commit_index == 1
 
     world["n1"].journal.keep()
-    for name in ("n2", "n3"):  # (e): once an entry of its own term is there, all before it is committed
+    for name in (
+        "n2",
+        "n3",
+    ):  # (e): once an entry of its own term is there, all before it is committed
         leader.receive(NodeId(name), [GROUP, APPENDED, term, 4])
     leader.tick(world.now)
     assert leader.commit_index == 4
@@ -138,7 +143,10 @@ def test_an_acknowledgement_leaves_after_the_entry_is_on_disk():
 
 
 def test_leader_completeness_under_kills_and_power_cuts():
-    """Raft, figure 3: what was committed is in every later leader's log. Random kills, crashes lose what is unsynced."""
+    """Raft, figure 3: what was committed is in every later leader's log.
+
+    Random kills, crashes lose what is unsynced.
+    """
     for seed in range(12):
         dice = Random(seed)
         world = World(3 if seed % 2 else 5, seed=seed)
@@ -180,7 +188,9 @@ def test_leader_completeness_under_kills_and_power_cuts():
 
 
 def test_no_log_ever_ends_before_an_entry_that_was_acknowledged_in_a_calm_cluster_under_load():
-    """The probe that found the stock hole: several windows in flight, and nobody's log ever gets shorter."""
+    """The probe that found the stock hole: several windows in flight, and nobody's log ever gets
+    shorter.
+    """
     world = World(3, latency_ms=7)
     leader = world.elect()
     highest = dict.fromkeys(world.names, 0)

@@ -1,4 +1,6 @@
-"""Each row of the table in ARCHITECTURE.md (PySyncObj, hardened): the stock class misbehaves, ours does not."""
+"""Each row of the table in ARCHITECTURE.md (PySyncObj, hardened): the stock class misbehaves, ours
+does not.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ import pytest
 
 from cluster.raft.member import Role
 from cluster.raft.progress import WINDOW_BYTES_MAX
-from cluster.raft.stock import PickleRefused, REGULAR
+from cluster.raft.stock import REGULAR, PickleRefused
 from cluster.raft.transport import APPEND, APPENDED, REJECTED, VOTE, VOTED
 from cluster.types import NodeId
-from tests.raft.stock_world import StockWorld, fresh_pysyncobj
+from tests.raft.stock_world import StockWorld
 from tests.raft.world import GROUP, World
 
 
@@ -134,7 +136,9 @@ def test_stock_a_message_from_the_network_is_unpickled():
 
 
 def test_ours_no_pickle_is_reached_from_network_or_disk(monkeypatch):
-    """Everything that can load one raises; elections, appends, restarts and membership entries go on as ever."""
+    """Everything that can load one raises; elections, appends, restarts and membership entries go
+    on as ever.
+    """
 
     def refuse(*_args, **_kwargs):
         raise AssertionError("pickle was reached")
@@ -170,7 +174,13 @@ def test_ours_refuses_even_to_name_pickle():
 def test_stock_a_repeated_append_drops_entries_that_were_acknowledged():
     world = StockWorld(3)
     entries = [(b"\x01", index, 1) for index in range(2, 12)]
-    message = {"type": "append_entries", "term": 1, "commit_index": 11, "prevLogIdx": 1, "prevLogTerm": 0}
+    message = {
+        "type": "append_entries",
+        "term": 1,
+        "commit_index": 11,
+        "prevLogIdx": 1,
+        "prevLogTerm": 0,
+    }
     world.receive("n3", "n1", {**message, "entries": entries})
     world["n3"].doTick(0)
     assert world.log("n3")[-1][1] == 11
@@ -382,7 +392,9 @@ def test_stock_a_follower_that_does_not_answer_is_sent_everything():
         leader._applyCommand(bytes(60_000), None, 0)
         leader.doTick(0)
 
-    unanswered = sum(len(e[0]) for _, b, m in world.wires.sent if b == slow for e in m.get("entries", []))
+    unanswered = sum(
+        len(e[0]) for _, b, m in world.wires.sent if b == slow for e in m.get("entries", [])
+    )
 
     assert unanswered > WINDOW_BYTES_MAX
 

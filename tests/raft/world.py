@@ -1,7 +1,9 @@
-"""Members of one group in one process: virtual time, links that promise what TCP promises, journals that can crash.
+"""Members of one group in one process: virtual time, links that promise what TCP promises,
+journals that can crash.
 
-Time moves in steps of a millisecond. A message takes `latency_ms`, order holds per direction; a cut drops what is on
-its way and tells both ends. A node's fsync takes `sync_ms`, and until it is over the node does nothing else.
+Time moves in steps of a millisecond. A message takes `latency_ms`, order holds per direction; a
+cut drops what is on its way and tells both ends. A node's fsync takes `sync_ms`, and until it is
+over the node does nothing else.
 """
 
 from __future__ import annotations
@@ -550,7 +552,9 @@ class World:
         return {name: node.host.applied for name, node in self.nodes.items()}
 
     def check_logs_match(self) -> None:
-        """Raft, 5.3: same index and term, same log up to there; what is applied is the same everywhere."""
+        """Raft, 5.3: same index and term, same log up to there; what is applied is the same
+        everywhere.
+        """
         logs = [
             {index: (command, term) for command, index, term in node.journal.tail}
             for node in self.nodes.values()
@@ -558,6 +562,8 @@ class World:
         for a in logs:
             for b in logs:
                 common = [i for i in a.keys() & b.keys() if a[i][1] == b[i][1]]
-                for index in range(min(a.keys() & b.keys(), default=0), max(common, default=-1) + 1):
+                for index in range(
+                    min(a.keys() & b.keys(), default=0), max(common, default=-1) + 1
+                ):
                     if index in a and index in b:
                         assert a[index] == b[index], f"logs differ below {max(common)} at {index}"

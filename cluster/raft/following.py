@@ -1,0 +1,108 @@
+"""The follower's side of the log: what a leader's messages may change here, and what not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cluster.raft.snapshots import Incoming
+from cluster.raft.stock import Peer
+from cluster.raft.transport import APPENDED, INSTALLED, REJECTED
+
+if TYPE_CHECKING:
+    from cluster.raft.member import Member
+
+
+class Diverged(AssertionError):
+    """A leader's entry contradicts one that is committed here: one of the two members is broken."""
+
+
+class Following:
+    """Appends and snapshots as they arrive."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._incoming: Incoming | None = None
+
+    def forget(self) -> None:
+        """A new leader starts its snapshot at its beginning."""
+        self._incoming = None
+
+    def _follow(self, leader: Peer) -> None:
+        member = self._member
+        assert not member.leads, f"{leader.id} leads term {member.term}, and so do we"
+        if member.leader is not leader or member.stands:
+            self._incoming = None
+            member.step_down(leader)
+        member.elections.heard_leader(member.now)
+
+    def on_append(
+        self, peer: Peer, prev: int, prev_term: int, commit: int, entries: list[Any] | None
+    ) -> None:
+        """Raft, 5.3: only a real conflict truncates, and only what this message matched commits."""
+        self._follow(peer)
+        member = self._member
+        journal = member.journal
+        base = journal.base_index
+        last = journal.last_index
+        if prev > last or (prev >= base and journal.term_at(prev) != prev_term):
+            hint = member.replication.hint(min(prev, last), prev_term)
+            member.send(peer, REJECTED, prev, *hint)
+            return
+        index = prev
+        for command, term in entries or ():
+            index += 1
+            if index <= last:
+                if index <= base or journal.term_at(index) == term:
+                    continue
+                if index <= member.commit_index:
+                    raise Diverged(f"{peer.id} sent term {term} for committed entry {index}")
+                journal.truncate_from(index)
+                last = index - 1
+            journal.add(command, index, term)
+        match = max(index, base)  # what a snapshot covers is committed, so every leader has it
+        member.commit(min(commit, match))
+        if entries is not None:
+            member.send(peer, APPENDED, match)
+
+    def on_timeout_now(self, peer: Peer) -> None:
+        """The leader hands over: no pre-vote, which its own life would refuse."""
+        member = self._member
+        if member.leader is peer and member.poisoned is None:
+            member.elections.stand(member.now)
+
+    def on_install(self, peer: Peer, index: int, number: int, part: list[Any]) -> None:
+        """One part of a snapshot. Nothing is acknowledged but that it arrived, until all did."""
+        self._follow(peer)
+        member = self._member
+        if member.commit_index >= index:
+            member.send(peer, APPENDED, member.commit_index)
+            return
+        if number == 0:
+            if member.journal.term_at(index) == part[1]:  # Raft, 7: the log agrees, keep all of it
+                member.commit(index)
+                member.send(peer, APPENDED, index)
+                return
+            self._incoming = Incoming(index, member.journal)
+        incoming = self._incoming
+        complete = None
+        if incoming is not None and incoming.index == index:
+            complete = incoming.take(number, part)
+        if incoming is None or complete is None:
+            self._incoming = None
+            member.send(peer, INSTALLED, index, -1)
+            return
+        member.send(peer, INSTALLED, index, number)
+        if complete:
+            member.host.install(incoming)
+
+    def installed(self, *, done: bool) -> Incoming:
+        """What was received is in the journal (or, not done, the journal is as it was)."""
+        incoming, self._incoming = self._incoming, None
+        assert incoming is not None
+        leader = self._member.leader
+        if leader is not None:
+            if done:
+                self._member.send(leader, APPENDED, incoming.index)
+            else:
+                self._member.send(leader, INSTALLED, incoming.index, -1)
+        return incoming

@@ -1,0 +1,32 @@
+"""What a member is to those around it: its role, and whose copy it is."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+from cluster.raft.snapshots import Incoming
+
+
+class Role(Enum):
+    FOLLOWER = 0
+    CANDIDATE = 1
+    LEADER = 2
+
+
+class Host(Protocol):
+    """Whose copy it is: the group with its machine."""
+
+    def apply_entry(self, command: bytes, index: int, term: int) -> None:
+        """Whatever it raises poisons the group at this index."""
+        ...
+
+    def install(self, incoming: Incoming) -> None:
+        """Start `journal.finish_install()`; until it is done and `installed` was called, nothing
+        else may run.
+        """
+        ...
+
+    def restore(self, data: bytes, index: int) -> None: ...
+    def role_changed(self, role: Role, term: int) -> None: ...
+    def poison(self, index: int, error: Exception) -> None: ...
