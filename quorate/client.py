@@ -81,6 +81,10 @@ class Client:
         """The session's id, the same over all reconnects."""
         return self._core.session
 
+    async def reach(self, timeout: float | None = None) -> None:
+        """Wait until any node answers. Not needed before other calls. Raises Unreachable."""
+        await self._core.reach(timeout)
+
     # --- publishing -------------------------------------------------------------------------------
 
     def publisher(

@@ -23,6 +23,13 @@ class ConnectFailed(Exception):
     """This address could not be used now. The text says why."""
 
 
+def describe(error: BaseException) -> str:
+    """Why a connection could not be made, in few words."""
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
+        return error.os_error.strerror
+    return str(error) or type(error).__name__
+
+
 class NeverWorks(Exception):
     """This node will never accept this client."""
 
@@ -123,7 +130,7 @@ class Connection:
                 f"{url} did not answer within {wire.CONNECT_TIMEOUT_S:g} s"
             ) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ConnectFailed(f"{url}: {error or type(error).__name__}") from error
+            raise ConnectFailed(f"{url}: {describe(error)}") from error
         except (ConnectFailed, NeverWorks):
             if socket is not None:
                 await socket.close()

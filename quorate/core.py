@@ -13,7 +13,7 @@ import aiohttp
 import cbor2
 
 from quorate import wire
-from quorate.connection import Connection
+from quorate.connection import ConnectFailed, Connection, describe
 from quorate.errors import ClientClosed, OutcomeUnknown, Refused, Unreachable
 from quorate.routes import Backoff, Routes, ask_until
 
@@ -106,6 +106,21 @@ class Core:
                 f"the connection about queue {queue!r} was lost before the answer came"
             ) from error
 
+    async def reach(self, timeout_s: float | None) -> None:
+        """Connect to any node. Raises Unreachable."""
+        deadline_s = self.deadline_s(timeout_s)
+        backoff = Backoff()
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await self.routes.connection()
+                    return
+            except (ConnectFailed, TimeoutError) as error:
+                pause_s = backoff.next_s()
+                if asyncio.get_running_loop().time() + pause_s > deadline_s:
+                    raise Unreachable(f"no node answers: {error}") from error
+            await asyncio.sleep(pause_s)
+
     async def http_get(self, path: str, *, timeout_s: float | None = None) -> Any:
         """One HTTP GET, at any node that answers; redirects are followed."""
         deadline_s = self.deadline_s(timeout_s)
@@ -130,7 +145,7 @@ class Core:
                         raise Refused(code, str(value.get("reason", response.reason)))
                     reasons.append(f"{url}: {code}")
             except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
-                reasons.append(f"{url}: {error or type(error).__name__}")
+                reasons.append(f"{url}: {describe(error)}")
         raise Unreachable("no node answered: " + "; ".join(reasons))
 
     async def close(self) -> None:

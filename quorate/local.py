@@ -256,7 +256,8 @@ class LocalCluster:
                 await node.process.wait()
                 unusual.append(f"{node.name} did not stop within {STOP_S_MAX:g} s: killed")
             else:
-                if code:
+                # Told to end before it had begun to listen for that: it ended all the same.
+                if code and code != -signal.SIGTERM:
                     unusual.append(f"{node.name} ended with status {code}: see {node.log_file}")
 
         await asyncio.gather(*(ended(node) for node in running))

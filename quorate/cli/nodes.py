@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import quorate
-from quorate.cli.output import CommandError, addresses, emit, run_async, stdout
+from quorate.cli.output import CommandError, emit, stdout
+from quorate.cli.queues import with_client
 
 
 def run_node(config: Path | None, flags: list[str]) -> int:
@@ -45,13 +45,13 @@ def run_log_dump(
 def log_folder(directory: Path) -> Path:
     """The folder with the segments, when one above it was given."""
     for candidate in (directory, directory / "log", directory / "data" / "log", directory / "data"):
-        if any(candidate.glob("*.seg")):
+        if any(candidate.glob("[0-9]*.log")):
             return candidate
     return directory
 
 
 def run_status(url: str | None, *, as_json: bool, timeout: float) -> int:
-    about = run_async(_status(addresses(url), timeout))
+    about = with_client(url, lambda client: client.status(), timeout=timeout)
     if as_json:
         emit(about)
         return 0
@@ -69,11 +69,6 @@ def run_status(url: str | None, *, as_json: bool, timeout: float) -> int:
         )
         return 1
     return 0
-
-
-async def _status(urls: list[str], timeout: float) -> dict[str, Any]:
-    async with quorate.connect(urls, timeout=timeout) as client:
-        return await client.status()
 
 
 def nodes_table(about: dict[str, Any]) -> Any:
@@ -99,8 +94,12 @@ def nodes_table(about: dict[str, Any]) -> Any:
 
 def lag_of(group: dict[str, Any]) -> str:
     """How many entries each other member is behind, as the leader counts them."""
-    lag: Any = group.get("lag") or {}
-    return ", ".join(f"{member} {behind}" for member, behind in sorted(lag.items())) or "-"
+    lag: dict[str, int] = group.get("lag") or {}
+    if lag and not any(lag.values()):
+        return "0"
+    return (
+        ", ".join(f"{member} {behind}" for member, behind in sorted(lag.items()) if behind) or "-"
+    )
 
 
 def groups_table(about: dict[str, Any]) -> Any:

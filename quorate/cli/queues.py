@@ -10,6 +10,8 @@ import quorate
 from quorate.cli.output import CommandError, addresses, emit, run_async, say, stdout
 
 Result = TypeVar("Result")
+#: Seconds after which a cluster of which no node answers is taken for stopped.
+REACH_S_MAX = 3.0
 
 
 def with_client(
@@ -26,6 +28,9 @@ def with_client(
         async with quorate.connect(
             urls, vhost=vhost, timeout=timeout, name="quorate-cli"
         ) as client:
+            # A cluster that is not there is said soon; one that changes its leader has all the
+            # time.
+            await client.reach(min(timeout, REACH_S_MAX))
             return await work(client)
 
     return run_async(connected())

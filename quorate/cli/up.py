@@ -113,6 +113,9 @@ async def _run(cluster: LocalCluster, stopping: asyncio.Event, *, as_json: bool)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             view = View(cluster, http)
             await view.refresh()
+            while (view.leaderless or not view.groups) and not stopping.is_set():
+                await asyncio.sleep(0.1)
+                await view.refresh()
             _announce(view, as_json=as_json)
             if plain_terminal() or as_json:
                 return await _plainly(view, stopping, as_json=as_json)
