@@ -126,6 +126,8 @@ class Elections:
         member = self._member
         if self._pre_votes is None or term != member.term + 1 or not granted:
             return
+        if member.poisoned is not None:
+            return  # since it asked
         self._pre_votes.add(peer)
         if self._majority(self._pre_votes):
             self.stand(member.now)
@@ -163,6 +165,8 @@ class Elections:
         member = self._member
         if not granted or not member.stands or peer not in member.voters:
             return
+        if member.poisoned is not None:
+            return  # since it asked
         self._votes.add(peer)
         if self._majority(self._votes):
             member.become_leader()

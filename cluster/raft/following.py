@@ -24,14 +24,16 @@ class Following:
         self._incoming: Incoming | None = None
 
     def forget(self) -> None:
-        """A new leader starts its snapshot at its beginning."""
-        self._incoming = None
+        """What was received of a snapshot is of no use any more; its entries are let go."""
+        if self._incoming is not None:
+            self._incoming = None
+            self._member.journal.abort_install()
 
     def _follow(self, leader: Peer) -> None:
         member = self._member
         assert not member.leads, f"{leader.id} leads term {member.term}, and so do we"
         if member.leader is not leader or member.stands:
-            self._incoming = None
+            self.forget()
             member.step_down(leader)
         member.elections.heard_leader(member.now)
 
@@ -61,6 +63,8 @@ class Following:
             journal.add(command, index, term)
         match = max(index, base)  # what a snapshot covers is committed, so every leader has it
         member.commit(min(commit, match))
+        if self._incoming is not None and member.commit_index >= self._incoming.index:
+            self.forget()
         if entries is not None:
             member.send(peer, APPENDED, match)
 
@@ -75,6 +79,7 @@ class Following:
         self._follow(peer)
         member = self._member
         if member.commit_index >= index:
+            self.forget()
             member.send(peer, APPENDED, member.commit_index)
             return
         if number == 0:
@@ -88,7 +93,7 @@ class Following:
         if incoming is not None and incoming.index == index:
             complete = incoming.take(number, part)
         if incoming is None or complete is None:
-            self._incoming = None
+            self.forget()
             member.send(peer, INSTALLED, index, -1)
             return
         member.send(peer, INSTALLED, index, number)
@@ -99,6 +104,8 @@ class Following:
         """What was received is in the journal (or, not done, the journal is as it was)."""
         incoming, self._incoming = self._incoming, None
         assert incoming is not None
+        if not done:
+            self._member.journal.abort_install()
         leader = self._member.leader
         if leader is not None:
             if done:

@@ -362,14 +362,14 @@ class Member(SyncObj):
     def _SyncObj__onNodeConnected(self, peer: Peer) -> None:
         self.connected.add(peer)
         if self.leads:
-            self.replication.reconnected(peer)
+            self.replication.connected(peer)
         else:
             self.elections.connected(self.now)
 
     def _SyncObj__onNodeDisconnected(self, peer: Peer) -> None:
         self.connected.discard(peer)
         if self.leads:
-            self.replication.reconnected(peer)
+            self.replication.disconnected(peer)
 
     def _SyncObj__getCurrentLogIndex(self) -> int:
         return self.journal.last_index

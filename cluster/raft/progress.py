@@ -82,7 +82,12 @@ class Progress:
         self.probing = True
         self.waiting = False
 
-    def reconnected(self) -> None:
+    def disconnected(self) -> None:
         """All that was on its way is lost."""
         self.outgoing = None
         self.probe_from(self.match + 1 if self.match else self.next)
+
+    def connected(self) -> None:
+        """It may have lost its disk, or have an older copy of it: it must say again what it has."""
+        self.disconnected()
+        self.match = 0

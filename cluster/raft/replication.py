@@ -260,12 +260,16 @@ class Replication:
         """
         return any(progress.outgoing is not None for progress in self.followers.values())
 
-    def reconnected(self, peer: Peer) -> None:
-        """The link broke, or is new: whatever was on its way is lost."""
+    def connected(self, peer: Peer) -> None:
         progress = self.followers.get(peer)
         if progress is not None:
-            progress.reconnected()
+            progress.connected()
             progress.sent_at = 0.0
+
+    def disconnected(self, peer: Peer) -> None:
+        progress = self.followers.get(peer)
+        if progress is not None:
+            progress.disconnected()
 
     # --- handing over
 

@@ -1,0 +1,208 @@
+"""Sequences of events that are rare in life and were found by reading: each once went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cluster.log import Identity, Log, LogOptions, SnapshotRefused
+from cluster.log.memory_disk import MemoryDisk
+from cluster.raft import snapshots
+from cluster.raft.member import Role
+from cluster.raft.transport import APPEND
+from cluster.types import NodeId
+from tests.raft.nodes import Cluster, GroupOptions, ListMachine, LoopClock, enqueue, run_virtual
+from tests.raft.test_install import behind
+from tests.raft.world import GROUP, MemoryJournal, World
+
+
+def test_a_follower_that_comes_back_with_an_empty_disk_is_filled_again():
+    world = World(3)
+    leader = world.elect("n1")
+    for n in range(20):
+        world.commit(b"%d" % n)
+    world.run(50)
+    assert leader.member.replication.match_of(world["n3"].member.me) == leader.journal.last_index
+    world.kill("n3")
+    world["n3"].journal = MemoryJournal()
+    world.restart("n3")
+
+    world.until(lambda: world["n3"].journal.last_index == leader.journal.last_index, 3000)
+    last = world.commit(b"after")
+    world.until(lambda: world["n3"].member.applied_index == last, 3000)
+    world.check_logs_match()
+
+
+def test_what_a_follower_had_is_remembered_while_it_is_away():
+    world = World(3)
+    leader = world.elect("n1")
+    last = world.commit(b"one")
+    world.run(50)
+    world.kill("n3")
+    world.run(10)
+
+    assert leader.member.replication.match_of(world["n3"].member.me) == last
+
+
+def test_an_install_that_another_leader_does_not_finish_leaves_room_for_snapshots(monkeypatch):
+    monkeypatch.setattr(snapshots, "PART_BYTES", 256)
+    monkeypatch.setattr(snapshots, "INSTALL_WINDOW_BYTES_MAX", 1024)
+    world, _leader, node, _ = behind()
+    aborted: list[int] = []
+    world.restart("n3")
+    journal = node.journal
+    journal.abort_install = lambda: aborted.append(1)  # type: ignore[method-assign]
+    world.until(lambda: journal._installing is not None)
+    for name in ("n1", "n2"):
+        world[name].paused = True
+    world.kill("n1")
+    member = node.member
+    member.receive(NodeId("n2"), [GROUP, APPEND, member.term + 1, 1, 0, 1, []])
+
+    assert aborted, "what was received of the first one is still held"
+
+
+def test_a_member_that_is_poisoned_while_it_asks_for_votes_does_not_become_leader():
+    world = World(3)
+    world.elect("n1")
+    world.commit(b"one")
+    world.run(50)
+    member = world["n2"].member
+    term = member.term
+    member.poisoned = None
+    peers = {peer.id: peer for peer in member.peers}
+    member.elections._pre_votes = {member.me}
+    member.poisoned = "entry 3: a bug"
+    member.elections.on_pre_voted(peers[NodeId("n3")], term + 1, True)
+    assert not member.stands
+    assert not member.leads
+
+    member.poisoned = None
+    member.elections.stand(world.now)
+    member.poisoned = "entry 3: a bug"
+    member.elections.on_voted(peers[NodeId("n3")], True)
+    assert not member.leads
+
+
+def test_a_proposal_whose_place_is_taken_by_a_later_one_of_ours_is_answered_too():
+    """The index is used again when this node leads again before the first one was given up."""
+
+    async def scenario():
+        cluster = await Cluster().start()
+        first = await cluster.elect()
+        name = first.node
+        others = [n for n in cluster.names if n != name]
+        cluster.isolate(name)
+        lost: list[Any] = []
+        for n in range(6):  # six entries that nobody else gets
+            first.propose(enqueue(b"lost %d" % n), lost.append)
+            await asyncio.sleep(0.005)
+        await cluster.until(lambda: cluster.nodes[others[0]].groups[1].ready
+                            or cluster.nodes[others[1]].groups[1].ready)
+        second = next(cluster.nodes[n].groups[1] for n in others if cluster.nodes[n].groups[1].ready)
+        cluster.heal()
+        await cluster.until(lambda: first.member.leader is not None
+                            and first.member.leader.id == second.node)
+        await cluster.until(lambda: first.last_index == second.last_index)
+        entries = first._proposals._entries
+        assert [i for i in entries if i > first.last_index + 1], "the scenario lost its point"
+        for each in entries.values():
+            each.until = None  # as if it all happened within one election timeout
+        second.transfer(NodeId(name))
+        await cluster.until(lambda: first.ready)
+        after: list[Any] = []
+        for n in range(8):
+            first.propose(enqueue(b"after %d" % n), after.append)
+            await asyncio.sleep(0.005)
+        await cluster.until(lambda: len(after) == 8)
+        assert [o.kind for o in after] == ["ok"] * 8
+        assert len(lost) == 6
+        assert "ok" not in [o.kind for o in lost]
+        assert first.pending_bytes == 0
+        await cluster.stop()
+
+    run_virtual(scenario())
+
+
+def test_a_copy_that_failed_does_not_say_that_it_leads():
+    async def scenario():
+        cluster = await Cluster().start()
+        group = await cluster.elect()
+        group.fail(AssertionError("a bug"))
+
+        assert group.role is Role.FOLLOWER
+        assert not group.ready
+        assert group.leader is None
+        await cluster.until(
+            lambda: any(n.groups[1].ready for n in cluster.nodes.values()), 10
+        )
+        await cluster.stop()
+
+    run_virtual(scenario())
+
+
+def test_time_is_not_proposed_while_leadership_is_handed_over():
+    async def scenario():
+        cluster = await Cluster().start()
+        group = await cluster.elect()
+        machine: ListMachine = group.machine  # type: ignore[assignment]
+        follower = next(n for n in cluster.names if n != group.node)
+        cluster.cut.add(frozenset((group.node, follower)))  # it stays behind
+        assert (await group.ask(enqueue(b"one"))).kind == "ok"
+        group.transfer(NodeId(follower))
+        last = group.last_index
+        machine.due_ms = 0
+        await asyncio.sleep(0.2)
+        assert group.last_index == last
+        await cluster.stop()
+
+    run_virtual(scenario())
+
+
+def test_a_snapshot_that_is_overtaken_by_an_install_is_refused():
+    """The entry it ends with may still be there: as a live one of the newer snapshot."""
+
+    async def scenario():
+        gate = asyncio.Event()
+        held = [True]
+
+        async def pause(operation: str) -> None:
+            if operation == "sync" and held[0]:
+                held[0] = False
+                await gate.wait()
+
+        disk = MemoryDisk()
+        loop: Any = asyncio.get_running_loop()
+        log = await Log.open(
+            "/data",
+            disk=disk,
+            clock=LoopClock(loop),
+            identity=Identity("n1", "test"),
+            options=LogOptions(min_free_bytes=0),
+        )
+        journal = log.journal(1)
+        journal.set_term(1, None)
+        for index in range(2, 12):
+            journal.add(b"\x00%d" % index, index, 1)
+        log.write()
+        await log.sync()
+        digest = journal.hash_at(10)
+        assert digest is not None
+        disk._pause = pause
+        saving = asyncio.create_task(journal.save_snapshot(10, 1, b"older", [(10, 10)]))
+        await asyncio.sleep(0.01)
+        journal.begin_install(50, 1, bytes(range(16)), b"newer", [(10, 10)])
+        journal.add_live(10, 1, b"\x0010", digest)
+        await journal.finish_install()
+        gate.set()
+        with pytest.raises(SnapshotRefused):
+            await saving
+        assert (journal.base_index, journal.last_index) == (50, 50)
+        snapshot = journal.load_snapshot()
+        assert snapshot is not None
+        assert snapshot.data == b"newer"
+        await log.close()
+
+    run_virtual(scenario())
