@@ -80,12 +80,13 @@ class RealFile:
 class RealDisk:
     """Files of this machine. Only syncs leave the event loop: they alone wait for the device."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, read_only: bool = False) -> None:
+        self._read_only = read_only
         self._executor = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="quorate-sync")
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(os.open(path, flags, 0o640), self._executor)
+        flags = os.O_RDONLY if self._read_only else os.O_RDWR | (os.O_CREAT if create else 0)
+        return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o640), self._executor)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -33,7 +33,7 @@ def dump(
     disk: Disk | None = None,
 ) -> int:
     """Print; returns the exit code. Damage is printed whatever the filters say."""
-    disk = disk or reader.RealDisk()
+    disk = disk or reader.READ_ONLY
     printer = _Printer(out, as_json=as_json)
     if not disk.exists(directory) or not reader.segments(directory, disk=disk):
         printer.line({"type": "error", "reason": f"no log segments in {directory}"})

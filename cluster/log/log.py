@@ -9,7 +9,7 @@ from hashlib import blake2b
 from cluster.log import format as fmt
 from cluster.log.cleaner import Cleaner
 from cluster.log.damage import encode_synced
-from cluster.log.errors import FatalDiskError
+from cluster.log.errors import FatalDiskError, LogError
 from cluster.log.hot_tail import HotTail
 from cluster.log.journal import Journal
 from cluster.log.recovery import Recovered, assemble, recover
@@ -94,7 +94,11 @@ class Log:
             await wal.start(found.next_number)
             await log._settle(found)
         except OSError as error:
+            wal.close()
             raise FatalDiskError(f"opening {directory} failed: {error}") from error
+        except LogError:
+            wal.close()
+            raise
         return log
 
     def _adopt(self, found: Recovered) -> None:

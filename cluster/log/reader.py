@@ -28,6 +28,9 @@ TORN: Final = "torn"
 CHAIN_WINDOW: Final = 200_000
 
 
+READ_ONLY: Final = RealDisk(read_only=True)
+
+
 class Record(NamedTuple):
     """One record. Of kinds `corrupt` and `torn` the payload is the reason, in UTF-8."""
 
@@ -71,7 +74,7 @@ def _damage(file: str, offset: int, kind: str, reason: str) -> Record:
 
 def segments(directory: str, *, disk: Disk | None = None) -> list[SegmentFile]:
     """The segments of a log folder or an archive, in order."""
-    disk = disk or RealDisk()
+    disk = disk or READ_ONLY
     named = [(fmt.segment_number(name), name) for name in disk.list_dir(directory)]
     found = sorted((number, name) for number, name in named if number is not None)
     paths = [(number, f"{directory}/{name}") for number, name in found]
@@ -105,14 +108,14 @@ def _content(disk: Disk, path: str, size: int | None = None) -> bytes:
 def read_header(path: str, *, disk: Disk | None = None) -> fmt.FileHeader | Record:
     """The header of a segment, or what is wrong with it."""
     try:
-        return fmt.decode_file_header(_content(disk or RealDisk(), path, 4096), path)
+        return fmt.decode_file_header(_content(disk or READ_ONLY, path, 4096), path)
     except (LogCorrupt, UnsupportedFormat) as error:
         return _damage(path, error.offset, CORRUPT, error.reason)
 
 
 def records(path: str, *, last: bool = False, disk: Disk | None = None) -> Iterator[Record]:
     """The records of one segment, checksums verified; `last` allows it a torn end."""
-    data = _content(disk or RealDisk(), path)
+    data = _content(disk or READ_ONLY, path)
     try:
         header = fmt.decode_file_header(data, path)
     except (LogCorrupt, UnsupportedFormat) as error:
@@ -179,7 +182,7 @@ class Chains:
 
 def read(directory: str, *, disk: Disk | None = None) -> Iterator[Record]:
     """All records of a folder in log order; checksums, chains, lengths and snapshots verified."""
-    disk = disk or RealDisk()
+    disk = disk or READ_ONLY
     files, chains = segments(directory, disk=disk), Chains()
     synced = dict[int, tuple[int, Record]]()
     ends = dict[int, tuple[str, int]]()
@@ -212,7 +215,7 @@ def read(directory: str, *, disk: Disk | None = None) -> Iterator[Record]:
 def read_snapshot(path: str, *, disk: Disk | None = None) -> tuple[int, Snapshot] | Record:
     """Group and snapshot, or what is wrong with the file."""
     try:
-        group, snapshot, _ = decode_snapshot(_content(disk or RealDisk(), path), path)
+        group, snapshot, _ = decode_snapshot(_content(disk or READ_ONLY, path), path)
     except (LogCorrupt, UnsupportedFormat) as error:
         return _damage(path, error.offset, CORRUPT, error.reason)
     return group, snapshot

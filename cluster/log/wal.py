@@ -69,12 +69,14 @@ class Wal:
         self._buffers: list[bytes] = []
         self._buffered_urgent = False
         self._urgent = False  # something written must be synced before others may hear of it
+        self._fresh: Segment | None = None  # created, not yet in use
         self._lock = asyncio.Lock()
 
     async def start(self, number: int) -> None:
         """Open the first segment of this boot."""
-        self.active = await self._create(number)
+        self.active = await self._prepare(number)
         self.next_offset = self.active.size
+        self._fresh = None
 
     def append(
         self, kind: int, group: int, index: int, term: int, payload: bytes, more: bytes = b""
@@ -157,6 +159,10 @@ class Wal:
             await active.file.sync()
         except OSError as error:
             raise self._fail("sync", active.path, error) from error
+        except asyncio.CancelledError:
+            self._written |= syncing
+            self._urgent = True
+            raise
         active.synced = size
         for journal in syncing:
             journal.synced_index = journal.syncing_index
@@ -164,7 +170,7 @@ class Wal:
             self.append(fmt.KIND_SYNCED, 0, 0, 0, encode_synced(active.number, size))
 
     async def _roll(self) -> None:
-        fresh = await self._create(self.active.number + 1)
+        fresh = await self._prepare(self.active.number + 1)
         # While it was created others may have written: nothing unsynced may stay behind.
         while self._buffers or self.active.size > self.active.synced:
             self.write()
@@ -174,20 +180,27 @@ class Wal:
         old.last_wall_ns = self.clock.wall_ns()
         self.active = fresh
         self.next_offset = fresh.size
+        self._fresh = None
         # The first record of a segment says how long the one before was.
         self.append(fmt.KIND_SYNCED, 0, 0, 0, encode_synced(old.number, old.size))
 
-    async def _create(self, number: int) -> Segment:
+    async def _prepare(self, number: int) -> Segment:
+        """The next segment, safe on disk. One that a cancelled call has left is taken up again."""
+        try:
+            if self._fresh is None:
+                self._fresh = self._create(number)
+            await self._fresh.file.sync()
+            await self.disk.sync_dir(self.directory)
+        except OSError as error:
+            raise self._fail("creation", self.directory, error) from error
+        return self._fresh
+
+    def _create(self, number: int) -> Segment:
         path = f"{self.directory}/{fmt.segment_name(number)}"
         wall, mono = self.clock.wall_ns(), self.clock.monotonic_ns()
         header = fmt.encode_file_header(number, wall, mono, self._boot, self.identity)
-        try:
-            file = self.disk.open(path, create=True)
-            file.append([header])
-            await file.sync()
-            await self.disk.sync_dir(self.directory)
-        except OSError as error:
-            raise self._fail("creation", path, error) from error
+        file = self.disk.open(path, create=True)
+        file.append([header])
         salt = fmt.decode_file_header(header, path).salt
         segment = Segment(number, path, file, salt, len(header), len(header), wall)
         self.segments[number] = segment
