@@ -72,5 +72,5 @@ rewrite: $(READY) ## Rewrite the expected outputs of the test scripts; read the 
 
 .PHONY: clean
 clean: ## Remove the environment, caches and local clusters
-	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist var bench-results.json
+	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist var .quorate bench-results.json
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

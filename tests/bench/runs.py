@@ -80,7 +80,7 @@ async def fill(bench: Bench, queue: str, count: int, size: int = 100) -> list[Ou
 async def publish(bench: Bench) -> None:
     """Confirmed publish: sizes, numbers of publishers, batches."""
     for size, batched, single in (
-        (100, 256_000, 25_600),
+        (100, 512_000, 25_600),
         (KIB, 128_000, 25_600),
         (64 * KIB, 2_560, 2_560),
     ):
@@ -120,7 +120,7 @@ async def _publish(bench: Bench, size: int, publishers: int, batch: int, count: 
 
 async def consume(bench: Bench) -> None:
     """Consume with settles what is there already: by ranges as delivered, and one by one."""
-    for one_by_one, full in ((False, 256_000), (True, 51_200)):
+    for one_by_one, full in ((False, 512_000), (True, 102_400)):
         count = bench.count(full)
         async with bench.queues() as (name,):
             await fill(bench, name, count)
@@ -142,7 +142,7 @@ async def consume(bench: Bench) -> None:
 
 async def both(bench: Bench) -> None:
     """Publish and consume the same queue at once."""
-    for batch, full in ((BATCH, 256_000), (1, 25_600)):
+    for batch, full in ((BATCH, 512_000), (1, 25_600)):
         count = bench.count(full)
         async with bench.queues() as (name,):
             outcomes, cost = await bench.run(

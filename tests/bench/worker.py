@@ -117,7 +117,8 @@ class Publishing:
     async def run(self) -> Outcome:
         work = self.work
         async with quorate.connect(work.urls) as client:
-            publisher = client.publisher(work.queue, name=work.publisher)
+            # A new queue knows no publisher: the first number is 1.
+            publisher = client.publisher(work.queue, name=work.publisher, next_seqno=1)
             say({"done": 0})
             start_s = time.monotonic()
             watch = None if work.count else asyncio.create_task(self.until_told())
