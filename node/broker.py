@@ -90,7 +90,9 @@ class Broker:
         return self.cluster.groups[group].read_bodies(ref)
 
     def holds(self, group: GroupId, queue: QueueId, consumer: ConsumerKey) -> Sequence[Chunk]:
-        """All that the consumer holds, as the machine knows it."""
+        """All that the consumer holds, as the machine knows it once it is up to date."""
+        if not self.led(group).ready:
+            raise Elsewhere(None)
         return self.machine(group).consumer_holds(queue, consumer)
 
     async def ask(self, group: GroupId, command: Command) -> codes.Reply:

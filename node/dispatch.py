@@ -245,12 +245,15 @@ class Dispatcher:
         if ref in self._consumers:
             self._forget(ref)
         progress = progress or Progress()
+        holds = list(holds)
         entry = _Consumer(
             state, group, queue, name, consumer, auto_settle, progress, progress.mark, active
         )
         self._consumers[ref] = state.consumers[ref] = entry
         self._of_group.setdefault(group, set()).add(ref)
         self._queue(entry, lacking(holds, progress.held))
+        # What the client has of these counts as sent: a leader's repeats must not bring it again.
+        entry.mark = max([entry.mark, *[chunk.token for chunk in holds]])
 
     def cancelled(self, queue: QueueId, consumer: ConsumerKey) -> None:
         """The machine hands out no more to it; what it holds already is still sent."""
@@ -373,7 +376,10 @@ class Dispatcher:
                 self._outputs.append(Unreadable(consumer.group, consumer.name, chunk))
                 continue
             size = sum([len(body) for body, _ in bodies])
-            if total + size > DELIVERY_BYTES_TARGET and len(bodies) > 1:
+            if total + size > DELIVERY_BYTES_TARGET:
+                if batches and len(bodies[0][0]) + total > DELIVERY_BYTES_TARGET:
+                    pending.appendleft(chunk)  # begins the next frame
+                    break
                 taken = fitting(bodies, DELIVERY_BYTES_TARGET - total)
                 if taken < len(bodies):
                     pending.appendleft(rest(chunk, taken))

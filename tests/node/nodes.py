@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import cbor2
@@ -83,7 +83,7 @@ class Nodes:
     async def stop(self, name: str, *, transfer: bool = True) -> None:
         await self.nodes.pop(name).stop(transfer=transfer)
 
-    async def __aenter__(self) -> Nodes:
+    async def __aenter__(self) -> Self:
         await asyncio.gather(*[self.start(name) for name in self._flags])
         await until(self.settled)
         return self
@@ -97,7 +97,7 @@ class Nodes:
                 return False
             if any(node.cluster.address_of(name, "http") is None for name in names):
                 return False
-            if any(node.cluster.leader_of(g.group) not in names for g in machine.groups()):
+            if any(node.cluster.leader_of(g.id) not in names for g in machine.groups()):
                 return False
         return True
 
@@ -121,7 +121,9 @@ class Nodes:
 
         async def agreed() -> str | None:
             leaders = {
-                None if (info := node.broker.locate("/", queue)) is None else node.broker.leader(info)
+                None
+                if (info := node.broker.locate("/", queue)) is None
+                else node.broker.leader(info)
                 for node in self.nodes.values()
             }
             return leaders.pop() if len(leaders) == 1 else None
@@ -141,7 +143,7 @@ class Client:
         self.welcome: list[Any] = []
         self._seen: list[list[Any]] = []
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         self.socket = await self._http.ws_connect(
             f"{self._url}/v1/connect", compress=0, max_msg_size=1 << 26
         )
@@ -169,12 +171,12 @@ class Client:
     async def expect(self, opcode: int, request: int | None = None) -> list[Any]:
         """The next frame with this opcode; those that come before it are kept for later."""
         for position, frame in enumerate(self._seen):
-            if frame[0] == opcode and request in {None, frame[1]}:
+            if frame[0] == opcode and (request is None or frame[1] == request):
                 return self._seen.pop(position)
         while True:
             frame = await self.receive()
             assert isinstance(frame, list), f"closed with {frame} instead of opcode {opcode}"
-            if frame[0] == opcode and request in {None, frame[1]}:
+            if frame[0] == opcode and (request is None or frame[1] == request):
                 return frame
             self._seen.append(frame)
 

@@ -78,9 +78,9 @@ async def test_a_session_that_comes_back_gets_only_what_it_lacks(one: Nodes):
 
 
 async def test_a_newer_connection_takes_the_session_over(one: Nodes):
-    async with Client(one.url("n1"), session="s") as older:
-        async with Client(one.url("n1"), session="s"):
-            assert await older.closed() == 4009
+    url = one.url("n1")
+    async with Client(url, session="s") as older, Client(url, session="s"):
+        assert await older.closed() == 4009
 
 
 async def test_what_a_lost_connection_held_is_delivered_to_another(one: Nodes):

@@ -1,0 +1,183 @@
+"""Plain HTTP: one-off calls, in JSON and CBOR, and where they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import cbor2
+import pytest
+
+from tests.node.nodes import Nodes, until
+
+ORDERS = "/v1/queues/%2F/orders"
+
+
+class Http:
+    """A session that follows nothing."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url = url
+        self.session = session
+
+    async def __call__(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        from yarl import URL
+
+        async with self.session.request(
+            method, URL(self.url + path, encoded=True), allow_redirects=False, **options
+        ) as answer:
+            self.headers = answer.headers
+            if answer.content_type == "application/cbor":
+                return answer.status, cbor2.loads(await answer.read())
+            if answer.content_type == "application/json":
+                return answer.status, await answer.json()
+            return answer.status, await answer.text()
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
+    async with Nodes(tmp_path, **{"limits.message_bytes_max": 100_000}) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+async def http(nodes: Nodes) -> AsyncIterator[Http]:
+    async with aiohttp.ClientSession() as session:
+        http = Http(nodes.url("n1"), session)
+        assert (await http("PUT", ORDERS))[0] == 201
+        yield http
+
+
+async def test_publish_receive_settle(http: Http):
+    headers = {"X-Quorate-Key": "k", "Content-Type": "text/plain"}
+    assert await http("POST", f"{ORDERS}/messages", data="hällo".encode(), headers=headers) == (
+        200,
+        {"outcome": "ok", "first": 1, "stored": 1, "duplicates": 0, "refused": []},
+    )
+    status, got = await http("POST", f"{ORDERS}/get", json={"count": 5})
+    (message,) = got["messages"]
+    assert (status, message["body"], message["meta"]) == (
+        200,
+        "hällo",
+        {"key": "k", "content_type": "text/plain"},
+    )
+    settle = {"consumer": got["consumer"], "ranges": [[1, 1]]}
+    assert await http("POST", f"{ORDERS}/settle", json=settle) == (
+        200,
+        {"outcome": "ok", "count": 1},
+    )
+    assert (await http("GET", ORDERS))[1]["messages"] == 0
+
+
+async def test_cbor_carries_batches_and_bytes(http: Http):
+    headers = {"Content-Type": "application/cbor", "Accept": "application/cbor"}
+    batch = {"bodies": [b"\xff", b"b"], "publisher": "p", "seqno": 1}
+    for expected in (2, 0):
+        status, reply = await http(
+            "POST", f"{ORDERS}/messages", data=cbor2.dumps(batch), headers=headers
+        )
+        assert (status, reply["stored"]) == (200, expected)
+    _, got = await http(
+        "POST",
+        f"{ORDERS}/get",
+        data=cbor2.dumps({"count": 2, "auto_settle": True}),
+        headers=headers,
+    )
+    assert [message["body"] for message in got["messages"]] == [b"\xff", b"b"]
+
+
+async def test_what_is_not_settled_within_the_lease_is_returned(http: Http):
+    await http("POST", f"{ORDERS}/messages", data=b"a")
+    await http("POST", f"{ORDERS}/get", json={"lease_ms": 1})
+
+    async def back() -> bool:
+        return (await http("GET", ORDERS))[1]["ready"] == 1
+
+    await until(back)
+
+
+async def test_peek_takes_nothing(http: Http):
+    for body in (b"a", b"\xff"):
+        await http("POST", f"{ORDERS}/messages", data=body)
+    _, found = await http("GET", f"{ORDERS}/peek?start=1&count=5&state=ready")
+    assert [row["body"] for row in found["messages"]] == ["a", {"base64": "/w=="}]
+    assert (await http("GET", ORDERS))[1]["ready"] == 2
+
+
+async def test_pause_purge_list_status_and_delete(http: Http):
+    await http("POST", f"{ORDERS}/messages", data=b"a")
+    assert (await http("POST", f"{ORDERS}/pause", json={"paused": True}))[0] == 200
+    assert (await http("GET", ORDERS))[1]["paused"] is True
+    assert (await http("POST", f"{ORDERS}/purge"))[1] == {"outcome": "ok", "count": 1}
+    assert [each["name"] for each in (await http("GET", "/v1/queues"))[1]["queues"]] == ["orders"]
+    assert (await http("GET", "/v1/status"))[1]["node"] == "n1"
+    assert (await http("DELETE", ORDERS))[0] == 200
+    assert (await http("GET", ORDERS))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status", "code"),
+    [
+        ("GET", "/v1/queues/%2F/nowhere", {}, 404, "no_queue"),
+        ("POST", "/v1/queues/%2F/nowhere/messages", {"data": b"x"}, 404, "no_queue"),
+        (
+            "PUT",
+            ORDERS,
+            {"json": {"arguments": {"x-max-length": 9}}},
+            409,
+            "inequivalent_arguments",
+        ),
+        ("PUT", f"{ORDERS}2", {"json": {"arguments": {"x-nope": 9}}}, 400, "bad_argument"),
+        ("PUT", f"{ORDERS}2", {"json": {"arguments": 5}}, 400, "bad_argument"),
+        ("PUT", f"{ORDERS}2", {"data": b"{"}, 400, "bad_argument"),
+        ("POST", f"{ORDERS}/messages", {"data": b"x" * 100_001}, 413, "message_too_large"),
+        ("POST", f"{ORDERS}/get", {"json": {"count": 0}}, 400, "bad_argument"),
+        ("POST", f"{ORDERS}/get", {"json": [1]}, 400, "bad_argument"),
+        ("POST", f"{ORDERS}/settle", {"json": {"consumer": 5}}, 400, "bad_argument"),
+        (
+            "POST",
+            f"{ORDERS}/settle",
+            {"json": {"consumer": 5, "ranges": [[1, 1]]}},
+            404,
+            "no_consumer",
+        ),
+        ("GET", f"{ORDERS}/peek?count=many", {}, 400, "bad_argument"),
+        ("GET", f"{ORDERS}/peek?state=odd", {}, 400, "bad_argument"),
+        ("DELETE", f"{ORDERS}?if_empty=perhaps", {}, 400, "bad_argument"),
+    ],
+)
+async def test_a_refusal_has_its_status_and_its_code(
+    http: Http, method: str, path: str, options: dict[str, Any], status: int, code: str
+):
+    answered, body = await http(method, path, **options)
+
+    assert (answered, body["outcome"], body["code"]) == (status, "refused", code)
+    assert body["reason"]
+
+
+async def test_health_and_metrics(http: Http):
+    await http("POST", f"{ORDERS}/messages", data=b"a")
+    assert await http("GET", "/health/live") == (200, {"ok": True, "reasons": []})
+    assert (await http("GET", "/health/ready"))[0] == 200
+    _, text = await http("GET", "/metrics")
+    for line in (
+        "quorate_messages_ready 1.0",
+        'quorate_raft_leader{group="catalog"} 1.0',
+        "quorate_log_fsync_seconds_count",
+    ):
+        assert line in text
+
+
+async def test_a_follower_answers_307_with_the_leaders_address(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes, aiohttp.ClientSession() as session:
+        await nodes.declare("orders")
+        leader = await nodes.leader("orders")
+        other = next(name for name in nodes.nodes if name != leader)
+        http = Http(nodes.url(other), session)
+
+        status, body = await http("POST", f"{ORDERS}/messages?x=%2F", data=b"a")
+
+        assert (status, body["code"]) == (307, "not_leader")
+        assert http.headers["Location"] == f"{nodes.url(leader)}{ORDERS}/messages?x=%2F"
