@@ -1,4 +1,4 @@
-"""What clients may get wrong: each has its named error, closes no more than it must, harms nobody."""
+"""What clients may get wrong: each has its named error and closes no more than it must."""
 
 from __future__ import annotations
 

@@ -1,0 +1,167 @@
+"""A node's life: its folder, its start, its graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import structlog
+
+from node.data_folder import DataFolder, FolderInUse
+from node.logs import configure_logs
+from node.settings import SettingsError, load
+from tests.node.nodes import Client, Nodes, free_ports, until
+
+ROOT = Path(__file__).parents[2]
+
+
+class StoppedClock:
+    def wall_ms(self) -> int:
+        return 1_000
+
+    def wall_ns(self) -> int:
+        return 1_000_000_000
+
+    def monotonic_ns(self) -> int:
+        return 0
+
+
+def test_a_folder_has_one_owner(tmp_path: Path):
+    first, second = DataFolder(str(tmp_path)), DataFolder(str(tmp_path))
+    first.open()
+    with pytest.raises(FolderInUse, match=f"process {os.getpid()}"):
+        second.open()
+    first.close()
+    second.open()
+    second.close()
+
+
+def test_a_folder_that_cannot_be_made_is_a_bad_setting(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match="data_dir"):
+        DataFolder(str(tmp_path / "file" / "inside")).open()
+
+
+def test_incarnations_grow_though_the_clock_stands_still(tmp_path: Path):
+    folder = DataFolder(str(tmp_path))
+    clock = StoppedClock()
+
+    assert [folder.next_incarnation(clock) for _ in range(3)] == [1000, 1001, 1002]
+
+
+async def test_a_second_start_in_the_same_folder_is_refused(tmp_path: Path):
+    async with Nodes(tmp_path) as nodes:
+        with pytest.raises(FolderInUse, match="is in use"):
+            await nodes.start("n1")
+
+
+async def test_a_port_that_is_taken_is_a_bad_setting(tmp_path: Path):
+    async with Nodes(tmp_path / "a") as nodes:
+        taken = nodes.one.http_address
+        with pytest.raises(SettingsError, match="http: cannot listen"):
+            await Nodes(tmp_path / "b", http=taken).start("n1")
+
+
+async def test_what_was_confirmed_is_there_after_a_restart(tmp_path: Path):
+    async with Nodes(tmp_path) as nodes:
+        await nodes.declare("orders")
+        async with Client(nodes.url("n1")) as client:
+            await client.publish("orders", b"a", b"b")
+        await nodes.stop("n1")
+        await nodes.start("n1")
+        await until(nodes.settled)
+        async with Client(nodes.url("n1")) as client:
+            await client.ask(20, 1, "orders", {})
+            assert await client.deliveries(2) == [(1, b"a"), (2, b"b")]
+
+
+async def test_a_stop_tells_clients_to_go_elsewhere(tmp_path: Path):
+    async with Nodes(tmp_path) as nodes, Client(nodes.url("n1")) as client:
+        closing = asyncio.create_task(client.closed())
+        await nodes.stop("n1")
+        assert await closing == 4013
+
+
+async def test_a_stop_hands_leaderships_over(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await nodes.declare("orders")
+        leader = await nodes.leader("orders")
+        terms = {}
+        for name, node in nodes.nodes.items():
+            info = node.broker.locate("/", "orders")
+            assert info is not None
+            terms[name] = node.cluster.groups[info.group].term
+        await nodes.stop(leader)
+        successor = await nodes.leader("orders")
+        assert successor != leader
+
+
+def test_log_lines_are_json_unless_people_read_them():
+    try:
+        stream = io.StringIO()
+        configure_logs(load(environment={}), stream)
+        structlog.get_logger().info("leader_changed", group=3)
+        line = json.loads(stream.getvalue())
+        assert (line["event"], line["group"], line["level"]) == ("leader_changed", 3, "info")
+
+        stream = io.StringIO()
+        configure_logs(load(environment={}, flags={"log_format": "human"}), stream)
+        structlog.get_logger().debug("hidden")
+        structlog.get_logger().info("leader_changed", group=3)
+        assert "leader_changed" in stream.getvalue()
+        assert "hidden" not in stream.getvalue()
+    finally:
+        structlog.reset_defaults()
+
+
+def process(*flags: str) -> subprocess.Popen[str]:
+    """A node in a process of its own."""
+    code = (
+        "import sys; from node.node import main; from node.settings import load, parse_flags; "
+        "sys.exit(main(load(environment={}, flags=parse_flags(sys.argv[1:]))))"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *flags], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_process_gracefully(tmp_path: Path, number: signal.Signals):
+    http, peer = free_ports(2)
+    flags = ["--data-dir", str(tmp_path / "n"), "--http", f"127.0.0.1:{http}"]
+    node = process(*flags, "--peer", f"127.0.0.1:{peer}", "--log.min-free-bytes", "0")
+    assert node.stderr is not None
+    seen = ""
+    while "node_registered" not in seen:
+        line = node.stderr.readline()
+        assert line, seen
+        seen += line
+    node.send_signal(number)
+    _, rest = node.communicate(timeout=30)
+
+    assert node.returncode == 0, rest
+    assert json.loads(rest.splitlines()[-1])["event"] == "node_stopped"
+
+
+def test_a_folder_of_another_node_is_refused(tmp_path: Path):
+    http, peer = free_ports(2)
+    folder = ["--data-dir", str(tmp_path / "n"), "--log.min-free-bytes", "0"]
+    at = ["--http", f"127.0.0.1:{http}", "--peer", f"127.0.0.1:{peer}"]
+    node = process(*folder, *at)
+    assert node.stderr is not None
+    while "node_registered" not in (line := node.stderr.readline()):
+        assert line
+    node.terminate()
+    node.communicate(timeout=30)
+    other = process(*folder, *at, "--node", "other")
+    _, text = other.communicate(timeout=30)
+
+    assert other.returncode == 3, text
+    assert "data_refused" in text
