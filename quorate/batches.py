@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, cast
+
+from quorate import wire
 
 Meta = Mapping[str, Any]
 
@@ -76,6 +78,13 @@ class Batch:
             metas if any(meta is not None for meta in metas) else None,
             attrs if any(attr is not None for attr in attrs) else None,
         )
+
+    @property
+    def has_dedup_id(self) -> bool:
+        """Whether it may be a duplicate for another reason than its number."""
+        attrs: Any = self.attrs
+        each: list[Any] = cast("list[Any]", attrs) if isinstance(attrs, list) else [attrs]
+        return any(one is not None and wire.ATTR_DEDUP_ID in one for one in each)
 
     def resolve(self, row: Row) -> None:
         self.done = True

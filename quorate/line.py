@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import deque
 from typing import Any
 
@@ -19,8 +20,8 @@ from quorate.core import Core
 from quorate.errors import ClientClosed, OutcomeUnknown, QuorateError, Refused, Unreachable
 from quorate.routes import Backoff
 
-#: A first number that no publisher reaches: asking to store it tells which number comes next.
-_PROBE_SEQNO = 1 << 53
+#: Added to a first number that turned out to be used.
+_SEQNO_STEP = 1 << 50
 #: Queues forget generated names an hour after their last message.
 _NAME_IDLE_S_MAX = 900.0
 
@@ -49,6 +50,7 @@ class Line:
         self._seeking = False
         self._pumping = False  # a call of _pump is scheduled
         self._proven_at_s: float | None = None  # when a frame under this name was last confirmed
+        self._guessing = False  # the numbers begin with a guess that nothing has proven yet
         self._draining = False  # a number is free again: no sending until all in flight is answered
         self._free_from = 0  # while draining: numbers from here on were surely not stored
         self._last_error = "no node was asked yet"
@@ -136,7 +138,7 @@ class Line:
         if not self._waiting or self._draining:
             return
         connection = self._connection
-        if connection is None or connection.lost or self._next_seqno is None:
+        if connection is None or connection.lost:
             self._seek(0.0)
             return
         while self._waiting:
@@ -146,7 +148,7 @@ class Line:
             if not connection.has_room(batch.size):
                 connection.when_room(self._pump)
                 return
-            self._send(self._waiting.popleft(), connection, self._next_seqno)
+            self._send(self._waiting.popleft(), connection)
 
     def _proven(self) -> bool:
         """Whether the queue surely knows this name.
@@ -155,13 +157,28 @@ class Line:
         and the second one stored, the first could not be sent again. So the first one goes alone.
         """
         at_s = self._proven_at_s
-        return at_s is not None and self._loop.time() - at_s < _NAME_IDLE_S_MAX
+        return (
+            at_s is not None and not self._guessing and self._loop.time() - at_s < _NAME_IDLE_S_MAX
+        )
 
-    def _send(self, batch: Batch, connection: Connection, next_seqno: int) -> None:
+    def _number(self, batch: Batch) -> None:
+        """Give it the next numbers.
+
+        A given name may have published before, and only the queue knows how far it came. Its first
+        frame is numbered by the clock: a queue that knows the name sees a gap, and its refusal
+        tells the next number; a queue that does not know it takes any. Should the clock have
+        stepped back below a number used before, the frame passes for a duplicate: see `_collided`.
+        """
+        if self._next_seqno is None:
+            self._next_seqno = time.time_ns() // 1_000
+            self._guessing = True
+        batch.name = self.name
+        batch.seqno = self._next_seqno
+        self._next_seqno += len(batch.bodies)
+
+    def _send(self, batch: Batch, connection: Connection) -> None:
         if not batch.seqno:
-            batch.name = self.name
-            batch.seqno = next_seqno
-            self._next_seqno = next_seqno + len(batch.bodies)
+            self._number(batch)
         batch.request = connection.next_request()
         batch.unsure.add(batch.request)
         batch.sent_at_s = batch.sent_at_s or self._loop.time()
@@ -185,16 +202,12 @@ class Line:
             self._core.spawn(self._find(pause_s))
 
     async def _find(self, pause_s: float) -> None:
-        """Find the leader's connection (for a given name also its next number), then send."""
+        """Find the leader's connection, then send."""
         try:
             while self._waiting:
                 await asyncio.sleep(pause_s)
                 try:
-                    connection = await self._core.routes.connection(self.queue)
-                    if self._next_seqno is None and not await self._ask_next_seqno(connection):
-                        pause_s = self._backoff.next_s()
-                        continue
-                    self._connection = connection
+                    self._connection = await self._core.routes.connection(self.queue)
                     break
                 except ConnectFailed as error:
                     self._last_error = str(error)
@@ -209,25 +222,6 @@ class Line:
             self._seeking = False
         self._pump()
 
-    async def _ask_next_seqno(self, connection: Connection) -> bool:
-        """A name may have published before: the refusal of an impossible number says which comes
-        next.
-        """
-        frame = await connection.call(
-            wire.PUBLISH, self.queue, self.name, _PROBE_SEQNO, [b""], None, None
-        )
-        if frame[0] == wire.ERROR:
-            if frame[2] == "out_of_sequence" and isinstance(frame[4], int):
-                self._next_seqno = frame[4]
-                return True
-            if frame[2] not in wire.PASSING:
-                raise Refused(frame[2], frame[3], frame[4])
-            self._core.routes.forget(self.queue)
-            self._last_error = f"{frame[2]}: {frame[3]}"
-        elif frame[0] == wire.REDIRECT:
-            self._last_error = f"queue {self.queue!r} has no leader now"
-        return False
-
     # --- answers ----------------------------------------------------------------------------------
 
     def answered(self, batch: Batch, request: int, opcode: int, frame: list[Any]) -> None:
@@ -237,15 +231,8 @@ class Line:
         if batch.request != request:
             return
         if opcode == wire.CONFIRM:
-            self._backoff.reset()
-            if batch.name == self.name:
-                self._proven_at_s = self._loop.time()
-            if self._connection is not None:
-                self._core.routes.used(self.queue, self._connection)
             _, first, stored, duplicates, refused = frame[:5]
-            self._leave(batch)
-            batch.confirmed_at_s = self._loop.time()
-            batch.resolve(Row(first, stored, duplicates, refused or ()))
+            self._confirmed(batch, Row(first, stored, duplicates, refused or ()))
         elif opcode == wire.LOST:
             self._last_error = "the connection to the leader was lost"
             lost = self._connection is None or self._connection.lost
@@ -259,6 +246,36 @@ class Line:
             self._end_draining()
         if self._waiting and not self._seeking:
             self._pump()
+
+    def _confirmed(self, batch: Batch, row: Row) -> None:
+        self._backoff.reset()
+        if self._connection is not None:
+            self._core.routes.used(self.queue, self._connection)
+        if self._guessing and batch.name == self.name and not batch.has_dedup_id:
+            if row.duplicates == len(batch.bodies):
+                self._collided(batch)
+                return
+            self._guessing = False
+        if batch.name == self.name:
+            self._proven_at_s = self._loop.time()
+        self._leave(batch)
+        batch.confirmed_at_s = self._loop.time()
+        batch.resolve(row)
+
+    def _collided(self, batch: Batch) -> None:
+        """The guessed first number was used before. What is sent for the first time is no
+        duplicate, so nothing was stored: guess higher. What was sent twice may be one.
+        """
+        if len(batch.unsure) > 1:
+            self._leave(batch)
+            batch.fail(OutcomeUnknown("sent again, and taken for a duplicate: it may be stored"))
+            self._next_seqno = None
+            return
+        self._sent.remove(batch)
+        self._next_seqno = batch.seqno + _SEQNO_STEP
+        batch.seqno = 0
+        batch.unsure.clear()
+        self._put_back(batch)
 
     def _refused(self, batch: Batch, frame: list[Any]) -> None:
         code, reason, detail = frame[2], frame[3], frame[4] if len(frame) > 4 else None
@@ -279,7 +296,8 @@ class Line:
             batch.fail(OutcomeUnknown(f"sent again, and then refused: {code}: {reason}"))
             self._rename()
         elif gap and isinstance(detail, int):
-            # The queue forgot our numbers: made anew, or this publisher was idle for long.
+            # The queue tells our next number: we guessed, or it forgot us.
+            self._guessing = False
             self._sent.remove(batch)
             self._put_back(batch)
             self._renumber(batch.name, batch.seqno, detail)

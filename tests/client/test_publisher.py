@@ -166,16 +166,29 @@ async def test_a_full_queue_refuses_only_what_is_over_the_limit(
     assert refused.value.ranges == [(5, 5), (6, 6), (7, 7)]
 
 
-async def test_a_named_publisher_asks_for_its_next_number(cluster: FakeCluster):
+@pytest.mark.parametrize("ahead", [0, 10**16])
+async def test_a_named_publisher_goes_on_where_it_was(cluster: FakeCluster, ahead: int):
+    """Also when the clock had stepped back, so that its first guess was used before."""
     for _ in range(2):
         async with quorate.connect(cluster.urls) as client:
             await client.declare("orders")
             publisher = client.publisher("orders", name="shop")
-            await publisher.publish(b"1")
-            await publisher.publish_many([b"2", b"3"])
+            assert not (await publisher.publish(b"1")).duplicate
+            assert (await publisher.publish_many([b"2", b"3"], batch=1)).stored == 2
+            publishers = cluster.queue("orders").publishers
+            publishers["shop"] += ahead
 
-    assert cluster.queue("orders").publishers["shop"] == 6
-    assert len(cluster.queue("orders").bodies) == 6
+    assert list(cluster.queue("orders").bodies.values()) == [b"1", b"2", b"3"] * 2
+
+
+async def test_a_given_number_is_taken_for_what_it_is(cluster: FakeCluster, client: quorate.Client):
+    """A program that knows its numbers may repeat a message after a crash: it is stored once."""
+    await client.declare("orders")
+    await client.publisher("orders", name="shop", next_seqno=7).publish(b"1")
+    again = await client.publisher("orders", name="shop", next_seqno=7).publish(b"1")
+
+    assert again.duplicate
+    assert len(cluster.queue("orders").bodies) == 1
 
 
 async def test_a_queue_made_anew_does_not_stop_its_publisher(
