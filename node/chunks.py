@@ -20,7 +20,7 @@ def batch_of(chunk: Chunk, bodies: Sequence[tuple[bytes, Any]]) -> Batch:
     """A chunk with its bodies. Equal meta of all is said once."""
     metas = [meta for _, meta in bodies]
     first = metas[0] if metas else None
-    shared = all(meta is first for meta in metas)
+    shared = len(set(map(id, metas))) == 1
     return Batch(
         chunk.first,
         chunk.token,
