@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cluster.machine.commands import (
     ATTR_DELIVER_AT_MS,
@@ -115,6 +115,7 @@ class QueueModel(RuleBasedStateMachine):
         self.do(CreateQueue(DEAD, "/", "dead", QueueConfig()))
         for session in SESSIONS:
             self.do(OpenSession(SessionId(session), NODE, 1))
+        self.subscribe("ann", "x", credit=2, priority=0)
 
     # --- one command, and what must come of it ----------------------------------------------------
 
@@ -215,6 +216,15 @@ class QueueModel(RuleBasedStateMachine):
         ttl=st.sampled_from([None, None, 0, 5]),
         delay=st.sampled_from([None, None, 7]),
     )
+    def enqueue_special(
+        self, count: int, priority: int, ttl: int | None, delay: int | None
+    ) -> None:
+        self.enqueue(count, priority, ttl, delay)
+
+    @rule(count=st.integers(1, 30))
+    def enqueue_plain(self, count: int) -> None:
+        self.enqueue(count, 0, None, None)
+
     def enqueue(self, count: int, priority: int, ttl: int | None, delay: int | None) -> None:
         bodies = [b"%d" % (self.sent + nth) for nth in range(count)]
         self.sent += count
@@ -263,6 +273,9 @@ class QueueModel(RuleBasedStateMachine):
         credit=st.integers(0, 4),
         priority=st.integers(0, 1),
     )
+    def subscribe_again(self, session: str, tag: str, credit: int, priority: int) -> None:
+        self.subscribe(session, tag, credit, priority)
+
     def subscribe(self, session: str, tag: str, credit: int, priority: int) -> None:
         applied = self.do(Subscribe(Q, SessionId(session), tag, credit=credit, priority=priority))
         assert isinstance(applied.reply, Subscribed)
@@ -272,6 +285,7 @@ class QueueModel(RuleBasedStateMachine):
         consumer.cancelled = False
         self.follow(applied)
 
+    @precondition(lambda self: self.consumers)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         key = self.pick(data)
@@ -284,6 +298,7 @@ class QueueModel(RuleBasedStateMachine):
             self.forget_empty()
         self.follow(applied)
 
+    @precondition(lambda self: self.consumers)
     @rule(data=st.data(), credit=st.integers(0, 5))
     def set_credit(self, data: st.DataObject, credit: int) -> None:
         key = self.pick(data)
@@ -292,12 +307,31 @@ class QueueModel(RuleBasedStateMachine):
             self.consumers[key].credit = credit
         self.follow(applied)
 
-    @rule(data=st.data(), how=st.sampled_from(["settle", "return", "failed", "discard", "discard"]))
+    @precondition(lambda self: self.holders())
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        self.finish(data, "settle")
+
+    @precondition(lambda self: self.holders())
+    @rule(data=st.data())
+    def give_some_back(self, data: st.DataObject) -> None:
+        self.finish(data, "return")
+
+    @precondition(lambda self: self.holders())
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        self.finish(data, "failed")
+
+    @precondition(lambda self: self.holders())
+    @rule(data=st.data())
+    def discard(self, data: st.DataObject) -> None:
+        self.finish(data, "discard")
+
     def finish(self, data: st.DataObject, how: str) -> None:
-        key = self.pick(data)
-        held = sorted(m.position for m in self.consumers[key].held) if key in self.consumers else []
-        chosen = sorted(data.draw(st.sets(st.sampled_from(held or [1]), min_size=1, max_size=6)))
-        if data.draw(st.integers(0, 9)) == 0:
+        key = data.draw(st.sampled_from(self.holders()))
+        held = sorted(m.position for m in self.consumers[key].held)
+        chosen = sorted(data.draw(st.sets(st.sampled_from(held), min_size=1, max_size=6)))
+        if data.draw(st.integers(0, 9)) == 9:
             chosen.append(max(chosen) + 7)
         ranges: list[tuple[int, int]] = []
         for position in chosen:
@@ -353,8 +387,10 @@ class QueueModel(RuleBasedStateMachine):
             self.consumers[applied.reply.consumer] = consumer
         self.follow(applied)
 
-    @rule(session=st.sampled_from(SESSIONS), crash=st.booleans())
-    def end_session(self, session: str, crash: bool) -> None:
+    @rule(session=st.sampled_from(SESSIONS), crash=st.booleans(), really=st.integers(0, 4))
+    def end_session(self, session: str, crash: bool, really: int) -> None:
+        if really < 4:
+            return
         if crash:
             applied = self.do(DetachSession(SessionId(session), NODE, 1))
         else:
@@ -367,15 +403,18 @@ class QueueModel(RuleBasedStateMachine):
         self.follow(applied)
         self.do(OpenSession(SessionId(session), NODE, 1))
 
-    @rule()
-    def purge(self) -> None:
+    @rule(really=st.integers(0, 9))
+    def purge(self, really: int) -> None:
+        if really < 9:
+            return
         applied = self.do(Purge(Q))
         assert applied.reply == Ok(len(self.waiting))
         self.waiting = []
         self.follow(applied)
 
-    @rule(paused=st.booleans())
-    def pause(self, paused: bool) -> None:
+    @rule(how=st.integers(0, 5))
+    def pause(self, how: int) -> None:
+        paused = how == 5
         self.paused = paused
         self.follow(self.do(Pause(Q, paused)))
 
@@ -386,6 +425,9 @@ class QueueModel(RuleBasedStateMachine):
 
     def pick(self, data: st.DataObject) -> int:
         return data.draw(st.sampled_from([*sorted(self.consumers), 7]))
+
+    def holders(self) -> list[int]:
+        return [key for key in sorted(self.consumers) if self.consumers[key].held]
 
     def forget_empty(self) -> None:
         for key, consumer in list(self.consumers.items()):
