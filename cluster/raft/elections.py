@@ -97,8 +97,8 @@ class Elections:
         member = self._member
         self._again(now)
         member.leader = None
-        if member.poisoned is not None:
-            return  # it could not apply what it would commit
+        if not member.may_lead:
+            return
         self._pre_votes = {member.me}
         if self._majority(self._pre_votes):
             self.stand(now)
@@ -118,7 +118,10 @@ class Elections:
             else member.now - self.heard_at < self._min_s and member.leader is not peer
         )
         granted = (
-            term > member.term and not leader_lives and self._up_to_date(last_index, last_term)
+            not member.withholds_votes
+            and term > member.term
+            and not leader_lives
+            and self._up_to_date(last_index, last_term)
         )
         member.send(peer, PRE_VOTED, term, granted)
 
@@ -126,8 +129,8 @@ class Elections:
         member = self._member
         if self._pre_votes is None or term != member.term + 1 or not granted:
             return
-        if member.poisoned is not None:
-            return  # since it asked
+        if not member.may_lead:
+            return  # not any more
         self._pre_votes.add(peer)
         if self._majority(self._pre_votes):
             self.stand(member.now)
@@ -151,6 +154,7 @@ class Elections:
         member = self._member
         granted = (
             not member.leads
+            and not member.withholds_votes
             and member.voted_for in (None, peer.id)
             and self._up_to_date(last_index, last_term)
         )
@@ -165,8 +169,8 @@ class Elections:
         member = self._member
         if not granted or not member.stands or peer not in member.voters:
             return
-        if member.poisoned is not None:
-            return  # since it asked
+        if not member.may_lead:
+            return  # not any more
         self._votes.add(peer)
         if self._majority(self._votes):
             member.become_leader()

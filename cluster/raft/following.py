@@ -65,13 +65,15 @@ class Following:
         member.commit(min(commit, match))
         if self._incoming is not None and member.commit_index >= self._incoming.index:
             self.forget()
+        if member.withholds_votes and commit <= match and journal.term_at(commit) == member.term:
+            member.trust_again(peer)  # committed in its term: so is all that was before
         if entries is not None:
             member.send(peer, APPENDED, match)
 
     def on_timeout_now(self, peer: Peer) -> None:
         """The leader hands over: no pre-vote, which its own life would refuse."""
         member = self._member
-        if member.leader is peer and member.poisoned is None:
+        if member.leader is peer and member.may_lead:
             member.elections.stand(member.now)
 
     def on_install(self, peer: Peer, index: int, number: int, part: list[Any]) -> None:

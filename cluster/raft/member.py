@@ -6,12 +6,14 @@ compacts or serialises. The private names of SyncObj that this rests on are STAT
 KEPT; importing this module fails when the installed version lacks one.
 """
 # ruff: noqa: N802 -- the names of the base class, which are not ours to choose
+# The base class has no types.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from pysyncobj.config import SyncObjConf
 from pysyncobj.syncobj import SyncObj
@@ -71,7 +73,9 @@ REPLACED = (
 KEPT = ("setState", "setCurrentTerm", "onBecomeLeader")
 
 for _name in STATE:
-    assert f"_SyncObj__{_name}" in SyncObj.__init__.__code__.co_names, f"SyncObj has no __{_name}"
+    assert f"_SyncObj__{_name}" in vars(SyncObj)["__init__"].__code__.co_names, (
+        f"SyncObj has no __{_name}"
+    )
 for _name in REPLACED + KEPT:
     assert f"_SyncObj__{_name}" in vars(SyncObj), f"SyncObj has no method __{_name}"
 
@@ -118,6 +122,8 @@ class Member(SyncObj):
         self.group = group
         self.journal = journal
         self.poisoned: str | None = None
+        #: What this disk promised is lost: no votes until a leader gave it again what is committed.
+        self.withholds_votes = False
         self.now = clock.monotonic_ns() / 1e9
         self.me = next(peer for peer in ranked if peer.id == self_node)
         # Members that only listen will be in `peers`, not in `voters`: quorums and elections ask
@@ -154,9 +160,7 @@ class Member(SyncObj):
             onStateChanged=self._on_state_changed,
         )
         with injected(journal=journal, clock=clock, random=random):
-            # pyright: ignore[reportUnknownMemberType] no types there
-            start = cast("Callable[..., None]", super().__init__)
-            start(self.me, self.peers, conf, transport=self.transport)
+            super().__init__(self.me, self.peers, conf, transport=self.transport)
         self._SyncObj__raftLastApplied = journal.base_index
         committed = min(max(journal.commit_index, journal.base_index), journal.last_index)
         self._SyncObj__raftCommitIndex = committed
@@ -175,6 +179,11 @@ class Member(SyncObj):
     @property
     def stands(self) -> bool:
         return self._SyncObj__raftState == 1
+
+    @property
+    def accepts(self) -> bool:
+        """Leading, and not about to hand over."""
+        return self.leads and not self.replication.transferring
 
     @property
     def term(self) -> int:
@@ -219,6 +228,11 @@ class Member(SyncObj):
     def connected(self) -> set[Peer]:
         return self._SyncObj__connectedNodes
 
+    @property
+    def may_lead(self) -> bool:
+        """Not when it could not apply what it would commit, or does not have all of it."""
+        return self.poisoned is None and not self.withholds_votes
+
     def has_quorum(self) -> bool:
         """Leading, and a majority answered within an election timeout."""
         return self.replication.heard_by_majority(self.now)
@@ -255,6 +269,13 @@ class Member(SyncObj):
         self.journal.add(REGULAR + body, index, self.term)
         return index
 
+    def transfer(self, to: NodeId | None) -> bool:
+        """Hand leadership to `to`, or to whoever is closest. False: there is nobody to take it."""
+        peer = next((peer for peer in self.voters if peer.id == to), None)
+        if not self.leads or (to is not None and peer is None):
+            return False
+        return self.replication.transfer(peer, self.now)
+
     def link_up(self, node: NodeId) -> None:
         self.transport.up(node)
 
@@ -280,6 +301,12 @@ class Member(SyncObj):
         self.replication.start(self.now)
         with injected(journal=self.journal, clock=self._clock, random=self._random):
             self._SyncObj__onBecomeLeader()
+
+    def trust_again(self, leader: Peer) -> None:
+        """All that was ever committed is here again, and there is a leader: nobody else's vote."""
+        self.withholds_votes = False
+        if self.voted_for is None:
+            self.vote_for(leader)
 
     def vote_for(self, peer: Peer) -> None:
         self._SyncObj__setCurrentTerm(self.term, peer.id)

@@ -206,3 +206,47 @@ def test_a_snapshot_that_is_overtaken_by_an_install_is_refused():
         await log.close()
 
     run_virtual(scenario())
+
+
+def lost_disk(world: World, name: str) -> None:
+    world.kill(name)
+    world[name].journal = MemoryJournal()
+    world.restart(name)
+    world[name].member.withholds_votes = True
+
+
+def test_a_member_that_lost_its_disk_does_not_help_to_forget_what_it_acknowledged():
+    """Without this the one that missed the entries would be elected, and they would be lost."""
+    world = World(3)
+    world.elect("n1")
+    world.kill("n2")
+    last = world.commit(b"only n1 and n3 have it")
+    world.run(50)
+    world.kill("n1")
+    world.restart("n2")
+    lost_disk(world, "n3")
+    world.run(8_000)
+    assert world.leader() is None
+
+    world.restart("n1")
+    leader = world.elect()
+    assert leader.name == "n1"
+    assert leader.member.commit_index >= last
+    world.check_logs_match()
+
+
+def test_it_votes_again_once_a_leader_gave_it_all_that_is_committed():
+    world = World(3)
+    leader = world.elect("n1")
+    for n in range(20):
+        world.commit(b"%d" % n)
+    world.run(50)
+    lost_disk(world, "n3")
+    member = world["n3"].member
+    world.until(lambda: not member.withholds_votes, 3000)
+    assert member.last_index == leader.journal.last_index
+    # It may have voted in this term before: now its vote is the leader's.
+    assert (member.term, member.voted_for) == (leader.member.term, "n1")
+
+    world.kill("n1")
+    assert world.elect().name in ("n2", "n3")
