@@ -1,0 +1,236 @@
+"""Random logs that use everything the machine can do. Run as a program it prints what came of one.
+
+The same seed gives the same log, in every process: nothing here depends on hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from cluster.machine import QueueMachine
+from cluster.machine.commands import (
+    ATTR_DEATHS,
+    ATTR_DEDUP_ID,
+    ATTR_DELIVER_AT_MS,
+    ATTR_PRIORITY,
+    ATTR_TTL_MS,
+    Barrier,
+    Cancel,
+    CloseSession,
+    CreateQueue,
+    DeadLettersMoved,
+    DeleteQueue,
+    DetachSession,
+    Discard,
+    Enqueue,
+    Extend,
+    Get,
+    NodeDown,
+    NodeUp,
+    OpenSession,
+    Pause,
+    Purge,
+    QueueConfig,
+    Return,
+    SetCredit,
+    Settle,
+    Subscribe,
+    Tick,
+    UpdateQueue,
+)
+from cluster.types import ConsumerKey, NodeId, QueueId, SessionId, Stamp
+
+CONFIGS = {
+    1: QueueConfig(),
+    2: QueueConfig(
+        max_priority=5,
+        message_ttl_ms=400,
+        dead_letter_queue=QueueId(5),
+        dead_letter_exchange="",
+        delivery_limit=2,
+    ),
+    3: QueueConfig(single_active_consumer=True, consumer_timeout_ms=500, delivery_limit=None),
+    4: QueueConfig(
+        max_length=20,
+        max_length_bytes=200,
+        overflow="reject-publish-dlx",
+        dead_letter_exchange="far",
+        dead_letter_routing_key="k",
+        delayed_retry_type="all",
+        delayed_retry_min_ms=30,
+        delayed_retry_max_ms=90,
+        delivery_limit=1,
+    ),
+    5: QueueConfig(
+        max_length=15, message_ttl_ms=300, dead_letter_queue=QueueId(2), dead_letter_exchange=""
+    ),
+    6: QueueConfig(expires_ms=700, dedup_window_ms=200, consumer_timeout_ms=None),
+    7: QueueConfig(max_length_bytes=100, overflow="reject-publish", dead_letter_exchange="x"),
+}
+SESSIONS = ["ann", "bob", "cid", "dan", "eve"]
+NODES = ["n1", "n2", "n3"]
+TAGS = ["x", "y"]
+
+
+class History:
+    """Draws commands that fit the state of its own machine."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.machine = QueueMachine()
+        self.now_ms = 1_000_000
+        self.index = 1
+        self.seqnos: dict[tuple[int, str], int] = {}
+
+    def steps(self, count: int) -> Iterator[tuple[Stamp, Any]]:
+        for queue, config in CONFIGS.items():
+            yield self.step(CreateQueue(QueueId(queue), "/", f"q{queue}", config))
+        for _ in range(count):
+            yield self.step(self.command())
+
+    def step(self, command: Any) -> tuple[Stamp, Any]:
+        # A new leader's clock may be behind; entries may hold several commands.
+        self.now_ms += self.random.choice([0, 0, 1, 5, 20, 60, -30])
+        self.index += self.random.choice([1, 1, 2])
+        stamp = Stamp(self.index, 1, self.now_ms, 0, self.random.choice([0, 0, 3]))
+        self.machine.apply(stamp, command)
+        return stamp, command
+
+    def command(self) -> Any:
+        draw = self.random
+        queue = QueueId(draw.randint(1, 7))
+        session = SessionId(draw.choice(SESSIONS))
+        node = NodeId(draw.choice(NODES))
+        incarnation = draw.choice([1, 1, 1, 1, 2])
+        roll = draw.random()
+        if roll < 0.30:
+            return self.enqueue(queue)
+        if roll < 0.55:
+            return self.finish(queue)
+        if roll < 0.65:
+            return Subscribe(
+                queue,
+                session,
+                draw.choice(TAGS),
+                draw.choice([0, 1, 3, 10]),
+                draw.choice([0, 0, 1, 5]),
+                draw.random() < 0.05,
+                draw.random() < 0.1,
+                draw.choice([None, None, 200]),
+            )
+        if roll < 0.71:
+            return OpenSession(session, node, incarnation, draw.choice([0, 50, 300]))
+        if roll < 0.75:
+            return Get(queue, session, draw.choice([1, 5]), draw.random() < 0.3)
+        if roll < 0.80:
+            return DetachSession(session, node, incarnation)
+        return draw.choice(
+            [
+                Tick(),
+                Tick(),
+                Tick(),
+                Barrier(),
+                CloseSession(session),
+                NodeDown(node, incarnation, draw.random() < 0.5),
+                NodeUp(node, incarnation),
+                Cancel(queue, self.consumer(queue)),
+                SetCredit(queue, self.consumer(queue), draw.choice([0, 1, 7])),
+                Pause(queue, draw.random() < 0.3),
+                Purge(queue) if draw.random() < 0.2 else Tick(),
+                DeadLettersMoved(queue, draw.randint(1, 60)),
+                self.update(queue),
+                DeleteQueue(queue, if_unused=draw.random() < 0.5) if roll > 0.97 else Tick(),
+                CreateQueue(queue, "/", f"q{queue}", CONFIGS[queue]),
+                "no command",
+            ]
+        )
+
+    def update(self, queue: QueueId) -> UpdateQueue:
+        return UpdateQueue(queue, CONFIGS[self.random.choice([queue, queue, 1, 2, 4, 5, 7])])
+
+    def enqueue(self, queue: QueueId) -> Enqueue:
+        draw = self.random
+        bodies = [b"x" * draw.choice([10, 10, 10, 3]) for _ in range(draw.choice([1, 1, 4, 20]))]
+        publisher = draw.choice([None, None, "pub", "~tmp"])
+        seqno = 0
+        if publisher is not None:
+            known = self.seqnos.get((queue, publisher), 1)
+            seqno = max(1, known + draw.choice([0, 0, 0, -2, 1]))
+            self.seqnos[queue, publisher] = max(known, seqno + len(bodies))
+        attrs: Any = None
+        if draw.random() < 0.4:
+            attrs = [self.attrs() for _ in bodies] if draw.random() < 0.7 else self.attrs()
+        return Enqueue(queue, publisher, seqno, bodies, None, attrs)
+
+    def attrs(self) -> dict[int, Any] | None:
+        draw = self.random
+        attrs: dict[int, Any] = {}
+        if draw.random() < 0.4:
+            attrs[ATTR_PRIORITY] = draw.randint(0, 7)
+        if draw.random() < 0.3:
+            attrs[ATTR_TTL_MS] = draw.choice([0, 20, 200])
+        if draw.random() < 0.2:
+            attrs[ATTR_DELIVER_AT_MS] = self.now_ms + draw.randint(-20, 200)
+        if draw.random() < 0.3:
+            attrs[ATTR_DEDUP_ID] = f"id{draw.randint(1, 9)}"
+        if draw.random() < 0.1:
+            attrs[ATTR_DEATHS] = [
+                {"queue": f"q{draw.randint(1, 7)}", "reason": "expired", "count": 1, "to": ["", "r"]}
+            ]
+        return attrs or None
+
+    def consumer(self, queue: QueueId) -> ConsumerKey:
+        view = self.machine.queue(queue)
+        keys = [consumer.key for consumer in view.consumers] if view else []
+        return self.random.choice([*keys, ConsumerKey(5)])
+
+    def finish(self, queue: QueueId) -> Any:
+        draw = self.random
+        view = self.machine.queue(queue)
+        holders = [consumer.key for consumer in view.consumers if consumer.unsettled] if view else []
+        if not holders:
+            return Settle(queue, ConsumerKey(5), [(1, 1)])
+        key = draw.choice(holders)
+        held = sorted(
+            chunk.first + nth
+            for chunk in self.machine.consumer_holds(queue, key)
+            for nth in range(chunk.bodies.count)
+        )
+        ranges: list[tuple[int, int]] = []
+        for position in held:
+            if draw.random() < 0.5:
+                if ranges and ranges[-1][1] == position - 1:
+                    ranges[-1] = (ranges[-1][0], position)
+                else:
+                    ranges.append((position, position))
+        if draw.random() < 0.05:
+            ranges.append((held[-1] + 1, held[-1] + 3))
+        return draw.choice(
+            [
+                Settle(queue, key, ranges),
+                Settle(queue, key, ranges),
+                Return(queue, key, ranges),
+                Return(queue, key, ranges, failed=True),
+                Return(queue, key, ranges, delay_ms=draw.choice([0, 40])),
+                Discard(queue, key, ranges),
+                Extend(queue, key, ranges, draw.choice([None, 100])),
+            ]
+        )
+
+
+def outcome(seed: int, count: int) -> str:
+    """One line for all that a log leads to: every answer and the state at the end."""
+    machine = QueueMachine()
+    answers = hashlib.blake2b(digest_size=16)
+    for stamp, command in History(seed).steps(count):
+        answers.update(repr(machine.apply(stamp, command)).encode())
+    answers.update(repr(machine.on_leader()).encode())
+    return f"{answers.hexdigest()} {machine.digest().hex()}"
+
+
+if __name__ == "__main__":
+    print(outcome(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,84 @@
+"""The same log leads to the same state and answers: replayed, cut anywhere, in any process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster.machine import QueueMachine
+from tests.machine.histories import History, outcome
+
+ROOT = Path(__file__).parents[2]
+SEEDS = range(12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_snapshot_at_any_cut_and_the_tail_equal_the_whole_log(seed: int):
+    log = list(History(seed).steps(300))
+    whole = QueueMachine()
+    copies: list[QueueMachine] = []
+    for number, (stamp, command) in enumerate(log):
+        if number % 25 == seed % 25:
+            data = whole.snapshot()
+            copy = QueueMachine()
+            copy.restore(data)
+            copy.invariants()
+            assert copy.snapshot() == data
+            assert copy.on_leader() == whole.on_leader()
+            assert copy.live_indexes() == whole.live_indexes()
+            copies.append(copy)
+        applied = whole.apply(stamp, command)
+        whole.invariants()
+        for copy in copies:
+            assert copy.apply(stamp, command) == applied
+    for copy in copies:
+        copy.invariants()
+        assert copy.digest() == whole.digest()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_that_ticks_when_told_to_ends_like_one_that_never_did(seed: int):
+    """Looking when nothing is due changes nothing but the clock, which is the stamp's anyway."""
+    often, rarely = QueueMachine(), QueueMachine()
+    for stamp, command in History(seed).steps(300):
+        due_ms = often.next_due_ms()
+        if due_ms is None or due_ms > often.now_ms:
+            # Nothing is due: an extra look at this very time is harmless.
+            for queue in often.queues():
+                often._queues[queue].due_ms = often.now_ms
+                often._schedule(often._queues[queue])
+        assert often.apply(stamp, command) == rarely.apply(stamp, command)
+    assert often.digest() == rarely.digest()
+
+
+def test_two_processes_with_other_hash_seeds_agree():
+    outcomes = {
+        subprocess.run(
+            [sys.executable, "-m", "tests.machine.histories", "7", "600"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout.strip()
+        for hash_seed in ("1", "4242")
+    }
+
+    assert outcomes == {outcome(7, 600)}
+
+
+def test_nothing_is_live_when_everything_is_done():
+    history = History(3)
+    for _ in history.steps(300):
+        pass
+    machine = history.machine
+    assert machine.live_indexes()
+    for queue in machine.queues():
+        machine._queues.pop(queue)
+
+    assert machine.live_indexes() == []
