@@ -14,6 +14,7 @@ from cluster.raft.progress import Progress
 from cluster.raft.snapshots import Outgoing
 from cluster.raft.stock import Peer
 from cluster.raft.transport import APPEND, INSTALL, TIMEOUT_NOW, Message
+from cluster.types import NodeId
 
 if TYPE_CHECKING:
     from cluster.raft.member import Member
@@ -59,6 +60,11 @@ class Replication:
         progress = self.followers.get(peer)
         return 0 if progress is None else progress.match
 
+    def lag(self) -> dict[NodeId, int]:
+        """Entries that each follower lacks, as far as it told."""
+        last = self._member.last_index
+        return {peer.id: last - each.match for peer, each in self.followers.items()}
+
     # --- the round
 
     def tick(self, now: float) -> None:
@@ -77,7 +83,7 @@ class Replication:
         return heard > (len(voters) + 1) // 2
 
     def _advance_commit(self, now: float) -> None:
-        """The highest index on a majority of disks, if it is of this term (Raft, 5.4.2: figure 8)."""
+        """The highest index on a majority of disks, if it is of this term (Raft, 5.4.2)."""
         member = self._member
         followers = self.followers
         indexes = [followers[peer].match for peer in member.voters]
@@ -128,9 +134,10 @@ class Replication:
                 self._said(progress, now)
         if now - progress.sent_at >= self._heartbeat_s:
             self._say_nothing_new(progress, now, entries=[])
-        elif progress.commit_sent < member.commit_index:
-            if now >= self._untold_since + COMMIT_LAZY_S and not progress.probing:
-                self._say_nothing_new(progress, now, entries=None)
+            return
+        lazy = now >= self._untold_since + COMMIT_LAZY_S and not progress.probing
+        if lazy and progress.commit_sent < member.commit_index:
+            self._say_nothing_new(progress, now, entries=None)
 
     def _said(self, progress: Progress, now: float) -> None:
         progress.sent_at = now

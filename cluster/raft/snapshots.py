@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 from cluster.raft.journal import RaftJournal, Snapshot, live_entry
 
@@ -122,14 +122,14 @@ class Incoming:
             return None
         self._expected += 1
         match part:
-            case [0, int(term), bytes(chain), int(size), list(live)] if size <= SNAPSHOT_BYTES_MAX:
+            case [0, int(term), bytes(chain), int(size), live] if size <= SNAPSHOT_BYTES_MAX:
                 self._term, self._hash, self._size = term, chain, size
-                self._live = [(first, last) for first, last in cast("list[Any]", live)]
+                self._live = [(first, last) for first, last in live]
             case [1, bytes(data)] if len(self._data) + len(data) <= self._size:
                 self._data += data
-            case [2, list(entries)] if len(self._data) == self._size:
+            case [2, entries] if len(self._data) == self._size:
                 self._begin()
-                for index, term, command, chain in cast("list[Any]", entries):
+                for index, term, command, chain in entries:
                     self._journal.add_live(index, term, command, chain)
             case [3] if len(self._data) == self._size:
                 self._begin()

@@ -5,6 +5,8 @@ A message is `[group, kind, term, ...]`, plain data that CBOR can hold. Only a l
 entries and snapshot parts may leave before the round's fsync: all others say something that must
 be true after a power cut.
 """
+# The base class has no types.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -74,16 +76,14 @@ class GroupTransport(Transport):
     def receive(self, sender: NodeId, message: Message) -> None:
         peer = self._peers.get(sender)
         if peer is not None:
-            # pyright: ignore[reportUnknownMemberType] no types there
             self._onMessageReceived(peer, message)
 
     def up(self, node: NodeId) -> None:
         peer = self._peers.get(node)
         if peer is not None:
-            self._onNodeConnected(peer)  # pyright: ignore[reportUnknownMemberType] no types there
+            self._onNodeConnected(peer)
 
     def down(self, node: NodeId) -> None:
         peer = self._peers.get(node)
         if peer is not None:
-            # pyright: ignore[reportUnknownMemberType] no types there
             self._onNodeDisconnected(peer)

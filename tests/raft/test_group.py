@@ -5,7 +5,7 @@ import asyncio
 import cbor2
 import pytest
 
-import cluster.group
+from cluster import applying, proposals
 from cluster.group import GroupOptions, Outcome, Role
 from cluster.log import KIND_DIGEST, KIND_ROLE
 from cluster.machine.commands import Barrier, DeleteQueue, Enqueue, Pause, Purge
@@ -59,8 +59,8 @@ async def test_a_large_batch_is_split_at_the_target_size():
 
 
 @virtual
-async def test_an_entry_holds_no_more_commands_than_ordinals_can_number(monkeypatch=None):
-    old, cluster.group.ENTRY_COMMANDS_MAX = cluster.group.ENTRY_COMMANDS_MAX, 100
+async def test_an_entry_holds_no_more_commands_than_ordinals_can_number():
+    old, proposals.ENTRY_COMMANDS_MAX = proposals.ENTRY_COMMANDS_MAX, 100
     try:
         nodes = await Cluster().start()
         group = await nodes.elect()
@@ -72,7 +72,7 @@ async def test_an_entry_holds_no_more_commands_than_ordinals_can_number(monkeypa
         assert group.last_index == before + 3
         assert max(o.stamp.ordinal for o in outcomes) == 99
     finally:
-        cluster.group.ENTRY_COMMANDS_MAX = old
+        proposals.ENTRY_COMMANDS_MAX = old
 
 
 @virtual
@@ -158,7 +158,7 @@ async def test_a_command_over_the_limit_is_refused():
 
 
 def cluster_max() -> int:
-    return cluster.group.ENTRY_BYTES_MAX
+    return proposals.ENTRY_BYTES_MAX
 
 
 @virtual
@@ -410,7 +410,7 @@ async def test_bodies_are_read_from_what_was_just_applied_or_from_the_log():
     assert group.read_bodies(BodyRef(stamp.index, 1, 2)) == expected[1:3]
     cluster.kill(group.node)
     new = await cluster.elect()
-    new._cache.clear()
+    new._applying._cache.clear()
 
     assert new.read_bodies(ref) == expected
     assert new.read_bodies(BodyRef(10**6, 0, 1)) == []
@@ -418,15 +418,15 @@ async def test_bodies_are_read_from_what_was_just_applied_or_from_the_log():
 
 
 @virtual
-async def test_what_was_just_published_is_not_decoded_again(monkeypatch=None):
+async def test_what_was_just_published_is_not_decoded_again():
     cluster_ = await Cluster().start()
     group = await cluster_.elect()
     stamp = (await group.ask(enqueue(b"a"))).stamp
-    kept, cluster.group.decode_entry = cluster.group.decode_entry, None
+    kept, applying.decode_entry = applying.decode_entry, None
     try:
         assert group.read_bodies(BodyRef(stamp.index, 0, 1)) == [(b"a", None)]
     finally:
-        cluster.group.decode_entry = kept
+        applying.decode_entry = kept
 
 
 @virtual
@@ -462,7 +462,7 @@ async def test_roles_and_digests_are_noted_in_the_log():
     node = cluster.nodes["n1"]
     node.log.note = lambda kind, group, index, term, payload: notes.append((kind, index, payload))
     for each in node.groups.values():
-        each._notes = node.log
+        each._notes = each._applying._notes = node.log
     group = await cluster.elect()
     while group.applied_index < 2050:
         group.propose(enqueue(b"x"))

@@ -10,7 +10,7 @@ import pytest
 from cluster.raft import snapshots
 from cluster.raft.stock import REGULAR
 from cluster.raft.transport import APPEND, INSTALL
-from cluster.types import NodeId
+from cluster.types import BodyRef, NodeId
 from tests.raft.nodes import Cluster, GroupOptions, enqueue, run_virtual
 from tests.raft.world import GROUP, Node, World
 
@@ -205,7 +205,7 @@ def test_with_the_real_log_a_follower_that_was_away_gets_snapshot_live_entries_a
         assert there.machine.digest() == group.machine.digest()
         assert there.machine.refs[0][0] < there.journal.base_index
         for ref in there.machine.refs:
-            assert there.read_bodies(ref) == group.read_bodies(ref)
+            assert there.read_bodies(BodyRef(*ref)) == group.read_bodies(BodyRef(*ref))
         last = await group.ask(enqueue(b"after"))
         await cluster.until(lambda: there.applied_index >= last.stamp.index)
 
@@ -215,7 +215,7 @@ def test_with_the_real_log_a_follower_that_was_away_gets_snapshot_live_entries_a
         there = node.groups[1]
         await cluster.until(lambda: there.applied_index >= last.stamp.index)
         assert there.machine.digest() == group.machine.digest()
-        assert there.read_bodies(there.machine.refs[0]) == [(b"a0", 0), (b"b0", 0)]
+        assert there.read_bodies(BodyRef(*there.machine.refs[0])) == [(b"a0", 0), (b"b0", 0)]
         await cluster.stop()
 
     run_virtual(scenario())

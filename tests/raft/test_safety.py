@@ -116,7 +116,7 @@ def test_figure_8_an_entry_of_an_earlier_term_is_not_committed_by_counting_repli
 
 
 def test_log_matching_a_gap_is_refused():
-    """Raft, 5.3: the consistency check; an append whose previous entry is missing changes nothing."""
+    """Raft, 5.3, the consistency check: such an append changes nothing."""
     world = World(3)
     node = world["n3"]
     node.member.now = world.now
@@ -194,7 +194,7 @@ def test_no_log_ever_ends_before_an_entry_that_was_acknowledged_in_a_calm_cluste
     world = World(3, latency_ms=7)
     leader = world.elect()
     highest = dict.fromkeys(world.names, 0)
-    for n in range(600):
+    for _ in range(600):
         for _ in range(4):
             world.propose(bytes(4000))
         world.step()
@@ -207,7 +207,7 @@ def test_no_log_ever_ends_before_an_entry_that_was_acknowledged_in_a_calm_cluste
 
 
 def test_the_leader_is_cut_off_under_load_and_killed_and_nothing_confirmed_is_lost():
-    """The directed scenario in which the stock class lost acknowledged commands in 8 of 20 seeds."""
+    """The directed scenario in which the stock class lost commands in 8 of 20 seeds."""
     for seed in range(20):
         dice = Random(seed)
         world = World(3, seed=seed, latency_ms=dice.randint(1, 6))

@@ -4,8 +4,9 @@ does not.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import pickle
+import pickle  # noqa: TID251 -- the stock class is fed some
 
 import pytest
 
@@ -48,8 +49,8 @@ def follower(world: World, name: str = "n3"):
 
 def test_stock_a_vote_leaves_before_it_is_on_disk(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(fd))
-    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(fd))
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(os, "fdatasync", synced.append)
     world = StockWorld(3, start=False, journalFile=str(tmp_path / "journal"))
     world.start("n1")
 
@@ -129,7 +130,7 @@ def test_stock_a_message_from_the_network_is_unpickled():
     }
     world["n1"]._SyncObj__recvTransmission = b""
 
-    with pytest.raises(Exception):  # it then fails to use the result
+    with pytest.raises(TypeError):  # it then fails to use the result
         world.receive("n1", "n2", message)
 
     assert Boom.loaded == 1
@@ -216,7 +217,7 @@ def test_ours_only_a_real_conflict_truncates_and_only_from_there():
 
 
 def test_ours_commit_never_passes_the_last_entry_that_matched():
-    """A stale tail behind the match must not be committed (Raft, figure 2, AppendEntries rule 5)."""
+    """A stale tail behind the match must not be committed (Raft, figure 2)."""
     world = World(3)
     node = follower(world)
     node.member.receive(NodeId("n1"), appended(1, 1, 0, 1, [[REGULAR + b"stale", 1]] * 5))
@@ -359,12 +360,11 @@ def test_stock_an_entry_of_about_the_batch_size_does_not_arrive():
     leader = world.elect()
     body = os.urandom(2**16 * 2 - 10)  # its pickle is a little longer than two batches
 
-    try:
+    arrived: list[list[bytes]] = []
+    with contextlib.suppress(ValueError, TypeError, EOFError, pickle.UnpicklingError):
         leader._applyCommand(body, None, 0)
         world.run(2000)
         arrived = [m.applied for m in world.nodes.values()]
-    except Exception:
-        arrived = []
 
     assert arrived != [[body]] * 3
 
@@ -449,10 +449,8 @@ def test_stock_a_command_that_raises_is_tried_for_ever():
     leader._SyncObj__doApplyCommand = raises
     leader._applyCommand(b"x", None, 0)
     for _ in range(500):
-        try:
+        with contextlib.suppress(ValueError):
             world.step()
-        except ValueError:
-            pass
 
     assert len(attempts) > 100
 

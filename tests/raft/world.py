@@ -197,10 +197,10 @@ class MemoryJournal:
     def load_snapshot(self) -> MemorySnapshot | None:
         return self.snapshot
 
-    def begin_install(self, index: int, term: int, hash: bytes, data: bytes, live: Any) -> None:
+    def begin_install(self, index: int, term: int, chain: bytes, data: bytes, live: Any) -> None:
         self._installing = (MemorySnapshot(index, term, data, live), {})
 
-    def add_live(self, index: int, term: int, command: bytes, hash: bytes) -> None:
+    def add_live(self, index: int, term: int, command: bytes, chain: bytes) -> None:
         self._installing[1][index] = (command, term)
 
     def abort_install(self) -> None:
@@ -228,16 +228,14 @@ class MemoryJournal:
     def clear(self) -> None:
         raise AssertionError("never")
 
-    deleteEntriesFrom = deleteEntriesTo = clear
-
-    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        self.set_commit(raftCommitIndex)
+    def setRaftCommitIndex(self, index: int) -> None:
+        self.set_commit(index)
 
     def getRaftCommitIndex(self) -> int:
         return self.commit_index
 
-    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
-        self.set_term(term, votedForNodeId)
+    def setCurrentTerm(self, term: int, node: str | None) -> None:
+        self.set_term(term, node)
 
     def getCurrentTerm(self) -> int:
         return self.current_term
@@ -463,7 +461,7 @@ class World:
         return max(found, key=lambda node: node.member.term, default=None)
 
     def elect(self, name: str | None = None) -> Node:
-        """Run until there is a leader whose no-op is applied everywhere; `name`: make it that one."""
+        """Run until a leader's no-op is applied everywhere; `name`: make it that one."""
         self.until(lambda: self.leader() is not None)
         if name is not None and self.leader() is not self[name]:
             for _ in range(3):

@@ -1,0 +1,101 @@
+"""Committed entries go through the machine, and who asked is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from cluster.codec.entries import decode_entry
+from cluster.entry_cache import EntryCache
+from cluster.log import KIND_DIGEST
+from cluster.machine.commands import Enqueue
+from cluster.machine.effects import Effect
+from cluster.machine.interface import Machine
+from cluster.machine.replies import Refused
+from cluster.outcome import Done, Outcome, unknown
+from cluster.proposals import Proposals
+from cluster.raft.journal import RaftJournal
+from cluster.raft.stock import REGULAR
+from cluster.types import BodyRef, Stamp
+
+#: A digest of the state is noted every so many entries, at the same indexes on every replica.
+DIGEST_ENTRIES = 1_000
+
+OnEffects = Callable[[Stamp, Sequence[Effect]], None]
+
+
+class Notes(Protocol):
+    """The part of the log that takes notes for a later reader."""
+
+    def note(self, kind: int, group: int, index: int, term: int, payload: bytes) -> None: ...
+
+
+class Applying:
+    """One machine, and the entries that it was or will be given."""
+
+    def __init__(
+        self, machine: Machine, journal: RaftJournal, proposals: Proposals, notes: Notes
+    ) -> None:
+        self.now_ms = 0  # highest time seen in an entry, or given to one
+        self._machine = machine
+        self._journal = journal
+        self._proposals = proposals
+        self._notes = notes
+        self._cache = EntryCache()
+
+    def apply(
+        self,
+        command: bytes,
+        stamped: tuple[int, int],
+        dones: Sequence[Done | None],
+        on_effects: OnEffects | None,
+    ) -> None:
+        """All commands of one entry; `stamped` is its index and term. What it raises is a bug."""
+        if command[:1] != REGULAR:
+            return  # a no-op, or a kind that a later version has: nothing happens, on every member
+        index, term = stamped
+        apply = self._machine.apply
+        answer = self._proposals.answer_one
+        offset = ordinal = 0
+        try:
+            entry = decode_entry(memoryview(command)[1:])
+            now_ms = entry.now_ms
+            self.now_ms = max(self.now_ms, now_ms)
+            for ordinal, each in enumerate(entry.commands):
+                stamp = Stamp(index, term, now_ms, ordinal, offset)
+                reply, effects = apply(stamp, each)
+                if type(each) is Enqueue:
+                    offset += len(each.bodies)
+                if dones and (done := dones[ordinal]) is not None:
+                    if type(reply) is Refused:
+                        outcome = Outcome("refused", reply, stamp, reply.code, reply.reason)
+                    else:
+                        outcome = Outcome("ok", reply, stamp)
+                    answer(done, outcome)
+                if effects and on_effects is not None:
+                    on_effects(stamp, effects)
+        except Exception as error:
+            reason = f"{type(error).__name__} in the machine at entry {index}"
+            self._proposals.answer(dones[ordinal:], unknown(reason))
+            raise
+        if offset:
+            self._cache.put(index, entry, len(command))
+
+    def note_digest(self, group: int, index: int, term: int) -> None:
+        if index % DIGEST_ENTRIES == 0:
+            self._notes.note(KIND_DIGEST, group, index, term, self._machine.digest())
+
+    def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
+        """Body and meta of each message; empty when they are settled and gone."""
+        decoded = self._cache.get(ref.index)
+        if decoded is None:
+            data = self._journal.read(ref.index)
+            if data is None or data[:1] != REGULAR:
+                return []
+            entry = decode_entry(memoryview(data)[1:])
+            decoded = self._cache.put(ref.index, entry, len(data))
+        return decoded.messages(ref.offset, ref.count)
+
+    def restore(self, data: bytes) -> None:
+        self._machine.restore(data)
+        self._cache.clear()

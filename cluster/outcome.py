@@ -1,0 +1,33 @@
+"""What became of a proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from cluster.machine.replies import Reply
+from cluster.types import NodeId, Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """ok: applied here. refused: surely did not happen. unknown: may have happened."""
+
+    kind: Literal["ok", "refused", "unknown"]
+    reply: Reply | None = None  # of the machine; its refusal too, then the kind is refused
+    stamp: Stamp | None = None  # of the command, when it was applied
+    code: str | None = None
+    reason: str | None = None
+    leader: NodeId | None = None  # whom to ask instead
+
+
+Done = Callable[[Outcome], None]
+
+
+def refused(code: str, reason: str, leader: NodeId | None = None) -> Outcome:
+    return Outcome("refused", None, None, code, reason, leader)
+
+
+def unknown(reason: str, leader: NodeId | None = None) -> Outcome:
+    return Outcome("unknown", None, None, "leadership_lost", reason, leader)

@@ -1,0 +1,176 @@
+"""Commands on their way into a group's log, and who waits for what became of them.
+
+Everything proposed until the next round becomes one entry, so the batch grows with the disk's
+slowness and no timer is needed. Every proposal is answered exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cluster.machine.commands import Command, Enqueue
+from cluster.outcome import Done, Outcome, refused, unknown
+from cluster.types import COMMANDS_PER_ENTRY_MAX
+
+#: An entry is closed when it reaches this; one command may be larger...
+ENTRY_BYTES_TARGET = 1 << 20
+#: ...up to this, which is refused.
+ENTRY_BYTES_MAX = 17 << 20
+#: Commands in one entry: ordinals are 16 bits wide, and the last one is left free.
+ENTRY_COMMANDS_MAX = COMMANDS_PER_ENTRY_MAX - 1
+#: Bytes proposed and not yet applied; more are refused until some are.
+PROPOSE_BYTES_MAX = 64 << 20
+#: What a command weighs besides its bodies, for these limits.
+COMMAND_OVERHEAD_BYTES = 96
+
+
+class Batch(NamedTuple):
+    """What becomes one entry."""
+
+    commands: Sequence[Command]
+    dones: Sequence[Done | None]
+    weights: Sequence[int]
+
+    @property
+    def one_by_one(self) -> Iterator[Batch]:
+        for command, done, weight in zip(*self, strict=True):
+            yield Batch([command], [done], [weight])
+
+
+@dataclass(slots=True)
+class _Entry:
+    """An entry of ours that is not applied yet."""
+
+    term: int
+    dones: Sequence[Done | None]
+    weight: int
+    until: float | None = None  # set when leadership was lost: from then on it is unknown
+
+
+def weigh(command: Command) -> int:
+    """About how many bytes the command will take in the log."""
+    if type(command) is not Enqueue:
+        return COMMAND_OVERHEAD_BYTES
+    bodies = command.bodies
+    return COMMAND_OVERHEAD_BYTES + sum(map(len, bodies)) + 8 * len(bodies)
+
+
+def too_large(size: int) -> Outcome:
+    reason = f"the command takes {size} bytes; at most {ENTRY_BYTES_MAX} fit into an entry"
+    return refused("too_large", reason)
+
+
+class Proposals:
+    """First they wait to be appended, then to be applied, and last for their callbacks."""
+
+    def __init__(self) -> None:
+        self.bytes = 0  # of everything proposed and not yet applied
+        self._commands: list[Command] = []
+        self._dones: list[Done | None] = []
+        self._weights: list[int] = []
+        self._entries: dict[int, _Entry] = {}
+        self._answered: list[tuple[Done, Outcome]] = []
+
+    # --- to be appended
+
+    def add(self, command: Command, done: Done | None, weight: int) -> bool:
+        """True: it is the first one that waits."""
+        self.bytes += weight
+        self._commands.append(command)
+        self._dones.append(done)
+        self._weights.append(weight)
+        return len(self._commands) == 1
+
+    def __bool__(self) -> bool:
+        return bool(self._commands)
+
+    def batches(self) -> Iterator[Batch]:
+        """All that wait to be appended, as few entries."""
+        commands, self._commands = self._commands, []
+        dones, self._dones = self._dones, []
+        weights, self._weights = self._weights, []
+        start = size = 0
+        for position, weight in enumerate(weights):
+            full = size + weight > ENTRY_BYTES_TARGET or position - start == ENTRY_COMMANDS_MAX
+            if full and position > start:
+                span = slice(start, position)
+                yield Batch(commands[span], dones[span], weights[span])
+                start, size = position, 0
+            size += weight
+        yield Batch(commands[start:], dones[start:], weights[start:])
+
+    def appended(self, index: int, term: int, batch: Batch) -> None:
+        if index in self._entries:  # of an earlier leadership of ours, and truncated since
+            self.give_up([index], unknown("leadership was lost and another entry took its place"))
+        self._entries[index] = _Entry(term, batch.dones, sum(batch.weights))
+
+    def refuse(self, batch: Batch, outcome: Outcome) -> None:
+        """These are not going to be appended."""
+        self.bytes -= sum(batch.weights)
+        self.answer(batch.dones, outcome)
+
+    def refuse_all(self, outcome: Outcome) -> None:
+        """Nothing that waits is going to be appended."""
+        if self._commands:
+            for batch in self.batches():
+                self.refuse(batch, outcome)
+
+    # --- to be applied
+
+    def applied(
+        self, index: int, term: int, overwritten: Callable[[], Outcome]
+    ) -> Sequence[Done | None]:
+        """The entry at `index` is being applied: who waits for the replies of its commands.
+
+        When another entry than ours was committed there, ours never will be.
+        """
+        entry = self._entries.pop(index, None) if self._entries else None
+        if entry is None:
+            return ()
+        self.bytes -= entry.weight
+        if entry.term == term:
+            return entry.dones
+        self.answer(entry.dones, overwritten())
+        return ()
+
+    def doubt(self, until: float) -> None:
+        """Leadership was lost: what is appended may still be committed, by another leader."""
+        for entry in self._entries.values():
+            if entry.until is None:
+                entry.until = until
+
+    def overdue(self, now: float) -> list[int]:
+        return [
+            i for i, each in self._entries.items() if each.until is not None and now >= each.until
+        ]
+
+    def up_to(self, index: int) -> list[int]:
+        return [each for each in self._entries if each <= index]
+
+    def give_up(self, indexes: Iterable[int], outcome: Outcome) -> None:
+        """What became of these will not be seen here."""
+        for index in indexes:
+            entry = self._entries.pop(index)
+            self.bytes -= entry.weight
+            self.answer(entry.dones, outcome)
+
+    def give_up_all(self, outcome: Outcome) -> None:
+        self.give_up(list(self._entries), outcome)
+
+    # --- answers
+
+    def answer(self, dones: Sequence[Done | None], outcome: Outcome) -> None:
+        """To be called back when the work at hand is done, not in the middle of it."""
+        self._answered.extend([(done, outcome) for done in dones if done is not None])
+
+    def answer_one(self, done: Done, outcome: Outcome) -> None:
+        self._answered.append((done, outcome))
+
+    def call_back(self, guard: Callable[[Done, Outcome], None]) -> None:
+        """Callbacks may propose again, and be answered at once."""
+        while self._answered:
+            answered, self._answered = self._answered, []
+            for done, outcome in answered:
+                guard(done, outcome)

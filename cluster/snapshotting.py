@@ -1,0 +1,71 @@
+"""When a group's machine is written down so that the log before it can go, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from cluster.log import SnapshotRefused
+from cluster.machine.interface import Machine
+from cluster.raft.journal import RaftJournal
+
+#: A snapshot is taken after this many entries or bytes of entries.
+SNAPSHOT_ENTRIES = 20_000
+SNAPSHOT_BYTES = 64 << 20
+
+log = structlog.get_logger(__name__)
+
+
+class Limits(Protocol):
+    @property
+    def snapshot_entries(self) -> int: ...
+    @property
+    def snapshot_bytes(self) -> int: ...
+
+
+class Snapshots:
+    """Counts what was applied since the last one; saving runs beside the rounds."""
+
+    def __init__(self, group: str, machine: Machine, journal: RaftJournal, limits: Limits) -> None:
+        self._group = group
+        self._machine = machine
+        self._journal = journal
+        self._limits = limits
+        self._entries = 0
+        self._bytes = 0
+        self._saving = False
+
+    def applied(self, size: int) -> None:
+        self._entries += 1
+        self._bytes += size
+
+    def restart(self) -> None:
+        """The journal starts at a snapshot just now."""
+        self._entries = self._bytes = 0
+
+    @property
+    def due(self) -> bool:
+        if self._saving:
+            return False
+        limits = self._limits
+        return self._entries >= limits.snapshot_entries or self._bytes >= limits.snapshot_bytes
+
+    async def take(self, index_of: Callable[[], int | None]) -> None:
+        """The machine as it is when this runs, after that entry; live entries stay readable."""
+        index = index_of()
+        if self._saving or index is None or index <= self._journal.base_index:
+            return
+        term = self._journal.term_at(index)
+        assert term is not None, "an applied entry above the base is in the log"
+        self._saving = True
+        self.restart()
+        try:
+            data, live = self._machine.snapshot(), self._machine.live_indexes()
+            await self._journal.save_snapshot(index, term, data, live)
+            log.info("snapshot_taken", group=self._group, index=index, bytes=len(data))
+        except SnapshotRefused as error:
+            log.info("snapshot_refused", group=self._group, index=index, reason=str(error))
+        finally:
+            self._saving = False
