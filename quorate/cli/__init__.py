@@ -23,20 +23,17 @@ def main() -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """One command; returns the exit status."""
-    import click
+    import typer
 
     from quorate.cli.app import app
     from quorate.cli.output import complain, explain
 
     try:
         result = app(arguments, prog_name="quorate", standalone_mode=False)
-    except click.exceptions.Exit as end:
+    except typer.Exit as end:
         return end.exit_code
-    except click.exceptions.Abort:
+    except typer.Abort:
         return EXIT_INTERRUPTED
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
     except KeyboardInterrupt:
         complain("interrupted")
         return EXIT_INTERRUPTED
@@ -44,7 +41,7 @@ def run(arguments: list[str]) -> int:
         # Whoever read our output has seen enough.
         sys.stderr.close()
         return 0
-    except Exception as error:
+    except Exception as error:  # what is no error of ours is raised again
         status = explain(error)
         if status is None:
             raise

@@ -115,6 +115,12 @@ def explain(error: Exception) -> int | None:
             return 1
         case _:
             pass
+    if (message := getattr(error, "format_message", None)) is not None:
+        # Wrong usage; typer's own copy of click has another class for it than click.
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "quorate"
+        complain(f"{message()}\n  next: {command} --help")
+        return 2
     status = getattr(error, "exit_code", None)
     if isinstance(status, int):
         complain(str(error))

@@ -1,0 +1,163 @@
+"""Three real nodes on loopback: the whole way from `up` to a killed leader."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+import quorate
+from quorate.local import LocalCluster, LocalClusterError
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    cluster = LocalCluster.prepare(tmp_path / "cluster", preferred_ports=False)
+    await cluster.start_all()
+    try:
+        await cluster.until_ready()
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+async def test_no_confirmed_message_is_lost_when_the_leader_is_killed(local: LocalCluster):
+    async with quorate.connect(local.urls) as client:
+        await client.declare("orders")
+        bodies = [b"%d" % number for number in range(20_000)]
+        publishing = asyncio.create_task(client.publish_many("orders", bodies, batch=50))
+        got: list[bytes] = []
+        killed = False
+        async with client.consume_batches("orders", credit=500) as consumer:
+            async for batch in consumer:
+                got += batch.bodies
+                await batch.settle()
+                if len(got) > 5_000 and not killed:
+                    killed = True
+                    leader = (await client.info("orders"))["leader"]
+                    await local.kill(local.named(leader))
+                if len(set(got)) == len(bodies):
+                    break
+            await consumer.flush()
+        confirmed = await publishing
+        left = await client.info("orders")
+
+    assert confirmed.count == len(bodies)
+    assert sorted(set(got)) == sorted(bodies)
+    assert (left["ready"], left["unsettled"]) == (0, 0)
+
+
+async def test_a_named_publisher_is_known_after_a_restart_of_its_program(local: LocalCluster):
+    stored: list[int | None] = []
+    for _ in range(2):
+        async with quorate.connect(local.urls[0]) as client:
+            await client.declare("orders")
+            publisher = client.publisher("orders", name="shop")
+            stored.append((await publisher.publish(b"1")).position)
+            await publisher.publish_many([b"2"] * 10, batch=2)
+
+    assert stored == [1, 12]
+
+
+async def test_one_at_a_time_and_in_batches_the_outcome_is_the_same(local: LocalCluster):
+    async with quorate.connect(local.urls) as client:
+        await client.declare("orders", {"x-max-length": 5, "x-overflow": "reject-publish"})
+        with pytest.raises(quorate.Refused, match="queue_full") as refused:
+            await client.publish_many("orders", [b"x"] * 8)
+        first, second = await client.get("orders", 2)
+        await first.settle()
+        await second.return_()
+        rows = await client.peek("orders")
+
+    assert refused.value.ranges == [(5, 7)]
+    assert [(row["position"], row["state"]) for row in rows] == [(n, "ready") for n in range(2, 6)]
+
+
+def test_a_folder_is_used_by_one_cluster_at_a_time(tmp_path: Path):
+    running = LocalCluster.prepare(tmp_path / "a", preferred_ports=False)
+    with pytest.raises(LocalClusterError, match="running"):
+        LocalCluster.prepare(tmp_path / "a", preferred_ports=False)
+    assert len({node.http for node in running.nodes}) == 3
+
+
+def test_only_a_folder_of_ours_is_deleted(tmp_path: Path):
+    (tmp_path / "precious").touch()
+    with pytest.raises(LocalClusterError, match="nothing is deleted"):
+        LocalCluster.prepare(tmp_path, fresh=True)
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quorate", "up", "--dir", ".quorate", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+def test_up_starts_three_nodes_and_stops_them_all(up: subprocess.Popen[str], tmp_path: Path):
+    assert up.stdout is not None
+    ready = json.loads(up.stdout.readline())
+    about = json.loads((tmp_path / ".quorate" / "cluster.json").read_text())
+    status = subprocess.run(
+        [sys.executable, "-m", "quorate", "status", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    up.send_signal(signal.SIGINT)
+    _, words = up.communicate(timeout=60)
+
+    assert up.returncode == 0, words
+    assert ready["urls"] == about["urls"]
+    assert all(group["leader"] for group in json.loads(status.stdout)["groups"])
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and any(
+        Path(f"/proc/{pid}").exists() for pid in ready["pids"]
+    ):
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ready["pids"])
+    _a_flipped_bit_is_found(tmp_path / ".quorate" / "node-1")
+
+
+def _a_flipped_bit_is_found(folder: Path) -> None:
+    def dump() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "quorate", "log", "dump", str(folder)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    sound = dump()
+    segment = next((folder / "data").rglob("0*.log"))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    damaged = dump()
+
+    assert sound.returncode == 0, sound.stderr
+    assert damaged.returncode == 3
+    assert segment.name in damaged.stdout
