@@ -16,7 +16,7 @@ from tests.bench.workers import Consume, Publish, run_all, span_s, worker
 MB = 1_000_000
 BACKLOG_SMALL = 1_024
 BACKLOG_LARGE = 1_000_192  # whole batches
-RATE_MESSAGES = 102_400
+RATE_MESSAGES = 204_800
 RATE_ROUNDS = 3
 KILLS = 10
 CALM_S = 1.5  # between a node's return and the next kill

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ WINDOW_SINGLE = 256
 #: Bytes that a publisher keeps unconfirmed at most, well below what a node takes of a connection.
 WINDOW_BYTES_MAX = 8 * 1024 * KIB
 RATE_SLOW = 500
+GROUPS_S_MAX = 60.0
 
 
 @dataclass
@@ -46,7 +48,7 @@ class Bench:
         names = [f"bench-{first + i}" for i in range(count)]
         async with quorate.connect(self.nodes.urls) as client:
             for name in names:
-                await client.declare(name)
+                await _declare(client, name)
         for name in names:
             await self.nodes.leader(name)
         yield names
@@ -59,6 +61,19 @@ class Bench:
         meter = Meter(self.nodes.pids)
         outcomes = await run_all(works, self.progress)
         return outcomes, meter.stop()
+
+
+async def _declare(client: quorate.Client, name: str) -> None:
+    """A cluster that has just been born needs a moment for its groups."""
+    async with asyncio.timeout(GROUPS_S_MAX):
+        while True:
+            try:
+                await client.declare(name)
+                return
+            except quorate.Refused as refused:
+                if refused.code != "no_group":
+                    raise
+            await asyncio.sleep(0.1)
 
 
 def window_of(size: int, batch: int) -> int:
