@@ -37,6 +37,7 @@ class Applying:
         self, machine: Machine, journal: RaftJournal, proposals: Proposals, notes: Notes
     ) -> None:
         self.now_ms = 0  # highest time seen in an entry, or given to one
+        self._keeps = False
         self._machine = machine
         self._journal = journal
         self._proposals = proposals
@@ -78,8 +79,14 @@ class Applying:
             reason = f"{type(error).__name__} in the machine at entry {index}"
             self._proposals.answer(dones[ordinal:], unknown(reason))
             raise
-        if offset:
+        if offset and self._keeps:
             self._cache.put(index, entry, len(command))
+
+    def keep(self, keeps: bool) -> None:
+        """A leader delivers what it just applied, so it keeps that; others would for nothing."""
+        self._keeps = keeps
+        if not keeps:
+            self._cache.clear()
 
     def note_digest(self, group: int, index: int, term: int) -> None:
         if index % DIGEST_ENTRIES == 0:

@@ -9,7 +9,7 @@ from typing import Any
 from cluster.codec.entries import Entry, bodies_of, metas_of
 
 #: Of one group; bytes of the entries as they lie in the log.
-CACHE_BYTES_MAX = 8 << 20
+CACHE_BYTES_MAX = 4 << 20
 CACHE_ENTRIES_MAX = 4096
 
 

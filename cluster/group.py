@@ -227,9 +227,7 @@ class Group:
         return await future
 
     async def barrier(self) -> Outcome:
-        """Once ok, everything confirmed before this call is in this machine: read it and the read
-        is linearizable.
-        """
+        """Once ok, everything confirmed before is in this machine: reads are linearizable."""
         return await self.ask(Barrier())
 
     def withhold_votes(self) -> None:
@@ -306,9 +304,7 @@ class Group:
         self.due = min(member.due(), now + TICK_S_MAX)
 
     def synced(self) -> bool:
-        """After the round's sync: what waited for it leaves. True when another step would do
-        something.
-        """
+        """After the round's sync: what waited for it leaves. True: another step would do more."""
         self.member.transport.release()
         return self.member.leads and self.member.replication.may_commit()
 
@@ -323,6 +319,7 @@ class Group:
         noop = self.member.noop_index
         if not self._ready and noop is not None and self.applied_index >= noop:
             self._ready = True
+            self._applying.keep(True)
             self._tell_role(Role.LEADER)
 
     def _tell_role(self, role: Role) -> None:
@@ -388,6 +385,7 @@ class Group:
         if role is Role.LEADER:
             return
         self._ready = False
+        self._applying.keep(False)
         self._proposals.doubt(self.member.now + self.options.election_max_ms / 1000)
         self._proposals.refuse_all(self._not_now())
         self._tell_role(role)
