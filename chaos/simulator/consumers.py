@@ -18,6 +18,9 @@ from cluster.types import ConsumerKey, NodeId, SessionId
 HeldKey = tuple[int, int]  # position, token
 
 
+PAST = {"settle": "messages settled", "return": "messages returned", "discard": "messages discarded"}
+
+
 class Held(Enum):
     """What the consumer knows of a message it was handed."""
 
@@ -61,7 +64,7 @@ class Consumer(Client):
                 self._new_session()
 
     async def _until(self, lost: asyncio.Event, again: asyncio.Event) -> None:
-        patience_s = self.dice.uniform(2.0, 20.0)
+        patience_s = 60.0 if self.scene.stopping else self.dice.uniform(2.0, 20.0)
         waits = [asyncio.ensure_future(event.wait()) for event in (lost, again)]
         await asyncio.wait(waits, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
@@ -151,7 +154,8 @@ class Consumer(Client):
             self.process.spawn(self._finish(consumer, sorted(keys), "settle"), "settle again")
 
     async def _work(self, consumer: ConsumerKey, keys: list[HeldKey]) -> None:
-        await asyncio.sleep(self.dice.expovariate(1.0) * 0.02)
+        if not self.scene.stopping:
+            await asyncio.sleep(self.dice.expovariate(1.0) * 0.02)
         token = keys[0][1]
         if self.guarded:
             stored = self.scene.stores.get(self.queue, 0)
@@ -191,7 +195,7 @@ class Consumer(Client):
         kind, extra = _ending(outcome)
         self.scene.history.end(op, kind, extra, **self.scene.now())
         if kind == "ok":
-            self.scene.cluster.trace.count(f"messages {f}d" if f.endswith("e") else f"messages {f}ed", len(keys))
+            self.scene.cluster.trace.count(PAST[f], len(keys))
             for key in keys:
                 self._held.pop(key, None)
         else:

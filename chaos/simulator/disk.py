@@ -3,8 +3,8 @@
 What a power loss may do here, and which real thing does it:
 - bytes appended since the last fsync are lost from some point on: the page cache was in memory;
 - the record at that point is torn: a page or a sector was the last to be written back;
-- the file keeps its new length and the lost bytes read as zeros: the size was journaled, the data was not (XFS, ext4
-  with delayed allocation);
+- the file keeps its new length and some of its sectors read as zeros: the size was journaled, the data was not (XFS,
+  ext4 with delayed allocation);
 - names made, renamed or removed since the last fsync of their directory come back as they were, from some point on:
   directory operations are journaled in order.
 A kill of the process alone loses nothing: the page cache belongs to the kernel. fsync takes as long as the seed says.
@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 
 from chaos.simulator.loop import Process
 
+SECTOR = 512
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -36,7 +38,7 @@ class DiskOptions:
 
     sync_ms_typical: float = 0.5
     sync_ms_stall: float = 50.0  # a queue in front of us, a garbage collection in the SSD, a cloud volume's throttle
-    stall_share: float = 0.01
+    stall_share: float = 0.002
     free_bytes: int = 1 << 40
     lies: bool = False  # fsync returns at once and promises nothing: eatmydata, a volatile write cache
     fails: bool = False  # fsync raises EIO: a dying disk
@@ -80,15 +82,25 @@ class Inode:
         """Keep a prefix of what was pending, torn at its end."""
         kept = dice.choice((0, len(self.pending), dice.randint(0, len(self.pending))))
         torn = self.pending[kept] if kept < len(self.pending) else None
-        lost = sum(len(change) for change in self.pending[kept:] if isinstance(change, bytes))
         self.make_durable(self.settled + kept)
         self.pending.clear()
         if isinstance(torn, bytes):
-            whole = dice.randint(0, len(torn))
-            self.durable += torn[:whole]
-            if dice.random() < 0.25:
-                self.durable += bytes(dice.randint(0, lost - whole))
+            if dice.random() < 0.75:
+                self.durable += torn[: dice.randint(0, len(torn))]
+            else:
+                self._tear_sectors(torn, dice)
         self.cached = bytearray(self.durable)
+
+    def _tear_sectors(self, torn: bytes, dice: random.Random) -> None:
+        """The length made it into the journal, some of the sectors did not reach their place."""
+        start = len(self.durable)
+        self.durable += torn
+        at = start
+        while at < len(self.durable):
+            end = min(at - at % SECTOR + SECTOR, len(self.durable))
+            if dice.random() < 0.5:
+                self.durable[at:end] = bytes(end - at)
+            at = end
 
 
 @dataclass

@@ -36,6 +36,7 @@ class Plan:
     body_bytes_max: int
     window: int  # publishes a publisher has under way
     pause_ms: float  # between two publishes
+    backlog_max: int  # messages confirmed and not settled: publishers wait above it
     credit: int
     resume_ms: int
     fault_every_s: float
@@ -49,7 +50,7 @@ class Plan:
             f" {self.publishers}+{self.anonymous} publishers (batches up to {self.batch_max}, bodies up to"
             f" {self.body_bytes_max} B, {self.window} under way), {self.consumers}+{self.sac_consumers} consumers"
             f" (credit {self.credit}, resume {self.resume_ms} ms), latency {self.latency_ms:.1f}+{self.jitter_ms:.1f} ms,"
-            f" link buffer {self.link_bytes_max >> 10} KiB, fsync {self.sync_ms:.1f} ms, segments"
+            f" link buffer {self.link_bytes_max >> 10} KiB, fsync {self.sync_ms:.1f} ms (stalls {self.stall_ms:.0f} ms), segments"
             f" {self.segment_bytes >> 10} KiB, snapshot after {self.snapshot_entries} entries,"
             f" elections {self.election_min_ms}-{self.election_max_ms} ms, a fault every {self.fault_every_s:.1f} s"
         )
@@ -71,8 +72,16 @@ FAULT_KINDS = (
 )
 
 
-def draw_plan(seed: int, *, faults_s: float = 20.0, nodes: int | None = None) -> Plan:
+#: The largest publish, and room in a link's buffer for the largest message.
+BATCH_BYTES_MAX = 256 << 10
+LINK_BYTES_MIN = 1536 << 10
+
+
+def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) -> Plan:
     dice = random.Random(f"plan/{seed}")
+    batch_max = dice.choice((1, 16, 128))
+    body_bytes_max = min(dice.choice((16, 100, 1024, 16384)), BATCH_BYTES_MAX // batch_max)
+    credit = dice.choice((1, 10, 100, 1000))
     count = nodes or dice.choices((3, 1, 5), (16, 1, 3))[0]
     election_min_ms = dice.choice((300, 500, 1000))
     nemesis = dice.choices(NEMESES, (6, 3, 3, 3, 2, 5, 1))[0]
@@ -89,19 +98,20 @@ def draw_plan(seed: int, *, faults_s: float = 20.0, nodes: int | None = None) ->
         snapshot_bytes=dice.choice((64, 512, 65536)) << 10,
         latency_ms=dice.choice((0.2, 1.0, 5.0, 20.0)),
         jitter_ms=dice.choice((0.1, 1.0, 5.0)),
-        bytes_per_s=dice.choice((5e6, 50e6, 1e9)),
-        link_bytes_max=dice.choice((512, 2048, 8192)) << 10,
+        bytes_per_s=dice.choice((20e6, 100e6, 1e9)),
+        link_bytes_max=LINK_BYTES_MIN << dice.choice((0, 2, 5)),
         sync_ms=dice.choice((0.2, 1.0, 8.0)),
-        stall_ms=dice.choice((20.0, 200.0, 1500.0)),
+        stall_ms=dice.choice((0.1, 0.5, 1.5)) * election_min_ms,
         publishers=dice.randint(1, 3),
         anonymous=dice.randint(0, 1),
         consumers=dice.randint(1, 3),
         sac_consumers=dice.randint(2, 3),
-        batch_max=dice.choice((1, 16, 128)),
-        body_bytes_max=dice.choice((16, 100, 1024, 16384)),
+        batch_max=batch_max,
+        body_bytes_max=body_bytes_max,
         window=dice.choice((1, 4, 16)),
         pause_ms=dice.choice((5.0, 20.0, 100.0)),
-        credit=dice.choice((1, 10, 100, 1000)),
+        backlog_max=min(100 * credit, 2_000) + 4 * batch_max,
+        credit=credit,
         resume_ms=dice.choice((0, 1000, 10_000)),
         fault_every_s=dice.choice((0.5, 1.5, 4.0)),
         faults_s=faults_s,

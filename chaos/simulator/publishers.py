@@ -72,7 +72,13 @@ class Publisher(Client):
         return Enqueue(self.info.queue, None, 0, batch.bodies)
 
     async def _pause(self) -> None:
-        await asyncio.sleep(self.dice.expovariate(1.0) * self.scene.cluster.plan.pause_ms / 1e3)
+        plan, counts = self.scene.cluster.plan, self.scene.cluster.trace.counts
+        await asyncio.sleep(self.dice.expovariate(1.0) * plan.pause_ms / 1e3)
+        while not self.scene.stopping:
+            done = counts["messages settled"] + counts["messages discarded"]
+            if counts["messages confirmed"] - done < plan.backlog_max:
+                return
+            await asyncio.sleep(RETRY_S)
 
     async def _send_named(self, connection: Connection) -> None:
         """Until the connection or the leader is no good any more."""

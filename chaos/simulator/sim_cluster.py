@@ -222,6 +222,7 @@ class SimCluster:
         self.heal_network()
         for machine in self.machines.values():
             machine.platter.options.sync_ms_typical = self.plan.sync_ms
+            machine.platter.options.stall_share = 0.0
             machine.clock.offset_ms = 0
             self.resume(machine.name)
 
