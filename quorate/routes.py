@@ -75,7 +75,7 @@ class Routes:
     def moved(self, queue: str, node: str, url: str | None) -> None:
         """A node said that `node` leads the queue."""
         self._leaders[queue] = node
-        if url:
+        if url and not self._hello["forward"]:
             self._nodes[node] = normal_url(url)
 
     def forget(self, queue: str) -> None:
@@ -147,7 +147,8 @@ class Routes:
         if earlier is not None:
             earlier.superseded = True
         self._live[connection.node] = connection
-        self._nodes.update({node: normal_url(at) for node, at in connection.nodes.items()})
+        if not self._hello["forward"]:  # else only the given addresses can be reached
+            self._nodes.update({node: normal_url(at) for node, at in connection.nodes.items()})
         self._nodes.setdefault(connection.node, url)
         self._spawn(self._live_until_lost(connection))
         return connection
