@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
+from cluster.group import Group
 from cluster.machine import QueueMachine
-from cluster.machine.commands import CreateGroup
+from cluster.machine.commands import CreateGroup, NodeDown
 from cluster.placement import place_all, preferred_leader
-from cluster.reconcile import queue_commands
+from cluster.reconcile import presence_commands, queue_commands
 from cluster.types import CATALOG_GROUP, GroupId
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-CARE_PERIOD_S = 1.0
-#: A leader hands over to the preferred member only when that one has been heard for this long.
-BALANCE_AFTER_S = 5.0
+#: A group that agreed with the catalog is compared again after so many periods though neither seems
+#: to have changed.
+COMPARE_PERIODS = 10
 
 
 class Caretaker:
@@ -34,6 +35,11 @@ class Caretaker:
         self._cluster = cluster
         self._now = asyncio.Event()
         self._proposed: set[GroupId] = set()  # asked already since the last period: wait and see
+        self._due: set[GroupId] = set()  # lead since a moment ago: compare at once
+        self._agreed: dict[GroupId, tuple[int, ...]] = {}  # what was compared, and found equal
+        self._untold: set[GroupId] = set()  # may have missed which nodes came and went
+        self._period = 0
+        self._started_s = 0.0
 
     def wake(self) -> None:
         self._now.set()
@@ -41,31 +47,45 @@ class Caretaker:
     def role_changed(self, group: GroupId) -> None:
         """What was proposed under another leader may be lost: propose again."""
         self._proposed.discard(group)
+        self._due.add(group)
+        self.wake()
+
+    def tell_presence_again(self, group: GroupId) -> None:
+        """A group's leader refused to hear of a node's coming or going."""
+        self._untold.add(group)
 
     async def run(self) -> None:
         cluster = self._cluster
         loop = asyncio.get_running_loop()
-        next_period = loop.time() + CARE_PERIOD_S
+        period_s = cluster.config.care_period_s
+        self._started_s = loop.time()
+        next_period = self._started_s + period_s
         while True:
             try:
                 async with asyncio.timeout(max(0.0, next_period - loop.time())):
                     await self._now.wait()
             except TimeoutError:
-                next_period = loop.time() + CARE_PERIOD_S
+                next_period = loop.time() + period_s
                 self._proposed.clear()
                 self._balance()
-                cluster.tell_leads([p for p in cluster.links.peers() if cluster.links.connected(p)])
+                self._miss_unheard()
+                self._tell_presence()
+                cluster.tell_peers([p for p in cluster.links.peers() if cluster.links.connected(p)])
                 await cluster.log.maintain()
+                self._period += 1
+                self._due.update(cluster.groups)
             self._now.clear()
             cluster.start_groups()
             self._make_default_groups()
             self._reconcile()
 
     def _make_default_groups(self) -> None:
-        """The leader of a catalog without groups makes the default ones: the birth of a cluster."""
+        """The leader of a catalog without default groups makes them: the birth of a cluster."""
         cluster = self._cluster
         catalog = cluster.catalog
-        if not catalog.ready or cluster.catalog_machine.groups() or CATALOG_GROUP in self._proposed:
+        if not catalog.ready or CATALOG_GROUP in self._proposed:
+            return
+        if any(info.default for info in cluster.catalog_machine.groups()):
             return
         self._proposed.add(CATALOG_GROUP)
         config = cluster.config
@@ -73,17 +93,55 @@ class Caretaker:
         for number, members in enumerate(placed, start=1):
             catalog.propose(CreateGroup(f"default-{number}", members, default=True))
 
+    # --- queues
+
     def _reconcile(self) -> None:
-        cluster = self._cluster
-        for group in cluster.groups.values():
-            if group.id == CATALOG_GROUP or not group.ready or group.id in self._proposed:
+        due, self._due = self._due, set()
+        for group_id in due:
+            group = self._cluster.groups.get(group_id)
+            if group is None or group_id == CATALOG_GROUP or not group.ready:
                 continue
-            machine = cast(QueueMachine, group.machine)
-            commands = queue_commands(cluster.catalog_machine, machine, group.id)
-            if commands:
-                self._proposed.add(group.id)
-            for command in commands:
-                group.propose(command)
+            if group_id not in self._proposed:
+                self._compare(group)
+
+    def _compare(self, group: Group) -> None:
+        catalog = self._cluster.catalog
+        machine = cast(QueueMachine, group.machine)
+        queues = len(machine.queues())
+        state = (catalog.applied_index, group.term, queues, self._period // COMPARE_PERIODS)
+        if self._agreed.get(group.id) == state:
+            return
+        commands = queue_commands(self._cluster.catalog_machine, machine, group.id)
+        if not commands:
+            self._agreed[group.id] = state
+            return
+        self._agreed.pop(group.id, None)
+        self._proposed.add(group.id)
+        for command in commands:
+            group.propose(command)
+
+    # --- nodes
+
+    def _miss_unheard(self) -> None:
+        """Nodes that were here before this one started, and are not heard: their sessions must not
+        live for ever.
+        """
+        cluster = self._cluster
+        now = asyncio.get_running_loop().time()
+        if now - self._started_s < cluster.config.election_max_ms / 1000:
+            return
+        for info in cluster.catalog_machine.nodes():
+            if cluster.peers.miss(info.node, info.incarnation, now):
+                gone = cluster.peers.states[info.node].gone
+                cluster.tell_groups(NodeDown(info.node, info.incarnation, gone))
+
+    def _tell_presence(self) -> None:
+        untold, self._untold = self._untold, set()
+        for group_id in sorted(untold):
+            group = self._cluster.groups.get(group_id)
+            if group is not None and group.ready:
+                for command in presence_commands(self._cluster.peers.states):
+                    self._cluster.tell_group(group, command)
 
     def _balance(self) -> None:
         cluster = self._cluster
@@ -94,7 +152,7 @@ class Caretaker:
             preferred = preferred_leader(group.id, group.members)
             if not group.ready or preferred == cluster.node:
                 continue
-            heard_s = cluster.peers.up_for(preferred, now)
-            if heard_s >= BALANCE_AFTER_S and group.caught_up(preferred):
+            heard_s = cluster.peers.stays_for(preferred, now)
+            if heard_s >= cluster.config.balance_after_s and group.caught_up(preferred):
                 log.info("leadership_balanced", group=group.name, to=preferred)
                 group.transfer(preferred)

@@ -9,45 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import random as random_module
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 import structlog
 
 from cluster.caretaker import Caretaker
+from cluster.cluster_config import ClusterConfig
 from cluster.codec.cbor import pack
-from cluster.forwarding import ASK_AGAIN_S, ASK_PATIENCE_S, NODE_LEVEL, Forwarder, refused
+from cluster.forwarding import ASK_AGAIN_S, NODE_LEVEL, Forwarder
 from cluster.group import (
-    SNAPSHOT_BYTES,
-    SNAPSHOT_ENTRIES,
     Group,
     GroupOptions,
     Outcome,
     Role,
 )
-from cluster.log import KIND_CLOCK, KIND_LINK_DOWN, KIND_LINK_UP, Identity, Log, LogOptions
+from cluster.log import KIND_CLOCK, KIND_LINK_DOWN, KIND_LINK_UP, Identity, Log
 from cluster.machine import QueueMachine
-from cluster.machine.arguments import ArgumentError, parse_arguments
 from cluster.machine.catalog import CatalogMachine, QueueInfo
-from cluster.machine.commands import (
-    Barrier,
-    Command,
-    DeclareQueue,
-    DeleteQueue,
-    NodeDown,
-    NodeUp,
-    RegisterNode,
-    RemoveQueue,
-)
+from cluster.machine.commands import Command, NodeDown, NodeUp
 from cluster.machine.effects import Effect
-from cluster.machine.replies import Declared
 from cluster.peers import Peers
-from cluster.placement import place
+from cluster.queue_names import QueueNames
 from cluster.raft.link_protocol import ClockSample
 from cluster.raft.rounds import Rounds
-from cluster.reconcile import create_command, presence_commands
+from cluster.reconcile import presence_commands
+from cluster.registration import Registration
 from cluster.seams import Clock, Disk, Links
+from cluster.standing import Standing
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
 
 log = structlog.get_logger(__name__)
@@ -55,36 +44,12 @@ log = structlog.get_logger(__name__)
 #: Messages between the broker layers of two nodes start with this instead of a group.
 BROKER_LEVEL = -2
 LEADS = "leads"
-
-#: How often a node looks whether its groups agree with the catalog, tells others what it leads, and
-#: cleans its log.
-CARE_PERIOD_S = 1.0
-#: A leader hands over to the preferred member only when that one has been heard for this long.
-BALANCE_AFTER_S = 5.0
+LEAVING = "leaving"
 STOP_PATIENCE_S = 3.0
 
 OnEffects = Callable[[Group, Stamp, Sequence[Effect]], None]
 OnRole = Callable[[Group, Role, int], None]
 OnNodeMessage = Callable[[NodeId, list[Any]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterConfig:
-    """What a node must know before it can speak to anyone. Times in ms."""
-
-    node: NodeId
-    cluster: str
-    members: Sequence[NodeId]  # the initial members, the same list on every node
-    data_dir: str
-    default_groups: int = 8
-    replication: int = 3
-    election_min_ms: int = 1000
-    election_max_ms: int = 2000
-    heartbeat_ms: int = 200
-    addresses: dict[str, str] = field(default_factory=dict[str, str])  # own: "peer", "http"
-    log: LogOptions = field(default_factory=LogOptions)
-    snapshot_entries: int = SNAPSHOT_ENTRIES
-    snapshot_bytes: int = SNAPSHOT_BYTES
 
 
 class ClusterNode:
@@ -110,7 +75,7 @@ class ClusterNode:
         self._disk = disk
         self._clock = clock
         self._random = random
-        self._forwarder = Forwarder(
+        self.forwarder = Forwarder(
             config.node,
             links,
             random=random,
@@ -118,13 +83,13 @@ class ClusterNode:
             leader_of=self.leader_of,
         )
         self._tasks: list[asyncio.Task[None]] = []
-        self._reconciled: dict[
-            GroupId, int
-        ] = {}  # applied index at which commands were last proposed
         self._caretaker = Caretaker(self)
+        self._registration = Registration(self, Standing(disk, config.data_dir))
+        self._failure: BaseException | None = None
         self.stopping = False
         self.log: Log
         self.rounds: Rounds
+        self.names: QueueNames
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -138,41 +103,76 @@ class ClusterNode:
             identity=Identity(config.node, config.cluster),
             options=config.log,
         )
-        self.rounds = Rounds(self.log, self.links, self._clock)
-        self._add_group(CATALOG_GROUP, "catalog", config.members, CatalogMachine())
-        await self.links.start(self._on_message, self._on_up, self._on_down)
+        try:
+            await self._registration.standing.open()
+            self.rounds = Rounds(self.log, self.links, self._clock)
+            self._add_group(CATALOG_GROUP, "catalog", config.members, CatalogMachine())
+            self.names = QueueNames(
+                self.catalog_machine,
+                self.forwarder,
+                members=config.members,
+                replication=config.replication,
+                applied_index=lambda: self.catalog.applied_index,
+            )
+            await self.links.start(self._on_message, self._on_up, self._on_down)
+        except BaseException:
+            await self._close()
+            raise
         self._tasks = [
-            asyncio.create_task(self.rounds.run(), name="rounds"),
-            asyncio.create_task(self._caretaker.run(), name="care"),
-            asyncio.create_task(self._register(), name="register"),
+            self._spawn(self.rounds.run(), "rounds"),
+            self._spawn(self._caretaker.run(), "care"),
+            self._spawn(self._registration.run(), "register"),
         ]
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A node that cannot trust its disk, or has a bug here, must not go on as if it served."""
+        error = None if task.cancelled() else task.exception()
+        if error is None or self._failure is not None:
+            return
+        self._failure = error
+        log.error("node_failed", node=self.node, task=task.get_name(), exc_info=error)
+        for each in self._tasks:
+            each.cancel()
+        self.forwarder.stop()
+        for group in self.groups.values():
+            group.stop()
 
     async def stop(self, *, transfer: bool = True) -> None:
         """Hand leaderships over, let the rounds finish, close. Safe to call at any time after
         `start`.
         """
         self.stopping = True
-        if transfer:
+        if transfer and self._failure is None:
             await self._hand_over()
         for task in self._tasks[1:]:
             task.cancel()
+        self.forwarder.stop()
         await self.rounds.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.links.stop()
+        await self._close()
+
+    async def _close(self) -> None:
+        self._registration.standing.close()
         await self.log.close()
 
     @property
     def failed(self) -> BaseException | None:
-        """The error that stopped the rounds (a disk that cannot be trusted), if any."""
-        task = self._tasks[0] if self._tasks else None
-        if task is not None and task.done() and not task.cancelled():
-            return task.exception()
-        return None
+        """The error that stopped this node (a disk that cannot be trusted, a bug), if any."""
+        return self._failure
 
     async def _hand_over(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + STOP_PATIENCE_S
-        while loop.time() < deadline:
+        for peer in self.links.peers():
+            self.links.send(peer, [NODE_LEVEL, LEAVING])
+        self.links.flush()
+        while loop.time() < deadline and self._failure is None:
             led = [g for g in self.groups.values() if g.role is Role.LEADER and len(g.members) > 1]
             if not led:
                 return
@@ -220,6 +220,8 @@ class ClusterNode:
         group.on_applied.append(self._on_applied)
         group.on_role.append(self._on_group_role)
         self.groups[group_id] = group
+        if self._registration.forgot:
+            group.withhold_votes()
         self.rounds.add(group)
         for peer, state in self.peers.states.items():
             if peer in group.members and peer != self.node and state.up:
@@ -243,7 +245,7 @@ class ClusterNode:
             self.peers.forget_leader(group.id)
             if group.id != CATALOG_GROUP:
                 for command in presence_commands(self.peers.states):
-                    group.propose(command)
+                    self.tell_group(group, command)
         for listener in self.on_role:
             listener(group, role, term)
         self._caretaker.wake()
@@ -252,10 +254,13 @@ class ClusterNode:
 
     def _on_message(self, peer: NodeId, message: list[Any]) -> None:
         match message:
-            case [-1, "leads", list(led)]:
-                self.peers.learn_leads(peer, cast("list[int]", led))
+            case [-1, "leads", led, int(known)]:
+                self.peers.learn_leads(peer, led)
+                self._registration.known_as(known)
+            case [-1, "leaving"]:
+                self.peers.leaving(peer)
             case [-1, *_]:
-                self._forwarder.on_message(peer, message)
+                self.forwarder.on_message(peer, message)
             case [-2, *_]:
                 for listener in self.on_node_message:
                     listener(peer, message)
@@ -271,20 +276,20 @@ class ClusterNode:
         for group in self.groups.values():
             if peer in group.members:
                 group.peer_up(peer)
-        self._tell_groups(NodeUp(peer, incarnation))
-        self.tell_leads([peer])
+        self.tell_groups(NodeUp(peer, incarnation))
+        self.tell_peers([peer])
         self.rounds.wake()
 
     def _on_down(self, peer: NodeId, gone: bool) -> None:
         incarnation = self.peers.down(peer, gone=gone, now=asyncio.get_running_loop().time())
         log.info("link_down", peer=peer, gone=gone)
         self._note(KIND_LINK_DOWN, [peer, incarnation, gone])
-        self._forwarder.on_down(peer)
+        self.forwarder.on_down(peer)
         for group in self.groups.values():
             if peer in group.members:
                 group.peer_down(peer, gone=gone)
         if incarnation:
-            self._tell_groups(NodeDown(peer, incarnation, gone))
+            self.tell_groups(NodeDown(peer, incarnation, gone))
         self.rounds.wake()
 
     def note_clock(self, sample: ClockSample) -> None:
@@ -295,15 +300,26 @@ class ClusterNode:
     def _note(self, kind: int, fields: list[Any]) -> None:
         self.log.note(kind, CATALOG_GROUP, 0, 0, pack(fields))
 
-    def _tell_groups(self, command: Command) -> None:
+    def tell_groups(self, command: Command) -> None:
+        """A node came or went."""
         for group in self.groups.values():
             if group.id != CATALOG_GROUP and group.role is Role.LEADER:
-                group.propose(command)
+                self.tell_group(group, command)
 
-    def tell_leads(self, peers: Sequence[NodeId]) -> None:
+    def tell_group(self, group: Group, command: Command) -> None:
+        def done(outcome: Outcome) -> None:
+            if outcome.reply is None:  # refused or lost; another leader would tell it by itself
+                self._caretaker.tell_presence_again(group.id)
+
+        group.propose(command, done)
+
+    def tell_peers(self, peers: Sequence[NodeId]) -> None:
+        """Which groups this node leads, and as whom it knows each of them."""
         led: list[int] = [g.id for g in self.groups.values() if g.role is Role.LEADER]
         for peer in peers:
-            self.links.send(peer, [NODE_LEVEL, LEADS, led])
+            info = self.catalog_machine.node(peer)
+            known = 0 if info is None else info.incarnation
+            self.links.send(peer, [NODE_LEVEL, LEADS, led, known])
         self.links.flush()
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
@@ -315,28 +331,16 @@ class ClusterNode:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    async def _register(self) -> None:
-        command = RegisterNode(self.node, self.links.incarnation, self.config.addresses)
-        while True:
-            outcome = await self._forwarder.ask_until(CATALOG_GROUP, command)
-            if outcome.kind == "ok":
-                log.info("node_registered", node=self.node, incarnation=self.links.incarnation)
-                return
-            if outcome.reply is not None:
-                # A newer process of this node's name is about: this one must not act for it.
-                log.error("node_not_registered", node=self.node, reason=outcome.reason)
-                return
-
     def leader_of(self, group_id: GroupId) -> NodeId | None:
         """The leader as far as this node knows."""
         group = self.groups.get(group_id)
-        if group is not None and group.leader is not None:
+        if group is not None and group.leader is not None and group.failed is None:
             return group.leader
         return self.peers.leader_of(group_id)
 
     async def ask(self, group_id: GroupId, command: Command) -> Outcome:
         """Propose at the group's leader, here or over the link. One try: see the outcome."""
-        return await self._forwarder.ask(group_id, command)
+        return await self.forwarder.ask(group_id, command)
 
     # --- queues -----------------------------------------------------------------------------------
 
@@ -349,66 +353,17 @@ class ClusterNode:
 
     async def find_queue(self, vhost: str, name: str) -> QueueInfo | None:
         """A miss in the own copy is looked at again behind a barrier before it counts as a miss."""
-        info = self.queue_info(vhost, name)
-        if info is None:
-            await self.catalog_barrier()
-            info = self.queue_info(vhost, name)
-        return info
-
-    async def catalog_barrier(self) -> None:
-        """All that the catalog's leader had applied when this was called is applied here when it
-        returns.
-        """
-        outcome = await self._forwarder.ask_until(CATALOG_GROUP, Barrier())
-        if outcome.kind != "ok" or outcome.stamp is None:
-            return
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + ASK_PATIENCE_S
-        while self.catalog.applied_index < outcome.stamp.index and loop.time() < deadline:
-            await asyncio.sleep(ASK_AGAIN_S / 10)
+        return await self.names.find(vhost, name)
 
     async def declare_queue(self, vhost: str, name: str, arguments: dict[str, Any]) -> Outcome:
         """The queue is in the catalog and in its group when this answers ok with `Declared`."""
-        config = parse_arguments(arguments)
-        if isinstance(config, ArgumentError):
-            return refused(config.code, config.reason)
-        group_name = arguments.get("x-queue-group")
-        members: Sequence[NodeId] | None = None
-        if group_name is not None:
-            size = int(arguments.get("x-quorum-initial-group-size", self.config.replication))
-            members = self._place_group(size)
-        command = DeclareQueue(vhost, name, arguments, group_name, members)
-        outcome = await self._forwarder.ask_until(CATALOG_GROUP, command)
-        reply = outcome.reply
-        if outcome.kind != "ok" or not isinstance(reply, Declared):
-            return outcome
-        info = QueueInfo(reply.queue, reply.group, vhost, name, arguments)
-        made = await self._forwarder.ask_until(
-            reply.group, create_command(self.catalog_machine, info)
-        )
-        return outcome if made.kind == "ok" else made
-
-    def _place_group(self, size: int) -> Sequence[NodeId]:
-        held: dict[NodeId, int] = {}
-        for info in self.catalog_machine.groups():
-            for member in info.members:
-                held[member] = held.get(member, 0) + 1
-        return place(self.config.members, size, held)
+        return await self.names.declare(vhost, name, arguments)
 
     async def remove_queue(
         self, vhost: str, name: str, *, if_unused: bool = False, if_empty: bool = False
     ) -> Outcome:
-        """Conditions are judged in the queue's group, then the name is dropped from the catalog."""
-        info = await self.find_queue(vhost, name)
-        if info is None:
-            return refused("no_queue", f"no queue {name!r} in vhost {vhost!r}")
-        outcome = await self._forwarder.ask_until(
-            info.group, DeleteQueue(info.queue, if_unused, if_empty)
-        )
-        if outcome.kind != "ok":
-            return outcome
-        removed = await self._forwarder.ask_until(CATALOG_GROUP, RemoveQueue(vhost, name))
-        return outcome if removed.kind == "ok" else removed
+        """The queue is gone from its group and from the catalog when this answers ok."""
+        return await self.names.remove(vhost, name, if_unused=if_unused, if_empty=if_empty)
 
     def address_of(self, node: NodeId, kind: str) -> str | None:
         """From the catalog: kind is "http" or "peer"."""

@@ -38,6 +38,8 @@ ASKS_IN_FLIGHT_MAX = 10_000
 #: How long an idempotent question is asked again while there is no leader.
 ASK_PATIENCE_S = 15.0
 ASK_AGAIN_S = 0.05
+#: Refusals of a group, not of its machine, that asking again will not change.
+FINAL_REFUSALS = frozenset({"too_large", "bad_argument", "unknown_command"})
 
 
 class Forwarder:
@@ -59,9 +61,18 @@ class Forwarder:
         self._leader_of = leader_of
         self._waiting: dict[NodeId, dict[int, asyncio.Future[Outcome]]] = {}
         self._number = 0
+        self._stopped = False
+
+    def stop(self) -> None:
+        """No answer comes any more."""
+        self._stopped = True
+        for peer in list(self._waiting):
+            self._give_up(peer, "stopping", "this node is shutting down")
 
     async def ask(self, group_id: GroupId, command: Command) -> Outcome:
         """Propose at the group's leader. One try: see the outcome."""
+        if self._stopped:
+            return refused("stopping", "this node is shutting down; ask another one")
         leader = self._leader_of(group_id)
         group = self._group_of(group_id)
         if leader == self._node and group is not None:
@@ -79,7 +90,8 @@ class Forwarder:
             reply = outcome.reply
             # A cluster that is being born has no groups for queues yet.
             answered = reply is not None and getattr(reply, "code", None) != NO_GROUP
-            if answered or loop.time() >= deadline:
+            hopeless = outcome.kind == "refused" and outcome.code in FINAL_REFUSALS
+            if answered or hopeless or self._stopped or loop.time() >= deadline:
                 return outcome
             await asyncio.sleep(ASK_AGAIN_S * (1 + self._random.random()))
 
@@ -100,11 +112,12 @@ class Forwarder:
         return future
 
     def on_down(self, peer: NodeId) -> None:
+        self._give_up(peer, "link_lost", f"the link to {peer} broke")
+
+    def _give_up(self, peer: NodeId, code: str, reason: str) -> None:
         for future in self._waiting.pop(peer, {}).values():
             if not future.done():
-                future.set_result(
-                    Outcome("unknown", None, None, "link_lost", f"the link to {peer} broke", None)
-                )
+                future.set_result(Outcome("unknown", None, None, code, reason, None))
 
     def on_message(self, peer: NodeId, message: list[Any]) -> None:
         """A question or an answer. Malformed ones are a peer's bug: answered or dropped, never

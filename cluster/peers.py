@@ -26,9 +26,11 @@ class Peers:
     def __init__(self, node: NodeId, incarnation: int) -> None:
         self.states = {node: PeerState(up=True, incarnation=incarnation)}
         self._leads: dict[GroupId, NodeId] = {}
+        self._leaving: set[NodeId] = set()
 
     def up(self, peer: NodeId, incarnation: int, now: float) -> None:
         self.states[peer] = PeerState(up=True, incarnation=incarnation, since=now)
+        self._leaving.discard(peer)
 
     def down(self, peer: NodeId, *, gone: bool, now: float) -> int:
         """The incarnation that is gone or silent; 0 when it was never heard."""
@@ -38,10 +40,25 @@ class Peers:
         self.learn_leads(peer, ())
         return incarnation
 
-    def up_for(self, peer: NodeId, now: float) -> float:
-        """Seconds for which it has been heard without a break; 0 when it is not heard."""
+    def miss(self, node: NodeId, incarnation: int, now: float) -> bool:
+        """It was a part of the cluster once; True when this is news and it was never heard."""
+        before = self.states.get(node)
+        if before is not None and (before.up or before.incarnation):
+            return False
+        gone = before is not None and before.gone
+        self.states[node] = PeerState(up=False, incarnation=incarnation, gone=gone, since=now)
+        return True
+
+    def leaving(self, peer: NodeId) -> None:
+        """It is shutting down, and hands over what it leads."""
+        self._leaving.add(peer)
+
+    def stays_for(self, peer: NodeId, now: float) -> float:
+        """Seconds for which it has been heard without a break; 0 when it is not, or is leaving."""
         state = self.states.get(peer)
-        return now - state.since if state is not None and state.up else 0.0
+        if state is None or not state.up or peer in self._leaving:
+            return 0.0
+        return now - state.since
 
     def learn_leads(self, peer: NodeId, led: Sequence[int]) -> None:
         """`peer` says that it leads these groups, and no others."""

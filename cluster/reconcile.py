@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cluster.machine import QueueMachine
-from cluster.machine.arguments import ArgumentError, parse_arguments
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_tables import QueueInfo
 from cluster.machine.commands import (
@@ -28,23 +27,24 @@ from cluster.peers import PeerState
 from cluster.types import GroupId, NodeId
 
 
-def effective_config(catalog: CatalogMachine, info: QueueInfo) -> QueueConfig:
-    """The queue's settings, its dead-letter queue resolved when that lives in the same group.
+def effective_config(
+    catalog: CatalogMachine, info: QueueInfo, declared: QueueConfig
+) -> QueueConfig:
+    """The declared settings, the dead-letter queue resolved when that lives in the same group.
 
     Then a dead letter moves within one log entry; otherwise it travels through the outbox.
     """
-    parsed = parse_arguments(info.arguments)
-    assert not isinstance(parsed, ArgumentError), "the catalog admits only arguments that parse"
-    if parsed.dead_letter_exchange != "" or parsed.dead_letter_routing_key is None:
-        return parsed
-    target = catalog.queue(info.vhost, parsed.dead_letter_routing_key)
+    if declared.dead_letter_exchange != "" or declared.dead_letter_routing_key is None:
+        return declared
+    target = catalog.queue(info.vhost, declared.dead_letter_routing_key)
     if target is None or target.group != info.group:
-        return parsed
-    return replace(parsed, dead_letter_queue=target.queue)
+        return declared
+    return replace(declared, dead_letter_queue=target.queue)
 
 
-def create_command(catalog: CatalogMachine, info: QueueInfo) -> CreateQueue:
-    return CreateQueue(info.queue, info.vhost, info.name, effective_config(catalog, info))
+def create_command(catalog: CatalogMachine, info: QueueInfo, declared: QueueConfig) -> CreateQueue:
+    config = effective_config(catalog, info, declared)
+    return CreateQueue(info.queue, info.vhost, info.name, config)
 
 
 def queue_commands(catalog: CatalogMachine, machine: QueueMachine, group: GroupId) -> list[Command]:
@@ -52,13 +52,15 @@ def queue_commands(catalog: CatalogMachine, machine: QueueMachine, group: GroupI
     commands: list[Command] = []
     wanted = {info.queue: info for info in catalog.queues_of(group)}
     for queue, info in wanted.items():
+        declared = catalog.config_of(queue)
+        assert declared is not None, "every queue of the catalog has settings"
         kind = machine.find(queue)
         if kind is None:
-            commands.append(create_command(catalog, info))
-        else:
-            config = effective_config(catalog, info)
-            if kind.config != config:
-                commands.append(UpdateQueue(queue, config))
+            commands.append(create_command(catalog, info, declared))
+            continue
+        config = effective_config(catalog, info, declared)
+        if kind.config is not config and kind.config != config:
+            commands.append(UpdateQueue(queue, config))
     # A queue numbered above what this copy of the catalog has given out is newer than the copy.
     known = catalog.next_queue_id
     gone = [queue for queue in machine.queues() if queue not in wanted and queue < known]

@@ -1,0 +1,36 @@
+"""What a node must know before it can speak to anyone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cluster.group import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES
+from cluster.log import LogOptions
+from cluster.types import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """Times in ms, unless their name says otherwise. The same on every node but for the first and
+    the addresses.
+    """
+
+    node: NodeId
+    cluster: str
+    members: Sequence[NodeId]  # the initial members, the same list on every node
+    data_dir: str
+    default_groups: int = 8
+    replication: int = 3
+    election_min_ms: int = 1000
+    election_max_ms: int = 2000
+    heartbeat_ms: int = 200
+    addresses: dict[str, str] = field(default_factory=dict[str, str])  # own: "peer", "http"
+    log: LogOptions = field(default_factory=LogOptions)
+    snapshot_entries: int = SNAPSHOT_ENTRIES
+    snapshot_bytes: int = SNAPSHOT_BYTES
+    #: How often it looks whether its groups agree with the catalog, tells the others what it leads,
+    #: and cleans its log.
+    care_period_s: float = 1.0
+    #: A leader hands over to the preferred member only when that one has been heard for this long.
+    balance_after_s: float = 5.0

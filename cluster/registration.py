@@ -1,0 +1,66 @@
+"""A start of this node becomes known to the cluster, once its disk is known to be the right one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cluster.machine.commands import RegisterNode
+from cluster.standing import Standing
+from cluster.types import CATALOG_GROUP
+
+if TYPE_CHECKING:
+    from cluster.cluster_node import ClusterNode
+
+AGAIN_S = 0.05
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+class Registration:
+    """Runs once a start. Until it is done peers may say that they know more than our own disk."""
+
+    def __init__(self, cluster: ClusterNode, standing: Standing) -> None:
+        self._cluster = cluster
+        self.standing = standing
+        self.forgot = False  # the others know of a later start than our disk does
+
+    def known_as(self, incarnation: int) -> None:
+        """The start that the catalog knows of, as far as somebody has it."""
+        if incarnation <= self.standing.registered or self.forgot:
+            return
+        self.forgot = True
+        log.warning(
+            "votes_withheld",
+            node=self._cluster.node,
+            reason="the others know of a later start of this node than its own folder does:"
+            " the folder is new or an older copy; it votes when it is brought up to date",
+        )
+        for group in self._cluster.groups.values():
+            group.withhold_votes()
+
+    async def run(self) -> None:
+        cluster = self._cluster
+        incarnation = cluster.links.incarnation
+        while not await cluster.names.barrier():  # noqa: ASYNC110 -- it is no event
+            await asyncio.sleep(AGAIN_S)
+        info = cluster.catalog_machine.node(cluster.node)
+        self.known_as(0 if info is None else info.incarnation)
+        cluster.start_groups()
+        while any(group.withholds_votes for group in cluster.groups.values()):  # noqa: ASYNC110 -- nor is this
+            await asyncio.sleep(AGAIN_S)
+        await self.standing.record(max(incarnation, self.standing.registered))
+        self.forgot = False
+        command = RegisterNode(cluster.node, incarnation, cluster.config.addresses)
+        while True:
+            outcome = await cluster.forwarder.ask_until(CATALOG_GROUP, command)
+            if outcome.kind == "ok":
+                log.info("node_registered", node=cluster.node, incarnation=incarnation)
+                return
+            if outcome.reply is not None:
+                # A newer process of this node's name is about: this one must not act for it.
+                log.error("node_not_registered", node=cluster.node, reason=outcome.reason)
+                return
+            await asyncio.sleep(AGAIN_S)

@@ -1,0 +1,277 @@
+"""Whole nodes in one process under virtual time: real log, real rounds, disks in memory, links that
+keep order and break visibly, as TCP's do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+import cbor2
+
+from cluster.cluster_node import ClusterConfig, ClusterNode
+from cluster.group import Group
+from cluster.log import LogOptions
+from cluster.log.memory_disk import MemoryDisk
+from cluster.machine.commands import Enqueue
+from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
+from tests.raft.nodes import LoopClock, VirtualLoop, run_virtual
+
+__all__ = ["World", "enqueue", "in_world"]
+
+LATENCY_S = 0.0005
+#: How long the kernel takes to say that a process is gone, and a partition to be noticed.
+GONE_S, SILENCE_S = 0.002, 0.3
+
+
+class MeshLinks:
+    """The Links seam of one process."""
+
+    def __init__(self, world: World, node: str, incarnation: int) -> None:
+        self.world, self.node, self.incarnation = world, node, incarnation
+        self.up: dict[str, int] = {}  # peer: number of the connection
+        self.out: dict[str, list[bytes]] = {}
+        self.full: set[str] = set()
+        self.drop: Callable[[str, list[Any]], bool] = lambda _peer, _message: False
+        self.running = False
+
+    def peers(self) -> list[NodeId]:
+        return [NodeId(n) for n in self.world.names if n != self.node]
+
+    async def start(self, on_message: Any, on_up: Any, on_down: Any) -> None:
+        self.on_message, self.on_up, self.on_down = on_message, on_up, on_down
+        self.running = True
+        self.world.dial(self)
+
+    async def stop(self) -> None:
+        self.running = False
+        self.world.hang_up(self)
+
+    def send(self, peer: NodeId, message: list[Any]) -> bool:
+        if peer not in self.up or peer in self.full:
+            return False
+        if not self.drop(peer, message):
+            self.out.setdefault(peer, []).append(cbor2.dumps(message))
+        return True
+
+    def flush(self) -> None:
+        out, self.out = self.out, {}
+        loop = asyncio.get_running_loop()
+        for peer, frames in out.items():
+            number = self.up.get(peer)
+            if number is not None:
+                loop.call_later(LATENCY_S, self.world.deliver, self.node, peer, number, frames)
+
+    def connected(self, peer: NodeId) -> bool:
+        return peer in self.up
+
+    def buffered(self, peer: NodeId) -> int:
+        return 0
+
+
+class World:
+    """The nodes of a cluster, some of them running."""
+
+    def __init__(self, count: int = 3, **config: Any) -> None:
+        self.loop: VirtualLoop = asyncio.get_running_loop()  # type: ignore[assignment]
+        self.names = [f"n{i + 1}" for i in range(count)]
+        self.config = {"default_groups": 3, "balance_after_s": 60.0, **config}
+        self.disks = {name: MemoryDisk() for name in self.names}
+        self.links: dict[str, MeshLinks] = {}
+        self.nodes: dict[str, ClusterNode] = {}
+        self.cut: set[frozenset[str]] = set()
+        self._starts = 0
+        self._connections = 0
+
+    # --- nodes
+
+    def make(self, name: str, **config: Any) -> ClusterNode:
+        self._starts += 1
+        links = MeshLinks(self, name, self._starts)
+        node = ClusterNode(
+            ClusterConfig(
+                NodeId(name),
+                "test",
+                [NodeId(n) for n in self.names],
+                "/data",
+                addresses={"http": f"{name}:80"},
+                log=LogOptions(min_free_bytes=0),
+                **{**self.config, **config},
+            ),
+            disk=self.disks[name],
+            clock=LoopClock(self.loop),
+            links=links,
+            random=Random(f"{name}/{self._starts}"),
+        )
+        self.links[name] = links
+        return node
+
+    async def start(self, *names: str, **config: Any) -> World:
+        for name in names or self.names:
+            node = self.make(name, **config)
+            await node.start()
+            self.nodes[name] = node
+        return self
+
+    async def born(self) -> World:
+        """Everything leads and everybody knows it."""
+        await self.start()
+        await self.settled()
+        return self
+
+    async def settled(self) -> None:
+        await self.until(self.calm)
+
+    def calm(self) -> bool:
+        nodes = self.nodes.values()
+        wanted = [CATALOG_GROUP, *(info.id for info in self.any.catalog_machine.groups())]
+        if len(wanted) <= self.config["default_groups"]:
+            return False
+        return all(
+            group in node.groups
+            and self.leading(group) is not None
+            and node.leader_of(group) == self.leading(group)
+            for node in nodes
+            for group in wanted
+        )
+
+    @property
+    def any(self) -> ClusterNode:
+        return next(iter(self.nodes.values()))
+
+    def __getitem__(self, name: str) -> ClusterNode:
+        return self.nodes[name]
+
+    def leading(self, group: GroupId | int = CATALOG_GROUP) -> str | None:
+        for name, node in self.nodes.items():
+            if GroupId(group) in node.groups and node.groups[GroupId(group)].ready:
+                return name
+        return None
+
+    def group(self, group: GroupId | int) -> Group:
+        """The leader's copy."""
+        name = self.leading(group)
+        assert name is not None
+        return self.nodes[name].groups[GroupId(group)]
+
+    def other_than(self, name: str | None) -> ClusterNode:
+        return next(node for other, node in self.nodes.items() if other != name)
+
+    def kill(self, name: str, *, power: bool = True) -> None:
+        """The process ends without a word; with `power` what was not synced is gone too."""
+        node, links = self.nodes.pop(name), self.links.pop(name)
+        for task in node._tasks:
+            task.cancel()
+        links.running = False
+        self.hang_up(links)
+        if power:
+            self.disks[name] = self.disks[name].after_crash()
+
+    async def stop(self) -> None:
+        for name in list(self.nodes):
+            await self.nodes.pop(name).stop(transfer=False)
+
+    # --- links
+
+    def dial(self, links: MeshLinks) -> None:
+        for other in list(self.links.values()):
+            if other.running and other is not links:
+                self.connect(links.node, other.node)
+
+    def connect(self, a: str, b: str) -> None:
+        if frozenset((a, b)) in self.cut:
+            return
+        self._connections += 1
+        number = self._connections
+        one, two = self.links[a], self.links[b]
+        one.up[b] = two.up[a] = number
+        for mine, peer in ((one, two), (two, one)):
+            self.loop.call_later(LATENCY_S, self._tell_up, mine, peer, number)
+
+    def _tell_up(self, links: MeshLinks, peer: MeshLinks, number: int) -> None:
+        if links.running and links.up.get(peer.node) == number:
+            links.on_up(NodeId(peer.node), peer.incarnation)
+
+    def hang_up(self, links: MeshLinks) -> None:
+        for peer in list(links.up):
+            self.break_link(links.node, peer, gone=True, mine=links)
+
+    def break_link(self, a: str, b: str, *, gone: bool, mine: MeshLinks | None = None) -> None:
+        one, two = mine or self.links[a], self.links.get(b)
+        one.up.pop(b, None)
+        if two is not None and two.up.pop(a, None) is not None and two.running:
+            self.loop.call_later(GONE_S if gone else 0, two.on_down, NodeId(a), gone)
+        if one.running:
+            one.on_down(NodeId(b), gone)
+
+    def isolate(self, name: str) -> None:
+        for other in self.names:
+            if other != name:
+                self.cut.add(frozenset((name, other)))
+                if name in self.links and other in self.links:
+                    self.break_link(name, other, gone=False)
+
+    def heal(self) -> None:
+        pairs, self.cut = self.cut, set()
+        for a, b in map(sorted, pairs):
+            if a in self.links and b in self.links:
+                self.connect(a, b)
+
+    def deliver(self, sender: str, to: str, number: int, frames: list[bytes]) -> None:
+        links = self.links.get(to)
+        for frame in frames:
+            if links is not None and links.running and links.up.get(sender) == number:
+                links.on_message(NodeId(sender), cbor2.loads(frame))
+
+    # --- time
+
+    async def until(self, condition: Callable[[], Any], seconds: float = 30) -> None:
+        deadline = self.loop.time() + seconds
+        while not condition():
+            assert self.loop.time() < deadline, "it never happened"
+            await asyncio.sleep(0.005)
+
+    # --- queues
+
+    async def declare(self, name: str, at: str | None = None, **arguments: Any) -> QueueId:
+        """Declared anywhere; its id. Arguments without their `x-`."""
+        node = self.any if at is None else self.nodes[at]
+        given = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
+        outcome = await node.declare_queue("/", name, given)
+        assert outcome.kind == "ok", outcome
+        return outcome.reply.queue  # type: ignore[union-attr]
+
+    def group_of(self, name: str) -> GroupId:
+        info = self.any.queue_info("/", name)
+        assert info is not None
+        return info.group
+
+    async def publish(self, name: str, *bodies: bytes) -> None:
+        info = await self.any.find_queue("/", name)
+        assert info is not None
+        outcome = await self.any.ask(info.group, enqueue(info.queue, *bodies))
+        assert outcome.kind == "ok", outcome
+
+    def ready(self, name: str, at: str) -> int | None:
+        """Messages that are ready, as the copy on that node has it."""
+        info = self.nodes[at].queue_info("/", name)
+        group = None if info is None else self.nodes[at].groups.get(info.group)
+        view = None if group is None else group.machine.queue(info.queue)  # type: ignore[union-attr]
+        return None if view is None else view.ready_count
+
+
+def enqueue(queue: QueueId, *bodies: bytes) -> Enqueue:
+    return Enqueue(queue, None, 0, list(bodies))
+
+
+def in_world(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test is a coroutine function; it runs under virtual time."""
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        run_virtual(test(*args, **kwargs))
+
+    run.__name__ = test.__name__
+    run.__doc__ = test.__doc__
+    return run
