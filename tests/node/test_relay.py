@@ -1,0 +1,313 @@
+"""Consumers served by another node: nothing is lost or sent twice, whatever happens to the links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.effects import ConsumerEnded, Deliver
+from cluster.machine.replies import Chunk
+from cluster.peers import PeerState
+from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, SessionId
+from node import dispatch
+from node.connection import Consumer
+from node.dispatch import Dispatcher
+from node.errors import Elsewhere
+from node.outgoing import Delivery, Ended, Outgoing
+from node.plan import Detached, Send
+from node.relay import Relay
+from node.tasks import Tasks
+
+HOME = NodeId("home")  # where the client is
+LEADERS = [NodeId("a"), NodeId("b")]
+GROUP, QUEUE, KEY = GroupId(1), QueueId(2), ConsumerKey(3)
+INFO = QueueInfo(QUEUE, GROUP, "/", "orders", {})
+
+
+@dataclass
+class World:
+    """Nodes whose messages are carried when the test says so; one machine's truth for all."""
+
+    leader: NodeId = LEADERS[0]
+    holds: list[Chunk] = field(default_factory=list[Chunk])
+    wires: dict[tuple[NodeId, NodeId], list[bytes]] = field(default_factory=dict)
+    full: bool = False
+    nodes: dict[NodeId, FakeNode] = field(default_factory=dict)
+
+    def carry(self, source: NodeId, target: NodeId) -> None:
+        """Everything on this wire arrives."""
+        wire = self.wires.setdefault((source, target), [])
+        while wire:
+            message = cbor2.loads(wire.pop(0))
+            for listener in self.nodes[target].cluster.on_node_message:
+                listener(source, message)
+
+    def carry_all(self) -> None:
+        while any(self.wires.values()):
+            for source, target in list(self.wires):
+                self.carry(source, target)
+
+    def break_link(self, one: NodeId, other: NodeId) -> None:
+        """What is on the wire is lost, both ends see a new link."""
+        for source, target in ((one, other), (other, one)):
+            self.wires[source, target] = []
+            self.nodes[source].cluster.peers.states[target] = PeerState(up=True, incarnation=1)
+
+
+class FakeTraffic:
+    """The real dispatcher; outputs are carried out at once."""
+
+    def __init__(self, world: World, node: FakeNode) -> None:
+        self.dispatcher = Dispatcher(
+            self.read, in_flight_bytes_max=1 << 30, deliver_buffer_bytes_max=8
+        )
+        self._world = world
+        self._node = node
+        self._sinks: dict[Any, Any] = {}
+
+    def read(self, group: GroupId, ref: BodyRef) -> Sequence[tuple[bytes, Any]]:
+        return [(b"12", None)] * ref.count
+
+    def open(self, sink: Any) -> Any:
+        number = len(self._sinks) + 1
+        self._sinks[number] = sink
+        self.dispatcher.opened(number)  # type: ignore[arg-type]
+        return number
+
+    def close(self, connection: Any) -> None:
+        self.dispatcher.closed(connection)
+
+    def announce(
+        self, connection: Any, group: Any, queue: Any, name: str, consumer: Any, **options: Any
+    ) -> None:
+        self.dispatcher.announced(
+            connection, group, queue, name, consumer, holds=self._world.holds, **options
+        )
+        self.perform()
+
+    def sent(self, connection: Any, size_bytes: int) -> None:
+        self.dispatcher.sent(connection, size_bytes)
+        self.perform()
+
+    def cancelled(self, queue: Any, consumer: Any) -> None:
+        self.dispatcher.cancelled(queue, consumer)
+        self.perform()
+
+    def perform(self) -> None:
+        while True:
+            self.dispatcher.flush()
+            outputs = self.dispatcher.take()
+            if not outputs:
+                return
+            for output in outputs:
+                if isinstance(output, Send):
+                    self._sinks[output.connection].send(output.frame)
+                elif isinstance(output, Detached):
+                    self._sinks[output.connection].detached(output)
+
+
+class FakeNode:
+    def __init__(self, world: World, name: NodeId) -> None:
+        self.name = name
+        states = {other: PeerState(up=True, incarnation=1) for other in [HOME, *LEADERS]}
+        self.cluster = SimpleNamespace(
+            node=name,
+            peers=SimpleNamespace(states=states),
+            on_node_message=[],
+            groups={GROUP: SimpleNamespace(ready=True)},
+            leader_of=lambda group: world.leader,
+            send=self.send,
+        )
+        self._world = world
+        broker: Any = SimpleNamespace(cluster=self.cluster, led=self.led)
+        self.traffic = FakeTraffic(world, self)
+        self.relay = Relay(broker, self.traffic, Tasks())  # type: ignore[arg-type]
+
+    def led(self, group: GroupId) -> Any:
+        if self._world.leader != self.name:
+            raise Elsewhere(self._world.leader)
+        return self.cluster.groups[group]
+
+    def send(self, peer: NodeId, message: list[Any]) -> bool:
+        if self._world.full:
+            return False
+        self._world.wires.setdefault((self.name, peer), []).append(cbor2.dumps(message))
+        return True
+
+
+class FakeConnection:
+    """The client: remembers what it got, and takes it when the test says so."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.forward = True
+        self.session = SessionId("s")
+        self.consumers: dict[Any, Consumer] = {}
+        self.got: list[int] = []
+        self.untaken: list[Delivery] = []
+        self.others: list[Outgoing] = []
+
+    def send(self, frame: Outgoing) -> None:
+        if not isinstance(frame, Delivery):
+            self.others.append(frame)
+            return
+        self.untaken.append(frame)
+        for batch in frame.batches:
+            self.got += range(batch.first, batch.first + len(batch.bodies))
+
+    def ended(self, queue: Any, consumer: Any) -> None:
+        self.consumers.pop((queue, consumer), None)
+
+
+class Carrying(RuleBasedStateMachine):
+    """In whatever order: the client gets every position once, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        for name in [HOME, *LEADERS]:
+            self.world.nodes[name] = FakeNode(self.world, name)
+        self.home = self.world.nodes[HOME]
+        self.client = FakeConnection()
+        self.consumer = Consumer(INFO, KEY, auto_settle=False, active=True)
+        self.client.consumers[QUEUE, KEY] = self.consumer
+        self.home.relay.attach(self.client, self.consumer)  # type: ignore[arg-type]
+
+    @rule(count=st.integers(1, 5))
+    def hand_out(self, count: int) -> None:
+        holds = self.world.holds
+        first = holds[-1].first + holds[-1].bodies.count if holds else 1
+        fresh = Chunk(first, BodyRef(1, first, count), len(holds) + 1, 0, 0)
+        holds.append(fresh)
+        leader = self.world.nodes[self.world.leader].traffic
+        leader.dispatcher.applied(GROUP, [Deliver(QUEUE, KEY, self.client.session, [fresh])])
+        leader.perform()
+
+    @rule(number=st.integers(0, 1), outward=st.booleans())
+    def carry(self, number: int, outward: bool) -> None:
+        pair = (HOME, LEADERS[number])
+        self.world.carry(*(pair if outward else pair[::-1]))
+
+    @rule()
+    def carry_all(self) -> None:
+        self.world.carry_all()
+
+    @rule(number=st.integers(0, 1))
+    def break_link(self, number: int) -> None:
+        self.world.break_link(HOME, LEADERS[number])
+
+    @rule(full=st.booleans())
+    def fill_links(self, full: bool) -> None:
+        self.world.full = full
+
+    @rule(count=st.integers(1, 5))
+    def hand_out_over_a_full_link(self, count: int) -> None:
+        self.world.full = True
+        self.hand_out(count)
+        self.world.full = False
+
+    @rule(number=st.integers(0, 1))
+    def change_leader(self, number: int) -> None:
+        old, self.world.leader = self.world.leader, LEADERS[number]
+        if old != self.world.leader:
+            traffic = self.world.nodes[old].traffic
+            traffic.dispatcher.follows(GROUP)
+            traffic.perform()
+
+    @precondition(lambda self: self.client.untaken)
+    @rule()
+    def take(self) -> None:
+        frame = self.client.untaken.pop(0)
+        self.home.relay.taken(frame.origin, frame.size_bytes)
+
+    @rule()
+    def tick(self) -> None:
+        for node in self.world.nodes.values():
+            node.relay.tick()
+
+    @invariant()
+    def every_position_once_in_order(self) -> None:
+        assert self.client.got == list(range(1, len(self.client.got) + 1))
+
+    def teardown(self) -> None:
+        self.world.full = False
+        total = sum(chunk.bodies.count for chunk in self.world.holds)
+        for _ in range(200):
+            self.tick()
+            self.world.carry_all()
+            while self.client.untaken:
+                self.take()
+        assert self.client.got == list(range(1, total + 1))
+
+
+TestCarrying = Carrying.TestCase
+TestCarrying.settings = settings(max_examples=150, stateful_step_count=60)
+
+
+@pytest.fixture(autouse=True)
+def _small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two bodies a frame, so that one decision leaves in several."""
+    monkeypatch.setattr(dispatch, "DELIVERY_BYTES_TARGET", 4)
+
+
+def settled(state: Carrying) -> list[int]:
+    """What the client has once every message arrived and every tick was had."""
+    for _ in range(10):
+        state.tick()
+        state.world.carry_all()
+        while state.client.untaken:
+            state.take()
+    return state.client.got
+
+
+def test_a_delivery_that_the_link_did_not_take_is_sent_again():
+    state = Carrying()
+    state.world.carry_all()
+    state.hand_out(2)
+    state.world.carry_all()
+    state.hand_out_over_a_full_link(2)
+    state.hand_out(1)
+
+    assert settled(state) == [1, 2, 3, 4, 5]
+
+
+def test_a_delivery_that_was_lost_with_its_link_is_sent_again():
+    state = Carrying()
+    state.world.carry_all()
+    state.hand_out(3)
+    state.world.break_link(HOME, LEADERS[0])
+    state.hand_out(1)
+
+    assert settled(state) == [1, 2, 3, 4]
+
+
+def test_a_new_leader_goes_on_where_the_last_one_stopped():
+    state = Carrying()
+    state.world.carry_all()
+    state.hand_out(3)  # two fit into a frame, the third waits
+    state.world.carry_all()
+    state.change_leader(1)
+
+    assert settled(state) == [1, 2, 3]
+
+
+def test_the_end_of_a_consumer_reaches_its_client():
+    state = Carrying()
+    state.world.carry_all()
+    leader = state.world.nodes[LEADERS[0]].traffic
+    ended = ConsumerEnded(QUEUE, KEY, SessionId("s"), "queue_deleted")
+    leader.dispatcher.applied(GROUP, [ended])
+    leader.perform()
+    state.world.carry_all()
+
+    assert state.client.others == [Ended("orders", KEY, "queue_deleted")]
+    assert state.client.consumers == {}
