@@ -38,6 +38,7 @@ class Caretaker:
         self._due: set[GroupId] = set()  # lead since a moment ago: compare at once
         self._agreed: dict[GroupId, tuple[int, ...]] = {}  # what was compared, and found equal
         self._untold: set[GroupId] = set()  # may have missed which nodes came and went
+        self._tell = False  # who leads what has changed: nodes without a copy want to know
         self._period = 0
         self._started_s = 0.0
 
@@ -48,6 +49,7 @@ class Caretaker:
         """What was proposed under another leader may be lost: propose again."""
         self._proposed.discard(group)
         self._due.add(group)
+        self._tell = True
         self.wake()
 
     def tell_presence_again(self, group: GroupId) -> None:
@@ -70,11 +72,14 @@ class Caretaker:
                 self._balance()
                 self._miss_unheard()
                 self._tell_presence()
-                cluster.tell_peers([p for p in cluster.links.peers() if cluster.links.connected(p)])
+                self._tell = True
                 await cluster.log.maintain()
                 self._period += 1
                 self._due.update(cluster.groups)
             self._now.clear()
+            if self._tell:
+                self._tell = False
+                cluster.tell_peers([p for p in cluster.links.peers() if cluster.links.connected(p)])
             cluster.start_groups()
             self._make_default_groups()
             self._reconcile()

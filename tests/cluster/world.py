@@ -130,9 +130,7 @@ class World:
         if len(wanted) <= self.config["default_groups"]:
             return False
         return all(
-            group in node.groups
-            and self.leading(group) is not None
-            and node.leader_of(group) == self.leading(group)
+            (node.leader_of(group) or "nobody") == self.leading(group)
             for node in nodes
             for group in wanted
         )
