@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
@@ -29,6 +29,8 @@ from node.outgoing import Outgoing
 from node.plan import Detached, Drained
 from node.tasks import Tasks
 from node.traffic import Traffic
+
+T = TypeVar("T")
 
 #: Requests of one connection that wait for an answer, publishes and settles aside.
 REQUESTS_OPEN_MAX = 256
@@ -94,6 +96,7 @@ class Connection:
         self.vhost = vhost
         self.forward = forward
         self.closed = False
+        self.quiet = False  # the node is stopping: nothing more is read
         self.consumers: dict[tuple[QueueId, ConsumerKey], Consumer] = {}
         self.groups: set[GroupId] = set()  # in which this connection opened the session
         self.moved_groups: set[GroupId] = set()  # where it was, and may be elsewhere now
@@ -115,7 +118,13 @@ class Connection:
         self.peer.pause_reading()
 
     def resume_reading(self) -> None:
-        self.peer.resume_reading()
+        if not self.quiet:
+            self.peer.resume_reading()
+
+    def hush(self) -> None:
+        """Read nothing more; answers still leave."""
+        self.quiet = True
+        self.peer.pause_reading()
 
     def taken(self, frame: outgoing.Delivery) -> None:
         """The network took this delivery: there is room for more."""
@@ -251,8 +260,8 @@ class Connection:
 
     # --- requests that wait -----------------------------------------------------------------------
 
-    async def _in_session(self, group: GroupId, command: Command) -> codes.Reply:
-        """A command that needs the session in the group: opened first, again if it died there."""
+    async def _in_session(self, group: GroupId, work: Callable[[], Awaitable[T]]) -> T:
+        """Work that needs the session in the group: opened first, again if it died there."""
         cluster = self._broker.cluster
         while True:
             fresh = group not in self.groups
@@ -263,7 +272,7 @@ class Connection:
                 )
                 reply_of(await cluster.ask(group, opening))
             try:
-                return await self._broker.ask(group, command)
+                return await work()
             except Refused as error:
                 if error.code != codes.NO_SESSION or fresh:
                     raise
@@ -300,7 +309,7 @@ class Connection:
             exclusive=exclusive,
             timeout_ms=timeout_ms,
         )
-        reply = await self._in_session(info.group, command)
+        reply = await self._in_session(info.group, lambda: self._broker.ask(info.group, command))
         assert isinstance(reply, SubscribedReply)
         if self.closed:
             return
@@ -340,22 +349,10 @@ class Connection:
     async def get(self, request: int, info: QueueInfo, count: int, *, auto_settle: bool) -> None:
         self._check_here(info)
         self._broker.check_count(count)
-        cluster = self._broker.cluster
-        if info.group not in self.groups:
-            self.groups.add(info.group)
-            opening = OpenSession(
-                self.session, cluster.node, cluster.links.incarnation, self.resume_ms
-            )
-            reply_of(await cluster.ask(info.group, opening))
-        work = self._broker.get if self._broker.leads(info.group) else self._relay.get
-        try:
-            key, ready, batches = await work(
-                info, self.session, count=count, auto_settle=auto_settle
-            )
-        except Refused as error:
-            if error.code == codes.NO_SESSION:
-                self.groups.discard(info.group)
-            raise
+        get = self._broker.get if self._broker.leads(info.group) else self._relay.get
+        key, ready, batches = await self._in_session(
+            info.group, lambda: get(info, self.session, count=count, auto_settle=auto_settle)
+        )
         self.peer.send(outgoing.Got(request, info.name, key, ready, batches))
 
     async def declare(self, request: int, queue: str, arguments: dict[str, Any]) -> None:

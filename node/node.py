@@ -174,6 +174,7 @@ class Node:
             self._care.cancel()
         if hasattr(self, "sessions"):
             log.info("node_stopping", connections=len(self.sessions))
+            self.sessions.hush()
             await self._drain(deadline)
             self.sessions.stop()
         if self._runner is not None:

@@ -171,8 +171,13 @@ class Sessions:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """No new connections; the open ones are told to go elsewhere."""
+    def hush(self) -> None:
+        """No new connections, and nothing more is read from the open ones: what is in hand ends."""
         self._stopping = True
+        for connection in self.connections:
+            connection.hush()
+
+    def stop(self) -> None:
+        """The open connections are told to go elsewhere."""
         for connection in self.connections:
             connection.peer.close("stopping", "this node is stopping: connect to another one")

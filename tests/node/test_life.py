@@ -89,6 +89,35 @@ async def test_a_stop_tells_clients_to_go_elsewhere(tmp_path: Path):
         assert await closing == 4013
 
 
+async def test_a_stop_under_load_confirms_what_it_took_and_is_quick(tmp_path: Path):
+    async with Nodes(tmp_path) as nodes, Client(nodes.url("n1")) as client:
+        await nodes.declare("orders")
+        sent = 0
+
+        async def load() -> None:
+            nonlocal sent
+            while not client.socket.closed:
+                await client.send(10, sent + 1, "orders", "p", sent + 1, [b"x"], None, None)
+                sent += 1
+
+        loading = asyncio.create_task(load())
+        ending = asyncio.create_task(client.closed())
+        await until(lambda: sent > 500)
+        async with asyncio.timeout(8):  # less than stop_ms_max: it does not wait for the load's end
+            await nodes.stop("n1")
+        assert await ending == 4013
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        confirmed = [one[0] for frame in client.seen if frame[0] == 11 for one in frame[1]]
+        assert confirmed == list(range(1, len(confirmed) + 1))
+
+        await nodes.start("n1")
+        await until(nodes.settled)
+        async with Client(nodes.url("n1")) as later:
+            stored = (await later.ask(54, 1, "orders"))[2]["messages"]
+        assert stored >= len(confirmed)
+
+
 async def test_a_stop_hands_leaderships_over(tmp_path: Path):
     async with Nodes(tmp_path, 3) as nodes:
         await nodes.declare("orders")

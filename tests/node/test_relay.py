@@ -1,4 +1,4 @@
-"""Consumers served by another node: nothing is lost or sent twice, whatever happens to the links."""
+"""Consumers served by another node: nothing is lost or sent twice, whatever links do."""
 
 from __future__ import annotations
 
