@@ -13,7 +13,7 @@ from cluster.raft import snapshots
 from cluster.raft.member import Role
 from cluster.raft.transport import APPEND
 from cluster.types import NodeId
-from tests.raft.nodes import Cluster, GroupOptions, ListMachine, LoopClock, enqueue, run_virtual
+from tests.raft.nodes import Cluster, ListMachine, LoopClock, enqueue, run_virtual
 from tests.raft.test_install import behind
 from tests.raft.world import GROUP, MemoryJournal, World
 
@@ -99,12 +99,18 @@ def test_a_proposal_whose_place_is_taken_by_a_later_one_of_ours_is_answered_too(
         for n in range(6):  # six entries that nobody else gets
             first.propose(enqueue(b"lost %d" % n), lost.append)
             await asyncio.sleep(0.005)
-        await cluster.until(lambda: cluster.nodes[others[0]].groups[1].ready
-                            or cluster.nodes[others[1]].groups[1].ready)
-        second = next(cluster.nodes[n].groups[1] for n in others if cluster.nodes[n].groups[1].ready)
+        await cluster.until(
+            lambda: (
+                cluster.nodes[others[0]].groups[1].ready or cluster.nodes[others[1]].groups[1].ready
+            )
+        )
+        second = next(
+            cluster.nodes[n].groups[1] for n in others if cluster.nodes[n].groups[1].ready
+        )
         cluster.heal()
-        await cluster.until(lambda: first.member.leader is not None
-                            and first.member.leader.id == second.node)
+        await cluster.until(
+            lambda: first.member.leader is not None and first.member.leader.id == second.node
+        )
         await cluster.until(lambda: first.last_index == second.last_index)
         entries = first._proposals._entries
         assert [i for i in entries if i > first.last_index + 1], "the scenario lost its point"
@@ -135,9 +141,7 @@ def test_a_copy_that_failed_does_not_say_that_it_leads():
         assert group.role is Role.FOLLOWER
         assert not group.ready
         assert group.leader is None
-        await cluster.until(
-            lambda: any(n.groups[1].ready for n in cluster.nodes.values()), 10
-        )
+        await cluster.until(lambda: any(n.groups[1].ready for n in cluster.nodes.values()), 10)
         await cluster.stop()
 
     run_virtual(scenario())

@@ -1,0 +1,417 @@
+"""Nodes end, come back, lose their disk or their links: nothing confirmed is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cluster.cluster_node import ClusterNode
+from cluster.group import Outcome, Role
+from cluster.log import FatalDiskError, WrongIdentity
+from cluster.log.memory_disk import MemoryDisk
+from cluster.machine import QueueMachine
+from cluster.machine.commands import NodeDown, NodeUp, OpenSession, Subscribe
+from cluster.types import CATALOG_GROUP, NodeId, SessionId
+from tests.cluster.world import World, enqueue, in_world
+
+
+async def with_messages(world: World, count: int, name: str = "q") -> None:
+    await world.declare(name)
+    for n in range(count):
+        await world.publish(name, b"%d" % n)
+
+
+# --- leaders end
+
+
+@pytest.mark.parametrize("power", [True, False])
+def test_another_node_leads_when_the_leader_ends_and_all_messages_are_there(power: bool) -> None:
+    @in_world
+    async def scenario() -> None:
+        world = await World().born()
+        await with_messages(world, 20)
+        group = world.group_of("q")
+        leader = world.leading(group) or ""
+        began = world.loop.time()
+        world.kill(leader, power=power)
+        await world.until(lambda: world.leading(group) is not None)
+        assert world.loop.time() - began < 0.3  # the link was reset: nobody waits for a timeout
+        new = world.leading(group) or ""
+        assert world.ready("q", new) == 20
+        await world.publish("q", b"more")
+
+        await world.start(leader)
+        await world.until(lambda: world.ready("q", leader) == 21)
+        await world.stop()
+
+    scenario()
+
+
+@in_world
+async def test_a_leader_that_is_cut_off_is_replaced_and_follows_when_it_is_back() -> None:
+    world = await World().born()
+    await with_messages(world, 3)
+    group = world.group_of("q")
+    old = world.leading(group) or ""
+    info = world[old].queue_info("/", "q")
+    assert info is not None
+    world.isolate(old)
+    lost = asyncio.create_task(world[old].ask(group, enqueue(info.queue, b"lost")))
+    await world.until(lambda: world[old].groups[group].role is not Role.LEADER)
+    await world.until(lambda: world.leading(group) not in (None, old))
+    new = world[world.leading(group) or ""]
+    assert (await new.ask(group, enqueue(info.queue, b"kept"))).kind == "ok"
+    world.heal()
+    assert (await lost).kind in ("refused", "unknown")
+    await world.until(lambda: world.ready("q", old) == 4)
+    await world.settled()
+    await world.stop()
+
+
+@in_world
+async def test_all_nodes_lose_power_and_serve_again() -> None:
+    world = await World().born()
+    await with_messages(world, 10)
+    for name in world.names:
+        world.kill(name)
+    await world.start()
+    await world.settled()
+    assert all(world.ready("q", name) is not None for name in world.names)
+    assert world.ready("q", world.leading(world.group_of("q")) or "") == 10
+    await world.declare("q2")
+    await world.stop()
+
+
+# --- restarts
+
+
+@in_world
+async def test_a_node_catches_up_from_the_log() -> None:
+    world = await World().born()
+    await with_messages(world, 5)
+    world.kill("n2")
+    for n in range(30):
+        await world.publish("q", b"%d" % n)
+    await world.declare("later")
+    await world.start("n2")
+    await world.until(lambda: world.ready("q", "n2") == 35 and world.ready("later", "n2") == 0)
+    await world.stop()
+
+
+@in_world
+async def test_a_node_that_is_far_behind_catches_up_from_a_snapshot() -> None:
+    world = await World(snapshot_entries=20).born()
+    await with_messages(world, 2)
+    world.kill("n2")
+    for n in range(60):
+        await world.publish("q", b"%d" % n)
+    group = world.group_of("q")
+    await world.until(
+        lambda: all(n.groups[group].journal.base_index > 40 for n in world.nodes.values())
+    )
+    await world.start("n2")
+    copy = world["n2"].groups[group].journal if group in world["n2"].groups else None
+    assert copy is None or copy.base_index < 30
+    await world.until(lambda: world.ready("q", "n2") == 62)
+    assert world["n2"].groups[group].journal.base_index > 40
+    await world.until(
+        lambda: len({n.groups[group].applied_index for n in world.nodes.values()}) == 1
+    )
+    digests = {n.groups[group].machine.digest() for n in world.nodes.values()}
+    assert len(digests) == 1
+    # It has the bodies too: it can take over.
+    world["n1"].groups[group].transfer(NodeId("n2"))
+    for name in ("n1", "n3"):
+        if world.leading(group) == name:
+            world[name].groups[group].transfer(NodeId("n2"))
+    await world.until(lambda: world.leading(group) == "n2")
+    await world.stop()
+
+
+@in_world
+async def test_a_graceful_stop_hands_over_and_the_gap_is_small() -> None:
+    world = await World(default_groups=6).born()
+    await with_messages(world, 3)
+    name = world.leading(world.group_of("q")) or ""
+    node = world.nodes[name]
+    led = [g.id for g in node.groups.values() if g.role is Role.LEADER]
+    began = world.loop.time()
+    stopping = asyncio.create_task(node.stop())
+    others = [n for n in world.names if n != name]
+    await world.until(
+        lambda: all(any(world[n].groups[g].ready for n in others) for g in led), seconds=5
+    )
+    assert world.loop.time() - began < 0.2
+    await stopping
+    assert world.loop.time() - began < 1.0
+    del world.nodes[name], world.links[name]
+    await world.publish("q", b"after")
+    assert world.ready("q", world.leading(world.group_of("q")) or "") == 4
+    await world.stop()
+
+
+@in_world
+async def test_nobody_hands_leadership_back_to_a_node_that_is_leaving() -> None:
+    world = await World(balance_after_s=0.5, care_period_s=0.05).born()
+    await asyncio.sleep(3)
+    assert world.leading(3) == "n1"  # its preferred one
+    peers = world["n2"].peers
+    world["n1"].stopping = True
+    hand_over = asyncio.create_task(world["n1"]._hand_over())
+    await world.until(lambda: world.leading(3) in ("n2", "n3"))
+    await hand_over
+    await asyncio.sleep(2)
+    assert peers.stays_for(NodeId("n1"), world.loop.time()) == 0.0
+    assert world.leading(3) in ("n2", "n3")
+    await world.stop()
+
+
+# --- folders
+
+
+@pytest.mark.parametrize(("node", "cluster"), [("n2", "test"), ("n1", "other")])
+def test_the_folder_of_another_node_or_cluster_is_refused(node: str, cluster: str) -> None:
+    @in_world
+    async def scenario() -> None:
+        world = await World().born()
+        await world.stop()
+        world.disks[node] = world.disks["n1"]
+        other = world.make(node)
+        object.__setattr__(other.config, "cluster", cluster)
+        with pytest.raises(WrongIdentity, match="it belongs to node 'n1' of cluster 'test'"):
+            await other.start()
+        assert not world.links[node].running
+
+    scenario()
+
+
+@in_world
+async def test_a_start_that_fails_leaves_nothing_open() -> None:
+    world = World()
+    node = world.make("n1")
+
+    async def in_use(*_: Any) -> None:
+        raise OSError("address in use")
+
+    world.links["n1"].start = in_use  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="address in use"):
+        await node.start()
+    await world.start()
+    await world.settled()
+    await world.stop()
+
+
+# --- disks
+
+
+@in_world
+async def test_a_failed_fsync_ends_the_node_and_the_others_go_on() -> None:
+    world = await World().born()
+    await with_messages(world, 3)
+    group = world.group_of("q")
+    name = world.leading(group) or ""
+    node = world[name]
+    info = node.queue_info("/", "q")
+    assert info is not None
+    world.disks[name].failing.add("sync")
+    outcome = await node.ask(group, enqueue(info.queue, b"x"))
+    assert outcome.kind == "unknown"
+    await world.until(lambda: node.failed is not None)
+    assert isinstance(node.failed, FatalDiskError)
+    assert (await node.ask(group, enqueue(info.queue, b"x"))).kind == "refused"
+    await node.stop()
+    del world.nodes[name], world.links[name]
+
+    await world.until(lambda: world.leading(group) is not None)
+    await world.publish("q", b"after")
+    await world.stop()
+
+
+@in_world
+async def test_a_node_with_an_empty_folder_does_not_vote_what_it_acknowledged_away() -> None:
+    """n1 and n3 confirmed it, n2 never heard of it; then n1 is away and n3 lost its disk."""
+    world = await World().born()
+    await world.declare("q")
+    await world.until(lambda: world["n2"].catalog_machine.node(NodeId("n3")))
+    world.kill("n2", power=False)
+    await world.settled()
+    await world.publish("q", b"confirmed")
+    for name in ("n1", "n3"):
+        world.kill(name)
+    world.disks["n3"] = MemoryDisk()
+    await world.start("n2", "n3")
+    await asyncio.sleep(20)
+    assert world.leading(1) is None
+    assert all(group.withholds_votes for group in world["n3"].groups.values())
+
+    await world.start("n1")
+    await world.settled()
+    await world.until(lambda: [world.ready("q", n) for n in world.names] == [1, 1, 1])
+    await world.until(
+        lambda: not any(group.withholds_votes for group in world["n3"].groups.values())
+    )
+    world.kill("n1")  # n3 votes again
+    await world.until(lambda: world.leading(world.group_of("q")) is not None)
+    await world.stop()
+
+
+@in_world
+async def test_a_node_with_an_older_copy_of_its_folder_does_not_vote_either() -> None:
+    world = await World().born()
+    registered = world["n3"]._registration.standing
+    await world.until(lambda: registered.registered > 0)
+    world.kill("n3")
+    copy = world.disks["n3"].after_crash()
+    await world.start("n3")
+    known = world["n2"].catalog_machine
+    incarnation = world["n3"].links.incarnation
+    await world.until(
+        lambda: (info := known.node(NodeId("n3"))) and info.incarnation == incarnation
+    )
+    world.kill("n3")
+    world.disks["n3"] = copy
+    world.kill("n1")
+    await world.start("n3")
+    await asyncio.sleep(10)
+    assert world.leading() is None
+    await world.start("n1")
+    await world.settled()
+    await world.stop()
+
+
+@in_world
+async def test_a_normal_restart_votes_at_once() -> None:
+    world = await World().born()
+    for name in world.names:
+        registration = world[name]._registration
+        await world.until(lambda r=registration: r.standing.registered)
+    for _ in range(3):
+        world.kill("n3")
+        world.kill("n1")
+        await world.start("n3")
+        await world.until(lambda: world.leading() is not None)
+        assert not world["n3"]._registration.forgot
+        await world.start("n1")
+        await world.settled()
+    await world.stop()
+
+
+# --- sessions live and die with nodes
+
+
+def machine(node: ClusterNode, group: Any) -> QueueMachine:
+    found = node.groups[group].machine
+    assert isinstance(found, QueueMachine)
+    return found
+
+
+async def consume(world: World, name: str, session: str) -> None:
+    """A consumer whose client is connected to that node."""
+    node = world[name]
+    info = await node.find_queue("/", "q")
+    assert info is not None
+    opened = OpenSession(SessionId(session), node.node, node.links.incarnation)
+    assert (await node.ask(info.group, opened)).kind == "ok"
+    subscribe = Subscribe(info.queue, SessionId(session), "tag", credit=10)
+    assert (await node.ask(info.group, subscribe)).kind == "ok"
+
+
+def sessions(world: World) -> dict[str, bool]:
+    """The sessions of the queue's group by id, and whether they are there."""
+    group = world.group_of("q")
+    known = machine(world[world.leading(group) or ""], group)._sessions.by_id
+    return {session.id: session.here for session in known.values()}
+
+
+@in_world
+async def test_sessions_of_a_node_end_when_its_process_ends() -> None:
+    world = await World().born()
+    await world.declare("q")
+    follower = world.other_than(world.leading(world.group_of("q"))).node
+    await consume(world, follower, "s")
+    world.kill(follower)
+    await world.until(lambda: sessions(world) == {})
+    await world.stop()
+
+
+@in_world
+async def test_sessions_of_a_silent_node_are_suspected_and_come_back() -> None:
+    world = await World().born()
+    await world.declare("q")
+    follower = world.other_than(world.leading(world.group_of("q"))).node
+    await consume(world, follower, "s")
+    world.isolate(follower)
+    await world.until(lambda: sessions(world) == {"s": False})
+    world.heal()
+    await world.until(lambda: sessions(world) == {"s": True})
+    await world.stop()
+
+
+@in_world
+async def test_sessions_of_an_earlier_process_of_the_leader_itself_end() -> None:
+    world = await World(1).born()
+    await world.declare("q")
+    await consume(world, "n1", "s")
+    world.kill("n1")
+    await world.start("n1")
+    await world.settled()
+    await world.until(lambda: sessions(world) == {})
+    await world.stop()
+
+
+@in_world
+async def test_a_node_that_never_came_back_is_missed_by_those_that_did() -> None:
+    """All nodes lost power; nobody ever saw a link to the third one break."""
+    world = await World().born()
+    await world.declare("q")
+    await world.until(lambda: world["n1"].catalog_machine.node(NodeId("n3")))
+    await consume(world, "n3", "s")
+    for name in world.names:
+        world.kill(name)
+    await world.start("n1", "n2")
+    await world.until(lambda: world.leading(1) is not None and world.any.queues())
+    await world.until(lambda: world.leading(world.group_of("q")) is not None)
+    await world.until(lambda: sessions(world) == {"s": False})
+    await world.start("n3")
+    await world.until(lambda: sessions(world) == {})  # its new process knows nothing of it
+    await world.stop()
+
+
+@in_world
+async def test_what_a_leader_refused_to_hear_of_a_node_is_told_again() -> None:
+    world = await World().born()
+    await world.declare("q")
+    group = world.group(world.group_of("q"))
+    follower = world.other_than(group.node).node
+    await consume(world, follower, "s")
+    propose = group.propose
+    refused: list[Any] = []
+
+    def overloaded(command: Any, done: Any = None) -> None:
+        if isinstance(command, NodeDown | NodeUp) and not refused:
+            refused.append(command)
+            done(Outcome("refused", code="overloaded"))
+        else:
+            propose(command, done)
+
+    group.propose = overloaded  # type: ignore[method-assign]
+    world.kill(follower)
+    await world.until(lambda: refused and sessions(world) == {})
+    await world.stop()
+
+
+@in_world
+async def test_the_node_of_an_older_incarnation_is_not_registered() -> None:
+    world = await World().born()
+    await world.until(lambda: world["n1"].catalog_machine.node(NodeId("n3")))
+    world.kill("n3")
+    world._starts = 0  # as if its count of starts were lost
+    await world.start("n3")
+    await asyncio.sleep(3)
+    info = world["n1"].catalog_machine.node(NodeId("n3"))
+    assert info is not None
+    assert info.incarnation == 3
+    assert world["n3"].groups[CATALOG_GROUP].role is not None
+    await world.stop()
