@@ -1,0 +1,145 @@
+"""The production parts together: TCP links, a real disk, real time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cluster.cluster_node import ClusterConfig, ClusterNode
+from cluster.log import RealDisk, SystemClock
+from cluster.machine import QueueMachine
+from cluster.machine.replies import Declared
+from cluster.raft.links import TcpLinks
+from cluster.types import CATALOG_GROUP, NodeId
+from tests.cluster.world import enqueue
+
+NAMES = [NodeId(f"n{i}") for i in (1, 2, 3)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Loopback:
+    """Three nodes on free ports, their folders under one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in NAMES}
+        self.disk = RealDisk()
+        self.nodes: dict[NodeId, ClusterNode] = {}
+        self.starts = 0
+
+    async def start(self, *names: NodeId, **links: Any) -> None:
+        for name in names:
+            self.starts += 1
+            clock, dice = SystemClock(), random.Random(name)
+            settings = {"cluster": "c", "secret": b"secret", **links}
+            node = ClusterNode(
+                ClusterConfig(
+                    name,
+                    settings["cluster"],
+                    NAMES,
+                    str(self.folder / name),
+                    default_groups=2,
+                    election_min_ms=400,
+                    election_max_ms=600,
+                    heartbeat_ms=50,
+                    addresses={"peer": self.addresses[name]},
+                ),
+                disk=self.disk,
+                clock=clock,
+                links=TcpLinks(
+                    name,
+                    settings["cluster"],
+                    self.starts,
+                    self.addresses[name],
+                    self.addresses,
+                    secret=settings["secret"],
+                    tls=None,
+                    clock=clock,
+                    random=dice,
+                ),
+                random=dice,
+            )
+            await node.start()
+            self.nodes[name] = node
+
+    def leading(self, group: int) -> NodeId | None:
+        for name, node in self.nodes.items():
+            if any(g.id == group and g.ready for g in node.groups.values()):
+                return name
+        return None
+
+    async def stop(self) -> None:
+        for name in list(self.nodes):
+            await self.nodes.pop(name).stop(transfer=False)
+        self.disk.close()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_messages_survive_an_abrupt_end_a_graceful_one_and_a_restart(tmp_path: Path) -> None:
+    cluster = Loopback(tmp_path)
+    await cluster.start(*NAMES)
+    declared = await cluster.nodes[NAMES[1]].declare_queue("/", "q", {})
+    assert isinstance(declared.reply, Declared)
+    queue, group = declared.reply.queue, declared.reply.group
+
+    async def publish(body: bytes) -> None:
+        for _ in range(100):
+            node = next(iter(cluster.nodes.values()))
+            outcome = await node.ask(group, enqueue(queue, body))
+            if outcome.kind == "ok":
+                return
+            assert outcome.kind == "refused", outcome
+            await asyncio.sleep(0.02)
+        raise AssertionError("nobody leads")
+
+    def ready(name: NodeId) -> int | None:
+        node = cluster.nodes[name]
+        machine = node.groups[group].machine if group in node.groups else None
+        view = machine.queue(queue) if isinstance(machine, QueueMachine) else None
+        return None if view is None else view.ready_count
+
+    await publish(b"one")
+    for graceful in (False, True):
+        name = cluster.leading(group)
+        assert name is not None
+        await cluster.nodes.pop(name).stop(transfer=graceful)
+        await publish(b"more")
+        await cluster.start(name)
+        await until(lambda name=name, count=2 + graceful: ready(name) == count)
+    await cluster.stop()
+
+
+async def test_a_node_of_another_cluster_or_with_another_secret_gets_no_part(
+    tmp_path: Path,
+) -> None:
+    cluster = Loopback(tmp_path)
+    await cluster.start(NAMES[0], NAMES[1])
+    await until(lambda: cluster.leading(CATALOG_GROUP) and cluster.leading(2))
+    for wrong in ({"cluster": "other"}, {"secret": b"guess"}):
+        await cluster.start(NAMES[2], **wrong)
+        await asyncio.sleep(0.5)
+        stranger = cluster.nodes.pop(NAMES[2])
+        assert stranger.links.connected(NAMES[0]) is False
+        assert stranger.leader_of(CATALOG_GROUP) is None
+        await stranger.stop(transfer=False)
+        for file in (tmp_path / NAMES[2]).rglob("*"):
+            if file.is_file():
+                file.unlink()
+    assert (await cluster.nodes[NAMES[0]].declare_queue("/", "q", {})).kind == "ok"
+    await cluster.start(NAMES[2])
+    await until(lambda: cluster.nodes[NAMES[2]].queue_info("/", "q"))
+    await cluster.stop()
