@@ -295,7 +295,9 @@ class Journal(StockNames):
         """The one at the base; None when there is none yet."""
         if self.base_index == BIRTH.index:
             return None
-        return self._store.load(self.group, self.base_index, self.mark.crc)[0]
+        # While a newer one is being saved, the mark is ahead of the base.
+        crc = self.mark.crc if self.mark.index == self.base_index else None
+        return self._store.load(self.group, self.base_index, crc)[0]
 
     # Install: a snapshot and its live entries received from the leader
 
