@@ -89,7 +89,7 @@ class SimNetwork:
         self.machines_off.discard(end.node)
         end.process.deaths.append(lambda: self._process_died(end))
         for peer in end.peers():
-            self._later(self._dice.random() * self.options.dial_ms, self._dial, end, peer)
+            self.dial_later(end, peer, self._dice.random() * self.options.dial_ms)
 
     def connection(self, a: NodeId, b: NodeId) -> Connection | None:
         return self._connections.get(frozenset((a, b)))
@@ -106,18 +106,26 @@ class SimNetwork:
 
     # --- connecting
 
+    def dial_later(self, end: SimLinks, peer: NodeId, delay_ms: float) -> None:
+        if peer not in end.dialing:
+            end.dialing.add(peer)
+            self._later(delay_ms, self._dial, end, peer)
+
     def _dial(self, end: SimLinks, peer: NodeId) -> None:
-        if not end.listening or end.connected(peer):
+        end.dialing.discard(peer)
+        connection = self.connection(end.node, peer)
+        in_hand = connection is not None and connection.ways[end.node].source is end
+        if not end.listening or (in_hand and connection.ways[end.node].open):
             return
         other = self._ends.get(peer)
         answered = self.passes(end.node, peer) and self.passes(peer, end.node)
         if end.process.state is ProcessState.PAUSED or not answered:
-            self._later(3 * self.options.dial_ms, self._dial, end, peer)
+            self.dial_later(end, peer, 3 * self.options.dial_ms)
         elif other is None or not other.listening:
             end.process.call_soon(end.went_down, peer, True)
-            self._later(self.options.dial_ms, self._dial, end, peer)
+            self.dial_later(end, peer, self.options.dial_ms)
         elif other.process.state is ProcessState.PAUSED:
-            self._later(self.options.dial_ms, self._dial, end, peer)
+            self.dial_later(end, peer, self.options.dial_ms)
         else:
             self._connect(end, other)
 
@@ -278,7 +286,7 @@ class SimNetwork:
         way.source.process.call_soon(way.source.lost, way.target.node, way, gone)
 
     def redial(self, end: SimLinks, peer: NodeId) -> None:
-        self._later(self._dice.uniform(0.1, 1.0) * self.options.dial_ms, self._dial, end, peer)
+        self.dial_later(end, peer, self._dice.uniform(0.1, 1.0) * self.options.dial_ms)
 
 
 class SimLinks:
@@ -296,6 +304,7 @@ class SimLinks:
         self.process = process
         self.incarnation = incarnation
         self.listening = False
+        self.dialing: set[NodeId] = set()  # an attempt is already planned
         self._network = network
         self._peers = peers
         self._up: dict[NodeId, Way] = {}

@@ -20,7 +20,7 @@ from typing import Any
 NS = 1_000_000_000
 
 #: Steps without any time passing before the run is given up: some process spins.
-STEPS_PER_INSTANT_MAX = 500_000
+STEPS_PER_INSTANT_MAX = 200_000
 
 #: Where the virtual clock starts. Not 0, so that "never" (0) and "just now" differ for code that subtracts.
 EPOCH_NS = 1_000 * NS
@@ -77,8 +77,9 @@ class World:
                 if when_ns > until_ns:
                     self.now_ns = until_ns
                     return
-                self.now_ns = max(self.now_ns, when_ns)
-                self._steps_this_instant = 0
+                if when_ns > self.now_ns:
+                    self.now_ns = when_ns
+                    self._steps_this_instant = 0
                 while self._timers and self._timers[0][0] <= self.now_ns:
                     _, _, process, handle = heapq.heappop(self._timers)
                     if not handle.cancelled():
