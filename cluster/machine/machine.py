@@ -271,14 +271,14 @@ class QueueMachine:
     # --- looking ----------------------------------------------------------------------------------
 
     def on_leader(self) -> Sequence[Effect]:
-        return [effect for _, queue in sorted(self._queues.items()) for effect in queue.owed()]
+        return [effect for queue in self._in_order() for effect in queue.owed()]
 
     def queue(self, queue: QueueId) -> QueueView | None:
         found = self._queues.get(queue)
         return None if found is None else found.view()
 
     def queues(self) -> list[QueueId]:
-        return [queue.id for _, queue in sorted(self._queues.items())]
+        return [queue.id for queue in self._in_order()]
 
     def dead_letters(self, queue: QueueId, count: int = 1_000) -> Sequence[DeadLetter]:
         """The first ones on their way to other groups."""
@@ -296,7 +296,7 @@ class QueueMachine:
         return [] if found is None else found.holds(consumer)
 
     def overview(self) -> dict[str, Any]:
-        views = [queue.view() for _, queue in sorted(self._queues.items())]
+        views = [queue.view() for queue in self._in_order()]
         sessions = list(self._sessions.by_id.values())
         return {
             "version": self.version,
@@ -325,11 +325,17 @@ class QueueMachine:
         return merged
 
     def snapshot(self) -> bytes:
+        return snapshot.encode(self._state([queue.dump() for queue in self._in_order()]))
+
+    def _state(self, queue_states: Sequence[Any]) -> list[Any]:
         queues = [
-            [queue.id, queue.vhost, queue.name, snapshot.dump_config(queue.config), queue.dump()]
-            for _, queue in sorted(self._queues.items())
+            [queue.id, queue.vhost, queue.name, snapshot.dump_config(queue.config), state]
+            for queue, state in zip(self._in_order(), queue_states, strict=True)
         ]
-        return snapshot.encode([self.version, self.now_ms, self._sessions.dump(), queues])
+        return [self.version, self.now_ms, self._sessions.dump(), queues]
+
+    def _in_order(self) -> list[QueueKind]:
+        return [queue for _, queue in sorted(self._queues.items())]
 
     def restore(self, data: bytes) -> None:
         version, now_ms, sessions, queues = snapshot.decode(data)
@@ -347,7 +353,8 @@ class QueueMachine:
                 self.consumer_added(SessionId(session), queue.id, key)
 
     def digest(self) -> bytes:
-        return hashlib.blake2b(self.snapshot(), digest_size=DIGEST_BYTES).digest()
+        state = snapshot.encode(self._state([queue.fingerprint() for queue in self._in_order()]))
+        return hashlib.blake2b(state, digest_size=DIGEST_BYTES).digest()
 
     def invariants(self) -> None:
         self._sessions.invariants()

@@ -406,6 +406,9 @@ class Queue:
     def dump(self) -> list[Any]:
         return snapshot.dump_queue(self)
 
+    def fingerprint(self) -> list[Any]:
+        return snapshot.digest_queue(self)
+
     def load(self, data: Sequence[Any], now_ms: int) -> None:
         snapshot.load_queue(self, data)
         timetable.plan_anew(self, now_ms)

@@ -61,13 +61,21 @@ def load_config(data: dict[str, Any]) -> QueueConfig:
 
 
 def dump_queue(queue: Queue) -> list[Any]:
+    return [queue.store.dump(), *_dump_rest(queue)]
+
+
+def digest_queue(queue: Queue) -> list[Any]:
+    """All that tells two states apart, without the columns of the store."""
+    return [queue.store.fingerprint(), *_dump_rest(queue)]
+
+
+def _dump_rest(queue: Queue) -> list[Any]:
     levels: list[Any] = []
     for priority, level in queue.ready.levels():
         firsts, lasts, _ = level.dump()
         levels.append([priority, pack(firsts), pack(lasts)])
     firsts, lasts, marks = queue.marks.dump()
     return [
-        queue.store.dump(),
         levels,
         [pack(firsts), pack(lasts), [list(mark) for mark in marks]],
         [list(delay) for delay in sorted(queue.delayed)],
@@ -79,6 +87,7 @@ def dump_queue(queue: Queue) -> list[Any]:
         queue.last_token,
         None if queue.is_used else queue.unused_since_ms,
         queue.told_ms,
+        queue.waiting_bytes,
     ]
 
 
@@ -97,6 +106,7 @@ def load_queue(queue: Queue, data: Sequence[Any]) -> None:
         queue.last_token,
         unused_since_ms,
         queue.told_ms,
+        queue.waiting_bytes,
     ) = data
     queue.unused_since_ms = unused_since_ms or 0
     queue.store.load(store)
@@ -114,11 +124,9 @@ def load_queue(queue: Queue, data: Sequence[Any]) -> None:
     queue.dedup_ids.load(dedup_ids)
     queue.outbox.load(outbox)
     queue.unsettled_count = sum(c.held.count for c in queue.consumers.by_key.values())
-    queue.waiting_bytes = waiting_bytes(queue)
 
 
-def waiting_bytes(queue: Queue) -> int:
-    """Counted anew."""
+def _count_waiting_bytes(queue: Queue) -> int:
     waiting = [(first, last) for _, first, last in queue.ready]
     waiting += [(first, last) for _, first, last in queue.delayed]
     return sum(queue.store.bytes_of(first, last) for first, last in waiting)
@@ -146,7 +154,7 @@ def check_queue(queue: Queue) -> None:
     assert count == queue.store.count, "a message is nowhere, or settled and somewhere"
     size = sum(queue.store.bytes_of(first, last) for first, last, _ in places)
     assert size == queue.store.bytes, "bytes miscounted"
-    assert waiting_bytes(queue) == queue.waiting_bytes, "waiting bytes miscounted"
+    assert _count_waiting_bytes(queue) == queue.waiting_bytes, "waiting bytes miscounted"
     unsettled = sum(consumer.held.count for consumer in queue.consumers.by_key.values())
     assert unsettled == queue.unsettled_count, "unsettled messages miscounted"
     alive: RangeMap[None] = RangeMap()

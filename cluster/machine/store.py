@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from cluster.types import BodyRef
 
 TRIM_MIN = 64
+CHAIN_FACTOR = 6364136223846793005  # a multiplier that mixes well modulo 2**64 (Knuth)
+CHAIN_MASK = (1 << 64) - 1
 BIG_ENDIAN = array("H", [1]).tobytes()[0] == 0
 
 
@@ -44,6 +46,7 @@ class Store:
         "_times",
         "_uneven",
         "bytes",
+        "chain",
         "count",
         "next",
     )
@@ -60,6 +63,7 @@ class Store:
         self._base = 0  # place of `_uneven[0]`
         self._head = 0  # runs below are released
         self._dead = 0  # released runs from the head on
+        self.chain = 0  # of all runs ever appended: equal histories have equal chains
         self.next = 1  # position of the next message
         self.count = 0  # live messages
         self.bytes = 0  # of live messages
@@ -75,6 +79,7 @@ class Store:
         self._offsets.append(offset)
         self._lives.append(count)
         self._times.append(now_ms)
+        bytes_before = self.bytes
         size = sizes[0]
         if count == 1 or sizes.count(size) == count:
             self._sizes.append(size)
@@ -85,12 +90,14 @@ class Store:
             self.bytes += sum(sizes)
         self.count += count
         self.next = first + count
+        mixed = (index << 20) + offset + (count << 8) + now_ms + self.bytes - bytes_before
+        self.chain = (self.chain * CHAIN_FACTOR + mixed) & CHAIN_MASK
         return first
 
     def release(self, first: int, last: int) -> int:
         """These live messages are done with. Answers their bytes."""
         firsts, lives = self._firsts, self._lives
-        slot = bisect_right(firsts, first, self._head) - 1
+        slot = self._slot(first)
         released = 0
         self.count -= last - first + 1
         while first <= last:
@@ -167,6 +174,15 @@ class Store:
             self._times,
         )
 
+    def _slot(self, position: int) -> int:
+        """The run of a live message; most are asked for at the head or at the tail."""
+        firsts, head = self._firsts, self._head
+        if position < firsts[head] + self._counts[head]:
+            return head
+        if position >= firsts[-1]:
+            return len(firsts) - 1
+        return bisect_right(firsts, position, head) - 1
+
     # --- reading ----------------------------------------------------------------------------------
 
     def _bytes_in(self, slot: int, first: int, last: int) -> int:
@@ -177,7 +193,7 @@ class Store:
         return sum(self._uneven[start : start + last - first + 1])
 
     def bytes_of(self, first: int, last: int) -> int:
-        slot = bisect_right(self._firsts, first, self._head) - 1
+        slot = self._slot(first)
         total = 0
         while first <= last:
             end = min(self._firsts[slot] + self._counts[slot] - 1, last)
@@ -188,7 +204,7 @@ class Store:
 
     def sizes_of(self, first: int, last: int) -> list[int]:
         """The size of each message."""
-        slot = bisect_right(self._firsts, first, self._head) - 1
+        slot = self._slot(first)
         sizes: list[int] = []
         while first <= last:
             end = min(self._firsts[slot] + self._counts[slot] - 1, last)
@@ -205,7 +221,7 @@ class Store:
     def pieces(self, first: int, last: int) -> list[Piece]:
         """The bodies of these live messages, run by run."""
         firsts = self._firsts
-        slot = bisect_right(firsts, first, self._head) - 1
+        slot = self._slot(first)
         found: list[Piece] = []
         while first <= last:
             start = firsts[slot]
@@ -227,20 +243,19 @@ class Store:
         return found
 
     def time_of(self, position: int) -> int:
-        return self._times[bisect_right(self._firsts, position, self._head) - 1]
+        return self._times[self._slot(position)]
 
     def run_end(self, position: int) -> int:
         """The last position that shares the entry and the time of this one."""
-        slot = bisect_right(self._firsts, position, self._head) - 1
+        slot = self._slot(position)
         return self._firsts[slot] + self._counts[slot] - 1
 
     def live_indexes(self) -> list[tuple[int, int]]:
         """Entries that hold a live body, as ranges in the order of positions."""
         ranges: list[tuple[int, int]] = []
         start = end = -2
-        for slot in range(self._head, len(self._firsts)):
-            if self._lives[slot]:
-                index = self._indexes[slot]
+        for live, index in zip(self._lives[self._head :], self._indexes[self._head :], strict=True):
+            if live:
                 if index == end + 1:
                     end = index
                 elif not start <= index <= end:
@@ -253,24 +268,29 @@ class Store:
 
     # --- snapshots --------------------------------------------------------------------------------
 
+    def fingerprint(self) -> list[int]:
+        """Tells two stores apart at no cost, given that they hold the same positions."""
+        return [self.next, self.count, self.bytes, self.chain]
+
     def dump(self) -> list[Any]:
+        if not self._dead and not self._uneven:
+            columns = [pack(column[self._head :]) for column in self._columns()]
+            return [*self.fingerprint(), b"", columns]
         living = [slot for slot in range(self._head, len(self._firsts)) if self._lives[slot]]
         uneven, sizes = self._packed_sizes(living)
-        columns: list[Any] = []
-        for column in self._columns():
-            if column is self._sizes:
-                columns.append(pack(sizes))
-            elif len(living) == len(column) - self._head:
-                columns.append(pack(column[self._head :]))
-            else:
-                columns.append(pack(array(column.typecode, [column[slot] for slot in living])))
-        return [self.next, self.count, self.bytes, pack(uneven), columns]
+        columns = [
+            pack(sizes)
+            if column is self._sizes
+            else pack(array(column.typecode, [column[slot] for slot in living]))
+            for column in self._columns()
+        ]
+        return [*self.fingerprint(), pack(uneven), columns]
 
     def load(self, data: Sequence[Any]) -> None:
         self.__init__()
-        self.next, self.count, self.bytes = data[0], data[1], data[2]
-        self._uneven = unpack("I", data[3])
-        for column, packed in zip(self._columns(), data[4], strict=True):
+        self.next, self.count, self.bytes, self.chain, uneven, columns = data
+        self._uneven = unpack("I", uneven)
+        for column, packed in zip(self._columns(), columns, strict=True):
             column.extend(unpack(column.typecode, packed))
 
     def invariants(self) -> None:

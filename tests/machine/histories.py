@@ -84,6 +84,7 @@ class History:
         self.machine = QueueMachine()
         self.now_ms = 1_000_000
         self.index = 1
+        self.incarnations = dict.fromkeys(NODES, 1)
         self.seqnos: dict[tuple[int, str], int] = {}
 
     def steps(self, count: int) -> Iterator[tuple[Stamp, Any]]:
@@ -105,7 +106,7 @@ class History:
         queue = QueueId(draw.randint(1, 7))
         session = SessionId(draw.choice(SESSIONS))
         node = NodeId(draw.choice(NODES))
-        incarnation = draw.choice([1, 1, 1, 1, 2])
+        incarnation = self.incarnation(node)
         roll = draw.random()
         if roll < 0.30:
             return self.enqueue(queue)
@@ -149,6 +150,12 @@ class History:
             ]
         )
 
+    def incarnation(self, node: NodeId) -> int:
+        """Mostly that of its process now; now and then a later one, or an old one."""
+        now = self.incarnations[node] + (self.random.random() < 0.02)
+        self.incarnations[node] = now
+        return now - (self.random.random() < 0.05)
+
     def update(self, queue: QueueId) -> UpdateQueue:
         return UpdateQueue(queue, CONFIGS[self.random.choice([queue, queue, 1, 2, 4, 5, 7])])
 
@@ -179,7 +186,12 @@ class History:
             attrs[ATTR_DEDUP_ID] = f"id{draw.randint(1, 9)}"
         if draw.random() < 0.1:
             attrs[ATTR_DEATHS] = [
-                {"queue": f"q{draw.randint(1, 7)}", "reason": "expired", "count": 1, "to": ["", "r"]}
+                {
+                    "queue": f"q{draw.randint(1, 7)}",
+                    "reason": "expired",
+                    "count": 1,
+                    "to": ["", "r"],
+                }
             ]
         return attrs or None
 
@@ -191,7 +203,9 @@ class History:
     def finish(self, queue: QueueId) -> Any:
         draw = self.random
         view = self.machine.queue(queue)
-        holders = [consumer.key for consumer in view.consumers if consumer.unsettled] if view else []
+        holders = (
+            [consumer.key for consumer in view.consumers if consumer.unsettled] if view else []
+        )
         if not holders:
             return Settle(queue, ConsumerKey(5), [(1, 1)])
         key = draw.choice(holders)

@@ -264,7 +264,9 @@ class QueueModel(RuleBasedStateMachine):
         if straight and not self.ready() and not self.paused:
             for consumer in self.consumers.values():
                 if consumer.room:
-                    passing += 1_000 if not consumer.credit else consumer.credit - len(consumer.held)
+                    passing += (
+                        1_000 if not consumer.credit else consumer.credit - len(consumer.held)
+                    )
         return passing + max(0, self.config.max_length - len(self.waiting))
 
     @rule(

@@ -73,5 +73,5 @@ def test_what_is_released_is_forgotten_wherever_it_was():
         store.release(position, position)
 
     assert store.live_indexes() == [(1, 1)]
-    assert len(store.dump()[4][0]) == 8
+    assert len(store.dump()[5][0]) == 8
     assert sum(column.buffer_info()[1] for column in store._columns()) < 7 * 200

@@ -1,0 +1,121 @@
+"""`apply` answers whatever the command says: a log entry cannot be un-happened."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.codec.entries import Unknown
+from cluster.machine import QueueMachine, UnsupportedSnapshot
+from cluster.machine import commands as c
+from cluster.machine.replies import UNKNOWN_COMMAND, Refused
+from cluster.types import Stamp
+from tests.machine.histories import History
+
+HUGE = 1 << 80
+integers = st.sampled_from([-HUGE, -1, 0, 1, 2, 5, 99, 1 << 31, 1 << 63, HUGE])
+texts = st.sampled_from(["", "a", "ann", "n1", "~t", "x" * 2_000])
+ranges = st.lists(st.tuples(integers, integers), max_size=3)
+deaths = st.sampled_from(
+    [[], [{}], "no", [{"queue": "q", "reason": "r", "count": 1, "to": 3}], [1], {"queue": 1}]
+)
+attrs_map = st.dictionaries(
+    st.sampled_from([1, 2, 3, 4, 5, 6, "x"]), st.one_of(integers, texts, deaths, st.none())
+)
+FIELDS: dict[str, Any] = {
+    "int": integers,
+    "int | None": st.none() | integers,
+    "str": texts,
+    "str | None": st.none() | texts,
+    "bool": st.booleans(),
+    "QueueId": st.integers(0, 8),
+    "ConsumerKey": integers,
+    "SessionId": texts,
+    "NodeId": texts,
+    "Ranges": ranges,
+    "Sequence[bytes]": st.lists(st.sampled_from([b"", b"body", b"x" * 500]), max_size=4),
+    "QueueConfig": st.builds(
+        c.QueueConfig,
+        max_priority=st.integers(0, 255),
+        max_length=st.none() | st.integers(0, 9),
+        message_ttl_ms=st.none() | st.integers(0, 9),
+    ),
+    "Any": st.none() | texts | integers | attrs_map | st.lists(st.none() | attrs_map, max_size=4),
+}
+KINDS = [
+    kind
+    for kind in vars(c).values()
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind is not c.QueueConfig
+]
+CATALOG = (c.RegisterNode, c.CreateGroup, c.DeclareQueue, c.RemoveQueue)
+
+
+def built(kind: Any) -> st.SearchStrategy[Any]:
+    return st.builds(kind, **{f.name: FIELDS[str(f.type)] for f in dataclasses.fields(kind)})
+
+
+commands = st.one_of(*(built(kind) for kind in KINDS if kind not in CATALOG))
+
+
+@given(st.integers(0, 20), st.lists(st.tuples(commands, integers), max_size=12))
+def test_no_command_whatever_its_numbers_makes_it_raise(seed: int, script: list[tuple[Any, int]]):
+    history = History(seed)
+    for _ in history.steps(60):
+        pass
+    machine = history.machine
+    for number, (command, now_ms) in enumerate(script):
+        stamp = Stamp(history.index + number + 1, 1, now_ms)
+        machine.apply(stamp, command)
+        machine.invariants()
+    copy = QueueMachine()
+    copy.restore(machine.snapshot())
+    assert copy.digest() == machine.digest()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Unknown(200, ["later"]),
+        c.RemoveQueue("/", "q"),
+        c.CreateGroup("g", ["n1"]),
+        c.DeclareQueue("/", "q", {}),
+        None,
+        17,
+        "text",
+        [9, 1, 2],
+    ],
+)
+def test_a_command_it_does_not_know_is_refused_and_changes_nothing(command: Any):
+    machine = QueueMachine()
+    before = machine.digest()
+
+    applied = machine.apply(Stamp(5, 1, 0), command)
+
+    assert isinstance(applied.reply, Refused)
+    assert applied.reply.code == UNKNOWN_COMMAND
+    assert machine.digest() == before
+
+
+def test_the_clock_of_the_log_never_goes_back():
+    machine = QueueMachine()
+    machine.apply(Stamp(2, 1, 5_000), c.Tick())
+    machine.apply(Stamp(3, 2, 4_000), c.Tick())
+
+    assert machine.now_ms == 5_000
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x83\x01\x02\x03"[:2], b"\x81\x18\x63", b"\xff"])
+def test_a_snapshot_it_cannot_read_is_an_error_that_says_so(data: bytes):
+    with pytest.raises(UnsupportedSnapshot):
+        QueueMachine().restore(data)
+
+
+def test_a_machine_that_knows_no_later_version_does_not_become_one():
+    machine = QueueMachine()
+
+    assert isinstance(machine.apply(Stamp(2, 1, 0), c.UpgradeMachine(2)).reply, Refused)
+    assert machine.version == 1
