@@ -68,9 +68,12 @@ def take(
     while limit > 0 and ready.count and len(chunks) < chunks_max:
         here = limit
         expired = False
+        if limit > chunks_max - len(chunks):
+            first = ready.top.head[0]
+            here = min(limit, store.reach(first, chunks_max - len(chunks)) - first + 1)
         if queue.may_expire:
             first, last = ready.top.head
-            expired, end = judge(queue, first, min(last, first + limit - 1), turn.now_ms - 1)
+            expired, end = judge(queue, first, min(last, first + here - 1), turn.now_ms - 1)
             here = end - first + 1
         first, last = ready.take(here)
         queue.waiting_bytes -= store.bytes_of(first, last)

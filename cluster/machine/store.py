@@ -245,6 +245,11 @@ class Store:
     def time_of(self, position: int) -> int:
         return self._times[self._slot(position)]
 
+    def reach(self, position: int, runs: int) -> int:
+        """The last position of so many runs, from this live message on."""
+        slot = min(self._slot(position) + runs, len(self._firsts)) - 1
+        return self._firsts[slot] + self._counts[slot] - 1
+
     def run_end(self, position: int) -> int:
         """The last position that shares the entry and the time of this one."""
         slot = self._slot(position)

@@ -10,6 +10,7 @@ from cluster.machine.dispatch import take
 from cluster.machine.replies import (
     BAD_ARGUMENT,
     EXCLUSIVE_USE,
+    LIMIT_REACHED,
     NO_CONSUMER,
     SINGLE_ACTIVE,
     Got,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from cluster.machine.queue import Queue
 
 GET_COUNT_MAX = 65_536
+CONSUMERS_MAX = 65_536  # a queue
 
 
 def subscribe(queue: Queue, turn: Turn, command: Subscribe) -> Reply:
@@ -44,6 +46,8 @@ def subscribe(queue: Queue, turn: Turn, command: Subscribe) -> Reply:
             f"queue {queue.name} is in exclusive use, or has consumers already: cancel those first",
         )
     fresh = consumer is None
+    if fresh and len(consumers.by_key) >= CONSUMERS_MAX:
+        return Refused(LIMIT_REACHED, f"queue {queue.name} has {CONSUMERS_MAX} consumers already")
     if consumer is None:
         consumer = Consumer(ConsumerKey(turn.key), command.session, command.tag)
     consumer.credit = command.credit

@@ -1,4 +1,7 @@
-"""What the queue machine costs: time of a batch, memory of a backlog. `python -m tests.bench.bench_machine`."""
+"""What the queue machine costs: time of a batch, memory of a backlog.
+
+Run it: `python -m tests.bench.bench_machine`.
+"""
 
 from __future__ import annotations
 
@@ -67,52 +70,54 @@ def timed(name: str, work: Callable[[], object], *, rounds: int, messages: int =
     return best * 1e6
 
 
-def speed() -> None:
-    for bodies in (BATCH, ONE):
-        count = len(bodies)
-        bench = Bench()
-        timed(
-            f"enqueue {count}, nobody waits",
-            lambda: bench.enqueue(bodies),
-            rounds=500,
-            messages=count,
-        )
-        bench.apply(Purge(Q))
-        key = bench.subscribe(10_000)
-        timed(
-            f"enqueue {count}, deliver, settle",
-            lambda: bench.settle_all(bench.enqueue(bodies), key),
-            rounds=500,
-            messages=count,
-        )
-        seqno = [1 - count]
+def speed(bodies: list[bytes]) -> None:
+    count = len(bodies)
+    bench = Bench()
+    timed(
+        f"enqueue {count}, nobody waits",
+        lambda: bench.enqueue(bodies),
+        rounds=500,
+        messages=count,
+    )
+    bench.apply(Purge(Q))
+    key = bench.subscribe(10_000)
+    timed(
+        f"enqueue {count}, deliver, settle",
+        lambda: bench.settle_all(bench.enqueue(bodies), key),
+        rounds=500,
+        messages=count,
+    )
+    seqno = 1 - count
 
-        def named() -> None:
-            seqno[0] += count
-            bench.settle_all(bench.named(bodies, seqno[0]), key)
+    def named() -> None:
+        nonlocal seqno
+        seqno += count
+        bench.settle_all(bench.named(bodies, seqno), key)
 
-        timed(f"the same from a named publisher, {count}", named, rounds=500, messages=count)
-    for backlog in (1_000, 1_000_000):
-        for bodies in (BATCH, ONE):
-            bench = Bench()
-            count = len(bodies)
-            for _ in range(backlog // count):
-                bench.enqueue(bodies)
-            key = bench.subscribe(count)
-            position = [1]
+    timed(f"the same from a named publisher, {count}", named, rounds=500, messages=count)
 
-            def turn() -> None:
-                bench.enqueue(bodies)
-                first = position[0]
-                bench.apply(Settle(Q, key, [(first, first + count - 1)]))
-                position[0] = first + count
 
-            timed(
-                f"backlog {backlog:,} in {count}s: enqueue, settle, deliver",
-                turn,
-                rounds=300,
-                messages=count,
-            )
+def speed_at(backlog: int, bodies: list[bytes]) -> None:
+    """Does the cost of a batch grow with the backlog?"""
+    bench = Bench()
+    count = len(bodies)
+    for _ in range(backlog // count):
+        bench.enqueue(bodies)
+    key = bench.subscribe(count)
+    first = 1
+
+    def turn() -> None:
+        nonlocal first
+        bench.enqueue(bodies)
+        bench.apply(Settle(Q, key, [(first, first + count - 1)]))
+        first += count
+
+    timed(
+        f"backlog {backlog:,} in {count}s: enqueue, settle, deliver",
+        turn,
+        rounds=300,
+        messages=count,
+    )
 
 
 def memory() -> None:
@@ -132,15 +137,22 @@ def memory() -> None:
         QueueMachine().restore(data)
         restored = time.perf_counter() - start
         start = time.perf_counter()
+        bench.machine.digest()
+        digest = time.perf_counter() - start
+        start = time.perf_counter()
         bench.machine.live_indexes()
         live = time.perf_counter() - start
         print(
             f"1,000,000 ready in batches of {count}: {size / 1e6:.2f} MB (peak {peak / 1e6:.2f}),"
             f" snapshot {len(data) / 1e6:.2f} MB in {took * 1e3:.0f} ms,"
-            f" restore {restored * 1e3:.0f} ms, live_indexes {live * 1e3:.0f} ms"
+            f" restore {restored * 1e3:.0f} ms, live_indexes {live * 1e3:.0f} ms,"
+            f" digest {digest * 1e3:.1f} ms"
         )
 
 
 if __name__ == "__main__":
-    speed()
+    for batch in (BATCH, ONE):
+        speed(batch)
+        for backlog in (1_000, 1_000_000):
+            speed_at(backlog, batch)
     memory()

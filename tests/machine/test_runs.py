@@ -34,7 +34,7 @@ def test_a_range_map_is_a_dictionary_of_positions(script: list[tuple[str, int, i
             ranges.put(first, last, value)
             twin.update(dict.fromkeys(here, value))
         elif action == "cut":
-            removed = {p: v for f, l, v in ranges.cut(first, last) for p in range(f, l + 1)}
+            removed = {p: v for a, b, v in ranges.cut(first, last) for p in range(a, b + 1)}
             assert removed == {p: twin.pop(p) for p in here if p in twin}
         elif action == "assign":
             ranges.assign(first, last, value or None)
@@ -55,10 +55,10 @@ def test_a_range_map_is_a_dictionary_of_positions(script: list[tuple[str, int, i
         assert ranges.missing(first, last) == next((p for p in here if p not in twin), None)
         assert ranges.get(first) == twin.get(first)
         assert (first in ranges) == (first in twin)
-        assert {p for f, l, _ in ranges.ranges_from(first) for p in range(f, l + 1)} == {
+        assert {p for a, b, _ in ranges.ranges_from(first) for p in range(a, b + 1)} == {
             p for p in twin if p >= first
         }
-        parts = [(p, v) for f, l, v in ranges.segments(first, last) for p in range(f, l + 1)]
+        parts = [(p, v) for a, b, v in ranges.segments(first, last) for p in range(a, b + 1)]
         assert parts == [(p, twin.get(p)) for p in here]
 
 

@@ -119,13 +119,12 @@ class World:
             return " ".join(f"{first}-{last}" for first, last in self.machine.live_indexes()) or "-"
         command = self.command(verb, args, options)
         applied = self.apply(command)
-        if isinstance(command, (Subscribe, Get)):
-            if isinstance(applied.reply, (Subscribed, Got)):
-                self.gets += isinstance(command, Get)
-                tag = command.tag if isinstance(command, Subscribe) else f"get{self.gets}"
-                name = f"{command.session}/{tag}"
-                self.consumers[name] = applied.reply.consumer
-                self.names[applied.reply.consumer] = name
+        if isinstance(applied.reply, (Subscribed, Got)):
+            self.gets += isinstance(command, Get)
+            tag = command.tag if isinstance(command, Subscribe) else f"get{self.gets}"
+            name = f"{command.session}/{tag}"
+            self.consumers[name] = applied.reply.consumer
+            self.names[applied.reply.consumer] = name
         return self.shown(applied)
 
     def command(self, verb: str, args: list[str], options: dict[str, str]) -> Any:
