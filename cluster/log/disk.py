@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
 
 #: Buffers that one vectored write may carry.
 BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
@@ -27,12 +30,65 @@ class SystemClock:
         return time.monotonic_ns()
 
 
+class SyncThreads:
+    """Calls that wait for the device. One is made for every round of a busy node, so it costs
+    less than an executor would: one queue there, one wake-up of the loop back.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._threads: list[Thread] = []
+        self._calls = SimpleQueue[tuple[asyncio.Future[None], Callable[[Any], None], Any] | None]()
+
+    async def run(self, call: Callable[[Any], None], argument: Any) -> None:
+        """Waits; raises what the call raises. A cancelled wait does not stop a call that began."""
+        if not self._threads:
+            for number in range(self._count):
+                name = f"quorate-sync-{number}"
+                thread = Thread(target=self._work, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._calls.put((done, call, argument))
+        await done
+
+    def _work(self) -> None:
+        while (item := self._calls.get()) is not None:
+            done, call, argument = item
+            if done.cancelled():
+                continue
+            error: Exception | None = None
+            try:
+                call(argument)
+            except Exception as raised:  # noqa: BLE001 -- it is raised where the call is awaited
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                done.get_loop().call_soon_threadsafe(_settle, done, error)
+
+    def close(self) -> None:
+        """Ends the threads, after the calls that wait."""
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+
+
 class RealFile:
     """An open file that grows at its end."""
 
-    def __init__(self, fd: int, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, fd: int, threads: SyncThreads) -> None:
         self._fd = fd
-        self._executor = executor
+        self._threads = threads
         self._size = os.fstat(fd).st_size
 
     def append(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
@@ -71,7 +127,7 @@ class RealFile:
         self._size = size
 
     async def sync(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._executor, os.fdatasync, self._fd)
+        await self._threads.run(os.fdatasync, self._fd)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -82,11 +138,11 @@ class RealDisk:
 
     def __init__(self, *, read_only: bool = False) -> None:
         self._read_only = read_only
-        self._executor = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="quorate-sync")
+        self._threads = SyncThreads(SYNC_THREADS)
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDONLY if self._read_only else os.O_RDWR | (os.O_CREAT if create else 0)
-        return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o640), self._executor)
+        return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o640), self._threads)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -104,7 +160,7 @@ class RealDisk:
         os.remove(path)
 
     async def sync_dir(self, path: str) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._executor, _sync_dir, path)
+        await self._threads.run(_sync_dir, path)
 
     def free_bytes(self, path: str) -> int:
         state = os.statvfs(path)
@@ -112,7 +168,7 @@ class RealDisk:
 
     def close(self) -> None:
         """Ends the threads; for tests and tools. A node's disk lives as long as the process."""
-        self._executor.shutdown()
+        self._threads.close()
 
 
 def _sync_dir(path: str) -> None:

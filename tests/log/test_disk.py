@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from random import Random
+from threading import Event
 
 import pytest
 
 from cluster.log import Identity, Log, LogOptions, RealDisk, SystemClock
-from cluster.log.disk import BUFFERS_MAX
+from cluster.log.disk import BUFFERS_MAX, SyncThreads
 from cluster.log.memory_disk import MemoryDisk
 from tests.log.support import command, contents, fill, save
 
@@ -111,3 +113,38 @@ async def test_a_disk_in_memory_forgets_what_was_not_synced() -> None:
     await disk.sync_dir("/d")
     disk.remove("/d/g")
     assert disk.after_crash().list_dir("/d") == ["g"]
+
+
+async def test_an_error_of_a_sync_is_raised_where_it_is_awaited(tmp_path: Path) -> None:
+    disk = RealDisk()
+    file = disk.open(str(tmp_path / "f"), create=True)
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        await file.sync()
+    with pytest.raises(FileNotFoundError):
+        await disk.sync_dir(str(tmp_path / "none"))
+    disk.close()
+
+
+async def test_a_sync_that_is_cancelled_does_not_disturb_the_next() -> None:
+    threads = SyncThreads(1)
+    began, go_on, calls = Event(), Event(), list[str]()
+
+    def slow(name: str) -> None:
+        began.set()
+        assert go_on.wait(10)
+        calls.append(name)
+
+    first = asyncio.create_task(threads.run(slow, "first"))
+    while not began.is_set():
+        await asyncio.sleep(0)
+    second = asyncio.create_task(threads.run(calls.append, "second"))
+    third = asyncio.create_task(threads.run(calls.append, "third"))
+    await asyncio.sleep(0)
+    first.cancel()
+    second.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+    go_on.set()
+    await third
+    assert calls == ["first", "third"]
+    threads.close()
