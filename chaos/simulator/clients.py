@@ -29,6 +29,7 @@ class Scene:
 
     cluster: SimCluster
     history: History
+    began_s: float = 0.0  # when the load began
     stopping: bool = False  # publishers start nothing new
     stores: dict[str, int] = field(default_factory=dict[str, int])  # guarded stores: highest token seen
 

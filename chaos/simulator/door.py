@@ -6,6 +6,7 @@ says it shall have. Messages are plain tuples: nothing here is replicated, all o
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ from cluster.machine.replies import Chunk, Subscribed
 from cluster.types import CATALOG_GROUP, ConsumerKey, GroupId, QueueId, SessionId, Stamp
 
 Message = tuple[Any, ...]
+
+DETACH_AGAIN_S = 0.2
 
 
 class Channel:
@@ -125,10 +128,13 @@ class Door:
             self._process.spawn(self._detach(group, session), "detach")
 
     async def _detach(self, group: GroupId, session: SessionId) -> None:
-        links = self._cluster.links
-        await self._cluster.ask(
-            group, DetachSession(session, self._cluster.node, links.incarnation)
-        )
+        """Until the group knows, or the session is back: else it would keep what it holds for ever."""
+        command = DetachSession(session, self._cluster.node, self._cluster.links.incarnation)
+        while session not in self._sessions:
+            outcome = await self._cluster.ask(group, command)
+            if outcome.reply is not None:
+                return
+            await asyncio.sleep(DETACH_AGAIN_S)
 
     # --- effects
 

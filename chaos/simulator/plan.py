@@ -36,6 +36,7 @@ class Plan:
     body_bytes_max: int
     window: int  # publishes a publisher has under way
     pause_ms: float  # between two publishes
+    messages_per_s_max: int  # of all publishers together
     backlog_max: int  # messages confirmed and not settled: publishers wait above it
     credit: int
     resume_ms: int
@@ -110,6 +111,7 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
         body_bytes_max=body_bytes_max,
         window=dice.choice((1, 4, 16)),
         pause_ms=dice.choice((5.0, 20.0, 100.0)),
+        messages_per_s_max=dice.choice((100, 300, 800)),
         backlog_max=min(100 * credit, 2_000) + 4 * batch_max,
         credit=credit,
         resume_ms=dice.choice((0, 1000, 10_000)),

@@ -75,8 +75,9 @@ class Publisher(Client):
         plan, counts = self.scene.cluster.plan, self.scene.cluster.trace.counts
         await asyncio.sleep(self.dice.expovariate(1.0) * plan.pause_ms / 1e3)
         while not self.scene.stopping:
-            done = counts["messages settled"] + counts["messages discarded"]
-            if counts["messages confirmed"] - done < plan.backlog_max:
+            sent, done = counts["messages confirmed"], counts["messages settled"] + counts["messages discarded"]
+            loaded_s = self.scene.cluster.world.now_s - self.scene.began_s
+            if sent - done < plan.backlog_max and sent <= plan.messages_per_s_max * loaded_s:
                 return
             await asyncio.sleep(RETRY_S)
 

@@ -210,6 +210,7 @@ class Run:
 
     def _start_clients(self) -> None:
         plan, scene = self.plan, self.scene
+        scene.began_s = self.world.now_s
         dice = random.Random(f"clients/{plan.seed}")
         for number in range(plan.publishers + plan.anonymous):
             named = number < plan.publishers

@@ -1,0 +1,204 @@
+"""`python -m chaos.simulator --seeds 300`: many runs of the real cluster under virtual time, each from its seed.
+
+Exit status: 0 no violation; 1 a promise was broken; 2 a run got stuck after its faults had ended; 3 something crashed.
+With `--stock` the stock PySyncObj runs under the same harness, and the violations it shows are what is wanted: exit
+status 1 when none was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import logging
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import structlog
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from chaos.simulator.run import Result, Status, run_seed
+from chaos.simulator.stock import SCENARIOS, StockResult, run_stock
+
+COUNTS = (
+    "leaders elected",
+    "log truncations",
+    "snapshots",
+    "snapshot installs",
+    "entries committed",
+    "messages on links",
+    "fsyncs",
+    "starts",
+    "kills",
+    "power losses",
+    "pauses",
+    "partitions",
+    "one-way partitions",
+    "resets",
+    "slow disks",
+    "clock jumps",
+    "directed strikes",
+    "client resets",
+    "consumer crashes",
+    "subscriptions",
+    "messages confirmed",
+    "publishes resent",
+    "publishes refused",
+    "publishes unknown",
+    "duplicates dropped",
+    "deliveries",
+    "redeliveries",
+    "messages settled",
+    "messages returned",
+    "messages discarded",
+)
+
+
+def quiet() -> None:
+    """What nodes log would drown what the run says."""
+    logging.disable(logging.CRITICAL)
+    structlog.configure(processors=[_drop])
+
+
+def _drop(_logger: object, _method: str, _event: object) -> str:
+    raise structlog.DropEvent
+
+
+def _run_seed(seed: int) -> Result:
+    quiet()
+    return run_seed(seed)
+
+
+def _run_stock(seed: int) -> list[StockResult]:
+    quiet()
+    return [run_stock(seed, scenario) for scenario in SCENARIOS]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    console = Console(highlight=False, soft_wrap=True)
+    seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
+    if options.stock:
+        return _stock(console, seeds, options.jobs)
+    if options.seed is not None:
+        quiet()
+        result = run_seed(options.seed, show=print if options.events else None)
+        _explain(console, result, whole=True)
+        _table(console, [result])
+        return int(result.status)
+    return _swarm(console, seeds, options.jobs)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m chaos.simulator", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--seed", type=int, help="run this one seed")
+    parser.add_argument("--events", action="store_true", help="with --seed: print a line an event")
+    parser.add_argument("--stock", action="store_true", help="the stock PySyncObj under the same harness")
+    parser.add_argument("--jobs", type=int, default=2, help="processes to run seeds in")
+    return parser.parse_args(arguments)
+
+
+Outcome = TypeVar("Outcome")
+
+
+def _each(
+    console: Console, work: Callable[[int], Outcome], seeds: Sequence[int], jobs: int
+) -> Iterator[Outcome]:
+    """Results as they come, under a progress bar."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    context = multiprocessing.get_context("spawn")
+    with (
+        Progress(*columns, console=console) as progress,
+        concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool,
+    ):
+        task = progress.add_task("seeds", total=len(seeds))
+        for future in concurrent.futures.as_completed([pool.submit(work, seed) for seed in seeds]):
+            progress.advance(task)
+            yield future.result()
+
+
+def _swarm(console: Console, seeds: Sequence[int], jobs: int) -> int:
+    results: list[Result] = []
+    for result in _each(console, _run_seed, seeds, jobs):
+        results.append(result)
+        if result.status is not Status.OK:
+            _explain(console, result, whole=False)
+    _table(console, results)
+    failed = Counter(result.status for result in results if result.status is not Status.OK)
+    if not failed:
+        console.print(f"[bold green]no violation in {len(results)} seeds[/]")
+        return int(Status.OK)
+    words = ", ".join(f"{count} {status.name.lower()}" for status, count in sorted(failed.items()))
+    console.print(f"[bold red]{sum(failed.values())} of {len(results)} seeds failed: {words}[/]")
+    # A broken promise is worse news than a crash, a crash than a run that did not end.
+    return int(next(s for s in (Status.UNSAFE, Status.CRASHED, Status.STUCK) if s in failed))
+
+
+def _explain(console: Console, result: Result, *, whole: bool) -> None:
+    word = {
+        Status.OK: "[green]ok[/]",
+        Status.UNSAFE: "[red]UNSAFE[/]",
+        Status.STUCK: "[yellow]STUCK[/]",
+        Status.CRASHED: "[magenta]CRASHED[/]",
+    }[result.status]
+    console.print(f"seed {result.seed}: {word}, {result.simulated_s:.1f} simulated seconds, trace {result.trace}")
+    console.print(result.plan, markup=False)
+    for violation in result.violations:
+        console.print(f"  {violation}", markup=False)
+    for verdict in result.verdicts:
+        if whole or verdict.valid is not True:
+            console.print(f"  {verdict.describe()}", markup=False)
+    if not whole:
+        console.print(f"  replay: python -m chaos.simulator --seed {result.seed} --events\n", markup=False)
+
+
+def _table(console: Console, results: Sequence[Result]) -> None:
+    counts: Counter[str] = Counter()
+    for result in results:
+        counts.update(result.counts)
+    table = Table(title=f"States and faults tried in {len(results)} runs")
+    table.add_column("what")
+    table.add_column("in all", justify="right")
+    table.add_column("runs with any", justify="right")
+    for name in COUNTS:
+        runs = sum(1 for result in results if result.counts[name])
+        table.add_row(name, f"{counts[name]:,}", str(runs))
+    simulated_s = sum(result.simulated_s for result in results)
+    table.add_row("simulated seconds", f"{simulated_s:,.0f}", "")
+    console.print(table)
+
+
+def _stock(console: Console, seeds: Sequence[int], jobs: int) -> int:
+    results = [each for pair in _each(console, _run_stock, seeds, jobs) for each in pair]
+    table = Table(title="The stock PySyncObj 0.3.17 under the same harness")
+    for column in ("scenario", "seeds", "seeds with violations", "seeds that lost acknowledged", "lost"):
+        table.add_column(column, justify="left" if column == "scenario" else "right")
+    for scenario in SCENARIOS:
+        mine = [result for result in results if result.scenario == scenario]
+        table.add_row(
+            scenario,
+            str(len(mine)),
+            str(sum(1 for result in mine if result.violations)),
+            str(sum(1 for result in mine if result.lost)),
+            f"{sum(result.lost for result in mine):,} of {sum(result.acknowledged for result in mine):,}",
+        )
+    console.print(table)
+    kinds: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for result in sorted(results, key=lambda result: result.seed):
+        for violation in result.violations:
+            kinds[violation.invariant] += 1
+            examples.setdefault(violation.invariant, f"seed {result.seed}, {result.scenario}: {violation.describe()}")
+    for kind, count in kinds.most_common():
+        console.print(f"{kind}: {count:,} times, for example\n  {examples[kind]}", markup=False)
+    return 0 if kinds else 1
