@@ -23,6 +23,7 @@ from node.data_folder import DataFolder
 from node.dead_letters import DeadLetters
 from node.health import Health
 from node.logs import configure_logs
+from node.memory import keep_freed_memory
 from node.metrics import Metrics
 from node.protocols.native.http import HttpRoutes
 from node.protocols.native.websocket import WebSockets
@@ -273,6 +274,7 @@ async def run(settings: Settings) -> int:
 def main(settings: Settings) -> int:
     """Run a node in this process until SIGTERM or SIGINT."""
     configure_logs(settings)
+    keep_freed_memory()
     try:
         try:
             import uvloop

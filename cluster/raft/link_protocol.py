@@ -23,6 +23,8 @@ from cluster.types import NodeId
 LINK_FRAME_BYTES_MAX = 20 << 20
 #: Messages of one flush are cut into frames of about this size, so that a ping need not wait long.
 FRAME_BYTES_TARGET = 1 << 20
+#: From here on joining what is written at once costs more than a vectored write.
+VECTORED_BYTES_MIN = 64 << 10
 #: What may be sent by somebody who has proven nothing yet.
 HANDSHAKE_BYTES_MAX = 4 << 10
 #: How long what was sent last may take to leave when a connection is closed on purpose.
@@ -137,12 +139,12 @@ class LinkConnection(asyncio.Protocol):
 
     # --- in ---------------------------------------------------------------------------------------
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: bytes | bytearray) -> None:
         if self._rest:
             self._rest += data
             if len(self._rest) < 4 or len(self._rest) < 4 + self._length(self._rest, 0):
                 return  # a large frame is looked at once it is here, not once a chunk
-            data, self._rest = bytes(self._rest), bytearray()
+            data, self._rest = self._rest, bytearray()
         if self._handshake is None:
             self._rest += data
             if len(self._rest) > HANDSHAKE_BYTES_MAX:
@@ -158,14 +160,15 @@ class LinkConnection(asyncio.Protocol):
             raise LinkRefused("oversize", f"it announced a frame of {size} bytes, over {limit}")
         return size
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: bytes | bytearray) -> None:
+        view = memoryview(data)  # frames are copied out of it once
         at, end = 0, len(data)
         while end - at >= 4:
             size = self._length(data, at)
             if end - at - 4 < size:
                 break
             try:
-                frame = unpack(data[at + 4 : at + 4 + size])
+                frame = unpack(bytes(view[at + 4 : at + 4 + size]))
             except CodecError as error:
                 raise LinkRefused("garbage", "it sent bytes that are no CBOR") from error
             at += 4 + size
@@ -173,7 +176,7 @@ class LinkConnection(asyncio.Protocol):
             if self.closed:
                 return
         if at < end:
-            self._rest += data[at:]
+            self._rest += view[at:]
 
     def _frame(self, frame: Any) -> None:
         if self.peer is None:
@@ -235,7 +238,10 @@ class LinkConnection(asyncio.Protocol):
             batch.append(part)
             size += len(part)
         out += _frame_of(batch, size)
-        self._transport.write(b"".join(out))
+        if sum(map(len, out)) < VECTORED_BYTES_MIN:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
 
     def ping(self) -> None:
         self._write_control([PING, self._clock.wall_ns()])

@@ -84,6 +84,8 @@ class TcpLinks:
         self._bytes_max = link_bytes_max
         self._peers: dict[NodeId, Peer] = {}
         self._dirty: dict[Peer, None] = {}
+        #: Since the last flush, by identity: what goes to several peers is encoded once.
+        self._packed: dict[int, tuple[list[Any], bytes]] = {}
         self._shaking: dict[LinkConnection, asyncio.TimerHandle] = {}
         self._securing: set[asyncio.Task[None]] = set()
         self._refusals = RefusalLog()
@@ -144,7 +146,10 @@ class TcpLinks:
         state = self._peers.get(peer)
         if state is None or state.connection is None:
             return False
-        data = pack(message)
+        packed = self._packed.get(id(message))
+        if packed is None:
+            packed = self._packed[id(message)] = (message, pack(message))
+        data = packed[1]
         size = len(data)
         unsent = state.queued_bytes + state.connection.buffered()
         if size > LINK_FRAME_BYTES_MAX - 16 or unsent + size > self._bytes_max:
@@ -157,6 +162,7 @@ class TcpLinks:
 
     def flush(self) -> None:
         dirty, self._dirty = self._dirty, {}
+        self._packed.clear()
         for peer in dirty:
             self._flush(peer)
 

@@ -41,7 +41,7 @@ class Replication:
         self._transfer: Peer | None = None
         self._transfer_until = 0.0
         self._transfer_sent = False
-        self._last_built: tuple[tuple[int, int, int], Message, int, int] | None = None
+        self._built: dict[int, tuple[Message, int, int]] = {}  # in this flush, by first index
         self.followers: dict[Peer, Progress] = {}
 
     def start(self, now: float) -> None:
@@ -53,7 +53,6 @@ class Replication:
     def stop(self) -> None:
         self.followers = {}
         self._transfer = None
-        self._last_built = None
         self._untold_since = math.inf
 
     def match_of(self, peer: Peer) -> int:
@@ -114,6 +113,7 @@ class Replication:
                 told = told and progress.commit_sent >= commit
             else:
                 progress.sent_at = now  # nothing can be sent, so nothing is due
+        self._built.clear()
         if told or now >= self._untold_since + COMMIT_LAZY_S:  # the heartbeat tells the others
             self._untold_since = math.inf
 
@@ -127,7 +127,7 @@ class Replication:
                 if progress.next - 1 < member.journal.base_index:
                     self._start_snapshot(progress, now)
                     break
-                message, upto, size = self._append_message(progress.next, last)
+                message, upto, size = self._append_message(progress.next)
                 if not member.transport.send(progress.peer, message):
                     break
                 progress.sent(upto, size)
@@ -143,16 +143,15 @@ class Replication:
         progress.sent_at = now
         progress.commit_sent = self._member.commit_index
 
-    def _append_message(self, first: int, last: int) -> tuple[Message, int, int]:
+    def _append_message(self, first: int) -> tuple[Message, int, int]:
         """Entries from `first`, their last index and their bytes.
 
         Followers in step share one message.
         """
         member = self._member
-        key = (first, last, member.commit_index)
-        built = self._last_built
-        if built is not None and built[0] == key:
-            return built[1], built[2], built[3]
+        built = self._built.get(first)
+        if built is not None:
+            return built
         journal = member.journal
         found = journal.entries(first, None, APPEND_BYTES_MAX)
         entries: list[Any] = []
@@ -171,8 +170,8 @@ class Replication:
             entries,
         ]
         upto = prev + len(entries)
-        self._last_built = (key, message, upto, size)
-        return message, upto, size
+        built = self._built[first] = (message, upto, size)
+        return built
 
     def _say_nothing_new(
         self, progress: Progress, now: float, *, entries: list[Any] | None
