@@ -70,6 +70,7 @@ class Wal:
         self._buffered_urgent = False
         self._urgent = False  # something written must be synced before others may hear of it
         self._fresh: Segment | None = None  # created, not yet in use
+        self._closed = False
         self._lock = asyncio.Lock()
 
     async def start(self, number: int) -> None:
@@ -250,7 +251,9 @@ class Wal:
             self.segments[number].live_bytes += sign * (total + fmt.RECORD_HEADER * count)
 
     def close(self) -> None:
-        """Close the files; everything is refused from here on."""
+        """Close the files; everything is refused from here on. Twice is once."""
         self.failure = self.failure or "the log is closed"
-        for segment in self.segments.values():
-            segment.file.close()
+        if not self._closed:
+            self._closed = True
+            for segment in self.segments.values():
+                segment.file.close()

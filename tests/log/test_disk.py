@@ -148,3 +148,13 @@ async def test_a_sync_that_is_cancelled_does_not_disturb_the_next() -> None:
     await third
     assert calls == ["first", "third"]
     threads.close()
+
+
+async def test_a_log_may_be_closed_twice(tmp_path: Path) -> None:
+    """A node whose start failed half-way does, and must still tell why it failed."""
+    disk = RealDisk()
+    about = Identity("n1", "test")
+    log = await Log.open(str(tmp_path / "log"), disk=disk, clock=SystemClock(), identity=about)
+    await log.close()
+    await log.close()
+    disk.close()
