@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from cluster.codec.entries import decode_entry
 from cluster.entry_cache import EntryCache
 from cluster.log import KIND_DIGEST
+from cluster.log_time import LogTime
 from cluster.machine.commands import Enqueue
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
@@ -34,9 +35,14 @@ class Applying:
     """One machine, and the entries that it was or will be given."""
 
     def __init__(
-        self, machine: Machine, journal: RaftJournal, proposals: Proposals, notes: Notes
+        self,
+        machine: Machine,
+        journal: RaftJournal,
+        proposals: Proposals,
+        notes: Notes,
+        time: LogTime,
     ) -> None:
-        self.now_ms = 0  # highest time seen in an entry, or given to one
+        self._time = time
         self._keeps = False
         self._machine = machine
         self._journal = journal
@@ -61,7 +67,7 @@ class Applying:
         try:
             entry = decode_entry(memoryview(command)[1:])
             now_ms = entry.now_ms
-            self.now_ms = max(self.now_ms, now_ms)
+            self._time.saw(now_ms)
             for ordinal, each in enumerate(entry.commands):
                 stamp = Stamp(index, term, now_ms, ordinal, offset)
                 reply, effects = apply(stamp, each)

@@ -18,6 +18,7 @@ from cluster.codec.cbor import pack
 from cluster.codec.entries import encode_entry
 from cluster.group_options import GroupOptions
 from cluster.log import KIND_ROLE, SnapshotRefused
+from cluster.log_time import LogTime
 from cluster.machine.commands import Barrier, Command, Tick
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
@@ -90,10 +91,10 @@ class Group:
         self.failed: str | None = None
         self.due = 0.0  # when it must be stepped next though nothing happens
         self._notes = log
-        self._clock = clock
         self._inbox: list[tuple[NodeId, list[Any] | None, bool]] = []
         self._proposals = Proposals()
-        self._applying = Applying(machine, journal, self._proposals, log)
+        self._time = LogTime(clock)
+        self._applying = Applying(machine, journal, self._proposals, log, self._time)
         self._ready = False  # leads, and its machine holds all that was committed before
         self._stopping = False
         self._installing = False
@@ -319,6 +320,7 @@ class Group:
         noop = self.member.noop_index
         if not self._ready and noop is not None and self.applied_index >= noop:
             self._ready = True
+            self._tick_index = 0  # one of an earlier leadership may never come
             self._applying.keep(True)
             self._tell_role(Role.LEADER)
 
@@ -330,20 +332,20 @@ class Group:
         if not self.member.leads or self.poisoned is not None:
             self._proposals.refuse_all(self._not_now())
             return
-        applying = self._applying
-        applying.now_ms = max(applying.now_ms, self._clock.wall_ms())
+        now_ms = self._time.now_ms()
+        self._time.saw(now_ms)
         for batch in self._proposals.batches():
-            self._append(batch)
+            self._append(batch, now_ms)
 
-    def _append(self, batch: Batch) -> None:
-        data = encode_entry(self._applying.now_ms, batch.commands)
+    def _append(self, batch: Batch, now_ms: int) -> None:
+        data = encode_entry(now_ms, batch.commands)
         if len(data) <= ENTRY_BYTES_MAX:
             self._proposals.appended(self.member.append(data), self.term, batch)
         elif len(batch.commands) == 1:
             self._proposals.refuse(batch, too_large(len(data)))
         else:  # weights are estimates
             for one in batch.one_by_one:
-                self._append(one)
+                self._append(one, now_ms)
 
     def _propose_tick(self) -> None:
         """Tell the machine that time has passed, when something in it waits for that."""
@@ -352,7 +354,7 @@ class Group:
         if self.member.replication.transferring:
             return
         due_ms = self.machine.next_due_ms()
-        if due_ms is not None and due_ms <= max(self._applying.now_ms, self._clock.wall_ms()):
+        if due_ms is not None and due_ms <= self._time.now_ms():
             self._proposals.add(Tick(), None, 0)
             self._tick_index = self.last_index + 1
 

@@ -254,3 +254,40 @@ def test_it_votes_again_once_a_leader_gave_it_all_that_is_committed():
 
     world.kill("n1")
     assert world.elect().name in ("n2", "n3")
+
+
+def test_timers_go_on_after_a_clock_jumped_ahead_and_was_set_right_again():
+    async def scenario():
+        cluster = await Cluster().start()
+        group = await cluster.elect()
+        clock = cluster.nodes[group.node].clock
+        clock.skew_ms = 300_000
+        assert (await group.ask(enqueue(b"one"))).kind == "ok"
+        clock.skew_ms = 0
+        machine: ListMachine = group.machine  # type: ignore[assignment]
+        machine.due_ms = machine.now_ms + 1_000
+        await asyncio.sleep(0.9)
+        assert machine.ticks == 0
+        await asyncio.sleep(0.3)
+        assert machine.ticks == 1
+        await cluster.stop()
+
+    run_virtual(scenario())
+
+
+def test_a_tick_that_was_lost_with_a_leadership_does_not_stop_the_next_one():
+    async def scenario():
+        cluster = await Cluster().start()
+        group = await cluster.elect()
+        machine: ListMachine = group.machine  # type: ignore[assignment]
+        group._tick_index = group.last_index + 50  # it was there before the log was truncated
+        other = next(n for n in cluster.names if n != group.node)
+        group.transfer(NodeId(other))
+        await cluster.until(lambda: cluster.nodes[other].groups[1].ready)
+        cluster.nodes[other].groups[1].transfer(group.node)
+        await cluster.until(lambda: group.ready)
+        machine.due_ms = 0
+        await cluster.until(lambda: machine.ticks == 1, 2)
+        await cluster.stop()
+
+    run_virtual(scenario())

@@ -1,0 +1,59 @@
+"""Time as the log tells it goes on whatever wall clocks do."""
+
+from __future__ import annotations
+
+from cluster.log_time import LogTime
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.wall = 1_000_000
+        self.ns = 5_000_000
+
+    def pass_ms(self, ms: float) -> None:
+        self.ns += round(ms * 1e6)
+        self.wall += round(ms)
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    def wall_ns(self) -> int:
+        return self.wall * 1_000_000
+
+    def monotonic_ns(self) -> int:
+        return self.ns
+
+
+def test_it_is_the_wall_clock() -> None:
+    clock = Clock()
+    time = LogTime(clock)
+    for ms in (0, 10, 500):
+        clock.pass_ms(ms)
+        assert time.now_ms() == clock.wall
+        time.saw(time.now_ms())
+
+
+def test_it_goes_on_while_the_wall_clock_is_behind() -> None:
+    clock = Clock()
+    time = LogTime(clock)
+    clock.wall += 300_000
+    ahead = time.now_ms()
+    time.saw(ahead)
+    clock.wall -= 300_000
+    for step in range(1, 1_000):  # entries every 0.6 ms
+        clock.ns += 600_000
+        time.saw(time.now_ms())
+        assert time.now_ms() == ahead + step * 6 // 10
+
+
+def test_a_new_leader_goes_on_where_the_entries_of_the_old_one_ended() -> None:
+    clock = Clock()
+    time = LogTime(clock)
+    time.saw(clock.wall + 60_000)
+    assert time.now_ms() == clock.wall + 60_000
+    clock.pass_ms(250)
+    assert time.now_ms() == clock.wall + 60_000  # both went on
+    time.saw(clock.wall)  # an older entry, applied late
+    assert time.now_ms() == clock.wall + 60_000
+    clock.wall += 90_000
+    assert time.now_ms() == clock.wall
