@@ -155,9 +155,7 @@ class QueueMachine:
             case Cancel():
                 return queue.cancel(turn, command.consumer)
             case Get():
-                if not command.auto_settle and self._sessions.get(command.session) is None:
-                    return _no_session(command.session)
-                return queue.get(turn, command)
+                return self._get(turn, queue, command)
             case Purge():
                 return queue.purge()
             case Pause():
@@ -207,10 +205,17 @@ class QueueMachine:
         if session is None:
             return _no_session(command.session)
         if not session.here:
-            return Refused(
-                NO_SESSION, f"session {command.session} is detached: open it again first"
-            )
+            return _detached(command.session)
         return queue.subscribe(turn, command)
+
+    def _get(self, turn: Turn, queue: QueueKind, command: Get) -> Reply:
+        session = self._sessions.get(command.session)
+        if session is None:
+            if not command.auto_settle:
+                return _no_session(command.session)
+        elif not session.here:
+            return _detached(command.session)
+        return queue.get(turn, command)
 
     # --- what queues ask of the group: see turn.Surroundings --------------------------------------
 
@@ -380,3 +385,7 @@ def _no_queue(queue: QueueId) -> Refused:
 
 def _no_session(session: SessionId) -> Refused:
     return Refused(NO_SESSION, f"there is no session {session}: open it first")
+
+
+def _detached(session: SessionId) -> Refused:
+    return Refused(NO_SESSION, f"session {session} is detached: open it again first")

@@ -223,7 +223,8 @@ class Queue:
         self.delayed_count += last - first + 1
         self.wake_at(ready_at_ms)
 
-    def _end_delays(self, now_ms: int) -> None:
+    def end_delays(self, now_ms: int) -> None:
+        """What is due by now is ready."""
         while self.delayed and self.delayed[0][0] <= now_ms:
             _, first, last = heappop(self.delayed)
             self.delayed_count -= last - first + 1
@@ -357,7 +358,7 @@ class Queue:
         if consumers.single_active:
             self.elect(turn)
         if self.delayed:
-            self._end_delays(now_ms)
+            self.end_delays(now_ms)
         if self.ready.count:
             if self.may_expire:
                 disposal.sweep(self, turn, inclusive=False)

@@ -101,6 +101,7 @@ def get(queue: Queue, turn: Turn, command: Get) -> Reply:
     consumer = Consumer(ConsumerKey(turn.key), command.session, "")
     consumer.once = True
     consumer.auto_settle = command.auto_settle
+    queue.end_delays(turn.now_ms)
     chunks = [] if queue.paused else take(queue, turn, consumer, command.count)
     if consumer.held.count:
         queue.consumers.add(consumer)
