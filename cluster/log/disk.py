@@ -30,27 +30,24 @@ class SystemClock:
         return time.monotonic_ns()
 
 
-class SyncThreads:
-    """Calls that wait for the device. One is made for every round of a busy node, so it costs
-    less than an executor would: one queue there, one wake-up of the loop back.
-    """
+class SyncThread:
+    """One thread, and the calls that it is given."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._threads: list[Thread] = []
+    def __init__(self, name: str) -> None:
+        self.waiting = 0  # calls that have not ended
         self._calls = SimpleQueue[tuple[asyncio.Future[None], Callable[[Any], None], Any] | None]()
+        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
 
     async def run(self, call: Callable[[Any], None], argument: Any) -> None:
-        """Waits; raises what the call raises. A cancelled wait does not stop a call that began."""
-        if not self._threads:
-            for number in range(self._count):
-                name = f"quorate-sync-{number}"
-                thread = Thread(target=self._work, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting += 1
+        done.add_done_callback(self._ended)
         self._calls.put((done, call, argument))
         await done
+
+    def _ended(self, _: asyncio.Future[None]) -> None:
+        self.waiting -= 1
 
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
@@ -66,11 +63,36 @@ class SyncThreads:
                 done.get_loop().call_soon_threadsafe(_settle, done, error)
 
     def close(self) -> None:
-        """Ends the threads, after the calls that wait."""
-        for _ in self._threads:
-            self._calls.put(None)
+        """Ends the thread, after the calls that wait."""
+        self._calls.put(None)
+        self._thread.join()
+
+
+class SyncThreads:
+    """Calls that wait for the device. A busy node makes one every round, so each thread has a
+    queue of its own: idle ones that share a queue all wake for every call, and an executor has
+    more locks than that.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._threads: list[SyncThread] = []
+
+    async def run(self, call: Callable[[Any], None], argument: Any) -> None:
+        """Waits; raises what the call raises. A cancelled wait does not stop a call that began."""
+        await self._freest().run(call, argument)
+
+    def _freest(self) -> SyncThread:
+        freest = min(self._threads, key=lambda thread: thread.waiting, default=None)
+        if freest is not None and (not freest.waiting or len(self._threads) == self._count):
+            return freest
+        thread = SyncThread(f"quorate-sync-{len(self._threads)}")
+        self._threads.append(thread)
+        return thread
+
+    def close(self) -> None:
         for thread in self._threads:
-            thread.join()
+            thread.close()
         self._threads = []
 
 
