@@ -84,7 +84,10 @@ class Attendance:
             elif session.resume_ms == 0:
                 self.end(turn, session, "node_gone", failed=False)
             else:
-                self._suspect(turn, session, turn.now_ms + session.resume_ms)
+                due_ms = turn.now_ms + session.resume_ms
+                if session.due_ms is not None:  # heard before: its time runs already
+                    due_ms = min(due_ms, session.due_ms)
+                self._suspect(turn, session, due_ms)
         return Ok(count)
 
     def node_up(self, turn: Turn, node: NodeId, incarnation: int) -> Reply:

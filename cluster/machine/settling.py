@@ -130,7 +130,7 @@ def returned(
         mark = old or NO_MARK
         mark = mark._replace(acquired=mark.acquired + 1, failed=mark.failed + failed)
         queue.marks.assign(start, end, mark)
-        if failed and limit is not None and mark.failed > limit:
+        if limit is not None and mark.failed > limit:
             dead_letter(queue, turn, start, end, DELIVERY_LIMIT)
             continue
         queue.waiting_bytes += queue.store.bytes_of(start, end)

@@ -27,8 +27,9 @@ def test_automatic_settle_needs_no_settle_and_keeps_nothing_in_flight():
     """A12, B10."""
     q = told("queue q", "session a", "subscribe q a/t auto", "publish q 1 2 3")
 
-    assert q.says("show q") == ["ready 0 unsettled 0 delayed 0 bytes 0"] + [
-        "a/t: up, active, holds 0 of any"
+    assert q.says("show q") == [
+        "ready 0 unsettled 0 delayed 0 bytes 0",
+        "a/t: up, active, holds 0 of any",
     ]
     assert q.says("close a") == ["ok 1", "a ended: closed"]
     assert q.says("peek q") == ["nothing"]
