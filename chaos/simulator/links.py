@@ -248,7 +248,7 @@ class SimNetwork:
                 continue
             # A FIN follows what was sent; a RST overtakes what the network has not yet carried.
             count = len(out.queue)
-            kept = self._dice.choice((0, count, self._dice.randint(0, count)))
+            kept = self._dice.choices((0, count, self._dice.randint(0, count)), (1, 3, 6))[0]
             while len(out.queue) > kept:
                 out.queue.pop()
             out.due_ns = out.queue[-1][0] if out.queue else self.world.now_ns

@@ -13,9 +13,10 @@ import math
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 NS = 1_000_000_000
 
@@ -47,7 +48,8 @@ class World:
         self._timers: list[tuple[int, int, Process, asyncio.TimerHandle]] = []
         self._sequence = 0
         self._steps_this_instant = 0
-        self._graves: list[Any] = []
+        self._processes: list[Process] = []
+        self._graves: list[asyncio.Task[Any]] = []
         self.kernel = Process(self, "kernel")  # what is never killed: wires, disks, the nemesis
 
     @property
@@ -108,7 +110,24 @@ class World:
 
     def bury(self, process: Process) -> None:
         """Keep what a dead process left, so that collecting it runs none of its `finally` blocks during the run."""
-        self._graves.append((process, list(process.tasks())))
+        self._graves += process.tasks()
+
+    def born(self, process: Process) -> None:
+        self._processes.append(process)
+
+    def close(self) -> None:
+        """The run is over: let go of everything that still waits. What its `finally` blocks do, nobody sees."""
+        for process in self._processes:
+            process.kill()
+        for task in self._graves:
+            task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue] there is no other way
+            coroutine = cast("Coroutine[Any, Any, Any]", task.get_coro())
+            with suppress(BaseException):
+                coroutine.close()
+        self._graves.clear()
+        self._processes.clear()
+        self._timers.clear()
+        self._ready.clear()
 
 
 class Process(asyncio.BaseEventLoop):
@@ -123,6 +142,7 @@ class Process(asyncio.BaseEventLoop):
         self._held: list[asyncio.Handle] = []
         self._roots: set[asyncio.Task[Any]] = set()
         self.deaths: list[Callable[[], None]] = []  # called at once when it dies: its sockets close
+        world.born(self)
 
     def __repr__(self) -> str:
         return f"<process {self.name} {self.state.value}>"

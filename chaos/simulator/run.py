@@ -94,7 +94,9 @@ class Run:
         counts = self.trace.counts
         for group in self.cluster.group_ids():
             counts["entries committed"] += self.watch.committed_last(group)
-        counts["messages on links"] += self.network_messages
+        counts["messages on links"] += self.cluster.network.delivered
+        simulated_s = self.world.now_s
+        self.world.close()
         counts["fsyncs"] += sum(machine.platter.syncs for machine in self.cluster.machines.values())
         return Result(
             self.plan.seed,
@@ -102,14 +104,10 @@ class Run:
             self.plan.describe(),
             self.trace.digest(),
             counts,
-            self.world.now_s,
+            simulated_s,
             violations,
             verdicts,
         )
-
-    @property
-    def network_messages(self) -> int:
-        return self.cluster.network.delivered
 
     # --- phases
 

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, cast
@@ -32,8 +32,8 @@ SETTLE_S = 8.0
 COMMANDS_PER_S = 1_500
 COMMAND_BYTES = 4_096
 TICK_S = 0.01
-#: Append-entries under way to one follower that make a moment fragile.
-BATCHES_IN_FLIGHT = 4
+#: How long the fragile moment is waited for; then the leader is killed anyway.
+PATIENCE_S = 1.0
 #: The kernel writes dirty pages back after this long; what is younger is lost with the power.
 WRITEBACK_S = 1.0
 
@@ -231,14 +231,14 @@ class StockCluster:
         self.network = SimNetwork(
             self.world,
             random.Random(self.dice.random()),
-            NetworkOptions(latency_ms=self.dice.uniform(3.0, 12.0), bytes_per_s=200e6),
+            NetworkOptions(latency_ms=self.dice.uniform(10.0, 40.0), bytes_per_s=2e9),
         )
         self.network.on_send = self._sent
         self.nodes: dict[NodeId, StockNode] = {}
         self.acknowledged: list[bytes] = []
         self._names = [NodeId(f"n{number}") for number in (1, 2, 3)]
         self._number = 0
-        self._terms: dict[tuple[NodeId, NodeId], int] = {}
+        self._look_for_moment: Callable[[], None] = lambda: None
 
     def start(self, name: NodeId, disk: StockDisk) -> None:
         process = Process(self.world, name)
@@ -274,8 +274,6 @@ class StockCluster:
     def _sent(self, source: NodeId, target: NodeId, message: list[Any]) -> None:
         body = cast(dict[str, Any], message[1])
         match body["type"]:
-            case "append_entries":
-                self._terms[source, target] = body["term"]
             case "response_vote":
                 self.watch.voted(source, GROUP, body["term"], target)
             case "next_node_idx" if body["success"]:
@@ -290,6 +288,7 @@ class StockCluster:
         if node is not None and node.process is process:
             self.watch.now_s = self.world.now_s
             self.watch.look(node.name, GROUP, node)
+            self._look_for_moment()
 
     def leader(self) -> StockNode | None:
         led = [n for n in self.nodes.values() if n.process.alive and n.leads]
@@ -314,7 +313,7 @@ class StockCluster:
         return told
 
     async def _strike(self) -> None:
-        await asyncio.sleep(self.dice.uniform(REGULAR_S / 2, REGULAR_S - 0.5))
+        await asyncio.sleep(self.dice.uniform(REGULAR_S / 2, REGULAR_S - 1.0))
         while (leader := self.leader()) is None:
             await asyncio.sleep(0.01)
         if self.scenario == "power loss":
@@ -331,19 +330,32 @@ class StockCluster:
             self.start(victim.name, victim.disk)
 
     async def _cut_and_kill(self, leader: StockNode) -> StockNode:
-        """Cut one follower; when the leader has several batches in flight to the other, kill it in that instant."""
+        """Cut one follower; kill the leader while several batches are in flight to the other.
+
+        The instant is one in which the other's log ends before what is committed: a batch sent again has just arrived.
+        """
         followers = [node.name for node in self.nodes.values() if node is not leader]
         cut = self.dice.choice(followers)
-        other = next(name for name in followers if name != cut)
+        other = next(node for node in self.nodes.values() if node.name in followers and node.name != cut)
         rest = [name for name in self._names if name != cut]
         self.network.set_cut({(cut, name) for name in rest} | {(name, cut) for name in rest})
         for name in rest:
             self.network.reset(cut, name)
-        for _ in range(1_000):
-            await asyncio.sleep(0.001)
-            connection = self.network.connection(leader.name, other)
-            if connection is not None and len(connection.ways[leader.name].queue) >= BATCHES_IN_FLIGHT:
-                break
+        await asyncio.sleep(0.3)
+        struck = asyncio.Event()
+        machine_lost = self.dice.random() < 0.5  # with what its kernel had not sent yet
+
+        def strike() -> None:
+            if other.last_index < leader.commit_index and not struck.is_set():
+                if machine_lost:
+                    self.network.power_off(leader.name)
+                leader.process.kill()
+                struck.set()
+
+        self._look_for_moment = strike
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await struck.wait()
         leader.process.kill()
         self.watch.forget(leader.name)
         await asyncio.sleep(0.05)
@@ -362,6 +374,7 @@ class StockCluster:
         crashes = [*clients.crashes, *self.world.kernel.crashes]
         if crashes:
             raise RuntimeError(f"the harness crashed: {crashes[0]!r}")
+        self.world.close()
         applied = max((node.member.applied for node in self.nodes.values()), key=len)
         lost = set(self.acknowledged) - set(applied)
         return StockResult(

@@ -1,0 +1,91 @@
+"""The harness can see: with one promise of ours broken on purpose, seeds fail that pass otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import structlog
+
+from chaos.simulator.plan import draw_plan
+from chaos.simulator.run import Result, Run, Status
+from cluster.raft import replication, transport
+from cluster.raft.following import Following
+from cluster.raft.progress import Progress
+
+SEEDS = range(8)
+HARSH = {
+    "power": (("power_loss", 3), ("power_loss_all", 3)),
+    "resets": (("kill", 2), ("reset", 6), ("pause", 2)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with structlog.testing.capture_logs():
+        yield
+
+
+def _first_unsafe(nemesis: str, change: Callable[[Run], None] | None = None) -> Result | None:
+    for seed in SEEDS:
+        plan = replace(
+            draw_plan(seed, nodes=3, faults_s=10.0),
+            nemesis_weights=HARSH[nemesis],
+            fault_every_s=1.0,
+            messages_per_s_max=300,
+            window=16,
+            latency_ms=5.0,
+        )
+        run = Run(plan)
+        if change is not None:
+            change(run)
+        result = run.go()
+        if result.status is Status.UNSAFE:
+            return result
+    return None
+
+
+def test_a_disk_that_lies_about_fsync_is_found_out() -> None:
+    def lie(run: Run) -> None:
+        for machine in run.cluster.machines.values():
+            machine.platter.options.lies = True
+
+    result = _first_unsafe("power", lie)
+
+    assert result is not None
+    assert any("promises" in v or "one vote" in v or "leader completeness" in v for v in result.violations)
+
+
+def test_acknowledging_before_the_sync_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = transport.AT_ONCE | {transport.APPENDED, transport.VOTED, transport.VOTE}
+    monkeypatch.setattr(transport, "AT_ONCE", frozenset(kinds))
+
+    assert _first_unsafe("power") is not None
+
+
+def test_truncating_without_a_conflict_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the stock engine does it: the leader sends again from each acknowledgement, the follower cuts first."""
+    honest = Following.on_append
+
+    def eager(self: Any, peer: Any, prev: int, prev_term: int, commit: int, entries: Any) -> None:
+        journal = self._member.journal
+        if journal.commit_index <= prev < journal.last_index:
+            journal.truncate_from(prev + 1)
+        honest(self, peer, prev, prev_term, commit, entries)
+
+    def rewind(self: Progress, index: int) -> None:
+        matched(self, index)
+        self.next = self.match + 1
+
+    matched = Progress.matched
+    monkeypatch.setattr(Following, "on_append", eager)
+    monkeypatch.setattr(Progress, "matched", rewind)
+    monkeypatch.setattr(replication, "APPEND_BYTES_MAX", 2_048)
+
+    assert _first_unsafe("resets") is not None
+
+
+def test_the_same_seeds_are_clean_without_a_break() -> None:
+    assert _first_unsafe("power") is None
