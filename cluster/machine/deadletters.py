@@ -1,8 +1,9 @@
-"""Death records of messages, the rule that ends cycles, the outbox for other groups.
+"""Death records of messages, the rule that ends cycles, the outbox of letters on their way.
 
 A record is a map as CBOR and AMQP's `x-death` want it: `queue`, `reason`, `count`, `exchange`,
 `routing-keys`, `time` (ms, of the first such death) and, when a per-message TTL was taken off,
-`original-expiration`. The last death is first in the list. `exchange` and `routing-keys` are None
+`original-expiration`. The last death is first in the list; the record of the very first one says
+`first`. `exchange` and `routing-keys` are None
 when they are the message's own, which only its opaque meta knows. `to` is [exchange, routing key or
 None] of where the message was sent: from then on it counts as published there. It is for the
 machine and the node, not for clients to see.
@@ -11,7 +12,7 @@ machine and the node, not for clients to see.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 Deaths = list[dict[str, Any]]
@@ -55,6 +56,8 @@ def died(
             "routing-keys": None if key is None else [key],
             "time": now_ms,
         }
+        if not before:
+            record["first"] = True
         if ttl_ms is not None:
             record["original-expiration"] = ttl_ms
     before_key = before[0]["to"][1] if before and before[0].get("to") else None
@@ -63,42 +66,73 @@ def died(
 
 
 def is_cycle(deaths: Deaths, queue: str) -> bool:
-    """Would it come back to `queue` with no consumer having rejected it since it left?"""
+    """Would it come back to `queue` with no consumer having rejected it since it left?
+
+    When so many queues were left that the first ones are forgotten, it is taken for one.
+    """
     for record in deaths:
         if record["reason"] == REJECTED:
             return False
         if record["queue"] == queue:
             return True
-    return False
+    return len(deaths) >= DEATH_RECORDS_MAX
 
 
 def valid_deaths(value: Any) -> Deaths | None:
-    """Records that came with a message, when they have the form of records."""
+    """Records that came with a message, when they have the form of records.
+
+    Only what we know of them is kept: replicas compare records, and not every value that can be
+    written equals what is read.
+    """
     if not isinstance(value, (list, tuple)):
         return None
     records: Deaths = []
     for item in cast("Sequence[Any]", value):
         if not isinstance(item, dict):
             return None
-        record = cast("dict[str, Any]", item)
+        record = cast("dict[Any, Any]", item)
         if not (
-            isinstance(record.get("queue"), str)
-            and isinstance(record.get("reason"), str)
-            and isinstance(record.get("count"), int)
-            and _valid_destination(record.get("to"))
+            _is_text(record.get("queue"))
+            and _is_text(record.get("reason"))
+            and _is_whole(record.get("count"))
+            and (record.get("to") is None or _is_destination(record["to"]))
         ):
             return None
-        records.append(record)
+        fits = {name: record[name] for name, fit in _FIELDS.items() if fit(record.get(name))}
+        records.append(fits)
     return records[:DEATH_RECORDS_MAX]
 
 
-def _valid_destination(value: Any) -> bool:
-    if value is None:
-        return True
-    if not isinstance(value, (list, tuple)):
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, cast("list[Any]", value)))
+
+
+def _is_destination(value: Any) -> bool:
+    if not isinstance(value, list):
         return False
-    parts = cast("Sequence[Any]", value)
-    return len(parts) == 2 and all(part is None or isinstance(part, str) for part in parts)
+    parts = cast("list[Any]", value)
+    return len(parts) == 2 and all(part is None or _is_text(part) for part in parts)
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "queue": _is_text,
+    "reason": _is_text,
+    "count": _is_whole,
+    "exchange": _is_text,
+    "routing-keys": _is_texts,
+    "time": _is_whole,
+    "original-expiration": _is_whole,
+    "first": lambda value: value is True,
+    "to": _is_destination,
+}
 
 
 class Parcel(NamedTuple):
@@ -110,10 +144,14 @@ class Parcel(NamedTuple):
     deaths: Deaths
     exchange: str
     routing_key: str | None
+    priority: int = 0
 
 
 class Outbox:
-    """Dead letters on their way to other groups, in the order in which they died."""
+    """Dead letters that wait to be carried, in the order in which they died.
+
+    Their target is in another group; or it is in this one and has no room.
+    """
 
     __slots__ = ("count", "next", "parcels")
 
@@ -123,9 +161,15 @@ class Outbox:
         self.count = 0
 
     def add(
-        self, first: int, last: int, deaths: Deaths, exchange: str, routing_key: str | None
+        self,
+        first: int,
+        last: int,
+        deaths: Deaths,
+        to: tuple[str, str | None],
+        priority: int,
     ) -> None:
-        self.parcels.append(Parcel(self.next, first, last, deaths, exchange, routing_key))
+        """`to`: exchange and routing key."""
+        self.parcels.append(Parcel(self.next, first, last, deaths, *to, priority))
         self.next += last - first + 1
         self.count += last - first + 1
 

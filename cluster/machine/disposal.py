@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.machine.deadletters import EXPIRED, MAXLEN, died, is_cycle
+from cluster.machine.deadletters import EXPIRED, MAXLEN, Deaths, died, is_cycle
 from cluster.machine.effects import DeadLettersReady
-from cluster.machine.marks import NO_MARK
+from cluster.machine.marks import NO_MARK, Mark
 from cluster.machine.turn import Turn
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ def forget(queue: Queue, first: int, last: int) -> None:
 
 
 def dead_letter(queue: Queue, turn: Turn, first: int, last: int, reason: str) -> None:
-    """To the target in this group at once, into the outbox for another group, or nowhere (C19)."""
+    """To the target in this group at once, into the outbox for another group, or nowhere (C19).
+
+    A target in this group that has no room, and does not make any, gets it by the outbox too.
+    """
     config = queue.config
     target = None
     if config.dead_letter_queue is not None:
@@ -46,23 +49,38 @@ def dead_letter(queue: Queue, turn: Turn, first: int, last: int, reason: str) ->
             to=(exchange, config.dead_letter_routing_key),
         )
         if target is None:
-            if not queue.outbox.count:
-                turn.effects.append(DeadLettersReady(queue.id))
-            queue.marks.cut(start, end)
-            queue.outbox.add(start, end, deaths, exchange or "", config.dead_letter_routing_key)
+            _post(queue, turn, start, end, deaths, mark)
             continue
-        if not is_cycle(deaths, target.name):
-            for piece in queue.store.pieces(start, end):
-                target.take_dead_letters(
-                    turn,
-                    index=piece.bodies.index,
-                    offset=piece.bodies.offset,
-                    sizes=queue.store.sizes_of(piece.first, piece.last),
-                    priority=mark.priority,
-                    deaths=deaths,
-                )
-            turn.touch(target.id)
-        forget(queue, start, end)
+        if is_cycle(deaths, target.name):
+            forget(queue, start, end)
+            continue
+        turn.touch(target.id)
+        for piece in queue.store.pieces(start, end):
+            sizes = queue.store.sizes_of(piece.first, piece.last)
+            # Behind those that wait already, so that they stay in order.
+            waits = queue.outbox.count or not target.takes_all(len(sizes), sizes)
+            if waits and exchange is not None:
+                _post(queue, turn, piece.first, piece.last, deaths, mark)
+                continue
+            target.take_dead_letters(
+                turn,
+                index=piece.bodies.index,
+                offset=piece.bodies.offset,
+                sizes=sizes,
+                priority=mark.priority,
+                deaths=deaths,
+            )
+            forget(queue, piece.first, piece.last)
+
+
+def _post(queue: Queue, turn: Turn, first: int, last: int, deaths: Deaths, mark: Mark) -> None:
+    """Into the outbox: a node carries it from there."""
+    config = queue.config
+    if not queue.outbox.count:
+        turn.effects.append(DeadLettersReady(queue.id))
+    queue.marks.cut(first, last)
+    to = (config.dead_letter_exchange or "", config.dead_letter_routing_key)
+    queue.outbox.add(first, last, deaths, to, mark.priority)
 
 
 def sweep(queue: Queue, turn: Turn, *, inclusive: bool) -> None:

@@ -123,3 +123,4 @@ class DeadLetter(NamedTuple):
     deaths: Any  # its x-death records, this death included
     exchange: str  # to publish to
     routing_key: str | None  # None: the message's own
+    priority: int = 0  # as published

@@ -22,7 +22,7 @@ TIME_MS_MAX = 1 << 53
 
 
 class Mark(NamedTuple):
-    priority: int = 0  # already capped by the queue's
+    priority: int = 0  # as published: the queue caps it, and so does the one it may die into
     ttl_ms: int | None = None  # its own, as published
     born_ms: int | None = None  # when it was first ready, if it was published with a delay
     expires_at_ms: int | None = None  # by its own ttl

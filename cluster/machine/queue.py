@@ -198,7 +198,7 @@ class Queue:
         if ready_at_ms is not None:
             self.delay(first, last, ready_at_ms)
         else:
-            self.ready.add(first, last, 0 if mark is None else mark.priority)
+            self.ready.add(first, last, 0 if mark is None else self.capped(mark.priority))
         return first
 
     def take_dead_letters(
@@ -211,11 +211,11 @@ class Queue:
         priority: int,
         deaths: Deaths,
     ) -> None:
-        """No publisher is there to be refused, so these are taken whatever the limits say.
+        """With overflow `drop-head` older messages make room for them.
 
-        With overflow `drop-head` older messages make room for them.
+        Otherwise it was asked before whether there is room: nobody is there to be refused.
         """
-        mark = Mark(priority=self.capped(priority), deaths=deaths)
+        mark = Mark(priority=priority, deaths=deaths)
         self.store_messages(turn, index=index, offset=offset, sizes=sizes, mark=mark)
 
     def delay(self, first: int, last: int, ready_at_ms: int) -> None:
@@ -235,7 +235,7 @@ class Queue:
             self.ready.add(first, last)
             return
         for start, end, mark in self.marks.segments(first, last):
-            self.ready.add(start, end, mark.priority if mark else 0)
+            self.ready.add(start, end, self.capped(mark.priority) if mark else 0)
 
     # --- consumers --------------------------------------------------------------------------------
 

@@ -138,7 +138,7 @@ def returned(
         if wait_ms:
             queue.delay(start, end, turn.now_ms + wait_ms)
         else:
-            queue.ready.add(start, end, mark.priority)
+            queue.ready.add(start, end, queue.capped(mark.priority))
 
 
 def _retry_delay_ms(queue: Queue, mark: Mark, failed: bool) -> int:

@@ -172,4 +172,5 @@ def check_queue(queue: Queue) -> None:
     for priority, level in queue.ready.levels():
         for first, last, _ in level:
             for _, _, mark in queue.marks.segments(first, last):
-                assert (mark.priority if mark else 0) == priority, "ready at a wrong priority"
+                expected = queue.capped(mark.priority) if mark else 0
+                assert expected == priority, "ready at a wrong priority"

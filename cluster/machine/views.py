@@ -97,7 +97,7 @@ def _row(queue: Queue, place: _Place) -> Row:
         enqueued_ms=queue.store.time_of(position),
         expires_at_ms=expires_at_ms(queue, position),
         due_ms=place.due_ms,
-        priority=mark.priority if mark else 0,
+        priority=queue.capped(mark.priority) if mark else 0,
         consumer=None if place.consumer is None else place.consumer.key,
     )
 
@@ -122,6 +122,7 @@ def _unpacked(queue: Queue, parcel: Parcel, count: int) -> list[DeadLetter]:
             parcel.deaths,
             parcel.exchange,
             parcel.routing_key,
+            parcel.priority,
         )
         for piece in queue.store.pieces(parcel.first, last)
         for position in range(piece.first, piece.last + 1)
