@@ -295,6 +295,8 @@ class Queue:
 
     def update(self, config: QueueConfig) -> None:
         """A policy changed; what only a declaration may say stays as declared (A31)."""
+        if config.expires_ms != self.config.expires_ms:
+            self.told_ms = None
         self._configure(
             dataclasses.replace(
                 config,

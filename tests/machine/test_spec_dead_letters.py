@@ -269,15 +269,17 @@ def test_the_dead_letter_exchange_may_change_while_letters_wait():
     q = told("queue q dead_letter_exchange=x message_ttl_ms=5", "publish q 1", "at 5")
     q("policy q dead_letter_exchange=y message_ttl_ms=5", "publish q 2", "at 10")
 
-    assert [line.split(":")[1] for line in q.says("outbox q")] == [" 1 to 'x' None"] + [
-        " 2 to 'y' None"
+    assert [line.split(":")[1] for line in q.says("outbox q")] == [
+        " 1 to 'x' None",
+        " 2 to 'y' None",
     ]
 
 
 def test_history_that_is_no_history_is_refused():
     """C22."""
     q = told("queue q")
-    for wrong in ("x", [1], [{}], [{"queue": "q", "reason": "r", "count": "1"}], {}):
+    wrongs: list[Any] = ["x", [1], [{}], [{"queue": "q", "reason": "r", "count": "1"}], {}]
+    for wrong in wrongs:
         command = Enqueue(QueueId(1), None, 0, [b"x"], attrs={ATTR_DEATHS: wrong})
         assert isinstance(q.world.apply(command).reply, Refused)
     assert q.says("peek q") == ["nothing"]
