@@ -26,6 +26,7 @@ from cluster.machine.commands import (
     Settle,
     Subscribe,
 )
+from cluster.machine.publishers import CARRIER_PREFIX, is_carrier
 from cluster.machine.replies import Chunk, Declared, Got, Ok
 from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, SessionId
 from node.chunks import batch_of, fitting, merged
@@ -37,8 +38,6 @@ NAME_BYTES_MAX = 255
 PEEK_COUNT_MAX = 1_000
 GET_BYTES_MAX = 16 * 1024 * 1024
 CREDIT_MAX = 1_000_000
-#: Publisher names that start so belong to the nodes: dead letters on their way.
-RESERVED_PUBLISHERS = ("dlx:", "~dlx:")
 
 _ATTRS_MAX = {ATTR_PRIORITY: 255, ATTR_TTL_MS: 2**32 - 1, ATTR_DELIVER_AT_MS: 2**53}
 
@@ -68,6 +67,12 @@ class Broker:
                 codes.NO_QUEUE, f"there is no queue {queue!r} in vhost {vhost!r}: declare it first"
             )
         return info
+
+    async def catch_up(self) -> bool:
+        """All that was in the catalog when this was called is known here. False: nobody could say
+        so in time.
+        """
+        return await self.cluster.names.barrier()
 
     def leads(self, group: GroupId) -> bool:
         return self.cluster.leader_of(group) == self.cluster.node
@@ -212,15 +217,22 @@ class Broker:
             raise Refused(
                 "disk_full", "the disk of the leader is nearly full: consume, or add space"
             )
-        if not bodies:
-            raise Refused(codes.BAD_ARGUMENT, "a publish has one or more bodies")
+        if not bodies and (publisher is None or seqno):
+            raise Refused(
+                codes.BAD_ARGUMENT,
+                "a publish has one or more bodies; without one, a publisher's name and number 0 it"
+                " asks for that publisher's next number",
+            )
         if publisher is None:
             seqno = 0
         else:
             check_name(publisher, "publisher")
-            if publisher.startswith(RESERVED_PUBLISHERS):
-                raise Refused(codes.BAD_ARGUMENT, f"publisher names {RESERVED_PUBLISHERS} are ours")
-            if seqno < 1:
+            if is_carrier(publisher):
+                raise Refused(
+                    codes.BAD_ARGUMENT,
+                    f"names that begin with {CARRIER_PREFIX} are the nodes' own: choose another",
+                )
+            if seqno < 1 and bodies:
                 raise Refused(codes.BAD_ARGUMENT, "a named publisher numbers its messages from 1")
         if type(meta) is list and len(cast("list[Any]", meta)) != len(bodies):
             raise Refused(codes.BAD_ARGUMENT, "a list of meta has one for each body")

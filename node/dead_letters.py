@@ -1,11 +1,14 @@
 """Dead letters whose target is in another group: carried there at least once, stored there once.
 
 The source's machine keeps them in an outbox, numbered without gaps, until it hears that they are
-safe. One worker a queue, on the leader, sends them in order under a publisher name made of the
-source queue, with their numbers: a resend after a crash is known to the target. Two things break
-the run of numbers at a target, a letter that went to another queue before and a target that was
-full; such a letter goes under a name of its own, which names it for ever, so that it too is stored
-once. Names that start with `~` are forgotten by the target after an hour, which bounds memory.
+safe. One worker a queue, on the leader, sends them in order under one publisher name, `dlx:` and
+the source queue, with their numbers in the outbox. The target remembers the highest number it took
+from that name and skips what comes again, after a crash, a lost answer or a change of leader,
+however it is cut; that is all it remembers, one number a source.
+
+What went to another queue is missing from a target's numbers, so these names, and only these, may
+skip some (cluster.machine.publishers). Nothing is lost by it: a letter leaves only when all lower
+numbers are safe. A full target takes the first of a batch, in order, and the rest comes again.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from cluster.group import Group, Outcome
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import ATTR_DEATHS, DeadLettersMoved, Enqueue
 from cluster.machine.effects import DeadLetter
-from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, QUEUE_FULL, Enqueued
+from cluster.machine.publishers import CARRIER_PREFIX
+from cluster.machine.replies import NO_QUEUE, Enqueued
 from cluster.types import BodyRef, GroupId, QueueId
 from node.broker import Broker
 from node.errors import BrokerError, Elsewhere
@@ -45,10 +49,15 @@ class Letter:
     meta: Any
     deaths: Any
     target: QueueInfo | None  # None: nowhere
+    key: str = ""  # for people
 
 
 class _Later(Exception):
-    """The target cannot take it now."""
+    """The target cannot take it now; all up to number `safe` is safe there (0: none)."""
+
+    def __init__(self, reason: str, safe: int = 0) -> None:
+        super().__init__(reason)
+        self.safe = safe
 
 
 class DeadLetters:
@@ -59,7 +68,6 @@ class DeadLetters:
         self._tasks = tasks
         self._metrics = metrics
         self._working: set[QueueId] = set()
-        self._attempts: dict[tuple[QueueId, int], int] = {}
 
     def ready(self, group: GroupId, queue: QueueId) -> None:
         """The outbox of this queue is not empty."""
@@ -74,10 +82,7 @@ class DeadLetters:
                 letters = self._letters(group, queue)
                 if not letters:
                     return
-                moved = await self._move(queue, letters)
-                if moved:
-                    await self._broker.ask(group, DeadLettersMoved(queue, moved))
-                if moved == letters[-1].number:
+                if await self._move_up(group, queue, letters):
                     backoff_s = BACKOFF_S_MIN
                     continue
                 await asyncio.sleep(backoff_s)
@@ -86,8 +91,23 @@ class DeadLetters:
             return  # the next leader is told on_leader
         finally:
             self._working.discard(queue)
-            for key in [key for key in self._attempts if key[0] == queue]:
-                del self._attempts[key]
+
+    async def _move_up(self, group: GroupId, queue: QueueId, letters: Sequence[Letter]) -> bool:
+        """Whether all of them are done with, and the machine knows."""
+        if any(letter.target is None for letter in letters):
+            # Only what surely has no target is dropped, and this node's catalog may be behind.
+            if not await self._broker.catch_up():
+                return False
+            letters = self._letters(group, queue)
+        moved = await self._move(queue, letters)
+        if not moved:
+            return not letters
+        try:
+            await self._broker.ask(group, DeadLettersMoved(queue, moved))
+        except BrokerError as error:
+            log.info("dead_letters_wait", queue=queue, reason=error.reason)
+            return False
+        return moved == letters[-1].number
 
     def _letters(self, group_id: GroupId, queue: QueueId) -> list[Letter]:
         group = self._broker.led(group_id)
@@ -116,9 +136,7 @@ class DeadLetters:
             own = cast("dict[str, Any]", meta).get("key") if type(meta) is dict else None
             key = own if type(own) is str else name
         targets = self.route(vhost, dead.exchange, key)
-        if not targets:
-            log.warning("dead_letter_dropped", queue=name, exchange=dead.exchange, key=key)
-        return Letter(dead.number, body, meta, dead.deaths, targets[0] if targets else None)
+        return Letter(dead.number, body, meta, dead.deaths, targets[0] if targets else None, key)
 
     def route(self, vhost: str, exchange: str, key: str) -> Sequence[QueueInfo]:
         """The queues a message goes to. The default exchange, "": the one that the key names."""
@@ -135,70 +153,39 @@ class DeadLetters:
         for target, run in runs(letters):
             if target is None:
                 self._metrics.dead_letters_dropped += len(run)
+                for letter in run:
+                    log.warning(
+                        "dead_letter_dropped", queue=queue, number=letter.number, key=letter.key
+                    )
                 moved = run[-1].number
                 continue
             try:
-                for number in await self._send(queue, target, run):
-                    moved = number
+                await self._send(queue, target, run)
             except _Later as later:
                 log.info("dead_letters_wait", target=target.name, reason=str(later))
-                return max(moved, later.args[1])
+                return max(moved, later.safe)
             moved = run[-1].number
         return moved
 
-    async def _send(self, queue: QueueId, target: QueueInfo, run: Sequence[Letter]) -> list[int]:
-        """All of a run, or _Later(reason, highest number that is safe)."""
-        outcome = await self._ask(target, f"dlx:{queue}", run[0].number, run)
+    async def _send(self, queue: QueueId, target: QueueInfo, run: Sequence[Letter]) -> None:
+        """All of a run, or _Later."""
+        outcome = await self._ask(queue, target, run)
         reply = outcome.reply
         if outcome.kind == "ok" and isinstance(reply, Enqueued):
-            if not reply.refused or _handles_refused(target):
-                self._metrics.dead_letters_moved += reply.stored
-                return [run[-1].number]
             self._metrics.dead_letters_moved += reply.stored
-            refused = [
-                letter
-                for offset, letter in enumerate(run)
-                if any(first <= offset <= last for first, last in reply.refused)
-            ]
-            return await self._send_each(queue, target, refused, run)
-        if outcome.kind == "refused" and outcome.code in {OUT_OF_SEQUENCE, QUEUE_FULL}:
-            return await self._send_each(queue, target, run, run)
-        if outcome.kind == "refused" and outcome.code == NO_QUEUE:
-            raise _Later("the target was deleted", 0)
-        raise _Later(outcome.reason or outcome.kind, 0)
+            if reply.refused:
+                taken = reply.refused[0][0]
+                raise _Later("the target is full", run[taken - 1].number if taken else 0)
+            return
+        if outcome.code == NO_QUEUE:
+            raise _Later("the target was deleted")
+        raise _Later(outcome.reason or outcome.kind)
 
-    async def _send_each(
-        self,
-        queue: QueueId,
-        target: QueueInfo,
-        letters: Sequence[Letter],
-        run: Sequence[Letter],
-    ) -> list[int]:
-        """One by one, each under its own name; its seqno counts the attempts at a full target."""
-        for letter in letters:
-            attempt = self._attempts.get((queue, letter.number), 1)
-            name = f"~dlx:{queue}:{letter.number}"
-            outcome = await self._ask(target, name, attempt, [letter])
-            reply = outcome.reply
-            if outcome.kind == "ok" and isinstance(reply, Enqueued) and not reply.refused:
-                self._metrics.dead_letters_moved += reply.stored
-                self._attempts.pop((queue, letter.number), None)
-                continue
-            if outcome.code == OUT_OF_SEQUENCE:  # an earlier leader tried less often: begin again
-                self._attempts[queue, letter.number] = 1
-            elif outcome.kind == "ok" or outcome.code == QUEUE_FULL:
-                self._attempts[queue, letter.number] = attempt + 1
-            safe = letter.number - 1 if letter.number > run[0].number else 0
-            raise _Later(outcome.reason or "the target is full", safe)
-        return [run[-1].number]
-
-    async def _ask(
-        self, target: QueueInfo, publisher: str, seqno: int, letters: Sequence[Letter]
-    ) -> Outcome:
+    async def _ask(self, queue: QueueId, target: QueueInfo, letters: Sequence[Letter]) -> Outcome:
         command = Enqueue(
             target.queue,
-            publisher,
-            seqno,
+            f"{CARRIER_PREFIX}{queue}",
+            letters[0].number,
             [letter.body for letter in letters],
             [letter.meta for letter in letters],
             [{ATTR_DEATHS: letter.deaths} for letter in letters],
@@ -206,7 +193,7 @@ class DeadLetters:
         try:
             return await self._broker.cluster.ask(target.group, command)
         except BrokerError as error:
-            raise _Later(error.reason, 0) from error
+            raise _Later(error.reason) from error
 
 
 def runs(letters: Sequence[Letter]) -> Iterator[tuple[QueueInfo | None, Sequence[Letter]]]:
@@ -218,8 +205,3 @@ def runs(letters: Sequence[Letter]) -> Iterator[tuple[QueueInfo | None, Sequence
             start = position
     if letters:
         yield letters[start].target, letters[start:]
-
-
-def _handles_refused(target: QueueInfo) -> bool:
-    """Does the target dead-letter what it refuses itself?"""
-    return target.arguments.get("x-overflow") == "reject-publish-dlx"

@@ -3,13 +3,14 @@
 Numbers are given when a frame is first sent, so a message that was never sent can still be taken
 back and its fate is certain. Once sent it stays in line until a node answers, also when its caller
 has given up: a gap would stop everything behind it.
+
+When a frame was surely not stored, what is behind it needs other numbers: the line *drains*, it
+sends nothing until what is on its way is answered, and starts again (quorate.numbering).
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
 from collections import deque
 from typing import Any
 
@@ -18,17 +19,10 @@ from quorate.batches import Batch, Row
 from quorate.connection import ConnectFailed, Connection
 from quorate.core import Core
 from quorate.errors import ClientClosed, OutcomeUnknown, QuorateError, Refused, Unreachable
+from quorate.numbering import Numbering
 from quorate.routes import Backoff
 
-#: Added to a first number that turned out to be used.
-_SEQNO_STEP = 1 << 50
-#: Queues forget generated names an hour after their last message.
-_NAME_IDLE_S_MAX = 900.0
-
-
-def generated_name() -> str:
-    """For a publisher that nobody named: unique, so that its numbers are its own."""
-    return f"~{secrets.token_hex(8)}"
+_OUT_OF_SEQUENCE = "out_of_sequence"
 
 
 class Line:
@@ -38,9 +32,8 @@ class Line:
         self.queue = queue
         self._core = core
         self._loop = asyncio.get_running_loop()
-        self._named = name is not None
-        self.name = name or generated_name()
-        self._next_seqno: int | None = next_seqno if self._named else 1
+        self._numbers = Numbering(name, next_seqno)
+        self._asked = 0  # the request that asks for the next number; 0: none
         self._connection: Connection | None = None
         self._waiting: deque[Batch] = deque()
         self._sent: deque[Batch] = deque()  # in the order of their numbers
@@ -49,11 +42,13 @@ class Line:
         self._backoff = Backoff()
         self._seeking = False
         self._pumping = False  # a call of _pump is scheduled
-        self._proven_at_s: float | None = None  # when a frame under this name was last confirmed
-        self._guessing = False  # the numbers begin with a guess that nothing has proven yet
-        self._draining = False  # a number is free again: no sending until all in flight is answered
-        self._free_from = 0  # while draining: numbers from here on were surely not stored
+        self._draining = False
+        self._back: list[Batch] = []  # sent, and to be sent again: they join the line together
         self._last_error = "no node was asked yet"
+
+    @property
+    def name(self) -> str:
+        return self._numbers.name
 
     # --- the line ---------------------------------------------------------------------------------
 
@@ -135,7 +130,7 @@ class Line:
     def _pump(self) -> None:
         """Send what waits, as far as the node's window goes."""
         self._pumping = False
-        if not self._waiting or self._draining:
+        if not self._waiting or self._draining or self._asked:
             return
         connection = self._connection
         if connection is None or connection.lost:
@@ -143,58 +138,38 @@ class Line:
             return
         while self._waiting:
             batch = self._waiting[0]
-            if self._sent and not self._proven():
+            if not batch.seqno and self._numbers.next is None:
+                self._ask_number(connection)
                 return
+            if self._numbers.too_late(batch, self._loop.time()):
+                self._waiting.remove(batch)
+                self._unknown(batch, "sent, and no node could be asked again in time")
+                self._drain()
+                if self._draining:
+                    return
+                continue
             if not connection.has_room(batch.size):
                 connection.when_room(self._pump)
                 return
             self._send(self._waiting.popleft(), connection)
 
-    def _proven(self) -> bool:
-        """Whether the queue surely knows this name.
-
-        To a name that it does not know it may grant any first number; were the first frame refused
-        and the second one stored, the first could not be sent again. So the first one goes alone.
-        """
-        at_s = self._proven_at_s
-        return (
-            at_s is not None and not self._guessing and self._loop.time() - at_s < _NAME_IDLE_S_MAX
-        )
-
-    def _number(self, batch: Batch) -> None:
-        """Give it the next numbers.
-
-        A given name may have published before, and only the queue knows how far it came. Its first
-        frame is numbered by the clock: a queue that knows the name sees a gap, and its refusal
-        tells the next number; a queue that does not know it takes any. Should the clock have
-        stepped back below a number used before, the frame passes for a duplicate: see `_collided`.
-        """
-        if self._next_seqno is None:
-            self._next_seqno = time.time_ns() // 1_000
-            self._guessing = True
-        batch.name = self.name
-        batch.seqno = self._next_seqno
-        self._next_seqno += len(batch.bodies)
+    def _ask_number(self, connection: Connection) -> None:
+        """An empty batch with number 0 is always refused, with the name's next number."""
+        self._asked = connection.next_request()
+        frame: list[Any] = [wire.PUBLISH, self._asked, self.queue, self.name, 0, [], None, None]
+        connection.ask(self._asked, wire.encode(frame), _Asker(self, None))
 
     def _send(self, batch: Batch, connection: Connection) -> None:
         if not batch.seqno:
-            self._number(batch)
+            self._numbers.give(batch)
         batch.request = connection.next_request()
         batch.unsure.add(batch.request)
         batch.sent_at_s = batch.sent_at_s or self._loop.time()
         self._sent.append(batch)
         meta, attrs = batch.fields()
-        frame = [
-            wire.PUBLISH,
-            batch.request,
-            self.queue,
-            batch.name,
-            batch.seqno,
-            batch.bodies,
-            meta,
-            attrs,
-        ]
-        connection.ask(batch.request, wire.encode(frame), _BatchAsker(self, batch), counted=True)
+        head = [wire.PUBLISH, batch.request, self.queue, batch.name, batch.seqno]
+        data = wire.encode([*head, batch.bodies, meta, attrs])
+        connection.ask(batch.request, data, _Asker(self, batch), counted=True)
 
     def _seek(self, pause_s: float) -> None:
         if not self._seeking and not self._core.closed:
@@ -233,16 +208,45 @@ class Line:
         if opcode == wire.CONFIRM:
             _, first, stored, duplicates, refused = frame[:5]
             self._confirmed(batch, Row(first, stored, duplicates, refused or ()))
-        elif opcode == wire.LOST:
-            self._last_error = "the connection to the leader was lost"
-            lost = self._connection is None or self._connection.lost
-            self._rewind(0.0 if lost else self._backoff.next_s())
-        elif opcode == wire.REDIRECT:
-            self._last_error = f"queue {self.queue!r} has no leader now"
-            self._rewind(0.0 if frame[3] else self._backoff.next_s())
         elif opcode == wire.ERROR:
             self._refused(batch, frame)
-        if self._draining and not self._sent:
+        else:
+            self._rewind(self._pause_after(opcode, frame))
+        self._go_on()
+
+    def number_answered(self, request: int, opcode: int, frame: list[Any]) -> None:
+        """The answer to `_ask_number`."""
+        if request != self._asked:
+            return
+        self._asked = 0
+        if opcode != wire.ERROR:
+            self._elsewhere(self._pause_after(opcode, frame))
+            return
+        code, reason, detail = frame[2], frame[3], frame[4] if len(frame) > 4 else None
+        self._last_error = f"{code}: {reason}"
+        if code == _OUT_OF_SEQUENCE and isinstance(detail, int):
+            self._backoff.reset()
+            self._numbers.next = detail
+            self._pump()
+        elif code in wire.PASSING:
+            self._core.routes.forget(self.queue)
+            self._elsewhere(self._backoff.next_s())
+        else:
+            self._fail_all(Refused(code, reason, detail))
+
+    def _pause_after(self, opcode: int, frame: list[Any]) -> float:
+        """After LOST or REDIRECT: how long to wait before looking for the leader."""
+        if opcode == wire.REDIRECT:
+            self._last_error = f"queue {self.queue!r} has no leader now"
+            return 0.0 if frame[3] else self._backoff.next_s()
+        self._last_error = "the connection to the leader was lost"
+        lost = self._connection is None or self._connection.lost
+        return 0.0 if lost else self._backoff.next_s()
+
+    def _go_on(self) -> None:
+        if not self._draining:
+            self._line_up()
+        elif not self._sent:
             self._end_draining()
         if self._waiting and not self._seeking:
             self._pump()
@@ -251,114 +255,96 @@ class Line:
         self._backoff.reset()
         if self._connection is not None:
             self._core.routes.used(self.queue, self._connection)
-        if self._guessing and batch.name == self.name and not batch.has_dedup_id:
-            if row.duplicates == len(batch.bodies):
-                self._collided(batch)
-                return
-            self._guessing = False
-        if batch.name == self.name:
-            self._proven_at_s = self._loop.time()
+        if row.duplicates and self._numbers.was_used(batch):
+            if row.duplicates < len(batch.bodies):
+                self._sent.remove(batch)
+                self._unknown(batch, f"another publisher is using the name {self.name!r}")
+            else:
+                self._put_back(batch)
+                batch.unsure.clear()
+            self._drain()
+            return
         self._leave(batch)
         batch.confirmed_at_s = self._loop.time()
         batch.resolve(row)
 
-    def _collided(self, batch: Batch) -> None:
-        """The guessed first number was used before. What is sent for the first time is no
-        duplicate, so nothing was stored: guess higher. What was sent twice may be one.
-        """
-        if len(batch.unsure) > 1:
-            self._leave(batch)
-            batch.fail(OutcomeUnknown("sent again, and taken for a duplicate: it may be stored"))
-            self._next_seqno = None
-            return
-        self._sent.remove(batch)
-        self._next_seqno = batch.seqno + _SEQNO_STEP
-        batch.seqno = 0
-        batch.unsure.clear()
-        self._put_back(batch)
-
     def _refused(self, batch: Batch, frame: list[Any]) -> None:
         code, reason, detail = frame[2], frame[3], frame[4] if len(frame) > 4 else None
         self._last_error = f"{code}: {reason}"
-        if code in wire.PASSING:
+        passing, gap = code in wire.PASSING, code == _OUT_OF_SEQUENCE
+        if passing:
             self._core.routes.forget(self.queue)
-            self._rewind(self._backoff.next_s())
-            return
-        gap = code == "out_of_sequence"
-        if gap and (self._draining or batch is not self._sent[0]):
+            if not self._draining:
+                self._rewind(self._backoff.next_s())
+                return
+        if passing or (gap and (self._draining or batch is not self._sent[0])):
             # Something before it was refused: its turn comes again.
-            self._sent.remove(batch)
             self._put_back(batch)
-            return
-        if batch.unsure:
-            # An earlier sending may have been stored; those behind it find out for themselves.
-            self._leave(batch)
-            batch.fail(OutcomeUnknown(f"sent again, and then refused: {code}: {reason}"))
-            self._rename()
-        elif gap and isinstance(detail, int):
-            # The queue tells our next number: we guessed, or it forgot us.
-            self._guessing = False
+        elif batch.unsure:
             self._sent.remove(batch)
-            self._put_back(batch)
-            self._renumber(batch.name, batch.seqno, detail)
+            self._unknown(batch, f"sent again, and then refused: {code}: {reason}")
+            self._drain()
         else:
-            self._leave(batch)
-            batch.fail(Refused(code, reason, detail))
-            self._renumber(batch.name, batch.seqno, batch.seqno)
+            refused = Refused(code, reason, detail)
+            if gap:
+                # The queue forgot the name, or expects another number of it.
+                self._put_back(batch)
+            else:
+                self._leave(batch)
+                batch.fail(refused)
+            self._numbers.not_stored(batch.seqno, refused if gap else None)
+            self._drain()
 
     def _leave(self, batch: Batch) -> None:
         batch.request = 0
         self._sent.remove(batch)  # nearly always the first
         self._release(batch.size)
 
-    def _renumber(self, name: str, seqno: int, free: int) -> None:
-        """`seqno` was surely not stored, so nothing behind it was: all of that gets numbers from
-        `free`.
+    def _unknown(self, batch: Batch, reason: str) -> None:
+        """It is in line no more, and nobody can know what became of it."""
+        batch.request = 0
+        self._numbers.unknown()
+        self._release(batch.size)
+        batch.fail(OutcomeUnknown(f"{reason}: it may be stored"))
 
-        A generated name is simply replaced, so that frames still on their way stop at the gap for
-        ever. A given name must wait until the node has answered them all.
-        """
-        later = [batch for batch in self._sent if batch.seqno > seqno and batch.name == name]
-        if self._named:
-            self._next_seqno = min(free, self._next_seqno or free)
-            self._free_from = min(seqno, self._free_from) if self._draining else seqno
-            self._draining = True
-            if not self._sent:
-                self._end_draining()
-            return
-        for batch in later:
-            self._sent.remove(batch)
-            self._put_back(batch)
-        self._rename()
-        self._unnumber(name, seqno)
+    def _put_back(self, batch: Batch) -> None:
+        batch.request = 0
+        self._sent.remove(batch)
+        self._back.append(batch)
 
-    def _rename(self) -> None:
-        self._proven_at_s = None
-        if self._named:
-            self._next_seqno = None
-        else:
-            self.name = generated_name()
-            self._next_seqno = 1
+    def _line_up(self) -> None:
+        """Whatever has a number, in that order, before everything else."""
+        if self._back:
+            every = [*self._back, *self._waiting]
+            self._back.clear()
+            numbered = sorted((batch for batch in every if batch.seqno), key=_seqno)
+            self._waiting = deque([*numbered, *(batch for batch in every if not batch.seqno)])
+
+    def _drain(self) -> None:
+        """Start again with other numbers once all that was sent is answered."""
+        self._draining = True
+        if not self._sent:
+            self._end_draining()
 
     def _end_draining(self) -> None:
         self._draining = False
-        self._unnumber(self.name, self._free_from)
-
-    def _unnumber(self, name: str, seqno: int) -> None:
-        for batch in self._waiting:
-            if batch.name == name and batch.seqno >= seqno:
+        self._line_up()
+        numbered = [batch for batch in self._waiting if batch.seqno]
+        for batch in numbered:
+            if self._numbers.is_unknown(batch):
+                self._waiting.remove(batch)
+                self._unknown(batch, "sent, and the queue does not know the publisher any more")
+        gap = self._numbers.start_again()
+        for batch in numbered:
+            if batch.done:
+                continue
+            if gap is None:
                 batch.seqno = 0
                 batch.unsure.clear()
-
-    def _put_back(self, batch: Batch) -> None:
-        """Into the line again: behind lower numbers of its name, before everything else."""
-        batch.request = 0
-        at = 0
-        for waiting in self._waiting:
-            if not 0 < waiting.seqno < batch.seqno or waiting.name != batch.name:
-                break
-            at += 1
-        self._waiting.insert(at, batch)
+            else:
+                self._waiting.remove(batch)
+                self._release(batch.size)
+                batch.fail(gap)
 
     def _rewind(self, pause_s: float) -> None:
         """Everything sent goes out again, in order, under the same numbers, wherever the leader is
@@ -366,8 +352,13 @@ class Line:
         """
         for batch in self._sent:
             batch.request = 0
-        self._waiting.extendleft(reversed(self._sent))
+        self._back.extend(self._sent)
         self._sent.clear()
+        self._line_up()
+        self._elsewhere(pause_s)
+
+    def _elsewhere(self, pause_s: float) -> None:
+        """Look for the leader again."""
         self._connection = None
         if not self._core.closed:
             self._seek(pause_s)
@@ -375,6 +366,7 @@ class Line:
             self._fail_all(ClientClosed("the client was closed before a node confirmed this"))
 
     def _fail_all(self, error: QuorateError) -> None:
+        self._line_up()
         waiting, self._waiting = self._waiting, deque()
         for batch in waiting:
             self._release(batch.size)
@@ -382,12 +374,21 @@ class Line:
             batch.fail(OutcomeUnknown(str(error)) if unknown else error)
 
 
-class _BatchAsker:
+def _seqno(batch: Batch) -> int:
+    return batch.seqno
+
+
+class _Asker:
+    """Who sent a frame: for a batch, or for the next number."""
+
     __slots__ = ("batch", "line")
 
-    def __init__(self, line: Line, batch: Batch) -> None:
+    def __init__(self, line: Line, batch: Batch | None) -> None:
         self.line = line
         self.batch = batch
 
     def answered(self, request: int, opcode: int, frame: list[Any]) -> None:
-        self.line.answered(self.batch, request, opcode, frame)
+        if self.batch is None:
+            self.line.number_answered(request, opcode, frame)
+        else:
+            self.line.answered(self.batch, request, opcode, frame)

@@ -9,7 +9,7 @@ from cluster.machine.commands import Enqueue
 from cluster.machine.deadletters import MAXLEN, is_cycle
 from cluster.machine.disposal import dead_letter
 from cluster.machine.marks import NO_ATTRS, NO_MARK, Attrs, Mark, parse_attrs
-from cluster.machine.publishers import Publisher
+from cluster.machine.publishers import Publisher, is_carrier
 from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
 from cluster.machine.turn import Turn
 
@@ -32,27 +32,26 @@ class Run(NamedTuple):
 def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
     """Store what is new and within the limits; say what was not."""
     count = len(command.bodies)
-    if count == 0 or count > BODIES_MAX:
+    publisher, seqno = command.publisher, command.seqno
+    asks = count == 0 and seqno == 0 and publisher is not None
+    if not (1 <= count <= BODIES_MAX or asks):
         return Refused(BAD_ARGUMENT, f"a batch holds from 1 to {BODIES_MAX} bodies")
     skip = 0
     known: Publisher | None = None
-    publisher, seqno = command.publisher, command.seqno
     if publisher is not None:
-        if not 1 <= seqno <= SEQNO_MAX or not 1 <= len(publisher) <= NAME_CHARS_MAX:
+        if not (1 <= seqno <= SEQNO_MAX or asks) or not 1 <= len(publisher) <= NAME_CHARS_MAX:
             return Refused(
                 BAD_ARGUMENT,
                 f"a publisher has a name of 1 to {NAME_CHARS_MAX} characters"
                 f" and numbers its messages from 1",
             )
         known = queue.publishers.known(publisher, turn.now_ms)
-        if known is not None:
-            if seqno > known.last + 1:
-                return Refused(
-                    OUT_OF_SEQUENCE,
-                    f"publisher {publisher} skipped a number: send from {known.last + 1} on",
-                    known.last + 1,
-                )
-            skip = min(count, known.last + 1 - seqno)
+        last = known.last if known is not None else 0
+        if asks or (seqno > last + 1 and not is_carrier(publisher)):
+            # Also of one that is not known: were any start granted to it, a first batch that never
+            # came here would later pass for a duplicate of the second one.
+            return Refused(OUT_OF_SEQUENCE, _expects(publisher, known), last + 1)
+        skip = min(count, max(0, last + 1 - seqno))
     try:
         sizes = list(map(len, command.bodies))
     except TypeError:
@@ -96,6 +95,10 @@ def _enqueue_each(
 ) -> Reply:
     """The careful way: some message has attributes, or the queue may be full."""
     limits = _Limits(queue)
+    carried = command.publisher is not None and is_carrier(command.publisher)
+    # A carrier's messages that find no room are not answered: they come again, in order. Unless
+    # this queue dead-letters them itself: then they are done with.
+    in_order = carried and queue.config.overflow == "reject-publish"
     before = _refused_before(known, command.seqno, skip)
     duplicates = skip - _count(before)
     accepted: list[Run] = []
@@ -116,7 +119,7 @@ def _enqueue_each(
             one = Run(offset, offset, attrs)
             if dedup_id is not None and dedup_id in queue.dedup_ids:
                 duplicates += 1
-            elif limits.take(sizes[offset], delayed=delayed):
+            elif not (in_order and refused) and limits.take(sizes[offset], delayed=delayed):
                 _extend(accepted, one)
                 if dedup_id is not None:
                     queue.dedup_ids.remember(dedup_id, turn.now_ms)
@@ -125,15 +128,21 @@ def _enqueue_each(
     first = _store(queue, turn, accepted, sizes)
     if refused and queue.config.overflow == "reject-publish-dlx":
         _dead_letter_refused(queue, turn, refused, sizes)
-    gaps = [(run.first, run.last) for run in refused]
+    gaps = [(run.first, run.last) for run in refused if in_order or not carried]
     if command.publisher is not None:
-        queue.publishers.answered(
-            command.publisher,
-            command.seqno + len(sizes) - 1,
-            turn.now_ms,
-            [(command.seqno + start, command.seqno + end) for start, end in gaps],
-        )
+        seqno, answered = command.seqno, gaps[0][0] if in_order and gaps else len(sizes)
+        kept = [] if carried else [(seqno + start, seqno + end) for start, end in gaps]
+        queue.publishers.answered(command.publisher, seqno + answered - 1, turn.now_ms, kept)
     return Enqueued(first, _count(accepted), duplicates, _merged([*before, *gaps]))
+
+
+def _expects(publisher: str, known: Publisher | None) -> str:
+    if known is None:
+        return f"this queue does not know publisher {publisher}: number its messages from 1 on"
+    return (
+        f"publisher {publisher} sent up to {known.last}: send again from {known.last + 1} on,"
+        f" in order"
+    )
 
 
 class _Limits:
@@ -179,7 +188,7 @@ def _store(queue: Queue, turn: Turn, runs: Sequence[Run], sizes: Sequence[int]) 
         if attrs.ttl_ms is not None:
             expires_at_ms = attrs.ttl_ms + (turn.now_ms if born_ms is None else born_ms)
         mark = Mark(
-            priority=queue.capped(attrs.priority),
+            priority=attrs.priority,
             ttl_ms=attrs.ttl_ms,
             born_ms=born_ms,
             expires_at_ms=expires_at_ms,
@@ -203,7 +212,7 @@ def _dead_letter_refused(
     """Overflow `reject-publish-dlx`: the publisher is refused, the target gets the message."""
     for run in refused:
         mark = Mark(
-            priority=queue.capped(run.attrs.priority),
+            priority=run.attrs.priority,
             ttl_ms=run.attrs.ttl_ms,
             deaths=run.attrs.deaths,
         )

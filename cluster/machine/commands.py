@@ -137,10 +137,11 @@ class NodeUp:
 @dataclass(frozen=True, slots=True)
 class Enqueue:
     """A batch of messages from one publisher, numbered `seqno`, `seqno + 1`, ... densely per
-    (publisher, queue).
+    (publisher, queue), from 1.
 
     A number already seen is confirmed, not stored again; a gap is refused, so that resending in
-    order is always safe.
+    order is always safe. Only carriers of dead letters may skip numbers. An empty batch with number
+    0 asks: it is always refused as out of sequence, with the number expected next.
     """
 
     queue: QueueId

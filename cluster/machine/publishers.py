@@ -2,8 +2,12 @@
 
 A named publisher numbers its messages densely; the queue remembers the last number, and which of
 the recent ones it refused, so that a resend gets the answer of the first time. A publisher that is
-idle for long is forgotten, by the time of the log; names that begin with `~` are made up by clients
-for one run and are forgotten sooner.
+idle for long is forgotten, by the time of the log, and starts at 1 again; names that begin with `~`
+are made up by clients for one run and are forgotten sooner.
+
+Names that begin with `dlx:` are the nodes' own: carriers of dead letters from another group, one a
+source queue. Their numbers are those of the source's outbox, so they grow and may skip some, which
+went elsewhere. That is safe because a carrier sends nothing before all lower numbers are safe.
 """
 
 from __future__ import annotations
@@ -17,9 +21,14 @@ from cluster.machine.runs import RangeMap
 PUBLISHER_IDLE_MS = 7 * 24 * 3_600_000
 EPHEMERAL_PUBLISHER_IDLE_MS = 3_600_000
 EPHEMERAL_PREFIX = "~"
+CARRIER_PREFIX = "dlx:"
 PUBLISHERS_MAX = 100_000  # a queue; over it the one idle longest is forgotten
 REFUSED_RANGES_MAX = 1_024  # a publisher
 DEDUP_IDS_MAX = 1_000_000  # a queue
+
+
+def is_carrier(name: str) -> bool:
+    return name.startswith(CARRIER_PREFIX)
 
 
 class Publisher:

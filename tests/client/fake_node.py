@@ -37,8 +37,8 @@ class FakeQueue:
     def enqueue(self, name: str | None, seqno: int, bodies: list[bytes], meta: Any) -> list[Any]:
         """The rest of a CONFIRM row, or an ERROR's code, reason and detail."""
         if name is not None:
-            last = self.publishers.get(name, seqno - 1)  # one that is not known starts anywhere
-            if seqno > last + 1:
+            last = self.publishers.get(name, 0)
+            if seqno > last + 1 or not bodies:
                 return ["out_of_sequence", f"{last + 1} is expected", last + 1]
             if seqno + len(bodies) - 1 <= last:
                 return [0, 0, len(bodies), []]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
 
 import quorate
-from quorate import wire
+from quorate import numbering, wire
 from tests.client.fake_node import FakeCluster
 
 
@@ -166,29 +167,53 @@ async def test_a_full_queue_refuses_only_what_is_over_the_limit(
     assert refused.value.ranges == [(5, 5), (6, 6), (7, 7)]
 
 
-@pytest.mark.parametrize("ahead", [0, 10**16])
-async def test_a_named_publisher_goes_on_where_it_was(cluster: FakeCluster, ahead: int):
-    """Also when the clock had stepped back, so that its first guess was used before."""
+async def test_a_named_publisher_goes_on_where_it_was(cluster: FakeCluster):
     for _ in range(2):
         async with quorate.connect(cluster.urls) as client:
             await client.declare("orders")
             publisher = client.publisher("orders", name="shop")
             assert not (await publisher.publish(b"1")).duplicate
             assert (await publisher.publish_many([b"2", b"3"], batch=1)).stored == 2
-            publishers = cluster.queue("orders").publishers
-            publishers["shop"] += ahead
 
     assert list(cluster.queue("orders").bodies.values()) == [b"1", b"2", b"3"] * 2
+
+
+async def test_two_programs_that_share_a_name_lose_nothing(cluster: FakeCluster):
+    """They should not, but a number that another one used is no confirm."""
+    async with quorate.connect(cluster.urls) as one, quorate.connect(cluster.urls) as other:
+        await one.declare("orders")
+        mine = one.publisher("orders", name="shop")
+        yours = other.publisher("orders", name="shop")
+        for publisher, body in ((mine, b"1"), (yours, b"2"), (mine, b"3"), (yours, b"4")):
+            assert not (await publisher.publish(body)).duplicate
+
+    assert list(cluster.queue("orders").bodies.values()) == [b"1", b"2", b"3", b"4"]
 
 
 async def test_a_given_number_is_taken_for_what_it_is(cluster: FakeCluster, client: quorate.Client):
     """A program that knows its numbers may repeat a message after a crash: it is stored once."""
     await client.declare("orders")
-    await client.publisher("orders", name="shop", next_seqno=7).publish(b"1")
-    again = await client.publisher("orders", name="shop", next_seqno=7).publish(b"1")
+    await client.publisher("orders", name="shop").publish_many([b"1", b"2"])
+    again = await client.publisher("orders", name="shop", next_seqno=2).publish(b"2")
 
     assert again.duplicate
-    assert len(cluster.queue("orders").bodies) == 1
+    assert len(cluster.queue("orders").bodies) == 2
+
+
+async def test_a_given_number_that_the_queue_does_not_expect_is_refused(
+    cluster: FakeCluster, client: quorate.Client
+):
+    """Another one would be stored twice when the program repeats it under its own."""
+    await client.declare("orders")
+    publisher = client.publisher("orders", name="shop", next_seqno=7)
+
+    for _ in range(2):
+        with pytest.raises(quorate.Refused, match="out_of_sequence") as refused:
+            await publisher.publish_many([b"1", b"2"], batch=1)
+        assert (refused.value.detail, refused.value.confirmed) == (1, 0)
+
+    assert not cluster.queue("orders").bodies
+    assert publisher.unconfirmed_bytes == 0
 
 
 async def test_a_queue_made_anew_does_not_stop_its_publisher(
@@ -251,15 +276,148 @@ async def test_closing_the_client_leaves_nobody_waiting(cluster: FakeCluster):
         await publishing
 
 
-async def test_the_first_frame_of_a_name_goes_alone(cluster: FakeCluster, client: quorate.Client):
-    """Were it refused and the second one stored, it would pass for a duplicate later."""
+@pytest.mark.parametrize("name", [None, "shop"])
+async def test_a_first_frame_refused_on_its_way_is_not_lost_to_the_second(
+    cluster: FakeCluster, client: quorate.Client, name: str | None
+):
     await client.declare("orders")
-    cluster.nodes[0].mute = {wire.PUBLISH}
+    node, turned_away = cluster.nodes[0], []
+
+    def busy(frame: list[Any]) -> list[Any] | None:
+        if frame[0] != wire.PUBLISH or not frame[5] or len(turned_away) > 2:
+            return None
+        turned_away.append(frame)
+        return [wire.ERROR, frame[1], "overloaded", "try again", None]
+
+    node.script = busy
+    bodies = [b"%d" % number for number in range(50)]
+    confirmed = await client.publisher("orders", name).publish_many(bodies, batch=1)
+
+    assert (confirmed.stored, confirmed.duplicates) == (50, 0)
+    assert list(cluster.queue("orders").bodies.values()) == bodies
+
+
+@pytest.mark.parametrize("name", [None, "shop"])
+async def test_a_publisher_that_the_queue_forgot_goes_on(
+    cluster: FakeCluster, client: quorate.Client, name: str | None
+):
+    await client.declare("orders")
+    publisher = client.publisher("orders", name)
+    await publisher.publish(b"1")
+    cluster.queue("orders").publishers.clear()
+
+    confirmed = await publisher.publish_many([b"2", b"3", b"4"], batch=1)
+
+    assert (confirmed.stored, confirmed.duplicates) == (3, 0)
+    assert list(cluster.queue("orders").bodies.values()) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("name", [None, "shop"])
+async def test_what_a_queue_stored_and_then_forgot_is_unknown_and_not_stored_twice(
+    cluster: FakeCluster, client: quorate.Client, name: str | None
+):
+    await client.declare("orders")
+    publisher = client.publisher("orders", name)
+    await publisher.publish(b"0")
+    node, queue = cluster.nodes[0], cluster.queue("orders")
+    node.mute = {wire.PUBLISH}
+    publishing = asyncio.create_task(publisher.publish_many([b"1", b"2", b"3"], batch=1))
+    while len(queue.bodies) < 4:
+        await asyncio.sleep(0)
+    queue.publishers.clear()
+    node.mute = set()
+    node.cut()
+
+    with pytest.raises(quorate.OutcomeUnknown) as unknown:
+        await publishing
+    await publisher.publish(b"4")
+
+    assert unknown.value.ranges == [(0, 0), (1, 1), (2, 2)]
+    assert list(queue.bodies.values()) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_number_1_is_not_sent_again_after_so_long_that_it_may_be_forgotten(
+    cluster: FakeCluster, client: quorate.Client, monkeypatch: pytest.MonkeyPatch
+):
+    """The queue would take it: it cannot know that it had it."""
+    await client.declare("orders")
+    node, queue = cluster.nodes[0], cluster.queue("orders")
+    node.mute = {wire.PUBLISH}
+    publishing = asyncio.create_task(client.publish_many("orders", [b"1", b"2"], batch=1))
+    while len(queue.bodies) < 2:
+        await asyncio.sleep(0)
+    monkeypatch.setattr(numbering, "FIRST_AGAIN_S_MAX", -1.0)
+    queue.publishers.clear()
+    node.mute = set()
+    node.cut()
 
     with pytest.raises(quorate.OutcomeUnknown):
-        await client.publish_many("orders", [b"x"] * 10, batch=1, timeout=0.1)
+        await publishing
+    monkeypatch.undo()
+    await client.publish("orders", b"3")
 
-    assert len([frame for frame in cluster.nodes[0].seen if frame[0] == wire.PUBLISH]) == 1
+    assert list(queue.bodies.values()) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_happens_the_outcomes_are_true(cluster: FakeCluster, seed: int):
+    """Confirmed: stored, once, in order. Refused: not stored. Unknown: once or not at all."""
+    dice, moves = random.Random(seed), []
+    queue = cluster.queue("orders")
+
+    def mishap(frame: list[Any]) -> list[Any] | None:
+        roll = dice.random()
+        if frame[0] != wire.PUBLISH or not frame[5]:
+            return None
+        if roll < 0.04:
+            return [wire.ERROR, frame[1], "overloaded", "try again", None]
+        if roll < 0.06:
+            return [wire.ERROR, frame[1], "disk_full", "add space", None]
+        if roll < 0.08:
+            queue.enqueue(*frame[3:7])
+            return [wire.ERROR, frame[1], "unknown", "the leader changed", None]
+        if roll < 0.10:
+            asyncio.get_running_loop().call_soon(dice.choice(cluster.nodes).cut)
+        if roll < 0.12:
+            moves.append(asyncio.ensure_future(cluster.lead(dice.choice(cluster.nodes))))
+        return None
+
+    for node in cluster.nodes:
+        node.script = mishap
+    outcomes: dict[bytes, type] = {}
+
+    async def publish(publisher: quorate.Publisher, body: bytes) -> None:
+        try:
+            outcomes[body] = type(await publisher.publish(body))
+        except quorate.QuorateError as error:
+            outcomes[body] = type(error)
+
+    async with quorate.connect(cluster.urls, timeout=20) as client:
+        publishers = [client.publisher("orders", name) for name in ("shop", None)]
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(300):
+                for which, publisher in enumerate(publishers):
+                    tasks.create_task(publish(publisher, b"%d:%d" % (which, number)))
+                    if dice.random() < 0.05 and not publisher.unconfirmed_bytes:
+                        queue.publishers.pop(publisher.name, None)  # it was idle for long
+                if dice.random() < 0.3:
+                    await asyncio.sleep(0.001)
+        sizes = [publisher.unconfirmed_bytes for publisher in publishers]
+        for node in cluster.nodes:
+            node.script = None
+        for which, publisher in enumerate(publishers):
+            await publisher.publish(b"%d:last" % which)
+
+    stored = list(queue.bodies.values())
+    assert sizes == [0, 0]
+    assert len(stored) == len(set(stored))
+    confirmed = [body for body in outcomes if outcomes[body] is quorate.Published]
+    assert set(confirmed) <= set(stored)
+    assert not {b for b in outcomes if outcomes[b] is quorate.Refused} & set(stored)
+    for which in range(2):
+        head = b"%d:" % which
+        order = [int(body[2:]) for body in stored if body in set(confirmed) and body[:2] == head]
+        assert order == sorted(order)
 
 
 async def test_what_the_node_lost_track_of_is_sent_again(

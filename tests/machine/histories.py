@@ -42,6 +42,7 @@ from cluster.machine.commands import (
     Tick,
     UpdateQueue,
 )
+from cluster.machine.replies import OUT_OF_SEQUENCE, Enqueued, Refused
 from cluster.types import ConsumerKey, NodeId, QueueId, SessionId, Stamp
 
 CONFIGS = {
@@ -98,8 +99,20 @@ class History:
         self.now_ms += self.random.choice([0, 0, 1, 5, 20, 60, -30])
         self.index += self.random.choice([1, 1, 2])
         stamp = Stamp(self.index, 1, self.now_ms, 0, self.random.choice([0, 0, 3]))
-        self.machine.apply(stamp, command)
+        reply = self.machine.apply(stamp, command).reply
+        if isinstance(command, Enqueue) and isinstance(reply, Refused | Enqueued):
+            self.numbered(command, reply)
         return stamp, command
+
+    def numbered(self, command: Enqueue, reply: Refused | Enqueued) -> None:
+        """What the publisher's next number is, as it learns it."""
+        if command.publisher is None:
+            return
+        ref = (command.queue, command.publisher)
+        if isinstance(reply, Enqueued):
+            self.seqnos[ref] = max(self.seqnos.get(ref, 1), command.seqno + len(command.bodies))
+        elif reply.code == OUT_OF_SEQUENCE:
+            self.seqnos[ref] = reply.detail
 
     def command(self) -> Any:
         draw = self.random
@@ -162,12 +175,11 @@ class History:
     def enqueue(self, queue: QueueId) -> Enqueue:
         draw = self.random
         bodies = [b"x" * draw.choice([10, 10, 10, 3]) for _ in range(draw.choice([1, 1, 4, 20]))]
-        publisher = draw.choice([None, None, "pub", "~tmp"])
+        publisher = draw.choice([None, None, "pub", "~tmp", "dlx:9"])
         seqno = 0
         if publisher is not None:
             known = self.seqnos.get((queue, publisher), 1)
             seqno = max(1, known + draw.choice([0, 0, 0, -2, 1]))
-            self.seqnos[queue, publisher] = max(known, seqno + len(bodies))
         attrs: Any = None
         if draw.random() < 0.4:
             attrs = [self.attrs() for _ in bodies] if draw.random() < 0.7 else self.attrs()

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.group import Outcome
+from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import DeadLettersMoved, Enqueue
-from cluster.machine.replies import Enqueued, Ok, Refused
-from cluster.types import GroupId, QueueId
+from cluster.machine.commands import (
+    Command,
+    CreateQueue,
+    DeadLettersMoved,
+    Enqueue,
+    Purge,
+    QueueConfig,
+    UpdateQueue,
+)
+from cluster.machine.replies import Enqueued, Ok, Refused, Reply
+from cluster.types import GroupId, QueueId, Stamp
 from node.dead_letters import DeadLetters, Letter, runs
-from node.errors import Elsewhere
+from node.errors import Elsewhere, OutcomeUnknown
 from node.metrics import Metrics
 from node.tasks import Tasks
 from tests.node.nodes import Client, Nodes, until
@@ -30,48 +40,50 @@ A, B = queue(10), queue(11)
 
 
 class Target:
-    """A queue that remembers publishers as the machine does, and can be full."""
+    """A real queue, whose bodies are kept beside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, **config: Any) -> None:
+        self.queue = QueueId(number)
+        self.machine = QueueMachine()
         self.stored: list[bytes] = []
-        self.last: dict[str, int] = {}
-        self.refused: dict[str, set[int]] = {}
-        self.room = 1 << 30
+        self.index = 1
+        self.configure(CreateQueue, **config)
+
+    def configure(self, command: Any, **config: Any) -> None:
+        settings = QueueConfig(**config)
+        if command is CreateQueue:
+            self.apply(CreateQueue(self.queue, "/", f"q{self.queue}", settings))
+        else:
+            self.apply(UpdateQueue(self.queue, settings))
+
+    def apply(self, command: Command) -> Reply | None:
+        self.index += 1
+        return self.machine.apply(Stamp(self.index, 1, 1_000_000), command).reply
 
     def enqueue(self, command: Enqueue) -> Outcome:
-        name = command.publisher
-        assert name is not None
-        last = self.last.get(name)
-        if last is not None and command.seqno > last + 1:
-            refusal = Refused("out_of_sequence", "gap", last + 1)
-            return Outcome("refused", refusal, None, refusal.code, refusal.reason)
-        stored = duplicates = 0
-        refused: list[tuple[int, int]] = []
-        for offset, body in enumerate(command.bodies):
-            number = command.seqno + offset
-            if last is not None and number <= last:
-                if number in self.refused.get(name, ()):
-                    refused.append((offset, offset))
-                else:
-                    duplicates += 1
-            elif len(self.stored) < self.room:
-                self.stored.append(body)
-                stored += 1
-            else:
-                self.refused.setdefault(name, set()).add(number)
-                refused.append((offset, offset))
-        self.last[name] = max(last or 0, command.seqno + len(command.bodies) - 1)
-        return Outcome("ok", Enqueued(1, stored, duplicates, refused))
+        reply = self.apply(command)
+        if isinstance(reply, Refused):
+            return Outcome("refused", reply, None, reply.code, reply.reason)
+        assert isinstance(reply, Enqueued)
+        if reply.stored:
+            # Only what is stored is new, and a queue with room for some takes the first ones.
+            end = reply.duplicates + reply.stored
+            self.stored += command.bodies[reply.duplicates : end]
+        return Outcome("ok", reply)
 
 
 class Cluster:
     """Targets by group; an answer can be lost after the fact."""
 
     def __init__(self) -> None:
-        self.targets = {A.group: Target(), B.group: Target()}
+        self.targets = {A.group: Target(10), B.group: Target(11)}
         self.lose_next = 0
+        self.lose_before = 0
 
     async def ask(self, group: GroupId, command: Enqueue) -> Outcome:
+        if self.lose_before:
+            self.lose_before -= 1
+            return Outcome("refused", None, None, "overloaded", "try again")
         outcome = self.targets[group].enqueue(command)
         if self.lose_next:
             self.lose_next -= 1
@@ -86,14 +98,27 @@ class Source(DeadLetters):
         broker: Any = type("Broker", (), {})()
         broker.cluster = cluster
         broker.ask = self.moved_up_to
+        broker.catch_up = self.catch_up
         metrics: Any = type("Counts", (), {"dead_letters_moved": 0, "dead_letters_dropped": 0})()
         super().__init__(broker, Tasks(), metrics)
         self.metrics: Metrics = metrics
         self.outbox = list(letters)
         self.at_once = at_once
         self.leads = True
+        self.fail_next = 0
+        self.late: dict[int, QueueInfo] = {}  # targets that a caught up catalog knows
+
+    async def catch_up(self) -> bool:
+        self.outbox = [
+            replace(letter, target=self.late.get(letter.number, letter.target))
+            for letter in self.outbox
+        ]
+        return True
 
     async def moved_up_to(self, group: GroupId, command: DeadLettersMoved) -> Ok:
+        if self.fail_next:
+            self.fail_next -= 1
+            raise OutcomeUnknown("lost")
         self.outbox = [letter for letter in self.outbox if letter.number > command.number]
         return Ok()
 
@@ -153,29 +178,65 @@ async def test_an_answer_that_is_lost_is_asked_again_and_stored_once():
     assert cluster.targets[B.group].stored == [b"3"]
 
 
-async def test_a_full_target_gets_the_rest_when_it_has_room():
+async def test_letters_that_were_refused_before_the_log_are_not_taken_for_stored():
+    cluster = Cluster()
+    cluster.lose_before = 2
+    source = Source(cluster, letters(A, B, A), 1)
+
+    await drained(source)
+
+    assert cluster.targets[A.group].stored == [b"1", b"3"]
+    assert cluster.targets[B.group].stored == [b"2"]
+
+
+async def test_when_nobody_knows_whether_letters_are_marked_as_moved_they_go_again():
+    cluster = Cluster()
+    source = Source(cluster, letters(A, A, B), 2)
+    source.fail_next = 2
+
+    await drained(source)
+
+    assert cluster.targets[A.group].stored == [b"1", b"2"]
+    assert cluster.targets[B.group].stored == [b"3"]
+
+
+async def test_a_target_that_this_nodes_catalog_does_not_know_yet_is_no_reason_to_drop():
+    cluster = Cluster()
+    source = Source(cluster, letters(A, None, None), 100)
+    source.late = {2: B}
+
+    await drained(source)
+
+    assert cluster.targets[B.group].stored == [b"2"]
+    assert source.metrics.dead_letters_dropped == 1
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+async def test_a_full_target_gets_the_rest_when_it_has_room(at_once: int):
     cluster = Cluster()
     target = cluster.targets[A.group]
-    target.room = 2
-    source = Source(cluster, letters(A, A, A, A), 100)
+    target.configure(UpdateQueue, max_length=2, overflow="reject-publish")
+    source = Source(cluster, letters(A, A, A, B, A), at_once)
     source.ready(GroupId(1), SOURCE)
-    await until(lambda: target.refused)
-    await until(lambda: [letter.number for letter in source.outbox] == [3, 4])
+    await until(lambda: [letter.number for letter in source.outbox] == [3, 4, 5])
     assert target.stored == [b"1", b"2"]
 
-    again = Source(cluster, source.outbox, 100)  # another leader, in the middle of it
+    again = Source(cluster, letters(A, A, A, B, A), at_once)  # another leader, from the beginning
     source.leads = False
-    target.room = 100
-    await drained(again)
+    again.ready(GroupId(1), SOURCE)
+    await until(lambda: [letter.number for letter in again.outbox] == [3, 4, 5])
+    target.apply(Purge(target.queue))
+    await until(lambda: not again.outbox)
 
-    assert sorted(target.stored) == [b"1", b"2", b"3", b"4"]
+    assert target.stored == [b"1", b"2", b"3", b"5"]
+    assert cluster.targets[B.group].stored == [b"4"]
 
 
 async def test_a_target_that_dead_letters_what_it_refuses_is_not_asked_twice():
     cluster = Cluster()
-    target = queue(10, **{"x-overflow": "reject-publish-dlx"})
-    cluster.targets[A.group].room = 1
-    source = Source(cluster, letters(target, target), 100)
+    limits: Any = {"max_length": 1, "overflow": "reject-publish-dlx"}
+    cluster.targets[A.group].configure(UpdateQueue, **limits)
+    source = Source(cluster, letters(A, A), 100)
 
     await drained(source)
 

@@ -182,7 +182,6 @@ def test_a_second_hello_is_refused_and_the_connection_stays():
 @pytest.mark.parametrize(
     ("data", "word"),
     [
-        (publish(bodies=[]), "bodies"),
         (publish(bodies=["text"]), "bodies"),
         (publish(bodies=b"one"), "bodies"),
         (publish(queue=5), "queue"),  # type: ignore[arg-type]

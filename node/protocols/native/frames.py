@@ -100,8 +100,8 @@ def _map_or_empty(value: Any, name: str) -> dict[str, Any]:
 
 
 def _bodies(value: Any, name: str) -> list[bytes]:
-    if type(value) is not list or set(map(type, cast("list[Any]", value))) != {bytes}:
-        _complain(name, "a list of one or more byte strings", value)
+    if type(value) is not list or not set(map(type, cast("list[Any]", value))) <= {bytes}:
+        _complain(name, "a list of byte strings", value)
     return cast("list[bytes]", value)
 
 
