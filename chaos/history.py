@@ -48,10 +48,14 @@ class History:
     def invoke(self, process: str, f: str, value: dict[str, Any], **where: Any) -> Op:
         return self._add(Op(len(self.ops), process, "invoke", f, value, **where))
 
-    def end(self, invoked: Op, type: OpType, extra: dict[str, Any] | None = None, **where: Any) -> Op:
+    def end(
+        self, invoked: Op, type: OpType, extra: dict[str, Any] | None = None, **where: Any
+    ) -> Op:
         value = {**invoked.value, **(extra or {})}
         where.setdefault("node", invoked.node)
-        op = Op(len(self.ops), invoked.process, type, invoked.f, value, invoke=invoked.index, **where)
+        op = Op(
+            len(self.ops), invoked.process, type, invoked.f, value, invoke=invoked.index, **where
+        )
         return self._add(op)
 
     def saw(self, process: str, f: str, value: dict[str, Any], **where: Any) -> Op:

@@ -10,7 +10,9 @@ from chaos.history import Op
 
 
 def ack_finality(ops: Sequence[Op]) -> Verdict:
-    settled: dict[MessageKey, tuple[int, int]] = {}  # message -> (token of the settled delivery, op)
+    settled: dict[
+        MessageKey, tuple[int, int]
+    ] = {}  # message -> (token of the settled delivery, op)
     twice: list[str] = []
     for op in whole_settles(ops):
         token = op.value["token"]
@@ -18,7 +20,9 @@ def ack_finality(ops: Sequence[Op]) -> Verdict:
             key = (op.value["queue"], message)
             before = settled.setdefault(key, (token, op.index))
             if before[0] != token:
-                twice.append(f"{key[0]} {message}: token {before[0]} (op {before[1]}), {token} (op {op.index})")
+                twice.append(
+                    f"{key[0]} {message}: token {before[0]} (op {before[1]}), {token} (op {op.index})"
+                )
     after = [
         f"settled with token {settled[key][0]} by op {settled[key][1]}, then {delivery.describe()}"
         for key, seen in deliveries_by_message(ops).items()

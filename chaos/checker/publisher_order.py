@@ -15,7 +15,9 @@ from chaos.history import Op
 def publisher_order(ops: Sequence[Op]) -> Verdict:
     first: dict[tuple[str, str], list[tuple[int, Delivery]]] = {}
     stored: dict[tuple[str, str], list[tuple[int, Delivery]]] = {}
-    ordered = {op.value["publisher"] for op in ops if op.f == "publish" and op.value.get("ordered", True)}
+    ordered = {
+        op.value["publisher"] for op in ops if op.f == "publish" and op.value.get("ordered", True)
+    }
     for (queue, message), seen in deliveries_by_message(ops).items():
         publisher, _, number = message.rpartition(":")
         if publisher not in ordered:

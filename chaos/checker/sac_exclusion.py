@@ -21,7 +21,9 @@ def sac_exclusion(is_single_active: Callable[[str], bool]) -> Checker:
     def check(ops: Sequence[Op]) -> Verdict:
         whole = {op.index for op in whole_settles(ops)}
         outcome = {op.invoke: op for op in ops if op.invoke is not None}
-        newest: dict[str, list[tuple[int, int]]] = {}  # queue -> [(token, consumer)], the two newest of two consumers
+        newest: dict[
+            str, list[tuple[int, int]]
+        ] = {}  # queue -> [(token, consumer)], the two newest of two consumers
         owner: dict[tuple[str, int], int] = {}
         stored: dict[str, int] = {}
         shared: list[str] = []
@@ -49,7 +51,9 @@ def sac_exclusion(is_single_active: Callable[[str], bool]) -> Checker:
             elif op.f == "store" and op.value["accepted"]:
                 token = op.value["token"]
                 if token < stored.get(queue, 0):
-                    backward.append(f"op {op.index}: {queue} accepted {token} after {stored[queue]}")
+                    backward.append(
+                        f"op {op.index}: {queue} accepted {token} after {stored[queue]}"
+                    )
                 stored[queue] = max(token, stored.get(queue, 0))
         return judge(
             "sac-exclusion",

@@ -45,8 +45,12 @@ def total_queue(ops: Sequence[Op]) -> Verdict:
     return judge(
         "total-queue",
         {
-            "lost": [f"{q} {m} (confirmed by op {confirmed[q, m]})" for q, m in missing if q in drained],
-            "unexpected": [seen[0].describe() for key, seen in delivered.items() if key not in attempted],
+            "lost": [
+                f"{q} {m} (confirmed by op {confirmed[q, m]})" for q, m in missing if q in drained
+            ],
+            "unexpected": [
+                seen[0].describe() for key, seen in delivered.items() if key not in attempted
+            ],
             "refused, yet delivered": [
                 f"refused by op {refused[key]}, yet {seen[0].describe()}"
                 for key, seen in delivered.items()

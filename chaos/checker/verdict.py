@@ -28,7 +28,9 @@ class Verdict:
         word = {True: "valid", False: "VIOLATED", "unknown": "unknown"}[self.valid]
         counts = ", ".join(f"{name} {count}" for name, count in self.counts.items())
         lines = [f"{self.checker}: {word}" + (f" ({counts})" if counts else "")]
-        lines += [f"  {name}: {example}" for name, found in self.examples.items() for example in found]
+        lines += [
+            f"  {name}: {example}" for name, found in self.examples.items() for example in found
+        ]
         return "\n".join(lines)
 
 

@@ -20,7 +20,9 @@ from cluster.types import NodeId
 ANSWER_S_MAX = 4.0  # then the outcome is unknown and the connection is given up
 RETRY_S = 0.1
 
-UNKNOWN = Outcome("unknown", None, None, "no_answer", "the connection broke or no answer came in time")
+UNKNOWN = Outcome(
+    "unknown", None, None, "no_answer", "the connection broke or no answer came in time"
+)
 
 
 @dataclass(eq=False)
@@ -31,7 +33,9 @@ class Scene:
     history: History
     began_s: float = 0.0  # when the load began
     stopping: bool = False  # publishers start nothing new
-    stores: dict[str, int] = field(default_factory=dict[str, int])  # guarded stores: highest token seen
+    stores: dict[str, int] = field(
+        default_factory=dict[str, int]
+    )  # guarded stores: highest token seen
 
     def now(self) -> dict[str, int]:
         world = self.cluster.world

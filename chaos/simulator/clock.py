@@ -14,7 +14,9 @@ class SimClock:
     def __init__(self, world: World, *, offset_ms: int = 0, monotonic_offset_ns: int = 0) -> None:
         self._world = world
         self._monotonic_offset_ns = monotonic_offset_ns
-        self.offset_ms = offset_ms  # a fault may change it at any time: NTP step, operator, bad battery
+        self.offset_ms = (
+            offset_ms  # a fault may change it at any time: NTP step, operator, bad battery
+        )
 
     def wall_ms(self) -> int:
         return self.wall_ns() // 1_000_000

@@ -80,7 +80,11 @@ def _run_stock(seed: int) -> list[StockResult]:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     console = Console(highlight=False, soft_wrap=True)
-    seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
+    seeds = (
+        [options.seed]
+        if options.seed is not None
+        else range(options.first, options.first + options.seeds)
+    )
     if options.stock:
         return _stock(console, seeds, options.jobs)
     if options.seed is not None:
@@ -98,7 +102,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="run this one seed")
     parser.add_argument("--events", action="store_true", help="with --seed: print a line an event")
-    parser.add_argument("--stock", action="store_true", help="the stock PySyncObj under the same harness")
+    parser.add_argument(
+        "--stock", action="store_true", help="the stock PySyncObj under the same harness"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes to run seeds in")
     return parser.parse_args(arguments)
 
@@ -151,15 +157,19 @@ def _explain(console: Console, result: Result, *, whole: bool) -> None:
         Status.STUCK: "[yellow]STUCK[/]",
         Status.CRASHED: "[magenta]CRASHED[/]",
     }[result.status]
-    console.print(f"seed {result.seed}: {word}, {result.simulated_s:.1f} simulated seconds, trace {result.trace}")
+    console.print(
+        f"seed {result.seed}: {word}, {result.simulated_s:.1f} simulated seconds, trace {result.trace}"
+    )
     console.print(result.plan, markup=False)
     for violation in result.violations:
         console.print(f"  {violation}", markup=False)
     for verdict in result.verdicts:
         if whole or verdict.valid is not True:
             console.print(f"  {verdict.describe()}", markup=False)
-    if not whole:
-        console.print(f"  replay: python -m chaos.simulator --seed {result.seed} --events\n", markup=False)
+    if result.status is not Status.OK:
+        console.print(
+            f"  replay: python -m chaos.simulator --seed {result.seed} --events\n", markup=False
+        )
 
 
 def _table(console: Console, results: Sequence[Result]) -> None:
@@ -181,7 +191,13 @@ def _table(console: Console, results: Sequence[Result]) -> None:
 def _stock(console: Console, seeds: Sequence[int], jobs: int) -> int:
     results = [each for pair in _each(console, _run_stock, seeds, jobs) for each in pair]
     table = Table(title="The stock PySyncObj 0.3.17 under the same harness")
-    for column in ("scenario", "seeds", "seeds with violations", "seeds that lost acknowledged", "lost"):
+    for column in (
+        "scenario",
+        "seeds",
+        "seeds with violations",
+        "seeds that lost acknowledged",
+        "lost",
+    ):
         table.add_column(column, justify="left" if column == "scenario" else "right")
     for scenario in SCENARIOS:
         mine = [result for result in results if result.scenario == scenario]
@@ -198,7 +214,10 @@ def _stock(console: Console, seeds: Sequence[int], jobs: int) -> int:
     for result in sorted(results, key=lambda result: result.seed):
         for violation in result.violations:
             kinds[violation.invariant] += 1
-            examples.setdefault(violation.invariant, f"seed {result.seed}, {result.scenario}: {violation.describe()}")
+            examples.setdefault(
+                violation.invariant,
+                f"seed {result.seed}, {result.scenario}: {violation.describe()}",
+            )
     for kind, count in kinds.most_common():
         console.print(f"{kind}: {count:,} times, for example\n  {examples[kind]}", markup=False)
     return 0 if kinds else 1

@@ -18,7 +18,11 @@ from cluster.types import ConsumerKey, NodeId, SessionId
 HeldKey = tuple[int, int]  # position, token
 
 
-PAST = {"settle": "messages settled", "return": "messages returned", "discard": "messages discarded"}
+PAST = {
+    "settle": "messages settled",
+    "return": "messages returned",
+    "discard": "messages discarded",
+}
 
 
 class Held(Enum):
@@ -136,9 +140,13 @@ class Consumer(Client):
             keys = [(position, chunk.token) for position, _ in new]
             self.process.spawn(self._work(consumer, keys), "work")
 
-    def _reconcile(self, consumer: ConsumerKey, chunks: Sequence[tuple[Chunk, list[bytes]]]) -> None:
+    def _reconcile(
+        self, consumer: ConsumerKey, chunks: Sequence[tuple[Chunk, list[bytes]]]
+    ) -> None:
         """The node says all that we hold: forget the rest, take what is new, settle again what is done."""
-        held = {(chunk.first + n, chunk.token) for chunk, bodies in chunks for n in range(len(bodies))}
+        held = {
+            (chunk.first + n, chunk.token) for chunk, bodies in chunks for n in range(len(bodies))
+        }
         self._held = {key: state for key, state in self._held.items() if key in held}
         self._take(consumer, chunks)
         done = sorted(key for key, state in self._held.items() if state is not Held.WORKING)
@@ -164,14 +172,25 @@ class Consumer(Client):
             self.scene.history.saw(
                 self.name,
                 "store",
-                {"queue": self.queue, "consumer": int(consumer), "token": token, "accepted": accepted},
+                {
+                    "queue": self.queue,
+                    "consumer": int(consumer),
+                    "token": token,
+                    "accepted": accepted,
+                },
                 **self.scene.now(),
             )
         for key in keys:
             if key in self._held:
                 self._held[key] = Held.DONE
         chance = self.dice.random()
-        f = "settle" if chance < 0.9 or self.scene.stopping else "return" if chance < 0.98 else "discard"
+        f = (
+            "settle"
+            if chance < 0.9 or self.scene.stopping
+            else "return"
+            if chance < 0.98
+            else "discard"
+        )
         await self._finish(consumer, keys, f)
 
     async def _finish(self, consumer: ConsumerKey, keys: list[HeldKey], f: str) -> None:
@@ -190,7 +209,9 @@ class Consumer(Client):
             "token": token,
             "messages": [self._ids[key] for key in keys],
         }
-        op = self.scene.history.invoke(self.name, f, value, node=connection.node, **self.scene.now())
+        op = self.scene.history.invoke(
+            self.name, f, value, node=connection.node, **self.scene.now()
+        )
         outcome = await connection.answer("ask", self.info.group, self._command(consumer, keys, f))
         kind, extra = _ending(outcome)
         self.scene.history.end(op, kind, extra, **self.scene.now())
@@ -204,7 +225,9 @@ class Consumer(Client):
                     self._held[key] = Held.DONE
             self._again.set()
 
-    def _command(self, consumer: ConsumerKey, keys: list[HeldKey], f: str) -> Settle | Return | Discard:
+    def _command(
+        self, consumer: ConsumerKey, keys: list[HeldKey], f: str
+    ) -> Settle | Return | Discard:
         assert self.info is not None
         queue, ranges = self.info.queue, _ranges([position for position, _ in keys])
         if f == "return":

@@ -37,10 +37,14 @@ class DiskOptions:
     """How one node's disk behaves; the nemesis may change it in the middle of a run."""
 
     sync_ms_typical: float = 0.5
-    sync_ms_stall: float = 50.0  # a queue in front of us, a garbage collection in the SSD, a cloud volume's throttle
+    sync_ms_stall: float = (
+        50.0  # a queue in front of us, a garbage collection in the SSD, a cloud volume's throttle
+    )
     stall_share: float = 0.002
     free_bytes: int = 1 << 40
-    lies: bool = False  # fsync returns at once and promises nothing: eatmydata, a volatile write cache
+    lies: bool = (
+        False  # fsync returns at once and promises nothing: eatmydata, a volatile write cache
+    )
     fails: bool = False  # fsync raises EIO: a dying disk
 
 
@@ -50,7 +54,9 @@ class Inode:
 
     cached: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
-    pending: list[bytes | int] = field(default_factory=list["bytes | int"])  # appended bytes, or a cut to a size
+    pending: list[bytes | int] = field(
+        default_factory=list["bytes | int"]
+    )  # appended bytes, or a cut to a size
     settled: int = 0  # changes that are durable; pending[0] is change number settled + 1
 
     @property
@@ -85,9 +91,10 @@ class Inode:
         self.make_durable(self.settled + kept)
         self.pending.clear()
         if isinstance(torn, bytes):
-            if dice.random() < 0.75:
+            way = dice.choice(("lost", "cut", "sectors"))
+            if way == "cut":
                 self.durable += torn[: dice.randint(0, len(torn))]
-            else:
+            elif way == "sectors":
                 self._tear_sectors(torn, dice)
         self.cached = bytearray(self.durable)
 
@@ -107,7 +114,9 @@ class Inode:
 class Directory:
     """Names of one directory, as seen now and as they would be after a power loss."""
 
-    names: dict[str, Inode | None] = field(default_factory=dict[str, Inode | None])  # None: a directory
+    names: dict[str, Inode | None] = field(
+        default_factory=dict[str, Inode | None]
+    )  # None: a directory
     durable: dict[str, Inode | None] = field(default_factory=dict[str, Inode | None])
     pending: list[dict[str, Inode | None]] = field(
         default_factory=list[dict[str, Inode | None]]

@@ -99,7 +99,9 @@ class Door:
             channel.to_client(("answer", number, (info, leader)))
 
     async def _declare(self, channel: Channel, number: int, name: str, arguments: Any) -> None:
-        channel.to_client(("answer", number, await self._cluster.declare_queue("/", name, arguments)))
+        channel.to_client(
+            ("answer", number, await self._cluster.declare_queue("/", name, arguments))
+        )
 
     async def _ask(self, channel: Channel, number: int, group: GroupId, command: Command) -> None:
         if isinstance(command, OpenSession):

@@ -79,7 +79,9 @@ class LogWatch:
         self._leaders: dict[tuple[int, int], NodeId] = {}
         self._votes: dict[tuple[NodeId, int, int], NodeId] = {}
         self._promised: dict[tuple[NodeId, int], tuple[int, int]] = {}  # (term, index)
-        self._entries: dict[tuple[int, int, int], bytes] = {}  # (group, index, term) -> chained hash
+        self._entries: dict[
+            tuple[int, int, int], bytes
+        ] = {}  # (group, index, term) -> chained hash
         self._committed: dict[int, dict[int, bytes]] = {}  # group -> index -> chained hash
         self._committed_order: dict[int, list[int]] = {}
 
@@ -95,7 +97,9 @@ class LogWatch:
     def voted(self, node: NodeId, group: int, term: int, candidate: NodeId) -> None:
         before = self._votes.setdefault((node, group, term), candidate)
         if before != candidate:
-            self._broken("one vote", f"{node} voted for {before} and {candidate} in term {term} of {group}")
+            self._broken(
+                "one vote", f"{node} voted for {before} and {candidate} in term {term} of {group}"
+            )
 
     def acknowledged(self, node: NodeId, group: int, term: int, index: int) -> None:
         promised = self._promised.get((node, group), (0, 0))
@@ -132,7 +136,9 @@ class LogWatch:
     def _check_leader(self, node: NodeId, group: int, view: LogView, seen: Seen) -> None:
         other = self._leaders.setdefault((group, seen.term), node)
         if other != node:
-            self._broken("election safety", f"{other} and {node} both lead group {group} in term {seen.term}")
+            self._broken(
+                "election safety", f"{other} and {node} both lead group {group} in term {seen.term}"
+            )
         last = self.committed_last(group)
         if not last:
             return

@@ -81,7 +81,9 @@ class SimNetwork:
 
     # --- ends
 
-    def open(self, node: NodeId, process: Process, peers: list[NodeId], incarnation: int) -> SimLinks:
+    def open(
+        self, node: NodeId, process: Process, peers: list[NodeId], incarnation: int
+    ) -> SimLinks:
         return SimLinks(self, node, process, peers, incarnation)
 
     def register(self, end: SimLinks) -> None:
@@ -160,7 +162,9 @@ class SimNetwork:
         now = self.world.now_ns
         size = 0 if data is None else len(data)
         delay = self._delay_ms(way.source.node, way.target.node) * MS
-        way.due_ns = max(way.due_ns, now + round(delay)) + round(size / self.options.bytes_per_s * NS)
+        way.due_ns = max(way.due_ns, now + round(delay)) + round(
+            size / self.options.bytes_per_s * NS
+        )
         way.queue.append((way.due_ns, data))
         way.buffered += size
         if not way.pumping:
@@ -213,7 +217,9 @@ class SimNetwork:
         way = connection.ways[source]
         if way.queue and not way.pumping:
             way.pumping = True
-            wait_ms = self._dice.uniform(0, 200)  # TCP's retransmission timer, which backed off meanwhile
+            wait_ms = self._dice.uniform(
+                0, 200
+            )  # TCP's retransmission timer, which backed off meanwhile
             self._later(wait_ms, self._pump, way)
 
     def reset(self, a: NodeId, b: NodeId) -> None:

@@ -73,9 +73,9 @@ class World:
                 self._run_ready()
                 if stop is not None and stop():
                     return
-                if not self._timers:
+                if not self._timers and self._somebody_waits():
                     raise Stuck("every process waits and no timer is set")
-                when_ns = self._timers[0][0]
+                when_ns = self._timers[0][0] if self._timers else until_ns + 1
                 if when_ns > until_ns:
                     self.now_ns = until_ns
                     return
@@ -88,6 +88,9 @@ class World:
                         self._ready.append((process, handle))
         finally:
             events._set_running_loop(previous)
+
+    def _somebody_waits(self) -> bool:
+        return any(process.alive and process.tasks() for process in self._processes)
 
     def _run_ready(self) -> None:
         ready = self._ready
@@ -240,7 +243,9 @@ class Process(asyncio.BaseEventLoop):
         return False
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
-        raise RuntimeError("a thread under virtual time: its order would not be a function of the seed")
+        raise RuntimeError(
+            "a thread under virtual time: its order would not be a function of the seed"
+        )
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.state is ProcessState.DEAD:

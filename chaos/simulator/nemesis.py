@@ -171,7 +171,9 @@ class Nemesis:
 
     def _in_flight(self, leader: NodeId) -> int:
         network = self.cluster.network
-        found = [network.connection(leader, other) for other in self.cluster.nodes if other != leader]
+        found = [
+            network.connection(leader, other) for other in self.cluster.nodes if other != leader
+        ]
         return max((len(c.ways[leader].queue) for c in found if c is not None), default=0)
 
     async def _kill_leader_with_batches_in_flight(self) -> None:
@@ -223,7 +225,9 @@ class Nemesis:
         leader = None if group is None else self.cluster.leader(group)
         if group is None or leader is None:
             return
-        terms = {node: copy.term for node in self.cluster.nodes if (copy := self._copy(node, group))}
+        terms = {
+            node: copy.term for node in self.cluster.nodes if (copy := self._copy(node, group))
+        }
         self.cluster.kill(leader, power_loss=True)
 
         def voted() -> bool:
@@ -232,7 +236,9 @@ class Nemesis:
 
         if await self._moment(voted):
             await self._wait(0.0, 0.01)
-            victim = self.dice.choice([node for node in self.cluster.nodes if node != leader] or [leader])
+            victim = self.dice.choice(
+                [node for node in self.cluster.nodes if node != leader] or [leader]
+            )
             self.cluster.kill(victim, power_loss=True)
             await self._wait(0.0, 0.3)
             self.cluster.start(victim)

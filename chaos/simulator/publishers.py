@@ -75,7 +75,10 @@ class Publisher(Client):
         plan, counts = self.scene.cluster.plan, self.scene.cluster.trace.counts
         await asyncio.sleep(self.dice.expovariate(1.0) * plan.pause_ms / 1e3)
         while not self.scene.stopping:
-            sent, done = counts["messages confirmed"], counts["messages settled"] + counts["messages discarded"]
+            sent, done = (
+                counts["messages confirmed"],
+                counts["messages settled"] + counts["messages discarded"],
+            )
             loaded_s = self.scene.cluster.world.now_s - self.scene.began_s
             if sent - done < plan.backlog_max and sent <= plan.messages_per_s_max * loaded_s:
                 return
@@ -87,7 +90,9 @@ class Publisher(Client):
         window = self.scene.cluster.plan.window
         under_way: deque[tuple[Batch, asyncio.Future[Any]]] = deque()
         for batch in self.unconfirmed:
-            under_way.append((batch, connection.request("ask", self.info.group, self._command(batch))))
+            under_way.append(
+                (batch, connection.request("ask", self.info.group, self._command(batch)))
+            )
             if len(under_way) > 1:
                 self.scene.cluster.trace.count("publishes resent")
         while not connection.lost.is_set():
@@ -99,12 +104,16 @@ class Publisher(Client):
                 await self._pause()
             elif not under_way:
                 return
-            while under_way and (under_way[0][1].done() or len(under_way) >= window or self.scene.stopping):
+            while under_way and (
+                under_way[0][1].done() or len(under_way) >= window or self.scene.stopping
+            ):
                 batch, future = under_way.popleft()
                 if not await self._confirmed(connection, batch, future):
                     return
 
-    async def _confirmed(self, connection: Connection, batch: Batch, future: asyncio.Future[Any]) -> bool:
+    async def _confirmed(
+        self, connection: Connection, batch: Batch, future: asyncio.Future[Any]
+    ) -> bool:
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 outcome: Outcome | None = await future
@@ -124,7 +133,9 @@ class Publisher(Client):
             if isinstance(outcome.reply, Enqueued):
                 self._end(batch, "ok", connection, outcome.reply)
             else:
-                self._end(batch, "refused" if outcome.kind == "refused" else "unknown", connection, None)
+                self._end(
+                    batch, "refused" if outcome.kind == "refused" else "unknown", connection, None
+                )
                 return
             await self._pause()
 

@@ -132,7 +132,9 @@ class Run:
         self.trace.event("nemesis", "+", "all faults end")
         healed_s = self.world.now_s
         self.scene.stopping = True
-        heal_until = healed_s + 15.0  # faults under way mend themselves until then, at the latest we do
+        heal_until = (
+            healed_s + 15.0
+        )  # faults under way mend themselves until then, at the latest we do
         self._until(heal_until, self._all_up)
         self.cluster.heal()
         for node in self.plan.nodes:
@@ -213,7 +215,9 @@ class Run:
         for number in range(plan.publishers + plan.anonymous):
             named = number < plan.publishers
             queue = dice.choice((SHARED_QUEUE, SAC_QUEUE))
-            publisher = Publisher(scene, f"p{number}" if named else f"a{number}", queue, named=named)
+            publisher = Publisher(
+                scene, f"p{number}" if named else f"a{number}", queue, named=named
+            )
             self.publishers.append(publisher)
             publisher.process.spawn(publisher.run(), "run")
         for number in range(plan.consumers):
@@ -242,9 +246,7 @@ def _describe(crash: BaseException | str) -> str:
     return "".join(traceback.format_exception(crash))
 
 
-def run_seed(
-    seed: int, *, show: Callable[[str], None] | None = None, **plan: Any
-) -> Result:
+def run_seed(seed: int, *, show: Callable[[str], None] | None = None, **plan: Any) -> Result:
     return Run(draw_plan(seed, **cast(Any, plan)), show).go()
 
 

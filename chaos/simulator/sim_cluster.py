@@ -208,7 +208,10 @@ class SimCluster:
         if reset:
             for source, target in sorted(cut):
                 self.network.reset(source, target)
-        words = ", ".join(f"{target} does not hear {'/'.join(sorted(grudge[target]))}" for target in sorted(grudge))
+        words = ", ".join(
+            f"{target} does not hear {'/'.join(sorted(grudge[target]))}"
+            for target in sorted(grudge)
+        )
         self.trace.event("network", "!", f"{'reset' if reset else 'cut'}: {words}")
         one_way = any((target, source) not in cut for source, target in cut)
         self.trace.count("one-way partitions" if one_way else "partitions")
@@ -291,7 +294,9 @@ class SimCluster:
             key = (target, GroupId(group), rest[1])
             if key not in self._installing:
                 self._installing.add(key)
-                self.trace.event(source, ">", f"group {group}: sends snapshot {rest[1]} to {target}")
+                self.trace.event(
+                    source, ">", f"group {group}: sends snapshot {rest[1]} to {target}"
+                )
                 self.trace.count("snapshot installs")
 
     def _delivered(self, source: NodeId, target: NodeId, message: list[Any], size: int) -> None:
@@ -316,7 +321,9 @@ class SimCluster:
                     f" last {change.after.last_index}",
                 )
             elif change.before is not None and change.before.leads and not change.after.leads:
-                self.trace.event(node, "F", f"leads group {group_id} no more, term {change.after.term}")
+                self.trace.event(
+                    node, "F", f"leads group {group_id} no more, term {change.after.term}"
+                )
             if change.before is not None and change.after.last_index < change.before.last_index:
                 self.trace.count("log truncations")
                 self.trace.event(
@@ -371,7 +378,11 @@ class SimCluster:
             if not machine.running:
                 return f"{machine.name} is not running"
         for group_id in self.group_ids():
-            copies = {m.name: g for m in self.machines.values() if (g := m.groups().get(group_id)) is not None}
+            copies = {
+                m.name: g
+                for m in self.machines.values()
+                if (g := m.groups().get(group_id)) is not None
+            }
             members = next(iter(copies.values())).members
             if set(members) != set(copies):
                 return f"group {group_id} has copies only at {sorted(copies)}"

@@ -256,7 +256,9 @@ class StockCluster:
             logCompactionMinTime=1 << 40,
         )
         with _engine_seams(self.world, self.dice, lambda: StockJournal(disk)):
-            member = StockMember(peers[name], [p for n, p in peers.items() if n != name], conf, transport)
+            member = StockMember(
+                peers[name], [p for n, p in peers.items() if n != name], conf, transport
+            )
         node = StockNode(name, disk, process, member)
         self.nodes[name] = node
         process.spawn(self._drive(node, transport), "drive")
@@ -336,7 +338,9 @@ class StockCluster:
         """
         followers = [node.name for node in self.nodes.values() if node is not leader]
         cut = self.dice.choice(followers)
-        other = next(node for node in self.nodes.values() if node.name in followers and node.name != cut)
+        other = next(
+            node for node in self.nodes.values() if node.name in followers and node.name != cut
+        )
         rest = [name for name in self._names if name != cut]
         self.network.set_cut({(cut, name) for name in rest} | {(name, cut) for name in rest})
         for name in rest:

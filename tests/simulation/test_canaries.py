@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import structlog
 
 from chaos.simulator.plan import draw_plan
 from chaos.simulator.run import Result, Run, Status
@@ -20,12 +19,6 @@ HARSH = {
     "power": (("power_loss", 3), ("power_loss_all", 3)),
     "resets": (("kill", 2), ("reset", 6), ("pause", 2)),
 }
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with structlog.testing.capture_logs():
-        yield
 
 
 def _first_unsafe(nemesis: str, change: Callable[[Run], None] | None = None) -> Result | None:
