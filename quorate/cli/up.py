@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ from quorate.cli.output import complain, emit, plain_terminal, run_async, say, s
 from quorate.local import LocalCluster, LocalNode
 
 REFRESH_S = 1.0
+#: In a node's metrics: since its start, each message counted by the node that confirmed it.
+CONFIRMED = re.compile(r"^quorate_messages_confirmed_total (\S+)$", re.MULTILINE)
 
 
 class View:
@@ -25,25 +28,38 @@ class View:
         self.status: dict[str, dict[str, Any]] = {}
         self.groups: list[dict[str, Any]] = []
         self.ready = 0
-        self.rate: float | None = None
+        self.rate: float | None = None  # messages confirmed to publishers, per second
         self._http = http
-        self._before: tuple[float, int] | None = None
+        self._confirmed: dict[str, float] = {}
+        self._counted_s: float | None = None
 
     async def refresh(self) -> None:
-        answers = await asyncio.gather(*(self._ask(node) for node in self.cluster.nodes))
+        nodes = self.cluster.nodes
+        answers, confirmed = await asyncio.gather(
+            asyncio.gather(*(self._ask(node) for node in nodes)),
+            asyncio.gather(*(self._ask_confirmed(node) for node in nodes)),
+        )
         self.status = {
             node.name: answer
-            for node, answer in zip(self.cluster.nodes, answers, strict=True)
+            for node, answer in zip(nodes, answers, strict=True)
             if answer is not None
         }
         self.groups = self._as_led()
         machines: list[dict[str, Any]] = [row.get("machine") or {} for row in self.groups]
         self.ready = sum(int(machine.get("ready", 0)) for machine in machines)
-        applied = sum(int(row.get("applied") or 0) for row in self.groups)
+        self._count({n.name: c for n, c in zip(nodes, confirmed, strict=True) if c is not None})
+
+    def _count(self, confirmed: dict[str, float]) -> None:
         now_s = time.monotonic()
-        if self._before is not None and now_s > self._before[0]:
-            self.rate = max(0.0, (applied - self._before[1]) / (now_s - self._before[0]))
-        self._before = (now_s, applied)
+        if self._counted_s is not None and now_s > self._counted_s:
+            # A node that started again counts from 0; one that was not heard before, from then on.
+            more = sum(
+                max(0.0, count - self._confirmed[node])
+                for node, count in confirmed.items()
+                if node in self._confirmed
+            )
+            self.rate = more / (now_s - self._counted_s)
+        self._confirmed, self._counted_s = confirmed, now_s
 
     async def _ask(self, node: LocalNode) -> dict[str, Any] | None:
         if not node.running:
@@ -51,6 +67,15 @@ class View:
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, ValueError):
             async with self._http.get(f"{node.url}/v1/status") as answer:
                 return cast("dict[str, Any]", await answer.json(content_type=None))
+        return None
+
+    async def _ask_confirmed(self, node: LocalNode) -> float | None:
+        if not node.running:
+            return None
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            async with self._http.get(f"{node.url}/metrics") as answer:
+                found = CONFIRMED.search(await answer.text())
+                return None if found is None else float(found[1])
         return None
 
     def _as_led(self) -> list[dict[str, Any]]:
@@ -197,7 +222,7 @@ def _picture(view: View) -> Any:
             str(node.pid or "-"),
             f"{leads} groups",
         )
-    rate = "-" if view.rate is None else f"{view.rate:,.0f} entries/s"
+    rate = "-" if view.rate is None else f"{view.rate:,.0f} published/s"
     return Group(
         nodes,
         groups_table({"groups": view.groups}),
