@@ -38,7 +38,8 @@ class Line:
         self._waiting: deque[Batch] = deque()
         self._sent: deque[Batch] = deque()  # in the order of their numbers
         self.size = 0  # of bodies in both
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._granted = 0  # bytes of callers that may go on and have not yet
         self._backoff = Backoff()
         self._seeking = False
         self._pumping = False  # a call of _pump is scheduled
@@ -79,26 +80,39 @@ class Line:
             self._pumping = True
             self._loop.call_soon(self._pump)
 
-    async def wait_for_room(self, deadline_s: float) -> None:
-        while self.size >= wire.WINDOW_BYTES_MAX:
-            room: asyncio.Future[None] = self._loop.create_future()
-            self._room.append(room)
-            try:
-                async with asyncio.timeout_at(deadline_s):
-                    await room
-            except TimeoutError:
-                raise Unreachable(
-                    f"{self.size} bytes wait for their confirm and no more are taken:"
-                    f" {self._last_error}"
-                ) from None
+    @property
+    def is_full(self) -> bool:
+        """Also while others wait for room: who came first goes first."""
+        return self.size + self._granted >= wire.WINDOW_BYTES_MAX or bool(self._room)
+
+    async def wait_for_room(self, size: int, deadline_s: float) -> None:
+        """Until it is this caller's turn. Something must be in line, or nothing makes room."""
+        room: asyncio.Future[None] = self._loop.create_future()
+        self._room.append((room, size))
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await room
+        except TimeoutError:
+            raise Unreachable(
+                f"{self.size} bytes wait for their confirm and no more are taken:"
+                f" {self._last_error}"
+            ) from None
+        finally:
+            if room.done() and not room.cancelled():
+                self._granted -= size
+            # A caller that was given room and gave up leaves it to the next.
+            self._loop.call_soon(self._let_in)
 
     def _release(self, size: int) -> None:
         self.size -= size
-        while self._room and self.size < wire.WINDOW_BYTES_MAX:
-            room = self._room.popleft()
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._room and self.size + self._granted < wire.WINDOW_BYTES_MAX:
+            room, size = self._room.popleft()
             if not room.done():
                 room.set_result(None)
-                break
+                self._granted += size
 
     def gave_up(self, batch: Batch, waiter: asyncio.Future[Any]) -> QuorateError:
         """What the deadline means for this message: never sent is certain, sent is not."""

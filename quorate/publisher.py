@@ -60,8 +60,8 @@ class Publisher:
         attrs = attrs_of(
             priority=priority, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, dedup_id=dedup_id
         )
-        if self._line.size >= wire.WINDOW_BYTES_MAX:
-            await self._line.wait_for_room(deadline_s)
+        if self._line.is_full:
+            await self._line.wait_for_room(len(body), deadline_s)
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         batch = self._line.add_single(body, meta_of(meta, key, headers), attrs, waiter)
         try:
@@ -130,7 +130,7 @@ class Publisher:
                 if run.error is not None:
                     break
                 if self._line.size and self._line.size + size > wire.WINDOW_BYTES_MAX:
-                    await self._line.wait_for_room(deadline_s)
+                    await self._line.wait_for_room(size, deadline_s)
                 waiter = loop.create_future()
                 frame = Batch(
                     piece,

@@ -437,3 +437,40 @@ async def test_what_the_node_lost_track_of_is_sent_again(
 
     assert await client.publish("orders", b"1") == quorate.Published(None, True)
     assert list(queue.bodies.values()) == [b"1"]
+
+
+async def test_callers_that_wait_for_room_go_first_come_first_served(
+    cluster: FakeCluster, client: quorate.Client, monkeypatch: pytest.MonkeyPatch
+):
+    """Who was just confirmed and publishes again must not pass those who wait already."""
+    monkeypatch.setattr(wire, "WINDOW_BYTES_MAX", 10)
+    await client.declare("orders")
+    publisher = client.publisher("orders")
+    confirmed: list[int] = []
+
+    async def lane() -> None:
+        for turn in range(4):
+            await publisher.publish(b"five!")
+            confirmed.append(turn)
+
+    await asyncio.gather(*(lane() for _ in range(7)))
+
+    assert confirmed == sorted(confirmed)
+
+
+async def test_a_caller_that_gives_up_while_it_waits_for_room_leaves_it_to_the_next(
+    cluster: FakeCluster, client: quorate.Client, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(wire, "WINDOW_BYTES_MAX", 5)
+    await client.declare("orders")
+    publisher = client.publisher("orders")
+    publishing = [asyncio.create_task(publisher.publish(b"five!")) for _ in range(6)]
+    confirms = asyncio.as_completed(publishing)
+    await next(confirms)
+
+    for gives_up in publishing[1:4]:
+        gives_up.cancel()
+    outcomes = await asyncio.gather(*publishing, return_exceptions=True)
+
+    assert all(isinstance(outcome, quorate.Published) for outcome in outcomes[4:])
+    assert (await publisher.publish(b"again")).position is not None
