@@ -26,6 +26,7 @@ from cluster.machine.commands import (
     Settle,
     Subscribe,
 )
+from cluster.machine.interface import RowState
 from cluster.machine.publishers import CARRIER_PREFIX, is_carrier
 from cluster.machine.replies import Chunk, Declared, Got, Ok
 from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, SessionId
@@ -162,15 +163,19 @@ class Broker:
             }
         return about
 
-    async def peek(self, info: QueueInfo, *, start: int, count: int) -> list[dict[str, Any]]:
-        """Messages from position `start` on, looked at without taking them. On the leader only."""
+    async def peek(
+        self, info: QueueInfo, *, start: int, count: int, state: RowState | None = None
+    ) -> list[dict[str, Any]]:
+        """Messages from position `start` on, all or those in this state, looked at without taking
+        them. On the leader only.
+        """
         if not 1 <= count <= PEEK_COUNT_MAX:
             raise Refused(codes.BAD_ARGUMENT, f"count must be from 1 to {PEEK_COUNT_MAX}")
         group = self.led(info.group)
         reply_of(await group.ask(Barrier()))
         rows: list[dict[str, Any]] = []
         budget = GET_BYTES_MAX
-        for row in self.machine(info.group).browse(info.queue, start, count):
+        for row in self.machine(info.group).browse(info.queue, start, count, state):
             ((body, meta),) = group.read_bodies(row.chunk.bodies)
             if rows and len(body) > budget:
                 break

@@ -88,12 +88,15 @@ class QueueView:
         return self.ready_count + self.unsettled_count + self.delayed_count
 
 
+RowState = Literal["ready", "unsettled", "delayed"]
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One message, looked at without taking it."""
 
     position: int
-    state: Literal["ready", "unsettled", "delayed"]
+    state: RowState
     chunk: Chunk  # of this one message; its token is 0 unless it is unsettled
     bytes: int
     enqueued_ms: int

@@ -40,7 +40,7 @@ from cluster.machine.commands import (
     UpgradeMachine,
 )
 from cluster.machine.effects import Applied, DeadLetter, Effect
-from cluster.machine.interface import QueueView, Row
+from cluster.machine.interface import QueueView, Row, RowState
 from cluster.machine.kinds import KINDS, QueueKind
 from cluster.machine.replies import (
     BAD_ARGUMENT,
@@ -54,6 +54,7 @@ from cluster.machine.replies import (
     Refused,
     Reply,
 )
+from cluster.machine.settings import wrong_settings
 from cluster.machine.turn import Turn
 from cluster.types import ConsumerKey, QueueId, SessionId, Stamp
 
@@ -162,6 +163,9 @@ class QueueMachine:
                 queue.paused = command.paused
                 return Ok(queue.message_count)
             case UpdateQueue():
+                wrong = wrong_settings(command.config)
+                if wrong is not None:
+                    return Refused(BAD_ARGUMENT, wrong)
                 queue.update(command.config)
                 return Ok()
             case _:
@@ -181,6 +185,9 @@ class QueueMachine:
                 BAD_ARGUMENT,
                 f"there is no queue type {command.config.type}, only {', '.join(KINDS)}",
             )
+        wrong = wrong_settings(command.config)
+        if wrong is not None:
+            return Refused(BAD_ARGUMENT, wrong)
         self._queues[command.queue] = kind(
             command.queue, command.vhost, command.name, command.config, turn.now_ms
         )
@@ -290,10 +297,12 @@ class QueueMachine:
         found = self._queues.get(queue)
         return [] if found is None else found.dead_letters(count)
 
-    def browse(self, queue: QueueId, start: int, count: int) -> Sequence[Row]:
-        """Messages from position `start` on, in the order of positions."""
+    def browse(
+        self, queue: QueueId, start: int, count: int, state: RowState | None = None
+    ) -> Sequence[Row]:
+        """Messages from position `start` on, in the order of positions; `state`: only such."""
         found = self._queues.get(queue)
-        return [] if found is None else found.rows(start, count)
+        return [] if found is None else found.rows(start, count, state)
 
     def consumer_holds(self, queue: QueueId, consumer: ConsumerKey) -> Sequence[Chunk]:
         """All that is in flight with the consumer, with the tokens of its delivery."""

@@ -9,7 +9,7 @@ from cluster.machine.deadletters import Parcel
 from cluster.machine.dispatch import chunks_of
 from cluster.machine.disposal import expires_at_ms
 from cluster.machine.effects import DeadLetter
-from cluster.machine.interface import ConsumerView, QueueView, Row
+from cluster.machine.interface import ConsumerView, QueueView, Row, RowState
 
 if TYPE_CHECKING:
     from cluster.machine.queue import Queue
@@ -61,10 +61,12 @@ class _Place(NamedTuple):
     delayed: bool = False
 
 
-def rows(queue: Queue, start: int, count: int) -> list[Row]:
-    """At most `count` messages from position `start` on, wherever they are."""
-    places = [_Place(position) for position in queue.ready.from_position(start, count)]
-    for consumer in queue.consumers.by_key.values():
+def rows(queue: Queue, start: int, count: int, state: RowState | None = None) -> list[Row]:
+    """At most `count` messages from position `start` on, in this state or wherever they are."""
+    places: list[_Place] = []
+    if state in (None, "ready"):
+        places += [_Place(position) for position in queue.ready.from_position(start, count)]
+    for consumer in queue.consumers.by_key.values() if state in (None, "unsettled") else ():
         left = count
         for first, last, hold in consumer.held.ranges_from(start):
             end = min(last, first + left - 1)
@@ -75,7 +77,7 @@ def rows(queue: Queue, start: int, count: int) -> list[Row]:
             left -= end - first + 1
             if left <= 0:
                 break
-    for ready_at_ms, first, last in queue.delayed:
+    for ready_at_ms, first, last in queue.delayed if state in (None, "delayed") else ():
         first = max(first, start)
         places += [
             _Place(position, None, 0, ready_at_ms, delayed=True)

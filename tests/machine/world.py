@@ -335,7 +335,10 @@ class World:
 
     def peek(self, queue: str, options: dict[str, str]) -> str:
         found = self.machine.browse(
-            self.queue(queue), int(options.get("start", "1")), int(options.get("count", "100"))
+            self.queue(queue),
+            int(options.get("start", "1")),
+            int(options.get("count", "100")),
+            options.get("state"),
         )
         lines = []
         for row in found:

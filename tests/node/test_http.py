@@ -106,6 +106,24 @@ async def test_peek_takes_nothing(http: Http):
     assert (await http("GET", ORDERS))[1]["ready"] == 2
 
 
+async def test_peek_counts_only_messages_in_the_state_asked_for(http: Http):
+    for number in range(4):
+        headers = {"X-Quorate-Deliver-At-Ms": str(2**52)} if number == 1 else {}
+        await http("POST", f"{ORDERS}/messages", data=b"%d" % number, headers=headers)
+    await http("POST", f"{ORDERS}/get", json={"count": 1})
+
+    async def seen(query: str) -> list[tuple[str, str]]:
+        rows = (await http("GET", f"{ORDERS}/peek?{query}"))[1]["messages"]
+        return [(row["body"], row["state"]) for row in rows]
+
+    assert await seen("count=1&state=unsettled") == [("0", "unsettled")]
+    assert await seen("count=1&state=delayed") == [("1", "delayed")]
+    assert await seen("count=1&state=ready") == [("2", "ready")]
+    assert await seen("count=5&start=4&state=ready") == [("3", "ready")]
+    assert await seen("count=5&start=2&state=unsettled") == []
+    assert len(await seen("state=")) == 4
+
+
 async def test_pause_purge_list_status_and_delete(http: Http):
     await http("POST", f"{ORDERS}/messages", data=b"a")
     assert (await http("POST", f"{ORDERS}/pause", json={"paused": True}))[0] == 200

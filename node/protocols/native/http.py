@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import cbor2
 from aiohttp import web
@@ -22,6 +22,7 @@ from cluster.machine.commands import (
     Return,
     Settle,
 )
+from cluster.machine.interface import RowState
 from cluster.machine.replies import Enqueued, Ok
 from cluster.types import ConsumerKey, NodeId
 from node.broker import Broker
@@ -138,12 +139,12 @@ class HttpRoutes:
         info = await self._led(request)
         start = _number(request.query.get("start", "1"), "start", 0, 2**63 - 1)
         count = _number(request.query.get("count", "10"), "count", 1, 1_000)
-        state = request.query.get("state")
-        rows = await self._broker.peek(info, start=start, count=count)
-        if state is not None:
-            if state not in {"ready", "unsettled", "delayed"}:
-                raise Refused(codes.BAD_ARGUMENT, "state is ready, unsettled or delayed")
-            rows = [row for row in rows if row["state"] == state]
+        state = request.query.get("state") or None
+        if state not in {None, *get_args(RowState)}:
+            raise Refused(codes.BAD_ARGUMENT, "state is ready, unsettled or delayed")
+        rows = await self._broker.peek(
+            info, start=start, count=count, state=cast("RowState | None", state)
+        )
         return _answer(request, {"messages": rows})
 
     # --- queues -----------------------------------------------------------------------------------
