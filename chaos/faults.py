@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from cluster.types import NodeId
 
 #: Which nodes a node does not hear: node -> nodes whose packets towards it are dropped.
-Grudge = Mapping[NodeId, Set[NodeId]]
+Grudge = Mapping[NodeId, AbstractSet[NodeId]]
 
 
 class Faults(Protocol):
-    """What can be done to a cluster. Each can be asked at any time; what makes no sense does nothing."""
+    """What can be done to a cluster. Each can be asked at any time; what makes no sense does
+    nothing.
+    """
 
     @property
     def nodes(self) -> list[NodeId]: ...
     def partition(self, grudge: Grudge, *, reset: bool = False) -> None:
-        """Replace the current cuts by these. `reset`: connections over a cut are reset, not just silent."""
+        """Replace the current cuts by these. `reset`: connections over a cut are reset, not just
+        silent.
+        """
         ...
 
     def heal(self) -> None:
@@ -25,7 +30,9 @@ class Faults(Protocol):
         ...
 
     def kill(self, node: NodeId, *, power_loss: bool = False) -> None:
-        """End its process at once; with a power loss the machine is gone too, and what it had not synced."""
+        """End its process at once; with a power loss the machine is gone too, and what it had not
+        synced.
+        """
         ...
 
     def start(self, node: NodeId) -> None: ...
@@ -57,7 +64,9 @@ def halves(left: list[NodeId], right: list[NodeId]) -> dict[NodeId, set[NodeId]]
 
 
 def bridge(middle: NodeId, nodes: list[NodeId]) -> dict[NodeId, set[NodeId]]:
-    """Everyone sees the middle, the others do not all see each other: two of them believe in different worlds."""
+    """Everyone sees the middle, the others do not all see each other: two of them believe in
+    different worlds.
+    """
     others = [node for node in nodes if node != middle]
     half = len(others) // 2
     return halves(others[:half], others[half:])

@@ -1,15 +1,17 @@
 """What clients asked and were told: the only thing a checker looks at.
 
-An op is one line of JSON. Its `type` is `invoke`, or one of the three outcomes: `ok`, `refused` (surely did not happen)
-and `unknown` (nobody knows; a timeout or a lost connection is always this). What is seen rather than asked, such as a
-delivery, has a single op of type `ok`.
+An op is one line of JSON. Its `type` is `invoke`, or one of the three outcomes: `ok`, `refused`
+(surely did not happen) and `unknown` (nobody knows; a timeout or a lost connection is always this).
+What is seen rather than asked, such as a delivery, has a single op of type `ok`.
 
 Ops of a queue history, by `f`, and what their `value` holds:
-- publish: queue, publisher, first, count: messages `publisher:first` .. `publisher:first+count-1`; ok adds `refused`,
-  ranges of offsets that a limit kept out
+- publish: queue, publisher, first, count: messages `publisher:first` .. `publisher:first+count-1`;
+  ok adds `refused`, ranges of offsets that a limit kept out
 - deliver: queue, consumer, token, first (position), messages (ids), delivery_count, acquired_count
-- settle, return, discard: queue, consumer, token, messages; ok adds `count` when fewer than asked were found
-- store: queue, consumer, token, accepted: a write to a store that refuses tokens below the highest it has seen
+- settle, return, discard: queue, consumer, token, messages; ok adds `count` when fewer than asked
+  were found
+- store: queue, consumer, token, accepted: a write to a store that refuses tokens below the highest
+  it has seen
 - drain: queue: ok when the queue was found empty on every replica, after all faults were healed
 """
 
@@ -49,12 +51,12 @@ class History:
         return self._add(Op(len(self.ops), process, "invoke", f, value, **where))
 
     def end(
-        self, invoked: Op, type: OpType, extra: dict[str, Any] | None = None, **where: Any
+        self, invoked: Op, outcome: OpType, extra: dict[str, Any] | None = None, **where: Any
     ) -> Op:
         value = {**invoked.value, **(extra or {})}
         where.setdefault("node", invoked.node)
         op = Op(
-            len(self.ops), invoked.process, type, invoked.f, value, invoke=invoked.index, **where
+            len(self.ops), invoked.process, outcome, invoked.f, value, invoke=invoked.index, **where
         )
         return self._add(op)
 

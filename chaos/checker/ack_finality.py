@@ -1,4 +1,6 @@
-"""A message whose settle was confirmed is gone: it is never delivered by a later decision, nor settled again."""
+"""A message whose settle was confirmed is gone: it is never delivered by a later decision, nor
+settled again.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ def ack_finality(ops: Sequence[Op]) -> Verdict:
             before = settled.setdefault(key, (token, op.index))
             if before[0] != token:
                 twice.append(
-                    f"{key[0]} {message}: token {before[0]} (op {before[1]}), {token} (op {op.index})"
+                    f"{key[0]} {message}: token {before[0]} (op {before[1]}),"
+                    f" {token} (op {op.index})"
                 )
     after = [
         f"settled with token {settled[key][0]} by op {settled[key][1]}, then {delivery.describe()}"

@@ -1,4 +1,6 @@
-"""A history sorted by queue and message, once, for the checkers that ask what became of each message."""
+"""A history sorted by queue and message, once, for the checkers that ask what became of each
+message.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ MessageKey = tuple[str, str]  # queue, message id
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message handed to one consumer once. A repeat of the same decision carries the same token."""
+    """One message handed to one consumer once. A repeat of the same decision carries the same
+    token.
+    """
 
     queue: str
     message: str
@@ -26,8 +30,9 @@ class Delivery:
 
     def describe(self) -> str:
         return (
-            f"op {self.op}: {self.queue} {self.message} at position {self.position} to consumer {self.consumer}"
-            f" token {self.token} delivery_count {self.delivery_count} acquired_count {self.acquired_count}"
+            f"op {self.op}: {self.queue} {self.message} at position {self.position}"
+            f" to consumer {self.consumer} token {self.token}"
+            f" delivery_count {self.delivery_count} acquired_count {self.acquired_count}"
         )
 
 
@@ -61,7 +66,8 @@ def whole_settles(ops: Sequence[Op]) -> Iterator[Op]:
     """Settles and discards that were confirmed for every message they named."""
     for op in ops:
         if op.f in ("settle", "discard") and op.type == "ok":
-            if op.value.get("count", len(op.value["messages"])) == len(op.value["messages"]):
+            asked = len(op.value["messages"])
+            if op.value.get("count", asked) == asked:
                 yield op
 
 

@@ -1,8 +1,11 @@
-"""How often a message was handed out, and how often that failed, only ever grows, and within its limit."""
+"""How often a message was handed out, and how often that failed, only ever grows, and within its
+limit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from chaos.checker.deliveries import deliveries_by_message
 from chaos.checker.verdict import Checker, Verdict, judge
@@ -17,7 +20,7 @@ def delivery_count(limit: int | None) -> Checker:
         over: list[str] = []
         most = 0
         for seen in deliveries_by_message(ops).values():
-            for before, after in zip(seen, seen[1:], strict=False):
+            for before, after in pairwise(seen):
                 fell = after.delivery_count < before.delivery_count
                 if fell or after.acquired_count <= before.acquired_count:
                     backward.append(f"{before.describe()}, then {after.describe()}")

@@ -1,11 +1,13 @@
 """What one publisher sent in order is stored in order, and handed out for the first time in order.
 
-Of publishers that say so (`ordered` in their publish ops): one without a name cannot resend, so it promises nothing.
+Of publishers that say so (`ordered` in their publish ops): one without a name cannot resend, so it
+promises nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from chaos.checker.deliveries import Delivery, deliveries_by_message
 from chaos.checker.verdict import Verdict, judge
@@ -30,7 +32,7 @@ def publisher_order(ops: Sequence[Op]) -> Verdict:
         numbered.sort(key=lambda pair: pair[0])
         out_of_position += [
             f"stored out of order: {a.message} at {a.position}, {b.message} at {b.position}"
-            for (_, a), (_, b) in zip(numbered, numbered[1:], strict=False)
+            for (_, a), (_, b) in pairwise(numbered)
             if a.position >= b.position
         ]
     out_of_order: list[str] = []
@@ -38,7 +40,7 @@ def publisher_order(ops: Sequence[Op]) -> Verdict:
         numbered.sort(key=lambda pair: (pair[1].token, pair[1].position))
         out_of_order += [
             f"{before.describe()}, then {after.describe()}"
-            for (m, before), (n, after) in zip(numbered, numbered[1:], strict=False)
+            for (m, before), (n, after) in pairwise(numbered)
             if m > n
         ]
     return judge(

@@ -1,9 +1,10 @@
 """At most one consumer of a single-active-consumer queue works at a time, as far as tokens can say.
 
-No broker can stop a consumer that was declared dead and goes on; what it can do is refuse its settles, and number the
-deliveries so that a store can refuse its writes. So: once a consumer holds a delivery with a newer token, an older
-token of *another* consumer is worth nothing: its settle, invoked after that, must be refused; and a guarded store
-never accepts an old token after a newer one.
+No broker can stop a consumer that was declared dead and goes on; what it can do is refuse its
+settles, and number the deliveries so that a store can refuse its writes. So: once a consumer holds
+a delivery with a newer token, an older token of *another* consumer is worth nothing: its settle,
+invoked after that, must be refused; and a guarded store never accepts an old token after a newer
+one.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def sac_exclusion(is_single_active: Callable[[str], bool]) -> Checker:
                 if ended is None or ended.index not in whole:
                     continue
                 late += [
-                    f"op {ended.index}: {queue} settle of token {op.value['token']} by {op.value['consumer']} accepted"
+                    f"op {ended.index}: {queue} settle of token {op.value['token']}"
+                    f" by {op.value['consumer']} accepted"
                     f" though {consumer} held token {token} already"
                     for token, consumer in newest.get(queue, [])
                     if consumer != op.value["consumer"] and token > op.value["token"]

@@ -1,8 +1,9 @@
 """Every confirmed message comes out, and nothing comes out that nobody put in.
 
-Multiset algebra after Jepsen's total-queue: lost = confirmed - delivered; unexpected = delivered - attempted;
-recovered = delivered, and its publish had an unknown outcome (allowed); duplicated = delivered again (allowed when
-flagged as redelivered). Only a history that drained the queue can prove a loss; without a drain it is undecided.
+Multiset algebra after Jepsen's total-queue: lost = confirmed - delivered; unexpected = delivered -
+attempted; recovered = delivered, and its publish had an unknown outcome (allowed); duplicated =
+delivered again (allowed when flagged as redelivered). Only a history that drained the queue can
+prove a loss; without a drain it is undecided.
 """
 
 from __future__ import annotations

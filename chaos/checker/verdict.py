@@ -1,4 +1,6 @@
-"""Three-valued verdicts, and how they add up: one false makes all false, else one unknown makes all unknown."""
+"""Three-valued verdicts, and how they add up: one false makes all false, else one unknown makes all
+unknown.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def judge(
     reported: Mapping[str, int] | None = None,
     undecided: Mapping[str, Sequence[Any]] | None = None,
 ) -> Verdict:
-    """False when any anomaly has an example; unknown when only undecided ones have; counts of all of them."""
+    """False when any anomaly has an example; unknown when only undecided ones have; counts of all
+    of them.
+    """
     undecided = undecided or {}
     found = {name: seen for name, seen in {**anomalies, **undecided}.items() if seen}
     valid: Valid = True
@@ -67,7 +71,7 @@ def check_all(ops: Sequence[Op], checkers: Mapping[str, Checker]) -> list[Verdic
     for name, checker in checkers.items():
         try:
             verdicts.append(checker(ops))
-        except Exception:
+        except Exception:  # noqa: BLE001 -- a checker's own bug must not look like a verdict
             crash = traceback.format_exc(limit=3)
             verdicts.append(Verdict(name, "unknown", {}, {"crashed": [crash]}))
     return verdicts

@@ -1,4 +1,6 @@
-"""What every simulated client shares: finding the leader, asking, and never mistaking silence for a no."""
+"""What every simulated client shares: finding the leader, asking, and never mistaking silence for a
+no.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +143,8 @@ class Client:
     async def ask(self, command: Command) -> Outcome:
         """One try on the current connection."""
         connection, info = self.connection, self.info
-        assert connection is not None and info is not None
+        assert connection is not None
+        assert info is not None
         outcome = await connection.answer("ask", info.group, command)
         return UNKNOWN if outcome is None else outcome
 

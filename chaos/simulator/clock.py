@@ -1,4 +1,6 @@
-"""Clocks of simulated nodes: the wall clock is wrong by an offset and jumps; the monotonic one only grows."""
+"""Clocks of simulated nodes: the wall clock is wrong by an offset and jumps; the monotonic one only
+grows.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ WALL_START_MS = 1_767_225_600_000
 
 
 class SimClock:
-    """One node's view of time. Monotonic clocks start at another value on every machine, as they do."""
+    """One node's view of time. Monotonic clocks start at another value on every machine, as they
+    do.
+    """
 
     def __init__(self, world: World, *, offset_ms: int = 0, monotonic_offset_ns: int = 0) -> None:
         self._world = world

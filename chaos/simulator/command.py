@@ -1,8 +1,9 @@
-"""`python -m chaos.simulator --seeds 300`: many runs of the real cluster under virtual time, each from its seed.
+"""`python -m chaos.simulator --seeds 300`: many runs of the real cluster under virtual time, each
+from its seed.
 
-Exit status: 0 no violation; 1 a promise was broken; 2 a run got stuck after its faults had ended; 3 something crashed.
-With `--stock` the stock PySyncObj runs under the same harness, and the violations it shows are what is wanted: exit
-status 1 when none was found.
+Exit status: 0 no violation; 1 a promise was broken; 2 a run got stuck after its faults had ended; 3
+something crashed. With `--stock` the stock PySyncObj runs under the same harness, and the
+violations it shows are what is wanted: exit status 1 when none was found.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ def _explain(console: Console, result: Result, *, whole: bool) -> None:
         Status.CRASHED: "[magenta]CRASHED[/]",
     }[result.status]
     console.print(
-        f"seed {result.seed}: {word}, {result.simulated_s:.1f} simulated seconds, trace {result.trace}"
+        f"seed {result.seed}: {word}, {result.simulated_s:.1f} simulated seconds,"
+        f" trace {result.trace}"
     )
     console.print(result.plan, markup=False)
     for violation in result.violations:
@@ -201,12 +203,14 @@ def _stock(console: Console, seeds: Sequence[int], jobs: int) -> int:
         table.add_column(column, justify="left" if column == "scenario" else "right")
     for scenario in SCENARIOS:
         mine = [result for result in results if result.scenario == scenario]
+        lost = sum(result.lost for result in mine)
+        acknowledged = sum(result.acknowledged for result in mine)
         table.add_row(
             scenario,
             str(len(mine)),
             str(sum(1 for result in mine if result.violations)),
             str(sum(1 for result in mine if result.lost)),
-            f"{sum(result.lost for result in mine):,} of {sum(result.acknowledged for result in mine):,}",
+            f"{lost:,} of {acknowledged:,}",
         )
     console.print(table)
     kinds: Counter[str] = Counter()

@@ -1,4 +1,6 @@
-"""Clients that consume: they settle, return, crash and come back, and drop what they were handed twice."""
+"""Clients that consume: they settle, return, crash and come back, and drop what they were handed
+twice.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,9 @@ PAST = {
     "discard": "messages discarded",
 }
 
+#: What each may hold when the load is over, so that a long queue is drained in time.
+DRAIN_CREDIT = 500
+
 
 class Held(Enum):
     """What the consumer knows of a message it was handed."""
@@ -34,7 +39,9 @@ class Held(Enum):
 
 
 class Consumer(Client):
-    """Holds what it is handed until it knows that its settle arrived; resumes its session at the next leader."""
+    """Holds what it is handed until it knows that its settle arrived; resumes its session at the
+    next leader.
+    """
 
     def __init__(self, scene: Scene, name: str, queue: str, *, guarded: bool) -> None:
         super().__init__(scene, name, queue)
@@ -67,6 +74,10 @@ class Consumer(Client):
                 self.scene.cluster.trace.count("consumer crashes")
                 self._new_session()
 
+    def hurry(self) -> None:
+        """The load is over: come back with room for all that is left."""
+        self._again.set()
+
     async def _until(self, lost: asyncio.Event, again: asyncio.Event) -> None:
         patience_s = 60.0 if self.scene.stopping else self.dice.uniform(2.0, 20.0)
         waits = [asyncio.ensure_future(event.wait()) for event in (lost, again)]
@@ -77,11 +88,12 @@ class Consumer(Client):
     async def _subscribe(self) -> bool:
         assert self.info is not None
         plan = self.scene.cluster.plan
+        credit = max(DRAIN_CREDIT, plan.credit) if self.scene.stopping else plan.credit
         opened = await self.ask(OpenSession(self._session, NodeId(""), 0, plan.resume_ms))
         if not isinstance(opened.reply, Ok):
             return False
         outcome = await self.ask(
-            Subscribe(self.info.queue, self._session, "c", plan.credit, timeout_ms=30_000)
+            Subscribe(self.info.queue, self._session, "c", credit, timeout_ms=30_000)
         )
         reply = outcome.reply
         if not isinstance(reply, Subscribed):
@@ -143,7 +155,9 @@ class Consumer(Client):
     def _reconcile(
         self, consumer: ConsumerKey, chunks: Sequence[tuple[Chunk, list[bytes]]]
     ) -> None:
-        """The node says all that we hold: forget the rest, take what is new, settle again what is done."""
+        """The node says all that we hold: forget the rest, take what is new, settle again what is
+        done.
+        """
         held = {
             (chunk.first + n, chunk.token) for chunk, bodies in chunks for n in range(len(bodies))
         }

@@ -3,11 +3,11 @@
 What a power loss may do here, and which real thing does it:
 - bytes appended since the last fsync are lost from some point on: the page cache was in memory;
 - the record at that point is torn: a page or a sector was the last to be written back;
-- the file keeps its new length and some of its sectors read as zeros: the size was journaled, the data was not (XFS,
-  ext4 with delayed allocation);
-- names made, renamed or removed since the last fsync of their directory come back as they were, from some point on:
-  directory operations are journaled in order.
-A kill of the process alone loses nothing: the page cache belongs to the kernel. fsync takes as long as the seed says.
+- the file keeps its new length and some of its sectors read as zeros: the size was journaled, the
+  data was not (XFS, ext4 with delayed allocation);
+- names made, renamed or removed since the last fsync of their directory come back as they were,
+  from some point on: directory operations are journaled in order. A kill of the process alone loses
+  nothing: the page cache belongs to the kernel. fsync takes as long as the seed says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""How simulated clients reach a node: connections like TCP's, and the least of a broker behind them.
+"""How simulated clients reach a node: connections like TCP's, and the least of a broker behind
+them.
 
-The door asks the cluster on behalf of clients, attaches sessions to connections, and sends a session what the machine
-says it shall have. Messages are plain tuples: nothing here is replicated, all of it may be lost.
+The door asks the cluster on behalf of clients, attaches sessions to connections, and sends a
+session what the machine says it shall have. Messages are plain tuples: nothing here is replicated,
+all of it may be lost.
 """
 
 from __future__ import annotations
@@ -65,8 +67,14 @@ class Channel:
         if self.open:
             self.open = False
             if told:
-                self._arrive(self.client, lambda: self.on_client_lost())
-            self._arrive(self.node, lambda: self.on_node_lost())
+                self._arrive(self.client, self._tell_client)
+            self._arrive(self.node, self._tell_node)
+
+    def _tell_client(self) -> None:
+        self.on_client_lost()
+
+    def _tell_node(self) -> None:
+        self.on_node_lost()
 
 
 class Door:
@@ -117,7 +125,9 @@ class Door:
     def _send_holds(
         self, channel: Channel, group_id: GroupId, queue: QueueId, consumer: ConsumerKey
     ) -> None:
-        """All that the consumer holds: it may have been handed out by another leader, or before a break."""
+        """All that the consumer holds: it may have been handed out by another leader, or before a
+        break.
+        """
         group = self._cluster.groups.get(group_id)
         if group is not None and group.ready and isinstance(group.machine, QueueMachine):
             chunks = group.machine.consumer_holds(queue, consumer)
@@ -130,7 +140,7 @@ class Door:
             self._process.spawn(self._detach(group, session), "detach")
 
     async def _detach(self, group: GroupId, session: SessionId) -> None:
-        """Until the group knows, or the session is back: else it would keep what it holds for ever."""
+        """Until the group knows, or the session is back: else it would keep what it holds."""
         command = DetachSession(session, self._cluster.node, self._cluster.links.incarnation)
         while session not in self._sessions:
             outcome = await self._cluster.ask(group, command)

@@ -2,8 +2,10 @@
 
 - election safety: one leader a term
 - one vote: a member votes for one candidate a term, restarts included
-- log matching: an entry with the same index and term has the same history on every member (hashes are chained)
-- promises: while its term lasts, no member's log ever ends before an entry it acknowledged to that term's leader
+- log matching: an entry with the same index and term has the same history on every member (hashes
+  are chained)
+- promises: while its term lasts, no member's log ever ends before an entry it acknowledged to that
+  term's leader
 - committed never changes: whoever commits an index commits the same history up to it
 - leader completeness: a new leader's log holds everything that was ever committed
 - commit never goes back while a process lives
@@ -146,8 +148,8 @@ class LogWatch:
         if seen.last_index < last or (held is not None and held != self._committed[group][last]):
             self._broken(
                 "leader completeness",
-                f"{node} leads group {group} in term {seen.term} with its log ending at {seen.last_index},"
-                f" but not with the entries committed up to {last}",
+                f"{node} leads group {group} in term {seen.term}, its log ends at"
+                f" {seen.last_index}, but it lacks entries committed up to {last}",
             )
 
     def _check_end(self, node: NodeId, group: int, view: LogView, seen: Seen) -> None:
@@ -155,7 +157,8 @@ class LogWatch:
         if seen.term == term and seen.last_index < index:
             self._broken(
                 "promises",
-                f"{node} group {group}: log ends at {seen.last_index}, but it acknowledged {index} in this term {term}",
+                f"{node} group {group}: log ends at {seen.last_index},"
+                f" but it acknowledged {index} in this term {term}",
             )
         last_term, chained = view.term_at(seen.last_index), view.hash_at(seen.last_index)
         if last_term is None or chained is None:
@@ -164,7 +167,8 @@ class LogWatch:
         if known != chained:
             self._broken(
                 "log matching",
-                f"{node} group {group}: entry {seen.last_index} of term {last_term} follows another history",
+                f"{node} group {group}: entry {seen.last_index} of term {last_term}"
+                " follows another history",
             )
 
     def _check_commit(self, node: NodeId, group: int, view: LogView, index: int) -> None:

@@ -1,14 +1,17 @@
 """Links between simulated nodes that promise what TCP promises, no more and no less.
 
-Messages of one connection arrive in order, each once, or not at all when the connection breaks. What may happen:
+Messages of one connection arrive in order, each once, or not at all when the connection breaks.
+What may happen:
 - latency and bandwidth: drawn for each direction; a message waits for those before it;
-- a silent cut, also of one direction alone: packets are dropped (a firewall, a dead switch port). TCP resends them when
-  it heals in time; else the end that hears nothing gives up (`gone=False`) and its FIN, if it gets through, tells the
-  other;
-- a reset: both ends are told and what was in flight is lost (a firewall that rejects, a NAT that forgets);
-- a killed process: its kernel closes the socket, with a FIN behind what was sent or with a RST that loses it;
-- a lost machine: silence, and nobody answers a connect until it is back; then its kernel answers old connections
-  with RST;
+- a silent cut, also of one direction alone: packets are dropped (a firewall, a dead switch port).
+  TCP resends them when it heals in time; else the end that hears nothing gives up (`gone=False`)
+  and its FIN, if it gets through, tells the other;
+- a reset: both ends are told and what was in flight is lost (a firewall that rejects, a NAT that
+  forgets);
+- a killed process: its kernel closes the socket, with a FIN behind what was sent or with a RST that
+  loses it;
+- a lost machine: silence, and nobody answers a connect until it is back; then its kernel answers
+  old connections with RST;
 - a paused process: its kernel goes on buffering, so nothing is lost, but the others hear nothing;
 - a full buffer: over `bytes_max` a message is dropped by the sender, which is told at once.
 """
@@ -116,8 +119,8 @@ class SimNetwork:
     def _dial(self, end: SimLinks, peer: NodeId) -> None:
         end.dialing.discard(peer)
         connection = self.connection(end.node, peer)
-        in_hand = connection is not None and connection.ways[end.node].source is end
-        if not end.listening or (in_hand and connection.ways[end.node].open):
+        mine = None if connection is None else connection.ways[end.node]
+        if not end.listening or (mine is not None and mine.source is end and mine.open):
             return
         other = self._ends.get(peer)
         answered = self.passes(end.node, peer) and self.passes(peer, end.node)
@@ -264,7 +267,9 @@ class SimNetwork:
         self.machines_off.add(node)
 
     def _watch(self, connection: Connection) -> None:
-        """What the two ends' own timers notice: silence, or an answer from a kernel that knows no such connection."""
+        """What the two ends' own timers notice: silence, or an answer from a kernel that knows no
+        such connection.
+        """
         ways = list(connection.ways.values())
         if self.connection(ways[0].source.node, ways[1].source.node) is not connection:
             return
@@ -279,9 +284,10 @@ class SimNetwork:
             if now - way.heard_ns >= self.options.silence_ms * MS:
                 self._close(back, gone=False)
                 self.carry(back, None)
-            elif not way.open and clear and self.passes(way.target.node, way.source.node):
-                if not any(data is None for _, data in way.queue):
-                    self._close(back, gone=True)  # RST: "I know no such connection"
+                continue
+            answers = not way.open and clear and self.passes(way.target.node, way.source.node)
+            if answers and not any(data is None for _, data in way.queue):
+                self._close(back, gone=True)  # RST: "I know no such connection"
         if any(way.open for way in ways):
             self._later(self.options.silence_ms / 4, self._watch, connection)
 

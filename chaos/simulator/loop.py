@@ -1,8 +1,10 @@
-"""Processes under virtual time: one thread, one clock, and an asyncio event loop of its own for each process.
+"""Processes under virtual time: one thread, one clock, and an asyncio event loop of its own for
+each process.
 
-A killed process runs not one more line (no `finally`, no farewell), as after kill -9 or a power cut. A paused one runs
-nothing until it is resumed, while its timers grow stale, as after SIGSTOP. When every process waits, the clock jumps
-to the next timer; the order of everything is a function of the order of calls, so a seed replays to the last step.
+A killed process runs not one more line (no `finally`, no farewell), as after kill -9 or a power
+cut. A paused one runs nothing until it is resumed, while its timers grow stale, as after SIGSTOP.
+When every process waits, the clock jumps to the next timer; the order of everything is a function
+of the order of calls, so a seed replays to the last step.
 """
 
 from __future__ import annotations
@@ -23,12 +25,15 @@ NS = 1_000_000_000
 #: Steps without any time passing before the run is given up: some process spins.
 STEPS_PER_INSTANT_MAX = 200_000
 
-#: Where the virtual clock starts. Not 0, so that "never" (0) and "just now" differ for code that subtracts.
+#: Where the virtual clock starts. Not 0, so that "never" (0) and "just now" differ for code that
+#: subtracts.
 EPOCH_NS = 1_000 * NS
 
 
 class Stuck(Exception):
-    """The run cannot go on: everybody waits and no timer is set, or somebody spins without time passing."""
+    """The run cannot go on: everybody waits and no timer is set, or somebody spins without time
+    passing.
+    """
 
 
 class ProcessState(Enum):
@@ -65,7 +70,9 @@ class World:
         heapq.heappush(self._timers, (when_ns, self._sequence, process, handle))
 
     def run(self, until_s: float, stop: Callable[[], bool] | None = None) -> None:
-        """Go on until the clock shows `until_s` seconds since the start, or `stop` says so (asked when time moves)."""
+        """Go on until the clock shows `until_s` seconds since the start, or `stop` says so (asked
+        when time moves).
+        """
         until_ns = EPOCH_NS + round(until_s * NS)
         previous = events._get_running_loop()
         try:
@@ -112,14 +119,18 @@ class World:
                 after_step(process)
 
     def bury(self, process: Process) -> None:
-        """Keep what a dead process left, so that collecting it runs none of its `finally` blocks during the run."""
+        """Keep what a dead process left, so that collecting it runs none of its `finally` blocks
+        during the run.
+        """
         self._graves += process.tasks()
 
     def born(self, process: Process) -> None:
         self._processes.append(process)
 
     def close(self) -> None:
-        """The run is over: let go of everything that still waits. What its `finally` blocks do, nobody sees."""
+        """The run is over: let go of everything that still waits. What its `finally` blocks do,
+        nobody sees.
+        """
         for process in self._processes:
             process.kill()
         for task in self._graves:
@@ -134,7 +145,7 @@ class World:
 
 
 class Process(asyncio.BaseEventLoop):
-    """One simulated process: its event loop, which is all that asyncio code ever sees of the world."""
+    """One simulated process: its event loop, which is all that asyncio code sees of the world."""
 
     def __init__(self, world: World, name: str) -> None:
         self.state = ProcessState.RUNNING
@@ -225,7 +236,8 @@ class Process(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         if self.state is not ProcessState.DEAD:
-            # Never early by a rounding: code that asks "is it time?" when it wakes must be told yes.
+            # Never early by a rounding: code that asks "is it time?" when it wakes must be told
+            # yes.
             when_ns = max(self._world.now_ns, math.ceil(when * NS))
             self._world.at(when_ns, self, handle)
         return handle

@@ -1,4 +1,6 @@
-"""Who strikes and when: random schedules, and directed ones that wait for a fragile moment and strike then."""
+"""Who strikes and when: random schedules, and directed ones that wait for a fragile moment and
+strike then.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ BATCHES_IN_FLIGHT = 3
 
 
 class Nemesis:
-    """Strikes at random until told to stop. A majority may be down: safety must hold all the same."""
+    """Strikes at random until told to stop. A majority may be down: safety must hold still."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.cluster = cluster
@@ -177,7 +179,9 @@ class Nemesis:
         return max((len(c.ways[leader].queue) for c in found if c is not None), default=0)
 
     async def _kill_leader_with_batches_in_flight(self) -> None:
-        """One follower is cut off, and the leader dies while the other has several batches under way to it."""
+        """One follower is cut off, and the leader dies while the other has several batches under
+        way to it.
+        """
         group = self._group()
         leader = None if group is None else self.cluster.leader(group)
         others = [node for node in self.cluster.nodes if node != leader]
@@ -203,7 +207,9 @@ class Nemesis:
         self.cluster.heal_network()
 
     async def _kill_during_install(self) -> None:
-        """Keep a follower away until the log has moved past it, and kill an end of the snapshot's way."""
+        """Keep a follower away until the log has moved past it, and kill an end of the snapshot's
+        way.
+        """
         cluster = self.cluster
         group = self._group()
         leader = None if group is None else cluster.leader(group)
@@ -220,7 +226,7 @@ class Nemesis:
             await self._kill(self.dice.choice((away, leader)), power_loss=self.dice.random() < 0.5)
 
     async def _kill_after_vote(self) -> None:
-        """A vote that is not on the disk is cast twice: kill voters in the middle of an election."""
+        """A vote that is not on the disk is cast twice: kill voters in an election."""
         group = self._group()
         leader = None if group is None else self.cluster.leader(group)
         if group is None or leader is None:
@@ -246,14 +252,18 @@ class Nemesis:
         self.cluster.start(leader)
 
     async def _kill_while_syncing(self) -> None:
-        """Between the write and the end of its fsync: the leader's appends are out, its own copy is not safe."""
+        """Between the write and the end of its fsync: the leader's appends are out, its own copy is
+        not safe.
+        """
         node = self._target()
         platter = self.cluster.machines[node].platter
         await self._moment(lambda: platter.syncing > 0)
         await self._kill(node, power_loss=self.dice.random() < 0.7)
 
     async def _lose_power_while_syncing(self) -> None:
-        """All machines at once, while some of them sync: only what was confirmed must be there afterwards."""
+        """All machines at once, while some of them sync: only what was confirmed must be there
+        afterwards.
+        """
         platters = [machine.platter for machine in self.cluster.machines.values()]
         wanted = self.dice.randint(1, len(platters))
         await self._moment(lambda: sum(platter.syncing > 0 for platter in platters) >= wanted)

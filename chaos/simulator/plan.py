@@ -1,4 +1,6 @@
-"""Everything that a run is, drawn from its seed: the cluster, the world it lives in, the load and the faults."""
+"""Everything that a run is, drawn from its seed: the cluster, the world it lives in, the load and
+the faults.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +48,23 @@ class Plan:
     nemesis_weights: tuple[tuple[str, int], ...]
 
     def describe(self) -> str:
-        return (
-            f"seed {self.seed}: {len(self.nodes)} nodes, {self.default_groups} default groups, nemesis {self.nemesis},"
-            f" {self.publishers}+{self.anonymous} publishers (batches up to {self.batch_max}, bodies up to"
-            f" {self.body_bytes_max} B, {self.window} under way), {self.consumers}+{self.sac_consumers} consumers"
-            f" (credit {self.credit}, resume {self.resume_ms} ms), latency {self.latency_ms:.1f}+{self.jitter_ms:.1f} ms,"
-            f" link buffer {self.link_bytes_max >> 10} KiB, fsync {self.sync_ms:.1f} ms (stalls {self.stall_ms:.0f} ms), segments"
-            f" {self.segment_bytes >> 10} KiB, snapshot after {self.snapshot_entries} entries,"
-            f" elections {self.election_min_ms}-{self.election_max_ms} ms, a fault every {self.fault_every_s:.1f} s"
+        parts = (
+            f"seed {self.seed}: {len(self.nodes)} nodes",
+            f"{self.default_groups} default groups",
+            f"nemesis {self.nemesis}, a fault every {self.fault_every_s:.1f} s",
+            f"{self.publishers} named and {self.anonymous} anonymous publishers",
+            f"batches up to {self.batch_max} of up to {self.body_bytes_max} B",
+            f"{self.window} under way, {self.messages_per_s_max} messages/s",
+            f"{self.consumers} consumers and {self.sac_consumers} behind a single active one",
+            f"credit {self.credit}, resume {self.resume_ms} ms",
+            f"latency {self.latency_ms:.1f}+{self.jitter_ms:.1f} ms",
+            f"link buffer {self.link_bytes_max >> 10} KiB",
+            f"fsync {self.sync_ms:.1f} ms (stalls {self.stall_ms:.0f} ms)",
+            f"segments {self.segment_bytes >> 10} KiB, hot {self.hot_bytes >> 10} KiB",
+            f"snapshot after {self.snapshot_entries} entries or {self.snapshot_bytes >> 10} KiB",
+            f"elections {self.election_min_ms}-{self.election_max_ms} ms",
         )
+        return ", ".join(parts)
 
 
 NEMESES = ("mixed", "partitions", "kills", "power", "pauses", "directed", "calm")

@@ -24,7 +24,9 @@ class Batch:
 
 
 class Publisher(Client):
-    """Numbers its messages and sends them in order; after a break it starts again at the first unconfirmed."""
+    """Numbers its messages and sends them in order; after a break it starts again at the first
+    unconfirmed.
+    """
 
     def __init__(self, scene: Scene, name: str, queue: str, *, named: bool) -> None:
         super().__init__(scene, name, queue)
@@ -153,4 +155,4 @@ class Publisher(Client):
     def give_up(self) -> None:
         """The run ends: nobody knows what became of the rest."""
         for batch in self.unconfirmed:
-            self.scene.history.end(batch.op, "unknown", **self.scene.now())
+            self.scene.history.end(batch.op, "unknown", None, **self.scene.now())

@@ -84,7 +84,7 @@ class Run:
             status, violations = self._phases()
         except Stuck as stuck:
             status, violations = Status.STUCK, [f"stuck: {stuck}"]
-        except Exception:
+        except Exception:  # noqa: BLE001 -- the harness's own bug is a status, not the end of a swarm
             status, violations = Status.CRASHED, [traceback.format_exc()]
         verdicts = self._judge()
         if status in (Status.OK, Status.STUCK) and any(v.valid is False for v in verdicts):
@@ -132,6 +132,8 @@ class Run:
         self.trace.event("nemesis", "+", "all faults end")
         healed_s = self.world.now_s
         self.scene.stopping = True
+        for consumer in self.consumers:
+            consumer.hurry()
         heal_until = (
             healed_s + 15.0
         )  # faults under way mend themselves until then, at the latest we do
@@ -195,7 +197,8 @@ class Run:
                 if view is not None and view.messages:
                     return (
                         f"queue {view.name} of group {group_id} holds {view.messages} messages"
-                        f" ({view.ready_count} ready, {view.unsettled_count} unsettled), consumers {view.consumers}"
+                        f" ({view.ready_count} ready, {view.unsettled_count} unsettled),"
+                        f" consumers {view.consumers}"
                     )
         return None
 

@@ -1,4 +1,6 @@
-"""The real cluster on simulated machines, the faults that befall them, and the eyes of the invariants."""
+"""The real cluster on simulated machines, the faults that befall them, and the eyes of the
+invariants.
+"""
 
 from __future__ import annotations
 
@@ -317,8 +319,8 @@ class SimCluster:
                 self.trace.event(
                     node,
                     "L",
-                    f"leads group {group_id}, term {change.after.term}, commit {change.after.commit_index},"
-                    f" last {change.after.last_index}",
+                    f"leads group {group_id}, term {change.after.term},"
+                    f" commit {change.after.commit_index}, last {change.after.last_index}",
                 )
             elif change.before is not None and change.before.leads and not change.after.leads:
                 self.trace.event(
@@ -329,7 +331,8 @@ class SimCluster:
                 self.trace.event(
                     node,
                     "T",
-                    f"group {group_id}: log cut from {change.before.last_index} to {change.after.last_index}",
+                    f"group {group_id}: log cut from {change.before.last_index}"
+                    f" to {change.after.last_index}",
                 )
             self._look_inside(node, group)
 

@@ -1,15 +1,21 @@
-"""The stock PySyncObj under the same network, the same nemesis and the same invariants: proof that the harness can see.
+"""The stock PySyncObj under the same network, the same nemesis and the same invariants: proof that
+the harness can see.
 
-Only the two seams that PySyncObj offers are used, its transport and its journal, plus its clock and its dice. The
-journal keeps the stock semantics: nothing is ever synced, and what is deleted is gone. Snapshots are off.
+Only the two seams that PySyncObj offers are used, its transport and its journal, plus its clock and
+its dice. The journal keeps the stock semantics: nothing is ever synced, and what is deleted is
+gone. Snapshots are off.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# -- pysyncobj ships no types, and this is about the stock class as it is.
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -60,10 +66,6 @@ class LinkTransport(Transport):
         self._links = links
         self._peers = peers
 
-    @property
-    def ready(self) -> bool:
-        return True
-
     def send(self, node: Node, message: Any) -> bool:
         sent = self._links.send(NodeId(node.id), [GROUP, message])
         self._links.flush()
@@ -87,7 +89,9 @@ EntryRow = tuple[bytes, int, int]
 
 @dataclass(eq=False)
 class StockDisk:
-    """What the stock journal and its `.meta` leave on one machine: page cache that nobody ever syncs."""
+    """What the stock journal and its `.meta` leave on one machine: page cache that nobody ever
+    syncs.
+    """
 
     entries: list[EntryRow] = field(default_factory=list[EntryRow])
     hashes: list[bytes] = field(default_factory=list[bytes])
@@ -304,7 +308,9 @@ class StockCluster:
                 if leader is not None:
                     self._number += 1
                     payload = self._number.to_bytes(16, "big")
-                    leader.member.put(payload + body, callback=self._acknowledge(payload))
+                    cast(Any, leader.member).put(
+                        payload + body, callback=self._acknowledge(payload)
+                    )
             await asyncio.sleep(0.01)
 
     def _acknowledge(self, payload: bytes) -> Callable[[Any, int], None]:
@@ -334,7 +340,8 @@ class StockCluster:
     async def _cut_and_kill(self, leader: StockNode) -> StockNode:
         """Cut one follower; kill the leader while several batches are in flight to the other.
 
-        The instant is one in which the other's log ends before what is committed: a batch sent again has just arrived.
+        The instant is one in which the other's log ends before what is committed: a batch sent
+        again has just arrived.
         """
         followers = [node.name for node in self.nodes.values() if node is not leader]
         cut = self.dice.choice(followers)
@@ -389,8 +396,8 @@ class StockCluster:
 @contextmanager
 def _engine_seams(
     world: World, dice: random.Random, journal: Callable[[], StockJournal] | None
-) -> Iterator[None]:
-    """PySyncObj finds its clock, its dice and its journal by module names: ours for the time being."""
+) -> Generator[None]:
+    """PySyncObj finds its clock, its dice and its journal by module names: ours meanwhile."""
     module = cast(Any, engine)
     before = (module.monotonicTime, module.random, module.createJournal, module.pickle)
     module.pickle = stock_pickle  # the hardened engine refuses pickle for the whole process

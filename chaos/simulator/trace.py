@@ -1,4 +1,4 @@
-"""One aligned line an event, a hash over everything that happened, and counters of what was tried."""
+"""One aligned line an event, a hash over all that happened, and counters of what was tried."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class Trace:
         self._hash = blake2b(digest_size=16)
 
     def event(self, who: str, sign: str, what: str) -> None:
-        """`sign` is one character: L F C roles, ! a fault, + up, - down, > a client's request, < an outcome."""
+        """`sign` is one character: L F C roles, ! a fault, + up, - down, > a client's request, < an
+        outcome.
+        """
         line = f"{self._world.now_s:10.4f}  {who:<12} {sign}  {what}"
         self._hash.update(line.encode())
         if self._show is not None:

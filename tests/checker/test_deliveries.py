@@ -1,4 +1,6 @@
-"""Finality, order, exclusion and counts: each anomaly in the smallest history that shows it, and one that nearly does."""
+"""Finality, order, exclusion and counts: each anomaly in the smallest history that shows it, and
+one that nearly does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness can see: with one promise of ours broken on purpose, seeds fail that pass otherwise."""
+"""The harness can see: with one promise broken on purpose, seeds fail that pass otherwise."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_acknowledging_before_the_sync_is_found_out(monkeypatch: pytest.MonkeyPa
 
 
 def test_truncating_without_a_conflict_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the stock engine does it: the leader sends again from each acknowledgement, the follower cuts first."""
+    """As the stock engine does it: the leader sends again from each acknowledgement, the follower
+    cuts first.
+    """
     honest = Following.on_append
 
     def eager(self: Any, peer: Any, prev: int, prev_term: int, commit: int, entries: Any) -> None:

@@ -100,8 +100,8 @@ def test_in_a_one_way_cut_the_end_that_hears_learns_of_the_close() -> None:
 
 
 def test_a_killed_process_is_gone_at_once_and_comes_back_with_a_new_incarnation() -> None:
-    world, network, _, b = _pair()
-    network._ends[A].process.kill()
+    world, network, a, b = _pair()
+    a.process.kill()
     world.run(1.1)
     assert b.told == [("up", 1), ("down", True)]
     End(network, A, B, incarnation=2)
@@ -111,9 +111,9 @@ def test_a_killed_process_is_gone_at_once_and_comes_back_with_a_new_incarnation(
 
 
 def test_a_lost_machine_is_silent() -> None:
-    world, network, _, b = _pair(silence_ms=1_000)
+    world, network, a, b = _pair(silence_ms=1_000)
     network.power_off(A)
-    network._ends[A].process.kill()
+    a.process.kill()
     world.run(1.5)
     assert b.told == [("up", 1)]
     world.run(4)

@@ -1,4 +1,6 @@
-"""Whole clusters from their seeds: no promise broken under faults, everything equal and drained after them."""
+"""Whole clusters from their seeds: no promise broken under faults, everything equal and drained
+after them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def test_no_promise_is_broken(seed: int) -> None:
 def test_the_same_seed_is_the_same_run_under_any_hash_seed() -> None:
     """In processes of their own, since sets and dicts of text depend on PYTHONHASHSEED."""
     code = (
-        "from chaos.simulator.command import quiet; from chaos.simulator.run import run_seed; quiet();"
+        "from chaos.simulator.command import quiet; from chaos.simulator.run import run_seed;"
+        "quiet();"
         "print([run_seed(seed, faults_s=4.0).trace for seed in (3, 500)])"
     )
     traces = {
