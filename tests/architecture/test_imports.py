@@ -25,7 +25,7 @@ HOMES = {
     # The simulator also runs the stock engine, to show that it sees what that one does wrong.
     "pysyncobj": ("cluster.raft", "chaos.simulator.stock"),
     "rich": ("quorate", "chaos", "node"),
-    "structlog": ("node", "cluster", "quorate"),
+    "structlog": ("node", "cluster", "quorate", "chaos"),
     "typer": ("quorate", "chaos"),
     "uvloop": ("node", "quorate", "chaos"),
 }
