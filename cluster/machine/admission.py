@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SEQNO_MAX = 1 << 62
 BODIES_MAX = 1 << 20  # in one command
 NAME_CHARS_MAX = 512
+ONLY_BYTES = frozenset((bytes,))
 
 
 class Run(NamedTuple):
@@ -52,10 +53,9 @@ def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
             # came here would later pass for a duplicate of the second one.
             return Refused(OUT_OF_SEQUENCE, _expects(publisher, known), last + 1)
         skip = min(count, max(0, last + 1 - seqno))
-    try:
-        sizes = list(map(len, command.bodies))
-    except TypeError:
+    if not ONLY_BYTES.issuperset(map(type, command.bodies)):
         return Refused(BAD_ARGUMENT, "a body is bytes")
+    sizes = list(map(len, command.bodies))
     attrs = command.attrs
     if skip == count:
         refused = _refused_before(known, seqno, count)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cluster.machine.commands import Get, SetCredit, Subscribe
 from cluster.machine.consumers import Consumer
 from cluster.machine.dispatch import take
+from cluster.machine.marks import TIME_MS_MAX
 from cluster.machine.replies import (
     BAD_ARGUMENT,
     EXCLUSIVE_USE,
@@ -30,7 +31,8 @@ CONSUMERS_MAX = 65_536  # a queue
 
 
 def subscribe(queue: Queue, turn: Turn, command: Subscribe) -> Reply:
-    if command.credit < 0 or (command.timeout_ms is not None and command.timeout_ms < 0):
+    timeout_ms = command.timeout_ms
+    if command.credit < 0 or not (timeout_ms is None or 0 <= timeout_ms <= TIME_MS_MAX):
         return Refused(BAD_ARGUMENT, "credit and timeout are numbers of at least 0")
     consumers = queue.consumers
     consumer = consumers.find(command.session, command.tag)

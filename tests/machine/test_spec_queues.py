@@ -1,4 +1,4 @@
-"""Queues, row by row: partitions, times to live, priorities, limits, expiry, deletion (1.C, 1.E)."""
+"""Queues, row by row: times to live, priorities, limits, expiry, deletion (1.C, 1.E)."""
 
 from __future__ import annotations
 
