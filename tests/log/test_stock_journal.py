@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pysyncobj.journal import FIRST_RECORD_OFFSET, FileJournal
 
-from cluster.log import Identity, Log, LogCorrupt, RealDisk, SystemClock
+from cluster.log import Identity, Log, LogCorrupt, LogOptions, RealDisk, SystemClock
 
 IDENTITY = Identity("n1", "test")
 
@@ -101,3 +101,38 @@ async def test_compacting_the_stock_journal_writes_over_its_only_copy(tmp_path: 
     log = await open_log(tmp_path / "ours")
     assert [e[1] for e in log.journal(1)[1:]] == [4, 5, 6]
     await log.close()
+
+
+async def test_the_stock_journal_holds_every_entry_in_memory_and_ours_the_newest(
+    tmp_path: Path,
+) -> None:
+    stock = FileJournal(str(tmp_path / "stock"))
+    log = await Log.open(
+        str(tmp_path / "ours"),
+        disk=RealDisk(),
+        clock=SystemClock(),
+        identity=IDENTITY,
+        options=LogOptions(hot_bytes=1 << 20),
+    )
+    journal = log.journal(1)
+    bodies = [b"\0" + os.urandom(64 << 10) for _ in range(64)]
+    for index, body in enumerate(bodies, start=2):
+        stock.add(body, index, 1)
+        journal.add(body, index, 1)
+    log.write()
+    await log.sync()
+
+    assert [entry[0] for entry in stock._FileJournal__journal] == bodies  # type: ignore[attr-defined]
+    assert log._hot.bytes <= 1 << 20
+    assert [journal.read(index) for index in range(2, 66)] == bodies
+    await log.close()
+
+
+def test_a_large_first_record_does_not_break_the_stock_journal(tmp_path: Path) -> None:
+    """It was said to raise; of this version it is not true."""
+    stock = FileJournal(str(tmp_path / "stock"))
+    body = os.urandom(8 << 20)
+    stock.add(body, 1, 1)
+    stock._destroy()
+
+    assert FileJournal(str(tmp_path / "stock"))[0] == (body, 1, 1)

@@ -7,14 +7,17 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle  # noqa: TID251 -- the stock class is fed some
+from types import SimpleNamespace
 
 import pytest
 
+from cluster.machine import QueueMachine
+from cluster.machine.commands import CreateQueue, Enqueue, QueueConfig
 from cluster.raft.member import Role
 from cluster.raft.progress import WINDOW_BYTES_MAX
 from cluster.raft.stock import REGULAR, PickleRefused
 from cluster.raft.transport import APPEND, APPENDED, REJECTED, VOTE, VOTED
-from cluster.types import NodeId
+from cluster.types import NodeId, QueueId, Stamp
 from tests.raft.stock_world import StockWorld
 from tests.raft.world import GROUP, World
 
@@ -379,6 +382,39 @@ def test_ours_entries_of_any_size_arrive(size: int):
     world.until(lambda: all(n.member.applied_index >= index for n in world.nodes.values()))
 
     assert all(n.host.applied[-1][0] == REGULAR + body for n in world.nodes.values())
+
+
+# --- snapshots
+
+
+def test_stock_a_snapshot_is_a_pickle_of_everything():
+    world = StockWorld(1)
+    leader = world.elect()
+    pickled: list[tuple] = []
+    dump = SimpleNamespace(dump=lambda data, _file: pickled.append(data))
+    world.modules["serializer"].pickle = dump
+    leader.messages = [os.urandom(1000) for _ in range(1000)]  # state lives in its attributes
+    leader._applyCommand(b"x", None, 0)
+    leader.forceLogCompaction()
+    world.run(5)
+
+    ((state, *_),) = pickled
+    assert state["messages"] == leader.messages
+
+
+def test_ours_a_snapshot_holds_positions_and_no_body():
+    """A batch costs what one message costs; tests/raft/test_install.py shows how it travels."""
+    machine = QueueMachine()
+    queue = QueueId(1)
+    machine.apply(Stamp(2, 1, 0), CreateQueue(queue, "/", "q", QueueConfig()))
+    for index in range(3, 13):
+        bodies = [os.urandom(1000) for _ in range(100)]
+        machine.apply(Stamp(index, 1, 0), Enqueue(queue, None, 0, bodies))
+
+    data = machine.snapshot()
+
+    assert machine.queue(queue).ready_count == 1000
+    assert len(data) < 3_000
 
 
 # --- slow followers
