@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cluster.machine.commands import Enqueue
 from cluster.machine.deadletters import MAXLEN, is_cycle
-from cluster.machine.disposal import dead_letter
+from cluster.machine.disposal import dead_letter, sweep
 from cluster.machine.marks import NO_ATTRS, NO_MARK, Attrs, Mark, parse_attrs
 from cluster.machine.publishers import Publisher, is_carrier
 from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
@@ -94,6 +94,8 @@ def _enqueue_each(
     skip: int,
 ) -> Reply:
     """The careful way: some message has attributes, or the queue may be full."""
+    if not queue.never_refuses and queue.may_expire:
+        sweep(queue, turn, inclusive=False)  # what is dead takes no room
     limits = _Limits(queue)
     carried = command.publisher is not None and is_carrier(command.publisher)
     # A carrier's messages that find no room are not answered: they come again, in order. Unless

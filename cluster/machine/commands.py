@@ -286,7 +286,9 @@ class RegisterNode:
 
     node: NodeId
     incarnation: int
-    addresses: dict[str, str] = field(default_factory=dict)  # "peer", "http", "amqp" -> "host:port"
+    addresses: dict[str, str] = field(
+        default_factory=dict[str, str]
+    )  # "peer", "http", "amqp" -> "host:port"
 
 
 @dataclass(frozen=True, slots=True)

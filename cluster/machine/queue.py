@@ -18,7 +18,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.consumers import Consumer, Consumers
 from cluster.machine.deadletters import Deaths, Outbox
-from cluster.machine.dispatch import hand_out, held_chunks
+from cluster.machine.dispatch import CHUNKS_AT_ONCE_MAX, hand_out, held_chunks
 from cluster.machine.effects import (
     ActiveChanged,
     ConsumerEnded,
@@ -134,8 +134,10 @@ class Queue:
         return bool(self.consumers.registered())
 
     def passing(self) -> int:
-        """How many messages would go straight through to consumers."""
-        return 0 if self.ready.count or self.paused else self.consumers.capacity()
+        """How many messages would surely go straight through to consumers."""
+        if self.ready.count or self.paused:
+            return 0
+        return min(self.consumers.capacity(), CHUNKS_AT_ONCE_MAX)
 
     def takes_all(self, count: int, sizes: Sequence[int]) -> bool:
         """Is there surely room for so many more, with nothing to refuse?"""

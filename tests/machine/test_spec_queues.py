@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.machine.commands import ATTR_TTL_MS, Enqueue
+from cluster.types import QueueId
 from tests.machine.told import told
 
 
@@ -238,6 +240,27 @@ def test_a_limit_of_nothing_lets_through_what_a_consumer_takes():
     )
 
     assert q.says("publish q 1 2") == ["enqueued 1-1, refused 1-1", "q -> a/t: 1:1"]
+
+
+def test_what_has_expired_takes_no_room_although_nobody_looked_yet():
+    """C14, C19."""
+    q = told("queue q max_length=1 overflow=reject-publish message_ttl_ms=10", "publish q 1")
+
+    assert q.says("clock 11") == []
+    assert q.says("publish q 2 3") == ["enqueued 2-2, refused 1-1"]
+    assert q.says("peek q") == ["2:2 ready, expires 21"]
+
+
+def test_a_limit_holds_even_when_one_command_cannot_hand_out_all_it_stored():
+    """C19, section 3 12."""
+    q = told("queue q max_length=1 overflow=reject-publish", "session a", "subscribe q a/t")
+    attrs = [None, {ATTR_TTL_MS: 9_000}] * 3_000
+
+    q.world.apply(Enqueue(QueueId(1), None, 0, [b"x"] * 6_000, attrs=attrs))
+
+    view = q.world.machine.queue(QueueId(1))
+    assert view is not None
+    assert view.ready_count <= 1
 
 
 def test_a_policy_that_lowers_the_limit_drops_the_head():
