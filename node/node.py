@@ -143,18 +143,23 @@ class Node:
     def _add_routes(self, app: web.Application) -> None:
         health = Health(self.cluster, stopping=lambda: self._stopping)
         app.router.add_get("/v1/connect", WebSockets(self.broker, self.sessions).connect)
-        HttpRoutes(self.broker, self.sessions).add_to(app)
+        HttpRoutes(self.broker, self.sessions, self.traffic.dispatcher.counts).add_to(app)
         app.router.add_get("/health/live", health.live)
         app.router.add_get("/health/ready", health.ready)
         app.router.add_get("/metrics", self.metrics.serve)
 
     async def _watch(self) -> None:
-        """Once a second: is the disk full, does everything still run?"""
+        """Once a second: is the disk full, does the archive work, does everything still run?"""
+        archive_problem: str | None = None
         while True:
             space = self.cluster.log.space()
             if space.refuse_publishes != self.broker.disk_is_full:
                 self.broker.disk_is_full = space.refuse_publishes
                 log.warning("disk_space", free_bytes=space.free_bytes, full=space.refuse_publishes)
+            problem = self.cluster.log.cleaner.archive_error
+            if problem is not None and problem != archive_problem:
+                log.warning("archive_failed", reason=problem)
+            archive_problem = problem
             error = self.cluster.failed
             if error is not None and self.failed is not None and not self.failed.done():
                 log.critical("node_failed", error=str(error))

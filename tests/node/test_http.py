@@ -182,6 +182,8 @@ async def test_health_and_metrics(http: Http):
     _, text = await http("GET", "/metrics")
     for line in (
         "quorate_messages_ready 1.0",
+        "quorate_messages_published_total 1.0",
+        "quorate_messages_confirmed_total 1.0",
         'quorate_raft_leader{group="catalog"} 1.0',
         "quorate_log_fsync_seconds_count",
     ):

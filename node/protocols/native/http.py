@@ -26,6 +26,7 @@ from cluster.machine.interface import RowState
 from cluster.machine.replies import Enqueued, Ok
 from cluster.types import ConsumerKey, NodeId
 from node.broker import Broker
+from node.dispatch import Counts
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
 from node.outgoing import Batch
 from node.protocols.native.frames import unpack
@@ -72,8 +73,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class HttpRoutes:
     """The routes under /v1, but for the WebSocket."""
 
-    def __init__(self, broker: Broker, sessions: Sessions) -> None:
+    def __init__(self, broker: Broker, sessions: Sessions, counts: Counts) -> None:
         self._broker = broker
+        self._counts = counts
         self._sessions = sessions
 
     def add_to(self, app: web.Application) -> None:
@@ -214,8 +216,11 @@ class HttpRoutes:
                 meta or None,
                 _attrs(request),
             )
+        self._counts.published += len(command.bodies)
         reply = await self._broker.ask(info.group, command)
         assert isinstance(reply, Enqueued)
+        self._counts.confirmed += reply.stored
+        self._counts.duplicates += reply.duplicates
         if reply.refused and not reply.stored and not reply.duplicates:
             raise Refused(codes.QUEUE_FULL, "the queue is at its limit: try again later")
         return _answer(
