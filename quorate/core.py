@@ -122,31 +122,38 @@ class Core:
             await asyncio.sleep(pause_s)
 
     async def http_get(self, path: str, *, timeout_s: float | None = None) -> Any:
-        """One HTTP GET, at any node that answers; redirects are followed."""
+        """One HTTP GET, at any node that answers; redirects are followed. Again while nodes answer
+        that it will pass, as in a change of leader.
+        """
         deadline_s = self.deadline_s(timeout_s)
-        reasons: list[str] = []
-        for url in self.routes.urls:
-            try:
-                async with (
-                    asyncio.timeout_at(deadline_s),
-                    self._http.get(
-                        f"{url}{path}", headers={"Accept": "application/cbor"}
-                    ) as response,
-                ):
-                    data = await response.read()
-                    if "cbor" in response.content_type:
-                        value = cbor2.loads(data)
-                    else:
-                        value = await response.json(content_type=None)
-                    if response.status < 400:
+        backoff = Backoff()
+        while True:
+            reasons: list[str] = []
+            passing = False
+            for url in self.routes.urls:
+                try:
+                    async with asyncio.timeout_at(deadline_s):
+                        status, value = await self._get_once(f"{url}{path}")
+                    if status < 400:
                         return value
-                    code = str(value.get("code", response.status))
+                    code = str(value.get("code", status))
                     if code not in wire.PASSING:
-                        raise Refused(code, str(value.get("reason", response.reason)))
+                        raise Refused(code, str(value.get("reason", code)))
+                    passing = True
                     reasons.append(f"{url}: {code}")
-            except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
-                reasons.append(f"{url}: {describe(error)}")
-        raise Unreachable("no node answered: " + "; ".join(reasons))
+                except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
+                    reasons.append(f"{url}: {describe(error)}")
+            pause_s = backoff.next_s()
+            if not passing or asyncio.get_running_loop().time() + pause_s > deadline_s:
+                raise Unreachable("no node answered: " + "; ".join(reasons))
+            await asyncio.sleep(pause_s)
+
+    async def _get_once(self, url: str) -> tuple[int, Any]:
+        async with self._http.get(url, headers={"Accept": "application/cbor"}) as response:
+            data = await response.read()
+            if "cbor" in response.content_type:
+                return response.status, cbor2.loads(data)
+            return response.status, await response.json(content_type=None)
 
     async def close(self) -> None:
         """Say goodbye to every node, end every task. Idempotent."""

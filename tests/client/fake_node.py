@@ -167,7 +167,9 @@ class FakeNode:
 
     async def _peek(self, request: web.Request) -> web.Response:
         leader = self.cluster.leader
-        if leader is not self and leader is not None:
+        if leader is None:
+            return web.json_response({"outcome": "refused", "code": "no_leader"}, status=503)
+        if leader is not self:
             raise web.HTTPTemporaryRedirect(f"{leader.url}{request.path_qs}")
         queue = self.cluster.queues.get(request.match_info["name"])
         if queue is None:

@@ -33,6 +33,20 @@ async def test_the_queue_calls_answer(cluster: FakeCluster, client: quorate.Clie
     assert [frame[3] for frame in cluster.nodes[0].seen if frame[0] == wire.PAUSE] == [True, False]
 
 
+async def test_peek_waits_while_nobody_leads(cluster: FakeCluster, client: quorate.Client):
+    await client.declare("orders")
+    await cluster.lead(None)
+    with pytest.raises(quorate.Unreachable, match="no_leader"):
+        await client.peek("orders", timeout=0.1)
+    peeking = asyncio.create_task(client.peek("orders"))
+    await asyncio.sleep(0.1)
+    assert not peeking.done()
+
+    await cluster.lead(cluster.nodes[1])
+
+    assert await peeking == []
+
+
 async def test_peek_follows_the_leader_and_tells_refusals(
     cluster: FakeCluster, client: quorate.Client
 ):
