@@ -22,7 +22,7 @@ import structlog
 
 from cluster.group import Group, Outcome
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import ATTR_DEATHS, DeadLettersMoved, Enqueue
+from cluster.machine.commands import ATTR_DEATHS, ATTR_PRIORITY, DeadLettersMoved, Enqueue
 from cluster.machine.effects import DeadLetter
 from cluster.machine.publishers import CARRIER_PREFIX
 from cluster.machine.replies import NO_QUEUE, Enqueued
@@ -50,6 +50,7 @@ class Letter:
     deaths: Any
     target: QueueInfo | None  # None: nowhere
     key: str = ""  # for people
+    priority: int = 0  # as published
 
 
 class _Later(Exception):
@@ -136,7 +137,8 @@ class DeadLetters:
             own = cast("dict[str, Any]", meta).get("key") if type(meta) is dict else None
             key = own if type(own) is str else name
         targets = self.route(vhost, dead.exchange, key)
-        return Letter(dead.number, body, meta, dead.deaths, targets[0] if targets else None, key)
+        target = targets[0] if targets else None
+        return Letter(dead.number, body, meta, dead.deaths, target, key, dead.priority)
 
     def route(self, vhost: str, exchange: str, key: str) -> Sequence[QueueInfo]:
         """The queues a message goes to. The default exchange, "": the one that the key names."""
@@ -188,7 +190,7 @@ class DeadLetters:
             letters[0].number,
             [letter.body for letter in letters],
             [letter.meta for letter in letters],
-            [{ATTR_DEATHS: letter.deaths} for letter in letters],
+            [{ATTR_DEATHS: each.deaths, ATTR_PRIORITY: each.priority} for each in letters],
         )
         try:
             return await self._broker.cluster.ask(target.group, command)

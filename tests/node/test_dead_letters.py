@@ -291,6 +291,27 @@ async def test_rejected_messages_arrive_in_a_queue_of_another_group(nodes: Nodes
     await until(lambda: not machine.dead_letters(work.queue))
 
 
+async def test_a_letter_keeps_its_priority_in_a_queue_of_another_group(nodes: Nodes):
+    await nodes.declare("dead", max_priority=9)
+    await nodes.declare("work", dead_letter_exchange="", dead_letter_routing_key="dead")
+    broker = nodes.one.broker
+    work, dead = broker.locate("/", "work"), broker.locate("/", "dead")
+    assert work is not None
+    assert dead is not None
+    assert work.group != dead.group
+    async with Client(nodes.url("n1")) as client:
+        await client.ask(10, 1, "work", None, 0, [b"low", b"high"], None, [None, {1: 7}])
+        _, _, consumer, _ = await client.ask(20, 2, "work", {"credit": 10})
+        await client.deliveries(2)
+        assert await client.ask(32, 3, "work", consumer, [[1, 2]]) == [3, 3, 2]
+        machine = broker.machine(dead.group)
+        await until(lambda: (view := machine.queue(dead.queue)) and view.ready_count == 2)
+
+        _, _, _, _, _, chunks = await client.ask(40, 4, "dead", 2, False)
+
+    assert [body for chunk in chunks for body in chunk[4]] == [b"high", b"low"]
+
+
 async def test_an_expired_queue_is_removed_from_the_catalog(nodes: Nodes):
     await nodes.declare("brief", expires=50)
 
