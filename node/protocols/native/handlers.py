@@ -1,0 +1,155 @@
+"""Requests of the native protocol, carried out: by the node's WebSockets, and under virtual time by
+the simulator, which has no sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from node.broker import Broker
+from node.connection import Connection
+from node.errors import BrokerError
+from node.protocols.native import requests
+from node.protocols.native.requests import Request
+
+
+class Handlers:
+    """What to do for each kind of request."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._handlers: dict[type, Callable[[Connection, Any], Awaitable[None]]] = {
+            requests.Publish: self._publish,
+            requests.Settle: self._settle,
+            requests.Return: self._return,
+            requests.Discard: self._discard,
+            requests.Extend: self._extend,
+            requests.Credit: self._credit,
+            requests.Subscribe: self._subscribe,
+            requests.Cancel: self._cancel,
+            requests.Get: self._get,
+            requests.Declare: self._declare,
+            requests.Delete: self._delete,
+            requests.Purge: self._purge,
+            requests.Pause: self._pause,
+            requests.Info: self._info,
+        }
+
+    async def handle(self, connection: Connection, request: Request) -> None:
+        """Returns when the next request of this connection may be read."""
+        handler = self._handlers.get(type(request))
+        if handler is None:
+            return
+        try:
+            await handler(connection, request)
+        except BrokerError as error:
+            connection.fail(request.request, request.queue, error)  # type: ignore[union-attr]
+
+    # --- one a request ----------------------------------------------------------------------------
+
+    async def _publish(self, connection: Connection, frame: requests.Publish) -> None:
+        request, queue, publisher, seqno, bodies, meta, attrs = frame
+        info = self._broker.locate(connection.vhost, queue)
+        if info is None:
+            info = await self._broker.find(connection.vhost, queue)
+        connection.publish(request, info, publisher, seqno, bodies, meta, attrs)
+
+    async def _settle(self, connection: Connection, frame: requests.Settle) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        connection.settle(frame.request, info, frame.consumer, frame.ranges)
+
+    async def _return(self, connection: Connection, frame: requests.Return) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        connection.return_(
+            frame.request,
+            info,
+            frame.consumer,
+            frame.ranges,
+            failed=frame.failed,
+            delay_ms=frame.delay_ms,
+        )
+
+    async def _discard(self, connection: Connection, frame: requests.Discard) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        connection.discard(frame.request, info, frame.consumer, frame.ranges)
+
+    async def _extend(self, connection: Connection, frame: requests.Extend) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        connection.extend(frame.request, info, frame.consumer, frame.ranges, frame.timeout_ms)
+
+    async def _credit(self, connection: Connection, frame: requests.Credit) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        connection.set_credit(frame.request, info, frame.consumer, frame.credit)
+
+    async def _subscribe(self, connection: Connection, frame: requests.Subscribe) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.subscribe(
+                frame.request,
+                info,
+                frame.tag,
+                credit=frame.credit,
+                priority=frame.priority,
+                exclusive=frame.exclusive,
+                auto_settle=frame.auto_settle,
+                timeout_ms=frame.timeout_ms,
+                held=frame.held,
+            ),
+        )
+
+    async def _cancel(self, connection: Connection, frame: requests.Cancel) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.cancel(frame.request, info, frame.consumer),
+        )
+
+    async def _get(self, connection: Connection, frame: requests.Get) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.get(
+                frame.request, info, frame.messages, auto_settle=frame.auto_settle
+            ),
+        )
+
+    async def _declare(self, connection: Connection, frame: requests.Declare) -> None:
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.declare(frame.request, frame.queue, frame.arguments),
+        )
+
+    async def _delete(self, connection: Connection, frame: requests.Delete) -> None:
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.delete(
+                frame.request, frame.queue, if_unused=frame.if_unused, if_empty=frame.if_empty
+            ),
+        )
+
+    async def _purge(self, connection: Connection, frame: requests.Purge) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request, frame.queue, lambda: connection.purge(frame.request, info)
+        )
+
+    async def _pause(self, connection: Connection, frame: requests.Pause) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.pause(frame.request, info, paused=frame.paused),
+        )
+
+    async def _info(self, connection: Connection, frame: requests.Info) -> None:
+        info = await self._broker.find(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request, frame.queue, lambda: connection.info(frame.request, info)
+        )
