@@ -210,6 +210,8 @@ class Connection:
         attrs: Any,
     ) -> None:
         """One batch becomes one command; its confirm comes when it is safe."""
+        if self.closed:
+            return  # taken over while this waited to be read: the client asks again elsewhere
         self._check_here(info)
         command, size_bytes = self._broker.enqueue_command(
             info.queue, publisher, seqno, bodies, meta, attrs
@@ -218,6 +220,8 @@ class Connection:
         self._traffic.publish(self.id, request, info.group, info.name, command, size_bytes)
 
     def _ask(self, request: int, info: QueueInfo, command: Command) -> None:
+        if self.closed:
+            return
         self._check_here(info)
         self._traffic.ask(self.id, request, info.group, info.name, command)
 
@@ -264,6 +268,8 @@ class Connection:
         """Work that needs the session in the group: opened first, again if it died there."""
         cluster = self._broker.cluster
         while True:
+            if self.closed:  # opened now, it would stay open with nobody to close it
+                raise Refused("closed", "the connection is closed")
             fresh = group not in self.groups
             if fresh:
                 self.groups.add(group)

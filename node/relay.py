@@ -172,16 +172,21 @@ class Relay:
             return
         served.connection = self._traffic.open(served)
         self._served[peer, attachment] = served
-        self._traffic.announce(
-            served.connection,
-            GroupId(group),
-            served.ref[0],
-            name,
-            served.ref[1],
-            progress=Progress(mark, [cast("tuple[int, int, int]", tuple(each)) for each in held]),
-            auto_settle=auto_settle,
-            active=active,
-        )
+        try:
+            self._traffic.announce(
+                served.connection,
+                GroupId(group),
+                served.ref[0],
+                name,
+                served.ref[1],
+                progress=Progress(
+                    mark, [cast("tuple[int, int, int]", tuple(each)) for each in held]
+                ),
+                auto_settle=auto_settle,
+                active=active,
+            )
+        except Elsewhere:  # elected, and not up to date yet
+            self.unserve(served, tell=True)
 
     def unserve(self, served: _Served, *, tell: bool = False) -> None:
         """Stop serving; `tell`: until its node knows, since it would wait for ever."""

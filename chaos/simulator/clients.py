@@ -11,20 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.history import History
-from chaos.simulator.door import Channel, Message
+from chaos.simulator.channel import Channel, Closed, Welcome
 from chaos.simulator.loop import Process
 from chaos.simulator.sim_cluster import SimCluster
-from cluster.group import Outcome
-from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import Command
 from cluster.types import NodeId
+from node.outgoing import Answer, Confirms, Failure, Got, Moved, Subscribed
+from node.protocols.native.requests import Declare, Goodbye, Hello
 
 ANSWER_S_MAX = 4.0  # then the outcome is unknown and the connection is given up
 RETRY_S = 0.1
-
-UNKNOWN = Outcome(
-    "unknown", None, None, "no_answer", "the connection broke or no answer came in time"
-)
 
 
 @dataclass(eq=False)
@@ -47,29 +42,36 @@ class Scene:
 class Connection:
     """A client's connection: requests with numbers, and what the node sends unasked."""
 
-    def __init__(self, channel: Channel, node: NodeId, on_event: Callable[[Message], None]) -> None:
+    def __init__(
+        self, channel: Channel, node: NodeId, hello: Hello, on_frame: Callable[[Any], None]
+    ) -> None:
         self.node = node
         self.lost = asyncio.Event()
         self._channel = channel
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._on_event = on_event
+        self._on_frame = on_frame
         channel.on_client = self._arrived
         channel.on_client_lost = self._broke
+        self.welcomed = self._promise(0)
+        channel.to_node(hello)
 
-    def request(self, kind: str, *fields: Any) -> asyncio.Future[Any]:
+    def _promise(self, number: int) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.lost.is_set():
             future.set_result(None)
-            return future
-        self._number += 1
-        self._waiting[self._number] = future
-        self._channel.to_node((kind, self._number, *fields))
+        else:
+            self._waiting[number] = future
         return future
 
-    async def answer(self, kind: str, *fields: Any) -> Any:
-        """None: unknown, and the connection is of no more use."""
-        future = self.request(kind, *fields)
+    def request(self, kind: Callable[..., Any], *fields: Any) -> asyncio.Future[Any]:
+        """The answer's frame; None: unknown, and the connection is of no more use."""
+        self._number += 1
+        future = self._promise(self._number)
+        self._channel.to_node(kind(self._number, *fields))
+        return future
+
+    async def answer(self, future: asyncio.Future[Any]) -> Any:
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 return await future
@@ -77,13 +79,29 @@ class Connection:
             self.close()
             return None
 
-    def _arrived(self, message: Message) -> None:
-        if message[0] == "answer":
-            future = self._waiting.pop(message[1], None)
-            if future is not None and not future.done():
-                future.set_result(message[2])
-        else:
-            self._on_event(message)
+    def _arrived(self, frame: Any) -> None:
+        match frame:
+            case Confirms(confirms):
+                for confirm in confirms:
+                    self._resolve(confirm.request, confirm)
+            case Welcome():
+                self._resolve(0, frame)
+            case Closed():
+                self._on_frame(frame)
+                self.close()
+            case Answer(request) | Subscribed(request) | Got(request):
+                self._on_frame(frame)
+                self._resolve(request, frame)
+            case Failure(request) | Moved(request) if request:
+                self._on_frame(frame)
+                self._resolve(request, frame)
+            case _:
+                self._on_frame(frame)
+
+    def _resolve(self, number: int, value: Any) -> None:
+        future = self._waiting.pop(number, None)
+        if future is not None and not future.done():
+            future.set_result(value)
 
     def _broke(self) -> None:
         self.lost.set()
@@ -91,6 +109,10 @@ class Connection:
             if not future.done():
                 future.set_result(None)
         self._waiting.clear()
+
+    def say_goodbye(self) -> None:
+        """What the session holds need not wait for it."""
+        self._channel.to_node(Goodbye(1000, ""))
 
     def close(self) -> None:
         self._channel.cut()
@@ -101,17 +123,24 @@ class Client:
     """A simulated client process."""
 
     def __init__(self, scene: Scene, name: str, queue: str) -> None:
+        plan = scene.cluster.plan
         self.scene = scene
         self.name = name
         self.queue = queue
         self.process = Process(scene.cluster.world, name)
-        self.dice = random.Random(f"client/{scene.cluster.plan.seed}/{name}")
+        self.dice = random.Random(f"client/{plan.seed}/{name}")
+        self.forward = random.Random(f"forward/{plan.seed}/{name}").random() < plan.forwarded
         self.connection: Connection | None = None
-        self.info: QueueInfo | None = None
+        self._leader: NodeId | None = None  # as a node said
 
-    def on_event(self, message: Message) -> None:
-        if message[0] == "moved" and self.info is not None and message[1] == self.info.group:
-            self.disconnect()
+    def hello(self) -> Hello:
+        return Hello(self.name, 0, "simulated", "/", self.forward)
+
+    def on_frame(self, frame: Any) -> None:
+        if isinstance(frame, Moved):
+            self._leader = None if frame.leader is None else NodeId(frame.leader)
+            if not frame.request:
+                self.disconnect()
 
     def disconnect(self) -> None:
         if self.connection is not None:
@@ -119,46 +148,41 @@ class Client:
             self.connection = None
 
     async def connect(self) -> Connection:
-        """A connection to the node that leads the queue's group, however long that takes."""
-        nodes = self.scene.cluster.nodes
-        target = self.dice.choice(nodes)
+        """A connection to the node that is said to lead the queue, or to any, however long that
+        takes.
+        """
         while True:
+            target, self._leader = self._leader, None
+            if target is None:
+                target = self.dice.choice(self.scene.cluster.nodes)
             channel = self.scene.cluster.connect(self.process, target)
             if channel is not None:
-                connection = Connection(channel, target, self.on_event)
-                found = await connection.answer("where", self.queue)
-                if found is not None:
-                    info, leader = found
-                    if info is not None and leader == target and not connection.lost.is_set():
-                        self.info, self.connection = info, connection
-                        return connection
-                    if leader is not None and leader != target:
-                        target = leader
-                        connection.close()
-                        continue
+                connection = Connection(channel, target, self.hello(), self.on_frame)
+                if await connection.answer(connection.welcomed) is not None:
+                    self.connection = connection
+                    return connection
                 connection.close()
             await asyncio.sleep(RETRY_S * self.dice.uniform(0.5, 2.0))
-            target = self.dice.choice(nodes)
 
-    async def ask(self, command: Command) -> Outcome:
-        """One try on the current connection."""
-        connection, info = self.connection, self.info
-        assert connection is not None
-        assert info is not None
-        outcome = await connection.answer("ask", info.group, command)
-        return UNKNOWN if outcome is None else outcome
+    @property
+    def sent_on(self) -> bool:
+        """A node said who leads: nothing to wait for."""
+        return self._leader is not None
 
 
 async def declare(scene: Scene, process: Process, name: str, arguments: dict[str, Any]) -> None:
     """The queue exists when this returns."""
     dice = random.Random(f"declare/{scene.cluster.plan.seed}/{name}")
+    hello = Hello(f"declare-{name}", 0, "simulated", "/", True)
     while True:
         node = dice.choice(scene.cluster.nodes)
         channel = scene.cluster.connect(process, node)
         if channel is not None:
-            connection = Connection(channel, node, lambda _message: None)
-            outcome = await connection.answer("declare", name, arguments)
+            connection = Connection(channel, node, hello, lambda _frame: None)
+            answer = None
+            if await connection.answer(connection.welcomed) is not None:
+                answer = await connection.answer(connection.request(Declare, name, arguments))
             connection.close()
-            if outcome is not None and outcome.kind == "ok":
+            if isinstance(answer, Answer):
                 return
         await asyncio.sleep(RETRY_S)

@@ -44,6 +44,7 @@ COUNTS = (
     "directed strikes",
     "client resets",
     "consumer crashes",
+    "goodbyes",
     "subscriptions",
     "messages confirmed",
     "publishes resent",
@@ -55,6 +56,7 @@ COUNTS = (
     "messages settled",
     "messages returned",
     "messages discarded",
+    "dead letters",
 )
 
 

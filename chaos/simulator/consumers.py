@@ -10,12 +10,11 @@ from enum import Enum
 from typing import Any
 
 from chaos.history import OpType
-from chaos.simulator.clients import Client, Scene
-from chaos.simulator.door import Message
-from cluster.group import Outcome
-from cluster.machine.commands import Discard, OpenSession, Return, Settle, Subscribe
-from cluster.machine.replies import Chunk, Ok, Refused, Subscribed
-from cluster.types import ConsumerKey, NodeId, SessionId
+from chaos.simulator.channel import Closed
+from chaos.simulator.clients import Client, Connection, Scene
+from cluster.types import ConsumerKey
+from node.outgoing import Answer, Batch, Delivery, Ended, Failure, Moved, Subscribed
+from node.protocols.native.requests import Discard, Hello, Return, Settle, Subscribe
 
 HeldKey = tuple[int, int]  # position, token
 
@@ -43,36 +42,48 @@ class Consumer(Client):
     next leader.
     """
 
-    def __init__(self, scene: Scene, name: str, queue: str, *, guarded: bool) -> None:
+    def __init__(
+        self, scene: Scene, name: str, queue: str, *, guarded: bool = False, fails: bool = False
+    ) -> None:
         super().__init__(scene, name, queue)
+        self.fails = fails  # often, so that messages die
         self.guarded = guarded  # writes to a store that checks tokens
         self._life = 0
-        self._session = SessionId("")
         self._consumer: ConsumerKey | None = None
         self._held: dict[HeldKey, Held] = {}
         self._ids: dict[HeldKey, str] = {}
+        self._newest: dict[int, int] = {}  # position -> token of its last delivery
         self._again = asyncio.Event()
         self._new_session()
 
     def _new_session(self) -> None:
         self._life += 1
-        self._session = SessionId(f"{self.name}.{self._life}")
         self._held.clear()
         self._consumer = None
+
+    def hello(self) -> Hello:
+        resume_ms = self.scene.cluster.plan.resume_ms
+        return Hello(f"{self.name}.{self._life}", resume_ms, "simulated", "/", self.forward)
 
     async def run(self) -> None:
         while True:
             connection = await self.connect()
-            if await self._subscribe():
+            self._again.clear()
+            if await self._subscribe(connection):
                 self.scene.cluster.trace.count("subscriptions")
-                self._again.clear()
                 await self._until(connection.lost, self._again)
-            self.disconnect()
-            await asyncio.sleep(0.02 + 0.1 * self.dice.random())
             if self.dice.random() < 0.1 and not self.scene.stopping:
-                # The client itself crashed: what it held is for others, or for its next life.
-                self.scene.cluster.trace.count("consumer crashes")
+                # The client itself ends: what it held is for others, or for its next life.
+                if self.dice.random() < 0.5 and not connection.lost.is_set():
+                    connection.say_goodbye()
+                    await asyncio.sleep(0.05)
+                    self.scene.cluster.trace.count("goodbyes")
+                else:
+                    self.scene.cluster.trace.count("consumer crashes")
                 self._new_session()
+            self.disconnect()
+            if not self.sent_on:
+                await asyncio.sleep(0.02 + 0.1 * self.dice.random())
 
     def hurry(self) -> None:
         """The load is over: come back with room for all that is left."""
@@ -85,48 +96,46 @@ class Consumer(Client):
         for wait in waits:
             wait.cancel()
 
-    async def _subscribe(self) -> bool:
-        assert self.info is not None
+    async def _subscribe(self, connection: Connection) -> bool:
         plan = self.scene.cluster.plan
         credit = max(DRAIN_CREDIT, plan.credit) if self.scene.stopping else plan.credit
-        opened = await self.ask(OpenSession(self._session, NodeId(""), 0, plan.resume_ms))
-        if not isinstance(opened.reply, Ok):
+        held = [(position, position, token) for position, token in sorted(self._held)]
+        options = ("c", credit, 0, False, False, 30_000, held)
+        answer = await connection.answer(connection.request(Subscribe, self.queue, *options))
+        if not isinstance(answer, Subscribed):
             return False
-        outcome = await self.ask(
-            Subscribe(self.info.queue, self._session, "c", credit, timeout_ms=30_000)
-        )
-        reply = outcome.reply
-        if not isinstance(reply, Subscribed):
-            return False
-        if self._consumer is not None and self._consumer != reply.consumer:
-            self._held.clear()  # the session had died meanwhile: what it held was returned
-        self._consumer = reply.consumer
+        self._settle_again(answer.consumer)
         return True
 
     # --- deliveries
 
-    def on_event(self, message: Message) -> None:
-        super().on_event(message)
-        match message[0]:
-            case "deliver":
-                self._take(message[2], message[3])
-            case "holds":
-                self._reconcile(message[2], message[3])
-            case "ended":
-                if message[1] == self._session:
-                    self._new_session()
-                    self._again.set()
+    def on_frame(self, frame: Any) -> None:
+        super().on_frame(frame)
+        match frame:
+            case Subscribed(_, consumer):
+                if self._consumer is not None and self._consumer != consumer:
+                    self._held.clear()  # the session had died: what it held was returned
+                self._consumer = consumer
+            case Delivery(_, consumer, batches):
+                self._take(consumer, batches)
+            case Ended() | Closed():
+                self._again.set()  # under the same session name, as if it were still there
             case _:
                 pass
 
-    def _take(self, consumer: ConsumerKey, chunks: Sequence[tuple[Chunk, list[bytes]]]) -> None:
-        for chunk, bodies in chunks:
-            ids = [bytes(body).split(b"|", 1)[0].decode() for body in bodies]
+    def _take(self, consumer: ConsumerKey, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            ids = [body.split(b"|", 1)[0].decode() for body in batch.bodies]
+            keys = [(batch.first + offset, batch.token) for offset in range(len(ids))]
             new = [
-                (chunk.first + offset, message)
-                for offset, message in enumerate(ids)
-                if (chunk.first + offset, chunk.token) not in self._ids
+                (key[0], message)
+                for key, message in zip(keys, ids, strict=True)
+                if key not in self._ids
             ]
+            if len(new) < len(ids):
+                # A node sends nothing again that the client said it has, nor what was settled.
+                again = [key for key in keys if key in self._ids]
+                raise AssertionError(f"{self.name}: {again} of {self.queue} came again")
             if not new:
                 continue
             self.scene.history.saw(
@@ -135,45 +144,36 @@ class Consumer(Client):
                 {
                     "queue": self.queue,
                     "consumer": int(consumer),
-                    "token": chunk.token,
+                    "token": batch.token,
                     "first": new[0][0],
                     "messages": [message for _, message in new],
-                    "delivery_count": chunk.delivery_count,
-                    "acquired_count": chunk.acquired_count,
+                    "delivery_count": batch.delivery_count,
+                    "acquired_count": batch.acquired_count,
                 },
                 **self.scene.now(),
             )
             self.scene.cluster.trace.count("deliveries", len(new))
-            if chunk.acquired_count:
+            if batch.acquired_count:
                 self.scene.cluster.trace.count("redeliveries", len(new))
+            # Whatever of these is held under an older token was returned: a settle names positions,
+            # and would settle the new delivery before it is worked on.
+            positions = {position for position, _ in new}
+            self._held = {key: h for key, h in self._held.items() if key[0] not in positions}
             for position, message in new:
-                self._ids[position, chunk.token] = message
-                self._held[position, chunk.token] = Held.WORKING
-            keys = [(position, chunk.token) for position, _ in new]
+                self._ids[position, batch.token] = message
+                self._newest[position] = batch.token
+                self._held[position, batch.token] = Held.WORKING
+            keys = [(position, batch.token) for position, _ in new]
             self.process.spawn(self._work(consumer, keys), "work")
 
-    def _reconcile(
-        self, consumer: ConsumerKey, chunks: Sequence[tuple[Chunk, list[bytes]]]
-    ) -> None:
-        """The node says all that we hold: forget the rest, take what is new, settle again what is
-        done.
-        """
-        held = {
-            (chunk.first + n, chunk.token) for chunk, bodies in chunks for n in range(len(bodies))
-        }
-        self._held = {key: state for key, state in self._held.items() if key in held}
-        self._take(consumer, chunks)
-        done = sorted(key for key, state in self._held.items() if state is not Held.WORKING)
+    def _settle_again(self, consumer: ConsumerKey) -> None:
+        """What was processed before the break, and is not known to be settled."""
         by_token: dict[int, list[HeldKey]] = {}
-        for key in done:
-            by_token.setdefault(key[1], []).append(key)
-        unknown = sorted(key for key in held if key not in self._held)
-        for key in unknown:
-            # Processed in an earlier connection and thought settled, yet it is not.
-            by_token.setdefault(key[1], []).append(key)
-            self._held[key] = Held.DONE
+        for key in sorted(self._held):
+            if self._held[key] is Held.DONE:
+                by_token.setdefault(key[1], []).append(key)
         for keys in by_token.values():
-            self.process.spawn(self._finish(consumer, sorted(keys), "settle"), "settle again")
+            self.process.spawn(self._finish(consumer, keys, "settle"), "settle again")
 
     async def _work(self, consumer: ConsumerKey, keys: list[HeldKey]) -> None:
         if not self.scene.stopping:
@@ -197,19 +197,17 @@ class Consumer(Client):
         for key in keys:
             if key in self._held:
                 self._held[key] = Held.DONE
+        settled, returned = (0.5, 0.9) if self.fails else (0.9, 0.98)
         chance = self.dice.random()
-        f = (
-            "settle"
-            if chance < 0.9 or self.scene.stopping
-            else "return"
-            if chance < 0.98
-            else "discard"
-        )
+        if chance < settled or self.scene.stopping:
+            f = "settle"
+        else:
+            f = "return" if chance < returned else "discard"
         await self._finish(consumer, keys, f)
 
     async def _finish(self, consumer: ConsumerKey, keys: list[HeldKey], f: str) -> None:
         keys = [key for key in keys if self._held.get(key) is Held.DONE]
-        if not keys or self.info is None:
+        if not keys:
             return
         connection = self.connection
         if connection is None or connection.lost.is_set() or consumer != self._consumer:
@@ -226,8 +224,10 @@ class Consumer(Client):
         op = self.scene.history.invoke(
             self.name, f, value, node=connection.node, **self.scene.now()
         )
-        outcome = await connection.answer("ask", self.info.group, self._command(consumer, keys, f))
-        kind, extra = _ending(outcome)
+        answer = await connection.answer(self._request(connection, consumer, keys, f))
+        kind, extra = _ending(answer, len(keys))
+        if kind == "ok" and any(self._newest.get(position, 0) > token for position, _ in keys):
+            kind = "unknown"  # handed out again meanwhile: perhaps that delivery was settled
         self.scene.history.end(op, kind, extra, **self.scene.now())
         if kind == "ok":
             self.scene.cluster.trace.count(PAST[f], len(keys))
@@ -239,23 +239,27 @@ class Consumer(Client):
                     self._held[key] = Held.DONE
             self._again.set()
 
-    def _command(
-        self, consumer: ConsumerKey, keys: list[HeldKey], f: str
-    ) -> Settle | Return | Discard:
-        assert self.info is not None
-        queue, ranges = self.info.queue, _ranges([position for position, _ in keys])
+    def _request(
+        self, connection: Connection, consumer: ConsumerKey, keys: list[HeldKey], f: str
+    ) -> asyncio.Future[Any]:
+        ranges = _ranges([position for position, _ in keys])
         if f == "return":
-            return Return(queue, consumer, ranges, failed=self.dice.random() < 0.5)
-        return (Settle if f == "settle" else Discard)(queue, consumer, ranges)
+            failed = self.dice.random() < (0.9 if self.fails else 0.5)
+            return connection.request(Return, self.queue, consumer, ranges, failed, None)
+        kind = Settle if f == "settle" else Discard
+        return connection.request(kind, self.queue, consumer, ranges)
 
 
-def _ending(outcome: Outcome | None) -> tuple[OpType, dict[str, Any]]:
-    if outcome is None or outcome.kind == "unknown":
-        return "unknown", {}
-    if isinstance(outcome.reply, Ok):
-        return "ok", {"count": outcome.reply.count}
-    reason = outcome.reply.code if isinstance(outcome.reply, Refused) else outcome.code
-    return "refused", {"code": reason}
+def _ending(answer: Any, asked: int) -> tuple[OpType, dict[str, Any]]:
+    match answer:
+        case Answer(_, value):
+            return "ok", {"count": asked if value is None else value}
+        case Failure(_, code) if code != "unknown":
+            return "refused", {"code": code}
+        case Moved():
+            return "refused", {"code": "moved"}
+        case _:
+            return "unknown", {}
 
 
 def _ranges(positions: Sequence[int]) -> list[tuple[int, int]]:

@@ -9,9 +9,8 @@ from typing import Any
 
 from chaos.history import Op
 from chaos.simulator.clients import ANSWER_S_MAX, RETRY_S, Client, Connection, Scene
-from cluster.group import Outcome
-from cluster.machine.commands import Enqueue
-from cluster.machine.replies import Enqueued
+from node.outgoing import Confirm, Failure, Moved
+from node.protocols.native.requests import Publish
 
 
 @dataclass(eq=False)
@@ -43,7 +42,8 @@ class Publisher(Client):
             connection = await self.connect()
             await (self._send_named(connection) if self.named else self._send_anonymous(connection))
             self.disconnect()
-            await asyncio.sleep(RETRY_S * self.dice.random())
+            if not self.sent_on:
+                await asyncio.sleep(RETRY_S * self.dice.random())
 
     def _new_batch(self) -> Batch:
         plan = self.scene.cluster.plan
@@ -67,11 +67,9 @@ class Publisher(Client):
         )
         return Batch(op, first, bodies)
 
-    def _command(self, batch: Batch) -> Enqueue:
-        assert self.info is not None
-        if self.named:
-            return Enqueue(self.info.queue, self.name, batch.first, batch.bodies)
-        return Enqueue(self.info.queue, None, 0, batch.bodies)
+    def _send(self, connection: Connection, batch: Batch) -> asyncio.Future[Any]:
+        publisher, seqno = (self.name, batch.first) if self.named else (None, 0)
+        return connection.request(Publish, self.queue, publisher, seqno, batch.bodies, None, None)
 
     async def _pause(self) -> None:
         plan, counts = self.scene.cluster.plan, self.scene.cluster.trace.counts
@@ -88,21 +86,17 @@ class Publisher(Client):
 
     async def _send_named(self, connection: Connection) -> None:
         """Until the connection or the leader is no good any more."""
-        assert self.info is not None
         window = self.scene.cluster.plan.window
         under_way: deque[tuple[Batch, asyncio.Future[Any]]] = deque()
         for batch in self.unconfirmed:
-            under_way.append(
-                (batch, connection.request("ask", self.info.group, self._command(batch)))
-            )
+            under_way.append((batch, self._send(connection, batch)))
             if len(under_way) > 1:
                 self.scene.cluster.trace.count("publishes resent")
         while not connection.lost.is_set():
             if not self.scene.stopping and len(under_way) < window:
                 batch = self._new_batch()
                 self.unconfirmed.append(batch)
-                future = connection.request("ask", self.info.group, self._command(batch))
-                under_way.append((batch, future))
+                under_way.append((batch, self._send(connection, batch)))
                 await self._pause()
             elif not under_way:
                 return
@@ -118,30 +112,30 @@ class Publisher(Client):
     ) -> bool:
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
-                outcome: Outcome | None = await future
+                answer = await future
         except TimeoutError:
             return False
-        if outcome is None or not isinstance(outcome.reply, Enqueued):
+        if not isinstance(answer, Confirm):
             return False
         assert self.unconfirmed[0] is batch
         self.unconfirmed.popleft()
-        self._end(batch, "ok", connection, outcome.reply)
+        self._end(batch, "ok", connection, answer)
         return True
 
     async def _send_anonymous(self, connection: Connection) -> None:
         while not self.scene.stopping and not connection.lost.is_set():
             batch = self._new_batch()
-            outcome = await self.ask(self._command(batch))
-            if isinstance(outcome.reply, Enqueued):
-                self._end(batch, "ok", connection, outcome.reply)
-            else:
-                self._end(
-                    batch, "refused" if outcome.kind == "refused" else "unknown", connection, None
+            answer = await connection.answer(self._send(connection, batch))
+            if not isinstance(answer, Confirm):
+                surely_not = isinstance(answer, Moved) or (
+                    isinstance(answer, Failure) and answer.code != "unknown"
                 )
+                self._end(batch, "refused" if surely_not else "unknown", connection, None)
                 return
+            self._end(batch, "ok", connection, answer)
             await self._pause()
 
-    def _end(self, batch: Batch, kind: Any, connection: Connection, reply: Enqueued | None) -> None:
+    def _end(self, batch: Batch, kind: Any, connection: Connection, reply: Confirm | None) -> None:
         trace = self.scene.cluster.trace
         extra: dict[str, Any] = {}
         if reply is not None:

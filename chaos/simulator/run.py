@@ -14,6 +14,7 @@ from chaos.checker import (
     Verdict,
     ack_finality,
     check_all,
+    dead_letters,
     delivery_count,
     publisher_order,
     sac_exclusion,
@@ -34,6 +35,10 @@ from cluster.machine import QueueMachine
 SHARED_QUEUE = "orders"
 SAC_QUEUE = "ledger"
 DELIVERY_LIMIT = 1_000_000
+#: Messages die here often, and come out there.
+DYING_QUEUE = "parcels"
+DEAD_QUEUE = "morgue"
+DYING_LIMIT = 2
 SETUP_S_MAX = 30.0
 #: After everything is healed, all must be confirmed, consumed and equal on every node within this.
 CONVERGE_S_MAX = 150.0
@@ -95,6 +100,7 @@ class Run:
         for group in self.cluster.group_ids():
             counts["entries committed"] += self.watch.committed_last(group)
         counts["messages on links"] += self.cluster.network.delivered
+        counts["dead letters"] += sum(v.counts.get("dead", 0) for v in verdicts)
         simulated_s = self.world.now_s
         self.world.close()
         counts["fsyncs"] += sum(machine.platter.syncs for machine in self.cluster.machines.values())
@@ -152,7 +158,7 @@ class Run:
         for machine in self.cluster.machines.values():
             for group in machine.groups().values():
                 self.cluster.check_state(machine.name, group)
-        for queue in (SHARED_QUEUE, SAC_QUEUE):
+        for queue in self.queues:
             self.history.saw("harness", "drain", {"queue": queue}, **self.scene.now())
         self.trace.event("harness", "+", "drained and converged")
         return self._wrong() or (Status.OK, [])
@@ -194,6 +200,8 @@ class Run:
                 continue
             for queue in group.machine.queues():
                 view = group.machine.queue(queue)
+                if view is not None and view.dead_letter_count:
+                    return f"queue {view.name}: {view.dead_letter_count} dead letters wait"
                 if view is not None and view.messages:
                     return (
                         f"queue {view.name} of group {group_id} holds {view.messages} messages"
@@ -204,12 +212,25 @@ class Run:
 
     # --- clients
 
+    @property
+    def queues(self) -> list[str]:
+        return [SHARED_QUEUE, SAC_QUEUE, *((DYING_QUEUE, DEAD_QUEUE) if self.plan.letters else ())]
+
     async def _declare(self) -> None:
         limits: dict[str, Any] = {"x-delivery-limit": DELIVERY_LIMIT}
-        await declare(self.scene, self._admin, SHARED_QUEUE, limits)
-        await declare(
-            self.scene, self._admin, SAC_QUEUE, {**limits, "x-single-active-consumer": True}
-        )
+        arguments: dict[str, dict[str, Any]] = {
+            SHARED_QUEUE: limits,
+            SAC_QUEUE: {**limits, "x-single-active-consumer": True},
+            DYING_QUEUE: {
+                "x-delivery-limit": DYING_LIMIT,
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": DEAD_QUEUE,
+            },
+            DEAD_QUEUE: limits,
+        }
+        # One after the other: each goes to the default group with the fewest queues.
+        for queue in self.queues:
+            await declare(self.scene, self._admin, queue, arguments[queue])
 
     def _start_clients(self) -> None:
         plan, scene = self.plan, self.scene
@@ -223,24 +244,38 @@ class Run:
             )
             self.publishers.append(publisher)
             publisher.process.spawn(publisher.run(), "run")
+        if plan.letters:
+            publisher = Publisher(scene, "d0", DYING_QUEUE, named=True)
+            self.publishers.append(publisher)
+            publisher.process.spawn(publisher.run(), "run")
+            self.consumers.append(Consumer(scene, "d1", DYING_QUEUE, fails=True))
+            self.consumers.append(Consumer(scene, "d2", DYING_QUEUE, fails=True))
+            self.consumers.append(Consumer(scene, "m0", DEAD_QUEUE))
         for number in range(plan.consumers):
-            self.consumers.append(Consumer(scene, f"c{number}", SHARED_QUEUE, guarded=False))
+            self.consumers.append(Consumer(scene, f"c{number}", SHARED_QUEUE))
         for number in range(plan.sac_consumers):
             self.consumers.append(Consumer(scene, f"s{number}", SAC_QUEUE, guarded=True))
         for consumer in self.consumers:
             consumer.process.spawn(consumer.run(), "run")
 
     def _judge(self) -> list[Verdict]:
-        return check_all(
-            self.history.ops,
-            {
-                "total-queue": total_queue,
-                "ack-finality": ack_finality,
-                "publisher-order": publisher_order,
-                "sac-exclusion": sac_exclusion(lambda queue: queue == SAC_QUEUE),
-                "delivery-count": delivery_count(DELIVERY_LIMIT),
-            },
-        )
+        ops = self.history.ops
+        published = [op for op in ops if op.value.get("queue") != DEAD_QUEUE]
+        dying = [op for op in ops if op.value.get("queue") == DYING_QUEUE]
+        others = [op for op in ops if op.value.get("queue") != DYING_QUEUE]
+        return [
+            *check_all(published, {"total-queue": total_queue, "publisher-order": publisher_order}),
+            *check_all(dying, {"delivery-count": delivery_count(DYING_LIMIT)}),
+            *check_all(others, {"delivery-count": delivery_count(DELIVERY_LIMIT)}),
+            *check_all(
+                ops,
+                {
+                    "ack-finality": ack_finality,
+                    "sac-exclusion": sac_exclusion(lambda queue: queue == SAC_QUEUE),
+                    "dead-letters": dead_letters(DYING_QUEUE, DEAD_QUEUE),
+                },
+            ),
+        ]
 
 
 def _describe(crash: BaseException | str) -> str:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaos.faults import Grudge
+from chaos.simulator.channel import Channel
 from chaos.simulator.clock import SimClock
 from chaos.simulator.disk import DiskOptions, Platter, SimDisk
-from chaos.simulator.door import Channel, Door
+from chaos.simulator.door import Door
 from chaos.simulator.invariants import LogWatch, Violation
 from chaos.simulator.links import NetworkOptions, SimNetwork
 from chaos.simulator.loop import Process, ProcessState, World
@@ -22,6 +23,7 @@ from cluster.group import Group, Role
 from cluster.log import LogOptions
 from cluster.raft.transport import APPENDED, INSTALL, VOTE, VOTED
 from cluster.types import GroupId, NodeId
+from node.settings import LimitSettings
 
 DATA_DIR = "data"
 #: Digests are compared at indexes divisible by this; machines check themselves at the same ones.
@@ -166,9 +168,14 @@ class SimCluster:
         self.trace.count("starts")
 
     async def _boot(self, machine: Machine, cluster: ClusterNode) -> None:
-        await cluster.start()
         assert machine.process is not None
-        machine.door = Door(cluster, machine.process)
+        limits = LimitSettings.model_validate(
+            {"deliver_buffer_bytes_max": self.plan.deliver_buffer_bytes}
+        )
+        door = Door(cluster, machine.process, limits)
+        await cluster.start()
+        door.open()
+        machine.door = door
         self.trace.event(machine.name, "+", "serves")
 
     def kill(self, node: NodeId, *, power_loss: bool = False) -> None:
@@ -346,7 +353,14 @@ class SimCluster:
         if self._applied.get(key) == applied or group.poisoned is not None:
             return
         self._applied[key] = applied
-        if applied % DIGEST_EVERY == 0:
+        process = self.machines[node].process
+        if applied % DIGEST_EVERY == 0 and process is not None:
+            # Effects leave while an entry is applied: its state is looked at when it is whole.
+            process.call_soon(self._check_soon, node, group)
+
+    def _check_soon(self, node: NodeId, group: Group) -> None:
+        current = self.machines[node].groups().get(group.id) is group
+        if current and group.applied_index % DIGEST_EVERY == 0 and group.poisoned is None:
             self.check_state(node, group)
 
     def check_state(self, node: NodeId, group: Group) -> None:

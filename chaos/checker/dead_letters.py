@@ -1,0 +1,73 @@
+"""What died in one queue comes out of the queue for its dead letters, once.
+
+Over both queues together nothing is lost: a message that was confirmed into the source is settled
+there, or comes out of the target. A settle of unknown outcome may have been the end of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaos.checker.deliveries import deliveries_by_message, published, whole_settles
+from chaos.checker.verdict import Checker, Verdict, judge
+from chaos.history import Op
+
+
+def dead_letters(source: str, target: str) -> Checker:
+    """A checker of two queues that were drained; nothing is published to the target itself."""
+
+    def check(ops: Sequence[Op]) -> Verdict:
+        attempted: set[str] = set()
+        confirmed: dict[str, int] = {}
+        perhaps: set[str] = set()  # settled at the source
+        drained: set[str] = set()
+        for op in ops:
+            queue = op.value.get("queue")
+            if op.f == "drain":
+                drained.add(op.value["queue"])
+            elif op.f == "publish" and queue == source:
+                attempted.update(published(op))
+                if op.type == "ok":
+                    confirmed.update(dict.fromkeys(published(op), op.index))
+            elif op.f == "settle" and queue == source:
+                perhaps.update(op.value["messages"])
+        surely = {
+            message: op.index
+            for op in whole_settles(ops)
+            if op.f == "settle" and op.value["queue"] == source
+            for message in op.value["messages"]
+        }
+        dead = {
+            message: seen
+            for (queue, message), seen in deliveries_by_message(ops).items()
+            if queue == target
+        }
+        missing = [
+            f"{message} (confirmed by op {confirmed[message]})"
+            for message in confirmed
+            if message not in perhaps and message not in dead
+        ]
+        both = {source, target} <= drained
+        return judge(
+            "dead-letters",
+            {
+                "lost": missing if both else [],
+                "unexpected": [
+                    seen[0].describe() for message, seen in dead.items() if message not in attempted
+                ],
+                "stored twice": [
+                    f"{message} at positions {sorted({each.position for each in seen})}"
+                    for message, seen in dead.items()
+                    if len({each.position for each in seen}) > 1
+                ],
+                "settled, yet dead": [
+                    f"settled by op {surely[message]}, yet {seen[0].describe()}"
+                    for message, seen in dead.items()
+                    if message in surely
+                ],
+            },
+            undecided={"missing, not drained": [] if both else missing},
+            reported={"confirmed": len(confirmed), "dead": len(dead)},
+        )
+
+    return check

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from chaos.checker import dead_letters
+from tests.checker.histories import Told
+
+
+def _drained() -> Told:
+    told = Told()
+    for queue in ("q", "dead"):
+        told.saw("harness", "drain", {"queue": queue})
+    return told
+
+
+def test_what_is_settled_or_comes_out_dead_is_not_lost() -> None:
+    told = _drained()
+    told.publish(1, 3)
+    told.settle("p:1", token=1)
+    told.settle("p:2", token=2, ended="unknown")
+    told.deliver("p:3", token=1, queue="dead")
+
+    verdict = dead_letters("q", "dead")(told.ops)
+
+    assert verdict.valid is True
+    assert verdict.counts["dead"] == 1
+
+
+def test_what_is_neither_settled_nor_dead_is_lost() -> None:
+    told = _drained()
+    told.publish(1)
+
+    assert dead_letters("q", "dead")(told.ops).counts["lost"] == 1
+
+
+def test_before_both_queues_are_drained_a_missing_message_proves_nothing() -> None:
+    told = Told()
+    told.publish(1)
+
+    assert dead_letters("q", "dead")(told.ops).valid == "unknown"
+
+
+def test_a_dead_letter_at_two_positions_was_stored_twice() -> None:
+    told = _drained()
+    told.publish(1)
+    told.deliver("p:1", token=1, first=1, queue="dead")
+    told.deliver("p:1", token=2, first=2, queue="dead")
+
+    assert dead_letters("q", "dead")(told.ops).counts["stored twice"] == 1
+
+
+def test_a_settled_message_must_not_come_out_dead() -> None:
+    told = _drained()
+    told.publish(1)
+    told.settle("p:1", token=1)
+    told.deliver("p:1", token=1, queue="dead")
+
+    assert dead_letters("q", "dead")(told.ops).counts["settled, yet dead"] == 1
+
+
+def test_a_dead_letter_that_nobody_published_is_unexpected() -> None:
+    told = _drained()
+    told.deliver("p:1", token=1, queue="dead")
+
+    assert dead_letters("q", "dead")(told.ops).counts["unexpected"] == 1
