@@ -40,6 +40,8 @@ COUNTS = (
     "one-way partitions",
     "resets",
     "slow disks",
+    "failing fsyncs",
+    "nodes that stopped themselves",
     "clock jumps",
     "directed strikes",
     "client resets",

@@ -12,6 +12,7 @@ from typing import Any
 from chaos.history import OpType
 from chaos.simulator.channel import Closed
 from chaos.simulator.clients import Client, Connection, Scene
+from cluster.machine.replies import UNKNOWN_DELIVERY
 from cluster.types import ConsumerKey
 from node.outgoing import Answer, Batch, Delivery, Ended, Failure, Moved, Subscribed
 from node.protocols.native.requests import Discard, Hello, Return, Settle, Subscribe
@@ -167,13 +168,12 @@ class Consumer(Client):
             self.process.spawn(self._work(consumer, keys), "work")
 
     def _settle_again(self, consumer: ConsumerKey) -> None:
-        """What was processed before the break, and is not known to be settled."""
-        by_token: dict[int, list[HeldKey]] = {}
+        """What was processed before the break, and is not known to be settled: one by one, since
+        one message that is settled already would have all others refused with it.
+        """
         for key in sorted(self._held):
             if self._held[key] is Held.DONE:
-                by_token.setdefault(key[1], []).append(key)
-        for keys in by_token.values():
-            self.process.spawn(self._finish(consumer, keys, "settle"), "settle again")
+                self.process.spawn(self._finish(consumer, [key], "settle", again=True), "again")
 
     async def _work(self, consumer: ConsumerKey, keys: list[HeldKey]) -> None:
         if not self.scene.stopping:
@@ -205,7 +205,9 @@ class Consumer(Client):
             f = "return" if chance < returned else "discard"
         await self._finish(consumer, keys, f)
 
-    async def _finish(self, consumer: ConsumerKey, keys: list[HeldKey], f: str) -> None:
+    async def _finish(
+        self, consumer: ConsumerKey, keys: list[HeldKey], f: str, *, again: bool = False
+    ) -> None:
         keys = [key for key in keys if self._held.get(key) is Held.DONE]
         if not keys:
             return
@@ -226,11 +228,16 @@ class Consumer(Client):
         )
         answer = await connection.answer(self._request(connection, consumer, keys, f))
         kind, extra = _ending(answer, len(keys))
-        if kind == "ok" and any(self._newest.get(position, 0) > token for position, _ in keys):
-            kind = "unknown"  # handed out again meanwhile: perhaps that delivery was settled
+        newer = any(self._newest.get(position, 0) > token for position, _ in keys)
+        if kind == "ok" and (again or newer):
+            # Perhaps returned and handed out again meanwhile, and that delivery was settled.
+            kind = "unknown"
         self.scene.history.end(op, kind, extra, **self.scene.now())
-        if kind == "ok":
+        if isinstance(answer, Answer):
             self.scene.cluster.trace.count(PAST[f], len(keys))
+        if kind == "refused" and extra["code"] == UNKNOWN_DELIVERY and len(keys) == 1:
+            self._held.pop(keys[0], None)  # settled before, or returned long since
+        elif isinstance(answer, Answer):
             for key in keys:
                 self._held.pop(key, None)
         else:

@@ -46,6 +46,7 @@ class DiskOptions:
         False  # fsync returns at once and promises nothing: eatmydata, a volatile write cache
     )
     fails: bool = False  # fsync raises EIO: a dying disk
+    fails_next: bool = False  # once: what a program that tries again takes for success
 
 
 @dataclass(eq=False)
@@ -150,6 +151,7 @@ class Platter:
         self.options = options or DiskOptions()
         self.directories: dict[str, Directory] = {"": Directory()}
         self.syncs = 0
+        self.failures = 0  # fsyncs that raised
         self.syncing = 0  # fsyncs under way right now: a moment that a nemesis waits for
         self._dice = dice
 
@@ -235,7 +237,9 @@ class SimDisk:
         platter.syncing += 1
         await asyncio.sleep(platter.sync_seconds())
         platter.syncing -= 1
-        if platter.options.fails:
+        if platter.options.fails or platter.options.fails_next:
+            platter.options.fails_next = False
+            platter.failures += 1
             raise OSError(errno.EIO, "fsync failed")
         self.check()
         return True

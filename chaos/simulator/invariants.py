@@ -86,6 +86,9 @@ class LogWatch:
         ] = {}  # (group, index, term) -> chained hash
         self._committed: dict[int, dict[int, bytes]] = {}  # group -> index -> chained hash
         self._committed_order: dict[int, list[int]] = {}
+        self._committed_in: dict[
+            tuple[int, int], int
+        ] = {}  # (group, index) -> in this term or before
 
     def committed_last(self, group: int) -> int:
         order = self._committed_order.get(group)
@@ -141,7 +144,9 @@ class LogWatch:
             self._broken(
                 "election safety", f"{other} and {node} both lead group {group} in term {seen.term}"
             )
-        last = self.committed_last(group)
+        # A member may find the votes of an old term after a later leader has committed more.
+        order = reversed(self._committed_order.get(group, ()))
+        last = next((i for i in order if self._committed_in[group, i] < seen.term), 0)
         if not last:
             return
         held = view.hash_at(last)
@@ -186,4 +191,5 @@ class LogWatch:
         chained = view.hash_at(index)
         if index > 1 and chained is not None and index not in committed:
             committed[index] = chained
+            self._committed_in[group, index] = view.term
             order.insert(at, index)

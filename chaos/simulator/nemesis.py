@@ -34,6 +34,7 @@ class Nemesis:
             "power_loss_all": self._power_loss_all,
             "pause": self._pause,
             "slow_disk": self._slow_disk,
+            "failing_fsync": self._failing_fsync,
             "skew_clock": self._skew_clock,
             "cut_clients": self._cut_clients,
             "directed": self._directed,
@@ -137,6 +138,19 @@ class Nemesis:
         await self._wait(1.0, 5.0)
         self.cluster.slow_disk(node, self.cluster.plan.sync_ms)
 
+    async def _failing_fsync(self) -> None:
+        """The next fsync fails; the node must end itself, and comes back as after a crash."""
+        node = self._target()
+        machine = self.cluster.machines[node]
+        process = machine.process
+        self.cluster.fail_next_fsync(node)
+        await self._until(lambda: machine.disk_failed or machine.process is not process)
+        # What has to happen happens at once; a process manager looks once a second.
+        await self._wait(0.1, 1.0)
+        if machine.process is process and machine.disk_failed:
+            self.cluster.check_failed(node)
+            await self._kill(node, power_loss=self.dice.random() < 0.5)
+
     async def _skew_clock(self) -> None:
         jump = self.dice.choice((200, 5_000, 300_000)) * self.dice.choice((-1, 1))
         self.cluster.skew_clock(self._node(), jump)
@@ -158,11 +172,16 @@ class Nemesis:
         await strike()
 
     async def _moment(self, come: Callable[[], bool]) -> bool:
+        come_in_time = await self._until(come)
+        if come_in_time:
+            self.cluster.trace.count("directed strikes")
+        return come_in_time
+
+    async def _until(self, come: Callable[[], bool]) -> bool:
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE_S
         while loop.time() < until:
             if come():
-                self.cluster.trace.count("directed strikes")
                 return True
             await asyncio.sleep(WATCH_S)
         return False

@@ -82,6 +82,7 @@ FAULT_KINDS = (
     "power_loss_all",
     "pause",
     "slow_disk",
+    "failing_fsync",
     "skew_clock",
     "cut_clients",
     "directed",
@@ -146,8 +147,8 @@ def _weights(nemesis: str) -> tuple[tuple[str, int], ...]:
     chosen: dict[str, dict[str, int]] = {
         "mixed": dict.fromkeys(FAULT_KINDS, 2),
         "partitions": {"partition": 4, "one_way": 4, "reset": 3, "cut_clients": 1},
-        "kills": {"kill": 6, "reset": 1, "slow_disk": 1, "cut_clients": 1},
-        "power": {"power_loss": 4, "power_loss_all": 3, "slow_disk": 1, "kill": 1},
+        "kills": {"kill": 6, "reset": 1, "failing_fsync": 2, "cut_clients": 1},
+        "power": {"power_loss": 4, "power_loss_all": 3, "slow_disk": 1, "failing_fsync": 2},
         "pauses": {"pause": 5, "skew_clock": 2, "slow_disk": 1, "reset": 1},
         "directed": {"directed": 6, "slow_disk": 1, "partition": 1},
         "calm": {"skew_clock": 1},

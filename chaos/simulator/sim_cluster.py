@@ -67,6 +67,7 @@ class Machine:
         self.platter = platter
         self.clock = clock
         self.incarnation = 0
+        self.failures_known = 0  # of its disk, before this process
         self.process: Process | None = None
         self.cluster: ClusterNode | None = None
         self.door: Door | None = None
@@ -79,6 +80,11 @@ class Machine:
     @property
     def alive(self) -> bool:
         return self.process is not None and self.process.alive
+
+    @property
+    def disk_failed(self) -> bool:
+        """Under this process, which must end itself."""
+        return self.platter.failures > self.failures_known
 
     def groups(self) -> dict[GroupId, Group]:
         return {} if self.cluster is None else self.cluster.groups
@@ -139,6 +145,8 @@ class SimCluster:
             return
         plan = self.plan
         machine.incarnation += 1
+        machine.failures_known = machine.platter.failures
+        machine.platter.options.fails_next = False  # it was meant for the process before
         process = Process(self.world, node)
         peers = [other for other in plan.nodes if other != node]
         links = self.network.open(node, process, peers, machine.incarnation)
@@ -235,13 +243,32 @@ class SimCluster:
         for machine in self.machines.values():
             machine.platter.options.sync_ms_typical = self.plan.sync_ms
             machine.platter.options.stall_share = 0.0
+            machine.platter.options.fails_next = False
             machine.clock.offset_ms = 0
             self.resume(machine.name)
+            if machine.disk_failed:
+                self.kill(machine.name)
 
     def slow_disk(self, node: NodeId, sync_ms: float) -> None:
         self.machines[node].platter.options.sync_ms_typical = sync_ms
         self.trace.event(node, "!", f"disk: fsync takes about {sync_ms:.1f} ms")
         self.trace.count("slow disks")
+
+    def fail_next_fsync(self, node: NodeId) -> None:
+        if self.machines[node].door is not None:
+            self.machines[node].platter.options.fails_next = True
+            self.trace.event(node, "!", "disk: the next fsync fails")
+            self.trace.count("failing fsyncs")
+
+    def check_failed(self, node: NodeId) -> None:
+        """Its disk failed a while ago: it must have stopped by itself."""
+        machine = self.machines[node]
+        if machine.running and machine.disk_failed and machine.cluster is not None:
+            if machine.cluster.failed is None:
+                self._break("a failed fsync ends a node", f"{node} goes on")
+            else:
+                self.trace.event(node, "X", "stopped by itself, its disk failed")
+                self.trace.count("nodes that stopped themselves")
 
     def skew_clock(self, node: NodeId, offset_ms: int) -> None:
         self.machines[node].clock.offset_ms = offset_ms
@@ -383,6 +410,8 @@ class SimCluster:
     def crashes(self) -> list[BaseException | str]:
         found: list[BaseException | str] = []
         for machine in self.machines.values():
+            if machine.disk_failed:
+                continue  # `check_failed` sees that it stops, the restart ends what it was doing
             if machine.process is not None:
                 found += machine.process.crashes
             if machine.cluster is not None and machine.alive and machine.cluster.failed is not None:
