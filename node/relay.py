@@ -46,6 +46,7 @@ class _Attached:
     consumer: Consumer
     leader: NodeId
     link: PeerState | None  # as it was then: another one means that messages may have been lost
+    untold_bytes: int = 0  # taken by the client, and the link had no room to say so
 
 
 class _Served:
@@ -148,7 +149,13 @@ class Relay:
     def taken(self, attachment: int, size_bytes: int) -> None:
         attached = self._attached.get(attachment)
         if attached is not None:
-            self.tell(attached.leader, attached.link, "taken", attachment, size_bytes)
+            attached.untold_bytes += size_bytes
+            self._tell_taken(attachment, attached)
+
+    def _tell_taken(self, attachment: int, attached: _Attached) -> None:
+        size_bytes = attached.untold_bytes
+        if self.tell(attached.leader, attached.link, "taken", attachment, size_bytes):
+            attached.untold_bytes = 0
 
     def release(self, connection: Connection) -> None:
         """The client is gone: its leaders need not serve it any more."""
@@ -354,6 +361,8 @@ class Relay:
             }
             if moved or peers.get(attached.leader) is not attached.link:
                 self._loosen(attachment)
+            elif attached.untold_bytes:
+                self._tell_taken(attachment, attached)
         for served in list(self._served.values()):
             if peers.get(served.peer) is not served.link:
                 self.unserve(served)

@@ -280,6 +280,19 @@ def test_a_delivery_that_the_link_did_not_take_is_sent_again():
     assert settled(state) == [1, 2, 3, 4, 5]
 
 
+def test_what_was_taken_while_the_link_was_full_is_told_later():
+    state = Carrying()
+    state.world.carry_all()
+    state.hand_out(5)  # four fill the buffer, the fifth waits until some are taken
+    state.world.carry_all()
+    state.world.full = True
+    state.take()
+    state.take()
+    state.world.full = False
+
+    assert settled(state) == [1, 2, 3, 4, 5]
+
+
 def test_a_delivery_that_was_lost_with_its_link_is_sent_again():
     state = Carrying()
     state.world.carry_all()
