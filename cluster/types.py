@@ -20,10 +20,9 @@ COMMANDS_PER_ENTRY_MAX = 1 << ORDINAL_BITS
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What an entry tells the machine about the world: the machine has no clock and no dice of its
-    own.
+    """What an entry tells the machine about the world, which has no clock and no dice of its own.
 
-    Every replica sees the same stamp for the same command (design.md, idea 1).
+    Every replica sees the same stamp for the same command.
     """
 
     index: int  # log index of the entry, from 1
