@@ -93,6 +93,7 @@ class Node:
         self.cluster = ClusterNode(
             config, disk=disk, clock=self._clock, links=links, random=random.Random()
         )
+        links.on_clock = self.cluster.note_clock
         self.broker = Broker(self.cluster, settings.limits)
         self.traffic = Traffic(self.broker, self._tasks)
         self.relay = Relay(self.broker, self.traffic, self._tasks)

@@ -6,6 +6,7 @@ import posixpath
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from cluster.codec.cbor import pack
 from cluster.log import format as fmt
 from cluster.log.cleaner import Cleaner
 from cluster.log.damage import encode_synced
@@ -30,6 +31,11 @@ class LogOptions:
     min_free_bytes: int = 512 << 20  # below this much free space publishes are refused
 
 
+#: A sync that takes longer is noted by itself.
+SLOW_SYNC_S = 0.1
+ROUND_NOTE_NS = 1_000_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Space:
     """Room on the disk."""
@@ -50,6 +56,11 @@ class Log:
         self.journals: dict[int, Journal] = {}
         self._hot = HotTail(options.hot_bytes)
         self._maintaining = False
+        # Since the last note of a round: how far it counted, syncs, the longest of them.
+        self._noted = (0, 0)
+        self._syncs = 0
+        self._longest_s = 0.0
+        self._round_due_ns = 0
         self.cleaner = Cleaner(
             wal,
             self.journals,
@@ -156,7 +167,27 @@ class Log:
 
     async def sync(self) -> float:
         """Make safe what is written; the seconds it took. A failure is final."""
-        return await self.wal.sync()
+        seconds = await self.wal.sync()
+        self._note_round(seconds)
+        return seconds
+
+    def _note_round(self, seconds: float) -> None:
+        """What the disk did, for later readers: about once a second, and whenever it was slow."""
+        self._syncs += 1
+        self._longest_s = max(self._longest_s, seconds)
+        wal = self.wal
+        now_ns = wal.synced_at_ns
+        if self._round_due_ns == 0:
+            self._round_due_ns = now_ns + ROUND_NOTE_NS
+        if now_ns < self._round_due_ns and seconds < SLOW_SYNC_S:
+            return
+        records, size = self._noted
+        self._noted = (wal.record_count, wal.written_bytes)
+        longest_ns = round(self._longest_s * 1e9)
+        done = [wal.record_count - records, wal.written_bytes - size, self._syncs, longest_ns]
+        self.note(fmt.KIND_ROUND, 0, 0, 0, pack(done))
+        self._round_due_ns = now_ns + ROUND_NOTE_NS
+        self._syncs, self._longest_s = 0, 0.0
 
     def space(self) -> Space:
         free = self.wal.disk.free_bytes(self.wal.directory)

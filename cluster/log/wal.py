@@ -62,6 +62,9 @@ class Wal:
         self.segments: dict[int, Segment] = {}
         self.failure: str | None = None
         self.touched = set[Written]()  # added to since the last write
+        self.record_count = 0  # appended since the start
+        self.written_bytes = 0  # since the start
+        self.synced_at_ns = 0  # monotonic, end of the last sync
         self.identity = identity
         self._boot = boot
         self._segment_bytes = segment_bytes
@@ -98,6 +101,7 @@ class Wal:
             self._buffers += (head + payload, more)
         else:
             self._buffers.append(head + payload)
+        self.record_count += 1
         offset = self.next_offset
         self.next_offset = offset + fmt.RECORD_HEADER + length
         active.groups.add(group)
@@ -118,6 +122,7 @@ class Wal:
             except OSError as error:
                 raise self._fail("write", active.path, error) from error
             assert offset == active.size, "someone else wrote to the segment"
+            self.written_bytes += self.next_offset - offset
             active.size = self.next_offset
             self._buffers = []
             self._urgent |= self._buffered_urgent
@@ -137,7 +142,8 @@ class Wal:
         started = self.clock.monotonic_ns()
         async with self._lock:
             await self._sync_active()
-            seconds = (self.clock.monotonic_ns() - started) / 1e9
+            self.synced_at_ns = self.clock.monotonic_ns()
+            seconds = (self.synced_at_ns - started) / 1e9
             if self.active.size >= self._segment_bytes:
                 await self._roll()
         return seconds
