@@ -12,6 +12,8 @@ SessionId = NewType("SessionId", str)
 ConsumerKey = NewType("ConsumerKey", int)
 
 CATALOG_GROUP = GroupId(0)
+#: The group of a node's transient queues is this plus the node's number; groups below replicate.
+TRANSIENT_GROUPS = 1 << 20
 
 #: Commands of one entry are numbered below this, so (index, ordinal) fits one integer.
 ORDINAL_BITS = 16

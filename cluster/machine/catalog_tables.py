@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cluster.machine.arguments import ArgumentError, parse_arguments
-from cluster.machine.commands import QueueConfig
+from cluster.machine.commands import DestinationKind, QueueConfig
 from cluster.types import GroupId, NodeId, QueueId
 
 
@@ -22,6 +22,7 @@ class NodeInfo:
     node: NodeId
     incarnation: int
     addresses: Mapping[str, str]  # "peer", "http", "amqp" -> "host:port"
+    number: int = 0  # dense, from 1, in the order of first registration
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,33 @@ class QueueInfo:
     group: GroupId
     vhost: str
     name: str
+    arguments: Mapping[str, Any]
+    durable: bool = True
+    auto_delete: bool = False
+    exclusive: bool = False
+    node: NodeId | None = None  # a transient queue: the only node that has it; None: replicated
+    incarnation: int = 0  # of that node's process
+    owner: str | None = None  # exclusive: the client connection that may use it
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeInfo:
+    vhost: str
+    name: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BindingInfo:
+    vhost: str
+    source: str
+    kind: DestinationKind
+    destination: str
+    key: str
     arguments: Mapping[str, Any]
 
 
