@@ -320,6 +320,8 @@ class Relay:
             case ["session_over", int(group), str(session), str(reason)]:
                 for listener in self.on_session_over:
                     listener(GroupId(group), SessionId(session), reason)
+            case ["tell" | "ask" | "told", *_]:
+                pass  # see node.questions
             case _:
                 log.warning("node_message_unknown", peer=peer, kind=str(message[1:2])[:40])
 

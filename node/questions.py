@@ -1,0 +1,140 @@
+"""News and questions between the broker layers of two nodes, whatever they are about.
+
+Who knows something registers a handler for a kind; who wants to know asks one node or all that are
+up. Messages on the link: `[-2, "tell", kind, [field, ...]]`, `[-2, "ask", number, kind, [...]]`,
+`[-2, "told", number, done, value]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from cluster.cluster_node import BROKER_LEVEL, ClusterNode
+from cluster.types import NodeId
+from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
+from node.tasks import Tasks
+
+log = structlog.get_logger(__name__)
+
+#: A node that is up and does not answer within this is stuck, and the question is of unknown fate.
+ANSWER_S_MAX = 5.0
+OPEN_MAX = 10_000
+
+#: Gets the asking node and the fields; answers what CBOR can hold, at once or as a coroutine.
+Handler = Callable[[NodeId, list[Any]], Any]
+
+
+class Questions:
+    """One a node."""
+
+    def __init__(self, cluster: ClusterNode, tasks: Tasks) -> None:
+        self._cluster = cluster
+        self._tasks = tasks
+        self._handlers: dict[str, Handler] = {}
+        self._open: dict[int, tuple[NodeId, asyncio.Future[Any]]] = {}
+        self._number = 0
+        cluster.on_node_message.append(self._receive)
+
+    def on(self, kind: str, handler: Handler) -> None:
+        """Answer questions and take news of this kind."""
+        assert kind not in self._handlers
+        self._handlers[kind] = handler
+
+    def others(self) -> list[NodeId]:
+        """The nodes that are up, without this one."""
+        states = self._cluster.peers.states
+        return sorted(n for n, state in states.items() if state.up and n != self._cluster.node)
+
+    def tell(self, node: NodeId, kind: str, *fields: Any) -> bool:
+        """False when it surely does not arrive. To itself: at once."""
+        if node == self._cluster.node:
+            self._take(node, kind, list(fields))
+            return True
+        return self._cluster.send(node, [BROKER_LEVEL, "tell", kind, list(fields)])
+
+    def tell_others(self, kind: str, *fields: Any) -> None:
+        for node in self.others():
+            self.tell(node, kind, *fields)
+
+    async def ask(self, node: NodeId, kind: str, *fields: Any) -> Any:
+        """What the handler there answers. BrokerError: refused there, cannot be reached, lost."""
+        if node == self._cluster.node:
+            return await self._answer(node, kind, list(fields))
+        if len(self._open) >= OPEN_MAX:
+            raise Refused("overloaded", "too many questions to other nodes are open: try again")
+        self._number += 1
+        number = self._number
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._open[number] = (node, future)
+        try:
+            if not self._cluster.send(node, [BROKER_LEVEL, "ask", number, kind, list(fields)]):
+                raise Elsewhere(None)
+            async with asyncio.timeout(ANSWER_S_MAX):
+                return await future
+        except TimeoutError:
+            raise OutcomeUnknown(f"node {node} did not answer") from None
+        finally:
+            del self._open[number]
+
+    async def ask_all(self, kind: str, *fields: Any) -> dict[NodeId, Any]:
+        """The answers of all nodes that are up, this one included; who fails is left out."""
+        nodes = [self._cluster.node, *self.others()]
+        asked = [self.ask(node, kind, *fields) for node in nodes]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found: dict[NodeId, Any] = {}
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, BrokerError):
+                log.info("question_unanswered", node=node, kind=kind, reason=answer.reason)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found[node] = answer
+        return found
+
+    # --- the other end ----------------------------------------------------------------------------
+
+    def _receive(self, peer: NodeId, message: list[Any]) -> None:
+        match message[1:]:
+            case ["tell", str(kind), list() as fields]:
+                self._take(peer, kind, fields)
+            case ["ask", int(number), str(kind), list() as fields]:
+                self._tasks.start(self._tell_answer(peer, number, kind, fields), name="answer")
+            case ["told", int(number), bool(done), value]:
+                self._told(peer, number, done, value)
+            case _:
+                pass  # the relay's
+
+    def _take(self, peer: NodeId, kind: str, fields: list[Any]) -> None:
+        handler = self._handlers.get(kind)
+        if handler is None:
+            log.warning("node_message_unknown", peer=peer, kind=kind[:40])
+        else:
+            handler(peer, fields)
+
+    async def _answer(self, peer: NodeId, kind: str, fields: list[Any]) -> Any:
+        handler = self._handlers.get(kind)
+        if handler is None:
+            raise Refused("unknown_question", f"this node knows no {kind[:40]!r}")
+        answer = handler(peer, fields)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    async def _tell_answer(self, peer: NodeId, number: int, kind: str, fields: list[Any]) -> None:
+        try:
+            told = [True, await self._answer(peer, kind, fields)]
+        except BrokerError as error:
+            told = [False, [error.code, error.reason]]
+        self._cluster.send(peer, [BROKER_LEVEL, "told", number, *told])
+
+    def _told(self, peer: NodeId, number: int, done: bool, value: Any) -> None:
+        asked = self._open.get(number)
+        if asked is None or asked[0] != peer or asked[1].done():
+            return
+        if done:
+            asked[1].set_result(value)
+        else:
+            asked[1].set_exception(Refused(str(value[0]), str(value[1])))
