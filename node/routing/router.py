@@ -1,0 +1,150 @@
+"""From an exchange and a key to queues, by this node's copy of the catalog.
+
+An exchange that finds no destination of its own passes the message to its alternate exchange with
+the same key (C13). Each exchange is visited once, so bindings and alternates may form circles.
+What depends on the key alone is remembered until anything in the vhost changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from cluster.machine.catalog_tables import BindingInfo, ExchangeInfo, QueueInfo
+from node.routing.tables import Bindings, Question, arranged
+
+#: Remembered answers a vhost, and vhosts with remembered answers: beyond that, all begin anew.
+ROUTES_MAX = 4096
+VHOSTS_MAX = 1024
+
+ALTERNATE = "alternate-exchange"
+
+
+class Catalog(Protocol):
+    """What routing reads of the catalog."""
+
+    def exchange(self, vhost: str, name: str) -> ExchangeInfo | None: ...
+    def queue(self, vhost: str, name: str) -> QueueInfo | None: ...
+    def bindings_from(self, vhost: str, exchange: str) -> Sequence[BindingInfo]: ...
+    def routing_version(self, vhost: str) -> int: ...
+    def policy_for(
+        self, vhost: str, name: str, what: Literal["queues", "exchanges"]
+    ) -> tuple[str, Mapping[str, Any]] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a message goes. No queue: it is unroutable."""
+
+    exchange: ExchangeInfo
+    queues: tuple[QueueInfo, ...]  # distinct
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was found out about a vhost at one version of it."""
+
+    version: int
+    routes: dict[tuple[str, str], Route] = field(default_factory=dict[tuple[str, str], Route])
+    # Bindings stay arranged as long as they are the same ones, whatever else changes in the vhost.
+    arranged: dict[str, tuple[ExchangeInfo, Sequence[BindingInfo], Bindings]] = field(
+        default_factory=dict[str, tuple[ExchangeInfo, Sequence[BindingInfo], Bindings]]
+    )
+    checked: set[str] = field(default_factory=set[str])  # arranged ones found right at this version
+
+
+class Router:
+    """One a node."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._vhosts: dict[str, _Known] = {}
+
+    def route(
+        self,
+        vhost: str,
+        exchange: str,
+        key: str,
+        headers: Callable[[], Mapping[str, Any]],
+        property_of: Callable[[str], object] = lambda _: None,
+    ) -> Route | None:
+        """None: there is no such exchange. Headers and properties are asked for only when an
+        exchange on the way decides by them.
+        """
+        version = self._catalog.routing_version(vhost)
+        known = self._vhosts.get(vhost)
+        if known is not None and known.version == version:
+            found = known.routes.get((exchange, key))
+            if found is not None:
+                return found
+        info = self._catalog.exchange(vhost, exchange)
+        if info is None:
+            return None
+        if known is None:
+            if len(self._vhosts) >= VHOSTS_MAX:
+                self._vhosts.clear()
+            known = self._vhosts[vhost] = _Known(version)
+        elif known.version != version:
+            known.version = version
+            known.routes.clear()
+            known.checked.clear()
+        question = Question(key, headers, property_of)
+        route = Route(info, tuple(self._walk(known, info, question)))
+        if not question.beyond_key:
+            if len(known.routes) >= ROUTES_MAX:
+                known.routes.clear()
+            known.routes[exchange, key] = route
+        return route
+
+    def _walk(self, known: _Known, start: ExchangeInfo, question: Question) -> list[QueueInfo]:
+        catalog, vhost = self._catalog, start.vhost
+        if start.name == "":
+            named = catalog.queue(vhost, question.key)
+            return [] if named is None else [named]
+        queues: dict[str, QueueInfo] = {}
+        seen = {start.name}
+        waiting = [start]
+        for exchange in waiting:  # grows meanwhile
+            onward: list[str] = []
+            stuck = True
+            for binding in self._bindings(known, exchange).matching(question):
+                if binding.kind == "exchange":
+                    onward.append(binding.destination)
+                    stuck = False
+                elif binding.destination in queues:
+                    stuck = False
+                elif (queue := catalog.queue(vhost, binding.destination)) is not None:
+                    queues[binding.destination] = queue
+                    stuck = False
+            if stuck and (alternate := self.alternate_of(exchange)) is not None:
+                onward.append(alternate)
+            for name in onward:
+                info = None if name in seen else catalog.exchange(vhost, name)
+                if info is not None:
+                    seen.add(name)
+                    waiting.append(info)
+        return list(queues.values())
+
+    def _bindings(self, known: _Known, exchange: ExchangeInfo) -> Bindings:
+        name = exchange.name
+        present = known.arranged.get(name)
+        if present is not None and name in known.checked:
+            return present[2]
+        bindings = self._catalog.bindings_from(exchange.vhost, name)
+        if present is None or present[0] != exchange or list(present[1]) != list(bindings):
+            if len(known.arranged) >= ROUTES_MAX:
+                known.arranged.clear()
+            copy = tuple(bindings)
+            present = exchange, copy, arranged(exchange, copy)
+            known.arranged[name] = present
+        known.checked.add(name)
+        return present[2]
+
+    def alternate_of(self, exchange: ExchangeInfo) -> str | None:
+        """Where it passes on what it cannot route: its argument, else its policy."""
+        own = exchange.arguments.get(ALTERNATE)
+        if own is None:
+            policy = self._catalog.policy_for(exchange.vhost, exchange.name, "exchanges")
+            own = None if policy is None else policy[1]["definition"].get(ALTERNATE)
+        return own if isinstance(own, str) else None

@@ -1,0 +1,113 @@
+"""The bindings of one exchange, arranged so that a message finds those that match it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cluster.machine.catalog_tables import BindingInfo, ExchangeInfo
+from node.routing.hashing import Shares, weight_of
+from node.routing.headers import matcher
+from node.routing.topic import TopicTrie
+
+
+@dataclass(slots=True)
+class Question:
+    """What routing may look at. Only what is looked at is decoded, and then it is noted."""
+
+    key: str
+    headers: Callable[[], Mapping[str, Any]]
+    property_of: Callable[[str], object]
+    beyond_key: bool = False  # the answer depends on more than the key
+
+    def header(self) -> Mapping[str, Any]:
+        self.beyond_key = True
+        return self.headers()
+
+    def property(self, name: str) -> object:
+        self.beyond_key = True
+        return self.property_of(name)
+
+
+class Bindings(Protocol):
+    def matching(self, question: Question) -> Iterable[BindingInfo]: ...
+
+
+def arranged(exchange: ExchangeInfo, bindings: Sequence[BindingInfo]) -> Bindings:
+    """By the type of the exchange; a type from a later version routes nowhere."""
+    make = _TYPES.get(exchange.type)
+    return _Fanout(exchange, ()) if make is None else make(exchange, bindings)
+
+
+class _Direct:
+    def __init__(self, _: ExchangeInfo, bindings: Sequence[BindingInfo]) -> None:
+        self._by_key: dict[str, list[BindingInfo]] = {}
+        for binding in bindings:
+            self._by_key.setdefault(binding.key, []).append(binding)
+
+    def matching(self, question: Question) -> Iterable[BindingInfo]:
+        return self._by_key.get(question.key, ())
+
+
+class _Fanout:
+    def __init__(self, _: ExchangeInfo, bindings: Sequence[BindingInfo]) -> None:
+        self._all = bindings
+
+    def matching(self, question: Question) -> Iterable[BindingInfo]:
+        return self._all
+
+
+class _Topic:
+    def __init__(self, _: ExchangeInfo, bindings: Sequence[BindingInfo]) -> None:
+        self._trie: TopicTrie[BindingInfo] = TopicTrie()
+        for binding in bindings:
+            self._trie.add(binding.key, binding)
+
+    def matching(self, question: Question) -> Iterable[BindingInfo]:
+        return self._trie.matching(question.key)
+
+
+class _Headers:
+    def __init__(self, _: ExchangeInfo, bindings: Sequence[BindingInfo]) -> None:
+        self._matchers = [(matcher(binding.arguments), binding) for binding in bindings]
+
+    def matching(self, question: Question) -> Iterable[BindingInfo]:
+        headers = question.header()
+        return [binding for matches, binding in self._matchers if matches(headers)]
+
+
+class _ConsistentHash:
+    """The binding key is the weight; the hash is of the routing key, a header or a property."""
+
+    def __init__(self, exchange: ExchangeInfo, bindings: Sequence[BindingInfo]) -> None:
+        self._header = _text(exchange.arguments.get("hash-header"))
+        self._property = _text(exchange.arguments.get("hash-property"))
+        self._shares = Shares(
+            (f"{binding.kind} {weight} {binding.destination}", weight, binding)
+            for binding in bindings
+            if (weight := weight_of(binding.key)) > 0
+        )
+
+    def matching(self, question: Question) -> Iterable[BindingInfo]:
+        if self._header is not None:
+            hashed = question.header().get(self._header)
+        elif self._property is not None:
+            hashed = question.property(self._property)
+        else:
+            hashed = question.key
+        picked = self._shares.pick("" if hashed is None else str(hashed))
+        return () if picked is None else (picked,)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+_TYPES: dict[str, Callable[[ExchangeInfo, Sequence[BindingInfo]], Bindings]] = {
+    "direct": _Direct,
+    "fanout": _Fanout,
+    "topic": _Topic,
+    "headers": _Headers,
+    "x-consistent-hash": _ConsistentHash,
+}
