@@ -1,0 +1,280 @@
+"""Publishing for clients that cannot be redirected: to the leader, wherever it is, stored once.
+
+One line a queue. A line is a named publisher of this node: it numbers what all clients here publish
+to its queue, sends batches without waiting for the outcome of the one before, and after a change of
+leader sends again, in order, all that has no outcome yet. The queue's machine confirms a number
+that it has seen already and does not store it twice (cluster.machine.publishers), so a client sees
+nothing of it but time.
+
+What the clients of one iteration of the loop publish to a queue leaves as one command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, NamedTuple
+
+import structlog
+
+from cluster.cluster_node import ClusterNode
+from cluster.group import Outcome, Role
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import Enqueue
+from cluster.machine.publishers import EPHEMERAL_PREFIX
+from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, Enqueued
+from cluster.types import QueueId
+from node.dispatch import Counts
+from node.tasks import Tasks
+
+log = structlog.get_logger(__name__)
+
+#: Of one command; far below what an entry may hold.
+BODIES_AT_ONCE = 4_096
+BYTES_AT_ONCE = 1 << 20
+#: A line looks for its leader this often, and gives its number up after this long without work:
+#: well before the machine forgets an idle publisher of this kind.
+RETRY_S = 0.02
+IDLE_S_MAX = 600.0
+
+#: Refusals that no repetition changes.
+HOPELESS = frozenset({"too_large", "bad_argument", "unknown_command"})
+
+#: Called once with the offsets, in what was published, that the queue refused (over a limit), as
+#: ranges. All others are safe, or the queue is gone and they have nowhere to go.
+Done = Callable[[Sequence[tuple[int, int]]], None]
+
+
+class _Item(NamedTuple):
+    """What one client published at once."""
+
+    bodies: Sequence[bytes]
+    metas: Any  # one for all, or a list with one a body
+    attrs: Any  # None, one for all, or a list
+    size_bytes: int
+    done: Done
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """One command, until its outcome is known."""
+
+    command: Enqueue
+    items: list[_Item]
+
+
+class _Line:
+    """What this node publishes to one queue."""
+
+    def __init__(self, info: QueueInfo, publisher: str) -> None:
+        self.info = info
+        self.publisher = publisher
+        self.next = 1
+        self.waiting: list[_Item] = []
+        self.sent: deque[_Batch] = deque()
+        self.stalled = False  # a task looks for the leader, and sends all of `sent` again
+        self.round = 0  # grows whenever all is sent again: outcomes of before do not count
+        self.used_s = 0.0
+
+    def batches(self) -> list[_Batch]:
+        """What waits, as commands."""
+        found: list[_Batch] = []
+        items, self.waiting = self.waiting, []
+        start = bodies = size = 0
+        for position, item in enumerate(items):
+            if position > start and (
+                bodies + len(item.bodies) > BODIES_AT_ONCE or size + item.size_bytes > BYTES_AT_ONCE
+            ):
+                found.append(self._batch(items[start:position]))
+                start, bodies, size = position, 0, 0
+            bodies += len(item.bodies)
+            size += item.size_bytes
+        found.append(self._batch(items[start:]))
+        return found
+
+    def _batch(self, items: list[_Item]) -> _Batch:
+        if len(items) == 1:
+            bodies, metas, attrs = items[0][:3]
+        else:
+            bodies = [body for item in items for body in item.bodies]
+            metas = _joined(items, [item.metas for item in items])
+            attrs = _joined(items, [item.attrs for item in items])
+        command = Enqueue(self.info.queue, self.publisher, self.next, bodies, metas, attrs)
+        self.next += len(bodies)
+        return _Batch(command, items)
+
+    def renumber(self, publisher: str) -> None:
+        """The machine forgot this publisher: what has no outcome is published under a new name."""
+        self.publisher = publisher
+        self.next = 1
+        pending, self.sent = self.sent, deque()
+        for batch in pending:
+            self.sent.append(self._batch(batch.items))
+
+
+class Publisher:
+    """One a node: all its lines."""
+
+    def __init__(self, cluster: ClusterNode, tasks: Tasks, counts: Counts) -> None:
+        self._cluster = cluster
+        self._tasks = tasks
+        self._counts = counts
+        self._lines: dict[QueueId, _Line] = {}
+        self._due: list[_Line] = []
+        self._names = count(1)
+
+    def publish(
+        self,
+        info: QueueInfo,
+        bodies: Sequence[bytes],
+        metas: Any,
+        attrs: Any,
+        size_bytes: int,
+        done: Done,
+    ) -> None:
+        """In the order of the calls, for one queue."""
+        line = self._lines.get(info.queue)
+        if line is None:
+            line = self._lines[info.queue] = _Line(info, self._name())
+        self._counts.published += len(bodies)
+        if not line.waiting:
+            if not self._due:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._due.append(line)
+        line.waiting.append(_Item(bodies, metas, attrs, size_bytes, done))
+
+    def _name(self) -> str:
+        incarnation = self._cluster.links.incarnation
+        return f"{EPHEMERAL_PREFIX}node:{self._cluster.node}:{incarnation}:{next(self._names)}"
+
+    def forget_idle(self, now_s: float) -> None:
+        """Lines without work for long: called now and then."""
+        idle = [
+            queue
+            for queue, line in self._lines.items()
+            if not line.sent and not line.waiting and now_s - line.used_s > IDLE_S_MAX
+        ]
+        for queue in idle:
+            del self._lines[queue]
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        due, self._due = self._due, []
+        now_s = asyncio.get_running_loop().time()
+        for line in due:
+            line.used_s = now_s
+            batches = line.batches()
+            line.sent.extend(batches)
+            if not line.stalled:
+                for batch in batches:
+                    self._send(line, batch)
+
+    def _send(self, line: _Line, batch: _Batch) -> None:
+        round_ = line.round
+
+        def done(outcome: Outcome) -> None:
+            if line.round == round_:
+                self._outcome(line, batch, outcome)
+
+        group = self._cluster.group(line.info.group)
+        if group is not None and group.role is Role.LEADER:
+            group.propose(batch.command, done)
+        else:
+            self._tasks.start(self._forward(line, batch, done), name="forward")
+
+    async def _forward(self, line: _Line, batch: _Batch, done: Callable[[Outcome], None]) -> None:
+        done(await self._cluster.ask(line.info.group, batch.command))
+
+    def _outcome(self, line: _Line, batch: _Batch, outcome: Outcome) -> None:
+        reply = outcome.reply
+        if type(reply) is Enqueued and outcome.kind == "ok":
+            self._counts.confirmed += reply.stored
+            self._counts.duplicates += reply.duplicates
+            line.sent.remove(batch)  # nearly always the first
+            _tell(batch, reply.refused)
+        elif outcome.code == NO_QUEUE:
+            line.sent.remove(batch)
+            _tell(batch, ())
+        elif outcome.code in HOPELESS and line.sent[0] is batch:
+            log.warning("publish_refused", queue=line.info.name, reason=outcome.reason)
+            self._refuse(line)
+        else:
+            if outcome.code == OUT_OF_SEQUENCE:
+                self._check_sequence(line, getattr(reply, "detail", None))
+            self._stall(line)
+
+    def _refuse(self, line: _Line) -> None:
+        """The first numbers without an outcome are never used, so none behind them was taken: those
+        move up, under another name.
+        """
+        batch = line.sent.popleft()
+        _tell(batch, [(0, len(batch.command.bodies) - 1)])
+        line.renumber(self._name())
+        self._stall(line)
+
+    def _check_sequence(self, line: _Line, expected: Any) -> None:
+        """A gap is normal after a change of leader: what is before it is on its way again. Unless
+        the machine expects less than the first that has no outcome: then it forgot this publisher.
+        """
+        if type(expected) is int and line.sent and expected < line.sent[0].command.seqno:
+            log.warning("publisher_forgotten", queue=line.info.name, expected=expected)
+            line.renumber(self._name())
+
+    # --- after a failure --------------------------------------------------------------------------
+
+    def _stall(self, line: _Line) -> None:
+        if not line.stalled:
+            line.stalled = True
+            line.round += 1
+            self._tasks.start(self._recover(line), name="publish_again")
+
+    async def _recover(self, line: _Line) -> None:
+        """Send all that has no outcome again, in order, as soon as there is a leader."""
+        while True:
+            await asyncio.sleep(RETRY_S)
+            if self._cluster.leader_of(line.info.group) is not None:
+                break
+            # Its node is down, and took a transient queue with it.
+            if self._cluster.catalog_machine.queue_by_id(line.info.queue) is None:
+                pending, line.sent = line.sent, deque()
+                for batch in pending:
+                    _tell(batch, ())
+                break
+        line.stalled = False
+        for batch in list(line.sent):
+            if not line.stalled:  # a refusal may come at once
+                self._send(line, batch)
+
+
+def _tell(batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:
+    if len(batch.items) == 1:
+        batch.items[0].done(refused)
+        return
+    start = 0
+    for item in batch.items:
+        end = start + len(item.bodies) - 1
+        item.done(
+            [
+                (max(first, start) - start, min(last, end) - start)
+                for first, last in refused
+                if first <= end and last >= start
+            ]
+            if refused
+            else ()
+        )
+        start = end + 1
+
+
+def _joined(items: Sequence[_Item], each: Sequence[Any]) -> Any:
+    """One value for all bodies when they are the same, else a list with one a body."""
+    first = each[0]
+    if type(first) is not list and all(value is first or value == first for value in each):
+        return first
+    joined: list[Any] = []
+    for item, value in zip(items, each, strict=True):
+        joined.extend(value if type(value) is list else [value] * len(item.bodies))
+    return joined
