@@ -97,6 +97,8 @@ class Connection:
         self.forward = forward
         self.closed = False
         self.quiet = False  # the node is stopping: nothing more is read
+        #: A protocol that cannot move its consumers may end one whose leader changes (C42).
+        self.ends_when_moved: Callable[[Consumer], bool] = _never
         self.consumers: dict[tuple[QueueId, ConsumerKey], Consumer] = {}
         self.groups: set[GroupId] = set()  # in which this connection opened the session
         self.moved_groups: set[GroupId] = set()  # where it was, and may be elsewhere now
@@ -142,7 +144,7 @@ class Connection:
 
     def lost(self, consumer: Consumer) -> None:
         """Its leader is gone: attached to the next one, or the client is told to move."""
-        if self.closed:
+        if self.closed or self.ends_when_moved(consumer):
             return
         if self.forward:
             self._relay.attach(self, consumer)
@@ -382,3 +384,7 @@ class Connection:
         here = self._broker.leads(info.group)
         about = self._broker.info(info) if here else self._relay.info(info)
         self.answer(request, await about)
+
+
+def _never(_: Consumer) -> bool:
+    return False

@@ -137,8 +137,7 @@ class Relay:
     def _loosen(self, attachment: int) -> None:
         attached = self._attached.pop(attachment)
         del self._of_consumer[attached.consumer]
-        if not attached.connection.closed:
-            self._loose[attached.consumer] = attached.connection
+        attached.connection.lost(attached.consumer)
 
     def cancel(self, consumer: Consumer) -> None:
         attachment = self._of_consumer.get(consumer)

@@ -50,9 +50,19 @@ class Sessions:
         return list(self._connections.values())
 
     def connect(
-        self, peer: Peer, *, session: str | None, resume_ms: int, vhost: str, forward: bool
+        self,
+        peer: Peer,
+        *,
+        session: str | None,
+        resume_ms: int,
+        vhost: str,
+        forward: bool,
+        counted: bool = True,
     ) -> tuple[Connection, bool]:
-        """A connection, and whether its session was known here. Refused when there are too many."""
+        """A connection, and whether its session was known here. Refused when there are too many.
+
+        Not `counted`: a channel of a connection that was.
+        """
         limits = self._broker.limits
         if self._stopping:
             raise Refused("stopping", "this node is stopping: connect to another one")
@@ -65,7 +75,7 @@ class Sessions:
             raise Refused("bad_argument", f"resume_ms may be at most {limits.resume_ms_max}")
         key = SessionId(session)
         older = self._connections.get(key)
-        if older is None and len(self._connections) >= limits.connections_max:
+        if older is None and counted and len(self._connections) >= limits.connections_max:
             raise Refused("too_many_connections", f"this node takes {limits.connections_max}")
         until = self._resumable.pop(key, 0.0)
         resumed = older is not None or until > asyncio.get_running_loop().time()

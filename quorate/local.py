@@ -22,6 +22,7 @@ import aiohttp
 CLUSTER_FILE = "cluster.json"
 HTTP_PORT_FIRST = 8081
 PEER_PORT_FIRST = 7071
+AMQP_PORT_FIRST = 5672
 #: How long nodes may take to answer, and to stop, before something is wrong.
 START_S_MAX = 60.0
 STOP_S_MAX = 20.0
@@ -39,6 +40,7 @@ class LocalNode:
     name: str
     http: int
     peer: int
+    amqp: int
     folder: Path
     process: asyncio.subprocess.Process | None = None
     stopping: bool = False
@@ -46,6 +48,11 @@ class LocalNode:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.http}"
+
+    @property
+    def amqp_url(self) -> str:
+        """As user guest, in vhost /."""
+        return f"amqp://guest:guest@127.0.0.1:{self.amqp}/%2F"
 
     @property
     def running(self) -> bool:
@@ -148,7 +155,9 @@ class LocalCluster:
                 )
             _replace_busy_ports(rows, preferred_ports)
             made = [
-                LocalNode(row["node"], row["http"], row["peer"], folder / row["node"])
+                LocalNode(
+                    row["node"], row["http"], row["peer"], row["amqp"], folder / row["node"]
+                )
                 for row in rows
             ]
             secret = _secret(folder)
@@ -177,6 +186,7 @@ class LocalCluster:
                     "node": node.name,
                     "http": node.http,
                     "peer": node.peer,
+                    "amqp": node.amqp,
                     "pid": node.pid,
                     "folder": str(node.folder.resolve()),
                 }
@@ -331,17 +341,19 @@ def _new_rows(count: int, preferred: bool) -> list[dict[str, Any]]:
     taken: set[int] = set()
     http = _ports(HTTP_PORT_FIRST if preferred else 0, taken)
     peer = _ports(PEER_PORT_FIRST if preferred else 0, taken)
+    amqp = _ports(AMQP_PORT_FIRST if preferred else 0, taken)
     return [
-        {"node": f"node-{number}", "http": next(http), "peer": next(peer)}
+        {"node": f"node-{number}", "http": next(http), "peer": next(peer), "amqp": next(amqp)}
         for number in range(1, count + 1)
     ]
 
 
 def _replace_busy_ports(rows: list[dict[str, Any]], preferred: bool) -> None:
-    taken = {row[kind] for row in rows for kind in ("http", "peer")}
+    firsts = {"http": HTTP_PORT_FIRST, "peer": PEER_PORT_FIRST, "amqp": AMQP_PORT_FIRST}
+    taken = {row[kind] for row in rows for kind in firsts if kind in row}
     for row in rows:
-        for kind, first in (("http", HTTP_PORT_FIRST), ("peer", PEER_PORT_FIRST)):
-            if not _free(row[kind]):
+        for kind, first in firsts.items():
+            if kind not in row or not _free(row[kind]):
                 row[kind] = next(_ports(first if preferred else 0, taken))
 
 
@@ -361,6 +373,7 @@ def _write_settings(node: LocalNode, nodes: list[LocalNode], secret: str, extra:
         "data_dir": str((node.folder / "data").resolve()),
         "http": f"127.0.0.1:{node.http}",
         "peer": f"127.0.0.1:{node.peer}",
+        "amqp": f"127.0.0.1:{node.amqp}",
         "peers": [f"{each.name}=127.0.0.1:{each.peer}" for each in nodes],
         "secret_file": secret,
     }
