@@ -24,6 +24,13 @@ class Refused(BrokerError):
     """Surely did not happen."""
 
 
+class AccessRefused(Refused):
+    """Not this user, or not with this password, or not there."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("access_refused", reason)
+
+
 class Elsewhere(BrokerError):
     """Surely did not happen here: ask the leader. None: there is none now, ask again soon."""
 

@@ -1,8 +1,11 @@
-"""How this process asks the system for memory."""
+"""How this process asks the system for memory, and how much of it there is."""
 
 from __future__ import annotations
 
 import ctypes
+import os
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 # Names and numbers of glibc's mallopt(3).
 M_TRIM_THRESHOLD = -1
@@ -26,3 +29,41 @@ def keep_freed_memory() -> bool:
         mallopt(M_MMAP_THRESHOLD, HEAP_BLOCK_BYTES_MAX)
         and mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
     )
+
+
+# --- how much there is, and how much this process has ---------------------------------------------
+
+#: What a control group says that has no limit of its own (version 1), or more.
+_NO_LIMIT_BYTES = 1 << 60
+_CGROUP_FILES = ("memory.max", "memory/memory.limit_in_bytes")
+
+
+def available_bytes(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """The memory of this machine, or of this process's control group when that is less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for folder in [cgroups / part for part in ("", *_own_groups())]:
+        for name in _CGROUP_FILES:
+            with suppress(OSError, ValueError):  # "max", or there is no such file
+                limit = int((folder / name).read_text())
+                if 0 < limit < _NO_LIMIT_BYTES:
+                    total = min(total, limit)
+    return total
+
+
+def _own_groups() -> list[str]:
+    """Where the limits of this process may be: its group and all above it (version 2)."""
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::/"):
+                path = PurePosixPath(line.removeprefix("0::/"))
+                return [str(part) for part in (path, *path.parents)]
+    return []
+
+
+def resident_bytes() -> int:
+    """What this process has in memory now. 0 where the system does not say: no alarm comes."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,110 @@
+"""Alarms: a node of the cluster is low on memory or disk, and publishers have to wait everywhere.
+
+Consumers never wait: they are what makes room. Each node tells the others what it lacks; a node
+that is down lacks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import structlog
+
+from cluster.types import NodeId
+from node.questions import Questions
+
+log = structlog.get_logger(__name__)
+
+KIND = "alarm"
+#: The alarm ends below this share of the limit, or it would come and go with every message.
+CLEAR_SHARE = 0.95
+#: News may be lost: it is told again every so many samples.
+TELL_AGAIN_SAMPLES = 5
+
+
+class Lack(NamedTuple):
+    """What one node is low on."""
+
+    memory: bool = False
+    disk: bool = False
+
+
+class Alarms:
+    """One a node. `sample` is called once a second."""
+
+    def __init__(
+        self, questions: Questions, *, memory_bytes_max: int, memory_bytes: Callable[[], int]
+    ) -> None:
+        self.memory_bytes_max = memory_bytes_max
+        self.on_change: list[Callable[[], None]] = []
+        #: Why publishers wait, in RabbitMQ's words, because of whichever node. None: they do not.
+        self.blocked: str | None = None
+        self._questions = questions
+        self._memory_bytes = memory_bytes
+        self._own = Lack()
+        self._others: dict[NodeId, Lack] = {}
+        self._told: set[NodeId] = set()
+        self._samples = 0
+        questions.on(KIND, self._heard)
+
+    @property
+    def memory(self) -> bool:
+        """Of this node."""
+        return self._own.memory
+
+    @property
+    def disk(self) -> bool:
+        """Of this node."""
+        return self._own.disk
+
+    @property
+    def lacks(self) -> dict[NodeId, Lack]:
+        """Of the other nodes that are up, those that lack something."""
+        up = self._questions.others()
+        return {node: lack for node, lack in self._others.items() if any(lack) and node in up}
+
+    def sample(self, *, disk: bool) -> None:
+        """`disk`: this node has too little of it now."""
+        used = self._memory_bytes()
+        share = CLEAR_SHARE if self._own.memory else 1.0
+        own = Lack(used >= self.memory_bytes_max * share, disk)
+        changed = own != self._own
+        if changed:
+            log.warning("alarm", memory=own.memory, disk=own.disk, memory_bytes=used)
+        self._own = own
+        self._samples += 1
+        self._tell(everyone=changed or self._samples % TELL_AGAIN_SAMPLES == 0)
+        self._conclude()
+
+    def _tell(self, *, everyone: bool) -> None:
+        others = set(self._questions.others())
+        for node in sorted(others if everyone else others - self._told):
+            self._questions.tell(node, KIND, *self._own)
+        self._told = others
+
+    def _heard(self, peer: NodeId, fields: list[Any]) -> None:
+        match fields:
+            case [bool(memory), bool(disk)]:
+                self._others[peer] = Lack(memory, disk)
+                self._conclude()
+            case _:
+                log.warning("alarm_unreadable", peer=peer)
+
+    def _conclude(self) -> None:
+        every = [self._own, *self.lacks.values()]
+        words = [
+            word
+            for word, low in (
+                ("memory", any(lack.memory for lack in every)),
+                ("disk", any(lack.disk for lack in every)),
+            )
+            if low
+        ]
+        blocked = f"low on {' & '.join(words)}" if words else None
+        if blocked == self.blocked:
+            return
+        self.blocked = blocked
+        log.warning("publishers_blocked" if blocked else "publishers_go_on", reason=blocked)
+        for listener in self.on_change:
+            listener()

@@ -1,0 +1,218 @@
+"""Who may come in: users and their passwords, as the catalog has them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from cluster.machine import replies as codes
+from node.errors import AccessRefused, Refused
+from node.guesses import Guesses
+from node.passwords import SCRYPT, hash_password, verify
+from node.permissions import Access, Catalog
+
+log = structlog.get_logger(__name__)
+
+GUEST = "guest"
+#: Each thread takes 16 MiB and a core for some 50 ms.
+CHECKS_AT_ONCE = 2
+CHECKS_WAITING_MAX = 256
+REMEMBERED_MAX = 10_000
+ACCESSES_MAX = 10_000
+
+#: What a password is compared with when there is no such user, so that it takes as long.
+_NOBODY, _ = hash_password("", bytes(16))
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who has logged in. `tags` are for the management interface."""
+
+    name: str
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimits:
+    """None: no limit."""
+
+    vhost_connections_max: int | None
+    user_connections_max: int | None
+    user_channels_max: int | None
+
+
+async def _up_to_date() -> bool:
+    return True
+
+
+class Auth:
+    """One a node. Reads this node's copy of the catalog, so it answers without a leader."""
+
+    def __init__(
+        self,
+        catalog: Callable[[], Catalog],
+        *,
+        loopback_users: Sequence[str] = (GUEST,),
+        catch_up: Callable[[], Awaitable[bool]] = _up_to_date,
+    ) -> None:
+        self._catalog = catalog
+        self._loopback_users = frozenset(loopback_users)
+        self._catch_up = catch_up
+        self._caught_up = False
+        self._executor = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="password")
+        self._checking: dict[bytes, asyncio.Task[bool]] = {}
+        self._guesses = Guesses()
+        # Passwords that were right, as hashes that are worth nothing outside this process.
+        self._key = secrets.token_bytes(32)
+        self._remembered: OrderedDict[bytes, None] = OrderedDict()
+        self._accesses: dict[tuple[str, str], Access] = {}
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    # --- users ------------------------------------------------------------------------------------
+
+    def user(self, name: str) -> User | None:
+        """Without a password: who proved its name in another way."""
+        entry = self._catalog().entry("users", (name,))
+        return None if entry is None else User(name, tuple(entry["tags"]))
+
+    async def login(self, name: str, password: str, *, loopback: bool, address: str = "") -> User:
+        """Raises AccessRefused, or Refused when it cannot be said now. `address`: where from, so
+        that who guesses from there has to wait.
+        """
+        if name in self._loopback_users and not loopback:
+            raise AccessRefused(f"user '{name}' can only connect via localhost")
+        if not await self._is_right(name, password, address) and not (
+            await self._now_caught_up() and await self._is_right(name, password, address)
+        ):
+            log.warning("login_refused", user=name[:100], address=address)
+            raise AccessRefused(f"user '{name}' - invalid credentials")
+        user = self.user(name)
+        if user is None:  # dropped meanwhile
+            raise AccessRefused(f"user '{name}' - invalid credentials")
+        return user
+
+    async def guest(self) -> User | None:
+        """Who comes from this machine without saying who it is: the user guest, while anybody
+        knows its password.
+        """
+        entry = self._catalog().entry("users", (GUEST,))
+        if entry is None or not entry["password_hash"]:
+            return None
+        return self.user(GUEST) if await self._verified(GUEST, GUEST) else None
+
+    async def _is_right(self, name: str, password: str, address: str) -> bool:
+        if self._token(name, password, *self._kept(name)) not in self._remembered:
+            # A user who is known to be one does not wait for the guesses of others.
+            await self._guesses.wait(name, address)
+        right = await self._verified(name, password)
+        if right:
+            self._guesses.right(name)
+        else:
+            self._guesses.wrong(name, address)
+        return right
+
+    async def _verified(self, name: str, password: str) -> bool:
+        """By memory, or in a thread; who asks the same at the same time shares the answer."""
+        kept, algorithm = self._kept(name)
+        token = self._token(name, password, kept, algorithm)
+        if token in self._remembered:
+            self._remembered.move_to_end(token)
+            return True
+        task = self._checking.get(token)
+        if task is None:
+            if len(self._checking) >= CHECKS_WAITING_MAX:
+                raise Refused("overloaded", "too many logins wait for their check: try again")
+            work = self._check(token, password, kept, algorithm)
+            task = asyncio.create_task(work, name="check_password")
+            self._checking[token] = task
+            task.add_done_callback(lambda _: self._checking.pop(token, None))
+        return await asyncio.shield(task)
+
+    async def _check(self, token: bytes, password: str, kept: str, algorithm: str) -> bool:
+        loop = asyncio.get_running_loop()
+        right = await loop.run_in_executor(self._executor, _verify, password, kept, algorithm)
+        if right:
+            self._remembered[token] = None
+            if len(self._remembered) > REMEMBERED_MAX:
+                self._remembered.popitem(last=False)
+        return right
+
+    def _kept(self, name: str) -> tuple[str, str]:
+        entry = self._catalog().entry("users", (name,))
+        return ("", "") if entry is None else (entry["password_hash"], entry["hashing_algorithm"])
+
+    def _token(self, *parts: str) -> bytes:
+        """With the hash that is kept among the parts: a new password, and the old one is void."""
+        token = hashlib.blake2b(key=self._key, digest_size=32)
+        for part in parts:
+            data = part.encode(errors="surrogatepass")
+            token.update(len(data).to_bytes(8, "big") + data)
+        return token.digest()
+
+    # --- access -----------------------------------------------------------------------------------
+
+    def access(self, user: User, vhost: str) -> Access:
+        """Raises Refused: there is no such vhost, or this user has no permissions in it."""
+        catalog = self._catalog()
+        if catalog.entry("vhosts", (vhost,)) is None:
+            raise Refused(codes.NO_VHOST, f"vhost '{vhost}' not found")
+        if catalog.entry("permissions", (user.name, vhost)) is None:
+            raise AccessRefused(f"access to vhost '{vhost}' refused for user '{user.name}'")
+        key = (user.name, vhost)
+        access = self._accesses.get(key)
+        if access is None:
+            if len(self._accesses) >= ACCESSES_MAX:
+                self._accesses.clear()
+            access = self._accesses[key] = Access(self._catalog, *key)
+        return access
+
+    async def admit(self, user: User, vhost: str) -> Access:
+        """`access`, by a copy of the catalog that is not from before this node's start."""
+        try:
+            return self.access(user, vhost)
+        except Refused:
+            if not await self._now_caught_up():
+                raise
+            return self.access(user, vhost)
+
+    async def _now_caught_up(self) -> bool:
+        """True once: what was refused so far may have been so because this node has just started
+        and did not know better. Refused while that may still be.
+        """
+        if self._caught_up:
+            return False
+        if not await self._catch_up():
+            raise Refused("no_leader", "this node does not know yet who its users are: try again")
+        self._caught_up = True
+        return True
+
+    def limits(self, user: str, vhost: str) -> UserLimits:
+        of_vhost = self._catalog().entry("vhost_limits", (vhost,)) or {}
+        of_user = self._catalog().entry("user_limits", (user,)) or {}
+        return UserLimits(
+            _limit(of_vhost.get("max-connections")),
+            _limit(of_user.get("max-connections")),
+            _limit(of_user.get("max-channels")),
+        )
+
+
+def _verify(password: str, kept: str, algorithm: str) -> bool:
+    """In a thread. What is wrong takes as long for every user, and for nobody."""
+    right = bool(kept) and verify(password, kept, algorithm)
+    if not right and (not kept or algorithm != SCRYPT):
+        verify(password, _NOBODY, SCRYPT)
+    return right
+
+
+def _limit(value: int | None) -> int | None:
+    """-1, or any number below 0, is none."""
+    return None if value is None or value < 0 else value

@@ -1,0 +1,130 @@
+"""What a user may do in a virtual host: three regexes on names, and two on the keys of topics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Literal, Protocol
+
+import structlog
+
+from node.errors import AccessRefused
+
+log = structlog.get_logger(__name__)
+
+Operation = Literal["configure", "write", "read"]
+TopicOperation = Literal["write", "read"]
+
+#: How permissions call the exchange that has no name.
+DEFAULT_EXCHANGE = "amq.default"
+#: Answers that one `Access` remembers of each kind.
+REMEMBERED_MAX = 1_000
+PATTERNS_MAX = 4_096
+
+
+class Catalog(Protocol):
+    """What is read of the catalog: an entry of an administrative table, replaced when it changes,
+    never changed.
+    """
+
+    def entry(self, table: str, key: tuple[str, ...]) -> Mapping[str, Any] | None: ...
+
+
+class Access:
+    """One user in one virtual host. Follows the catalog: what is taken away is refused at once."""
+
+    def __init__(self, catalog: Callable[[], Catalog], user: str, vhost: str) -> None:
+        self.user = user
+        self.vhost = vhost
+        self._catalog = catalog
+        self._entry: Mapping[str, Any] | None = None
+        self._answers: dict[tuple[Operation, str], bool] = {}
+        self._topics: dict[str, _Topics] = {}
+
+    def may(self, operation: Operation, name: str) -> bool:
+        """On a queue or an exchange of this name."""
+        entry = self._catalog().entry("permissions", (self.user, self.vhost))
+        if entry is not self._entry:
+            self._entry = entry
+            self._answers.clear()
+        if entry is None:
+            return False
+        answer = self._answers.get((operation, name))
+        if answer is None:
+            answer = _matches(entry[operation], name or DEFAULT_EXCHANGE)
+            _remember(self._answers, (operation, name), answer)
+        return answer
+
+    def may_topic(self, operation: TopicOperation, exchange: str, key: str) -> bool:
+        """Besides `may`, for a topic exchange: with this routing key. Without an entry: yes."""
+        exchange = exchange or DEFAULT_EXCHANGE
+        entry = self._catalog().entry("topic_permissions", (self.user, self.vhost, exchange))
+        if entry is None:
+            return True
+        topics = self._topics.get(exchange)
+        if topics is None or topics.entry is not entry:
+            topics = _Topics(entry, self.user, self.vhost)
+            _remember(self._topics, exchange, topics)
+        return topics.may(operation, key)
+
+    # --- the same, with RabbitMQ's words for a refusal --------------------------------------------
+
+    def check(self, operation: Operation, kind: Literal["queue", "exchange"], name: str) -> None:
+        """Raises AccessRefused."""
+        if not self.may(operation, name):
+            what = name or DEFAULT_EXCHANGE
+            raise AccessRefused(
+                f"access to {kind} '{what}' in vhost '{self.vhost}' refused for user '{self.user}'"
+            )
+
+    def check_topic(self, operation: TopicOperation, exchange: str, key: str) -> None:
+        """Raises AccessRefused."""
+        if not self.may_topic(operation, exchange, key):
+            raise AccessRefused(
+                f"access to topic '{key}' in exchange '{exchange or DEFAULT_EXCHANGE}' in vhost"
+                f" '{self.vhost}' refused for user '{self.user}'"
+            )
+
+
+class _Topics:
+    """The permissions on one topic exchange, as of one entry."""
+
+    def __init__(self, entry: Mapping[str, Any], user: str, vhost: str) -> None:
+        self.entry = entry
+        self._patterns = {
+            # A name is a name, whatever characters it has: not a part of the regex.
+            operation: pattern.replace("{username}", re.escape(user)).replace(
+                "{vhost}", re.escape(vhost)
+            )
+            for operation, pattern in entry.items()
+        }
+        self._answers: dict[tuple[TopicOperation, str], bool] = {}
+
+    def may(self, operation: TopicOperation, key: str) -> bool:
+        answer = self._answers.get((operation, key))
+        if answer is None:
+            answer = _matches(self._patterns[operation], key)
+            _remember(self._answers, (operation, key), answer)
+        return answer
+
+
+def _remember(answers: dict[Any, Any], key: Any, value: Any) -> None:
+    if len(answers) >= REMEMBERED_MAX:
+        answers.clear()
+    answers[key] = value
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Anywhere in the name, as in RabbitMQ; an empty pattern matches no name."""
+    compiled = _compiled(pattern)
+    return compiled is not None and compiled.search(name) is not None
+
+
+@lru_cache(PATTERNS_MAX)
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern or r"\A\Z")
+    except re.error as error:
+        log.warning("permission_unreadable", pattern=pattern[:100], reason=str(error))
+        return None
