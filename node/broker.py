@@ -33,7 +33,7 @@ from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, Sessio
 from node.chunks import batch_of, fitting, merged
 from node.errors import Elsewhere, Refused, reply_of
 from node.outgoing import Batch
-from node.settings import LimitSettings
+from node.sections import LimitSettings
 
 NAME_BYTES_MAX = 255
 PEEK_COUNT_MAX = 1_000

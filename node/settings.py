@@ -8,172 +8,34 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ByteSize, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-KIB = 1024
-MIB = 1024 * KIB
-
-NODE_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+from node.sections import (
+    KIB,
+    WORDS,
+    Address,
+    AuthSettings,
+    LimitSettings,
+    LogSettings,
+    Node,
+    Peers,
+    RaftSettings,
+    Section,
+    TlsSettings,
+)
 
 
 class SettingsError(Exception):
     """A setting cannot be used. Each line of the text names a key and what it may be."""
 
     exit_code = 2
-
-
-def _address(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be host:port")
-    host, _, port = value.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError("must be host:port, with a port from 0 to 65535")
-    return value
-
-
-def _node_id(value: Any) -> str:
-    if not isinstance(value, str) or not NODE_ID_PATTERN.fullmatch(value):
-        raise ValueError("must be 1 to 64 letters, digits, '.', '_' or '-'")
-    return value
-
-
-def _peers(value: Any) -> dict[str, str]:
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if isinstance(value, list):
-        pairs: dict[str, str] = {}
-        for part in cast("list[Any]", value):
-            node, found, address = str(part).partition("=")
-            if not found:
-                raise ValueError(f"{part!r} is not node=host:port")
-            pairs[node] = address
-        value = pairs
-    if not isinstance(value, dict):
-        raise ValueError("must be node=host:port, ...")
-    items = cast("dict[str, Any]", value).items()
-    return {_node_id(node): _address(address) for node, address in items}
-
-
-Address = Annotated[str, BeforeValidator(_address)]
-Node = Annotated[str, BeforeValidator(_node_id)]
-Peers = Annotated[dict[str, str], BeforeValidator(_peers)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-
-class RaftSettings(_Section):
-    """Elections and heartbeats."""
-
-    election_ms_min: int = Field(
-        default=1000,
-        ge=50,
-        description="Shortest silence of a leader after which an election starts.",
-    )
-    election_ms_max: int = Field(
-        default=2000,
-        ge=100,
-        description="Longest such silence; each wait is drawn between the two.",
-    )
-    heartbeat_ms: int = Field(
-        default=200, ge=10, description="How often an idle leader says that it is there."
-    )
-
-
-class LogSettings(_Section):
-    """The write-ahead log on disk."""
-
-    segment_bytes: ByteSize = Field(
-        default=ByteSize(64 * MIB),
-        ge=1 * MIB,
-        description="Size at which a new segment file is begun.",
-    )
-    retain_bytes: ByteSize = Field(
-        default=ByteSize(0),
-        ge=0,
-        description="Keep this much of segments that nothing needs any more.",
-    )
-    retain_hours: float = Field(
-        default=0, ge=0, description="Keep segments that nothing needs any more for this long."
-    )
-    archive_dir: str | None = Field(
-        default=None, description="Folder into which each segment is copied when it is complete."
-    )
-    hot_bytes: ByteSize = Field(
-        default=ByteSize(32 * MIB),
-        ge=1 * MIB,
-        description="Newest entries held in memory, all groups.",
-    )
-    min_free_bytes: ByteSize = Field(
-        default=ByteSize(256 * MIB),
-        ge=0,
-        description="With less disk free than this, publishes are refused.",
-    )
-
-
-class LimitSettings(_Section):
-    """Bounds on what one client may ask of a node."""
-
-    message_bytes_max: ByteSize = Field(
-        default=ByteSize(16 * MIB), ge=1, le=16 * MIB, description="Largest body of a message."
-    )
-    frame_bytes_max: ByteSize = Field(
-        default=ByteSize(17 * MIB),
-        ge=64 * KIB,
-        le=64 * MIB,
-        description="Largest frame from a client.",
-    )
-    in_flight_bytes_max: ByteSize = Field(
-        default=ByteSize(32 * MIB),
-        ge=64 * KIB,
-        description="Published and not yet confirmed, per connection; over it the node stops "
-        "reading from the connection, below half of it reads on.",
-    )
-    deliver_buffer_bytes_max: ByteSize = Field(
-        default=ByteSize(4 * MIB),
-        ge=64 * KIB,
-        description="Delivered and not yet taken by the network, per connection; over it "
-        "deliveries wait in the log.",
-    )
-    connections_max: int = Field(
-        default=10_000, ge=1, description="Client connections of this node."
-    )
-    consumers_max: int = Field(default=10_000, ge=1, description="Consumers of one connection.")
-    credit_default: int = Field(
-        default=256,
-        ge=1,
-        le=65_535,
-        description="Unsettled deliveries of a consumer that did not say how many it wants.",
-    )
-    get_count_max: int = Field(
-        default=10_000, ge=1, description="Messages that one get may ask for."
-    )
-    resume_ms_max: int = Field(
-        default=3_600_000,
-        ge=0,
-        description="Longest time that a lost session may wait for its client.",
-    )
-
-
-class TlsSettings(_Section):
-    """Mutual TLS between nodes. All three or none."""
-
-    peer_cert: str | None = Field(default=None, description="This node's certificate (PEM file).")
-    peer_key: str | None = Field(
-        default=None, description="The certificate's private key (PEM file)."
-    )
-    peer_ca: str | None = Field(
-        default=None, description="The authority that signs all nodes (PEM file)."
-    )
 
 
 class Settings(BaseSettings):
@@ -230,6 +92,7 @@ class Settings(BaseSettings):
     raft: RaftSettings = RaftSettings()
     log: LogSettings = LogSettings()
     limits: LimitSettings = LimitSettings()
+    auth: AuthSettings = AuthSettings()
     tls: TlsSettings = TlsSettings()
 
     @classmethod
@@ -261,7 +124,7 @@ def fields() -> dict[str, FieldInfo]:
     found: dict[str, FieldInfo] = {}
     for name, field in Settings.model_fields.items():
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, _Section):
+        if isinstance(kind, type) and issubclass(kind, Section):
             for inner, inner_field in kind.model_fields.items():
                 found[f"{name}.{inner}"] = inner_field
         else:
@@ -279,12 +142,9 @@ def allowed(field: FieldInfo) -> str:
     base = options[0] if optional and options else kind
     metadata: list[Any] = [*field.metadata, *getattr(base, "__metadata__", ())]
     base = getattr(base, "__origin__", base)
-    if any(isinstance(m, BeforeValidator) and m.func is _address for m in metadata):
-        word = "host:port"
-    elif any(isinstance(m, BeforeValidator) and m.func is _node_id for m in metadata):
-        word = "letters, digits, '.', '_', '-'"
-    elif any(isinstance(m, BeforeValidator) and m.func is _peers for m in metadata):
-        word = "node=host:port, ..."
+    read = [WORDS[m.func] for m in metadata if isinstance(m, BeforeValidator)]
+    if read:
+        word = read[0]
     elif base is ByteSize:
         word = "bytes, or such as 64MiB"
     elif base is int:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ByteSize
 
@@ -63,6 +63,8 @@ def _shown(value: Any) -> str:
         return "none"
     if isinstance(value, ByteSize) and value:
         return f"`{value.human_readable().replace('.0', '')}`"
+    if isinstance(value, list):
+        return ", ".join(f"`{each}`" for each in cast("list[Any]", value)) or "none"
     return f"`{value}`"
 
 

@@ -22,7 +22,7 @@ from node.protocols.native.handlers import Handlers
 from node.protocols.native.requests import Goodbye, Hello
 from node.relay import Relay
 from node.sessions import Sessions
-from node.settings import LimitSettings
+from node.sections import LimitSettings
 from node.tasks import Tasks
 from node.traffic import Traffic
 

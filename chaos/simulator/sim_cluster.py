@@ -23,7 +23,7 @@ from cluster.group import Group, Role
 from cluster.log import LogOptions
 from cluster.raft.transport import APPENDED, INSTALL, VOTE, VOTED
 from cluster.types import GroupId, NodeId
-from node.settings import LimitSettings
+from node.sections import LimitSettings
 
 DATA_DIR = "data"
 #: Digests are compared at indexes divisible by this; machines check themselves at the same ones.

@@ -1,0 +1,218 @@
+"""The sections of the settings, and the kinds of values in them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, cast
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
+
+KIB = 1024
+MIB = 1024 * KIB
+
+NODE_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+def read_address(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be host:port")
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError("must be host:port, with a port from 0 to 65535")
+    return value
+
+
+def read_node(value: Any) -> str:
+    if not isinstance(value, str) or not NODE_ID_PATTERN.fullmatch(value):
+        raise ValueError("must be 1 to 64 letters, digits, '.', '_' or '-'")
+    return value
+
+
+def read_peers(value: Any) -> dict[str, str]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, list):
+        pairs: dict[str, str] = {}
+        for part in cast("list[Any]", value):
+            node, found, address = str(part).partition("=")
+            if not found:
+                raise ValueError(f"{part!r} is not node=host:port")
+            pairs[node] = address
+        value = pairs
+    if not isinstance(value, dict):
+        raise ValueError("must be node=host:port, ...")
+    items = cast("dict[str, Any]", value).items()
+    return {read_node(node): read_address(address) for node, address in items}
+
+
+def read_names(value: Any) -> Any:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def read_watermark(value: Any) -> float:
+    """Up to 1 a share, above it bytes."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        try:
+            number = float(_BYTES.validate_python(value))
+        except ValidationError:
+            number = 0.0
+    if not 0 < number < float("inf"):
+        raise ValueError("must be a share, such as 0.6, or bytes, such as 4GiB")
+    return number
+
+
+_BYTES = TypeAdapter(ByteSize)
+Address = Annotated[str, BeforeValidator(read_address)]
+Names = Annotated[list[str], BeforeValidator(read_names)]
+Watermark = Annotated[float, BeforeValidator(read_watermark)]
+Node = Annotated[str, BeforeValidator(read_node)]
+Peers = Annotated[dict[str, str], BeforeValidator(read_peers)]
+
+#: What may stand there, in words, by who reads it.
+WORDS: dict[Any, str] = {
+    read_address: "host:port",
+    read_node: "letters, digits, '.', '_', '-'",
+    read_peers: "node=host:port, ...",
+    read_names: "name, ...",
+    read_watermark: "a share up to 1, or bytes, such as 4GiB",
+}
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class RaftSettings(Section):
+    """Elections and heartbeats."""
+
+    election_ms_min: int = Field(
+        default=1000,
+        ge=50,
+        description="Shortest silence of a leader after which an election starts.",
+    )
+    election_ms_max: int = Field(
+        default=2000,
+        ge=100,
+        description="Longest such silence; each wait is drawn between the two.",
+    )
+    heartbeat_ms: int = Field(
+        default=200, ge=10, description="How often an idle leader says that it is there."
+    )
+
+
+class LogSettings(Section):
+    """The write-ahead log on disk."""
+
+    segment_bytes: ByteSize = Field(
+        default=ByteSize(64 * MIB),
+        ge=1 * MIB,
+        description="Size at which a new segment file is begun.",
+    )
+    retain_bytes: ByteSize = Field(
+        default=ByteSize(0),
+        ge=0,
+        description="Keep this much of segments that nothing needs any more.",
+    )
+    retain_hours: float = Field(
+        default=0, ge=0, description="Keep segments that nothing needs any more for this long."
+    )
+    archive_dir: str | None = Field(
+        default=None, description="Folder into which each segment is copied when it is complete."
+    )
+    hot_bytes: ByteSize = Field(
+        default=ByteSize(32 * MIB),
+        ge=1 * MIB,
+        description="Newest entries held in memory, all groups.",
+    )
+    min_free_bytes: ByteSize = Field(
+        default=ByteSize(256 * MIB),
+        ge=0,
+        description="With less disk free than this, publishes are refused.",
+    )
+
+
+class LimitSettings(Section):
+    """Bounds on what one client may ask of a node."""
+
+    message_bytes_max: ByteSize = Field(
+        default=ByteSize(16 * MIB), ge=1, le=16 * MIB, description="Largest body of a message."
+    )
+    frame_bytes_max: ByteSize = Field(
+        default=ByteSize(17 * MIB),
+        ge=64 * KIB,
+        le=64 * MIB,
+        description="Largest frame from a client.",
+    )
+    in_flight_bytes_max: ByteSize = Field(
+        default=ByteSize(32 * MIB),
+        ge=64 * KIB,
+        description="Published and not yet confirmed, per connection; over it the node stops "
+        "reading from the connection, below half of it reads on.",
+    )
+    deliver_buffer_bytes_max: ByteSize = Field(
+        default=ByteSize(4 * MIB),
+        ge=64 * KIB,
+        description="Delivered and not yet taken by the network, per connection; over it "
+        "deliveries wait in the log.",
+    )
+    connections_max: int = Field(
+        default=10_000, ge=1, description="Client connections of this node."
+    )
+    consumers_max: int = Field(default=10_000, ge=1, description="Consumers of one connection.")
+    credit_default: int = Field(
+        default=256,
+        ge=1,
+        le=65_535,
+        description="Unsettled deliveries of a consumer that did not say how many it wants.",
+    )
+    get_count_max: int = Field(
+        default=10_000, ge=1, description="Messages that one get may ask for."
+    )
+    resume_ms_max: int = Field(
+        default=3_600_000,
+        ge=0,
+        description="Longest time that a lost session may wait for its client.",
+    )
+    memory_high_watermark: Watermark = Field(
+        default=0.6,
+        description="With more memory in use than this, the node has publishers wait, on all "
+        "nodes: a share of the memory of its machine or control group, or bytes.",
+    )
+
+    def memory_bytes_max(self, available_bytes: int) -> int:
+        """The watermark in bytes."""
+        share = self.memory_high_watermark <= 1
+        return int(self.memory_high_watermark * (available_bytes if share else 1))
+
+
+class AuthSettings(Section):
+    """Users are in the catalog of the cluster; these are rules of one node."""
+
+    loopback_users: Names = Field(
+        default=["guest"],
+        description="Users who may connect only from the machine of the node.",
+    )
+
+
+class TlsSettings(Section):
+    """Mutual TLS between nodes. All three or none."""
+
+    peer_cert: str | None = Field(default=None, description="This node's certificate (PEM file).")
+    peer_key: str | None = Field(
+        default=None, description="The certificate's private key (PEM file)."
+    )
+    peer_ca: str | None = Field(
+        default=None, description="The authority that signs all nodes (PEM file)."
+    )
