@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from cluster.codec.entries import decode_entry
+from cluster.codec.entries import AnyCommand, Entry, body_count, decode_entry
 from cluster.entry_cache import EntryCache
 from cluster.log import KIND_DIGEST
 from cluster.log_time import LogTime
-from cluster.machine.commands import Enqueue
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
 from cluster.machine.replies import Refused
@@ -71,8 +70,7 @@ class Applying:
             for ordinal, each in enumerate(entry.commands):
                 stamp = Stamp(index, term, now_ms, ordinal, offset)
                 reply, effects = apply(stamp, each)
-                if type(each) is Enqueue:
-                    offset += len(each.bodies)
+                offset += body_count(each)
                 if dones and (done := dones[ordinal]) is not None:
                     if type(reply) is Refused:
                         outcome = Outcome("refused", reply, stamp, reply.code, reply.reason)
@@ -102,12 +100,23 @@ class Applying:
         """Body and meta of each message; empty when they are settled and gone."""
         decoded = self._cache.get(ref.index)
         if decoded is None:
-            data = self._journal.read(ref.index)
-            if data is None or data[:1] != REGULAR:
+            entry, size = self._read(ref.index)
+            if entry is None:
                 return []
-            entry = decode_entry(memoryview(data)[1:])
-            decoded = self._cache.put(ref.index, entry, len(data))
+            decoded = self._cache.put(ref.index, entry, size)
         return decoded.messages(ref.offset, ref.count)
+
+    def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
+        """One command of an entry that is still in the log."""
+        entry, _ = self._read(index)
+        return None if entry is None else entry.commands[ordinal]
+
+    def _read(self, index: int) -> tuple[Entry | None, int]:
+        """An entry, and its size in the log."""
+        data = self._journal.read(index)
+        if data is None or data[:1] != REGULAR:
+            return None, 0
+        return decode_entry(memoryview(data)[1:]), len(data)
 
     def restore(self, data: bytes) -> None:
         self._machine.restore(data)

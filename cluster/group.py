@@ -15,7 +15,7 @@ import structlog
 
 from cluster.applying import Applying, Notes
 from cluster.codec.cbor import pack
-from cluster.codec.entries import encode_entry
+from cluster.codec.entries import AnyCommand, encode_entry
 from cluster.group_options import GroupOptions
 from cluster.log import KIND_ROLE, SnapshotRefused
 from cluster.log_time import LogTime
@@ -240,10 +240,7 @@ class Group:
         return self.member.withholds_votes
 
     def transfer(self, to: NodeId | None) -> None:
-        """Hand leadership to `to`, or to whoever is closest.
-
-        Proposals are refused until it is done or given up.
-        """
+        """Hand leadership to `to`, or whoever is closest; until then proposals are refused."""
         if self.member.transfer(to):
             self.wake()
 
@@ -408,11 +405,12 @@ class Group:
         log.error("group_poisoned", group=self.name, node=self.node, index=index, exc_info=error)
         self._proposals.give_up_all(unknown(f"this copy stopped at entry {index}"))
 
-    # --- bodies
-
     def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
         """Body and meta of each message; empty when they are settled and gone."""
         return self._applying.read_bodies(ref)
+
+    def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
+        return self._applying.read_command(index, ordinal)
 
     # --- snapshots
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cluster.machine.commands import Command, Enqueue
+from cluster.machine.commands import Command, Enqueue, Transaction, TransactionPart
 from cluster.outcome import Done, Outcome, refused, unknown
 from cluster.types import COMMANDS_PER_ENTRY_MAX
 
@@ -51,10 +51,15 @@ class _Entry:
 
 def weigh(command: Command) -> int:
     """About how many bytes the command will take in the log."""
-    if type(command) is not Enqueue:
-        return COMMAND_OVERHEAD_BYTES
-    bodies = command.bodies
-    return COMMAND_OVERHEAD_BYTES + sum(map(len, bodies)) + 8 * len(bodies)
+    if type(command) is Enqueue:
+        bodies = command.bodies
+        return COMMAND_OVERHEAD_BYTES + sum(map(len, bodies)) + 8 * len(bodies)
+    if type(command) is Transaction:
+        others = sum(weigh(step) for _, steps in command.others for step in steps)
+        return COMMAND_OVERHEAD_BYTES + sum(map(weigh, command.steps)) + others
+    if type(command) is TransactionPart:
+        return COMMAND_OVERHEAD_BYTES + sum(map(weigh, command.steps))
+    return COMMAND_OVERHEAD_BYTES
 
 
 def too_large(size: int) -> Outcome:

@@ -9,7 +9,8 @@ no entry at all raise CodecError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,9 +18,16 @@ from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
 from cluster.codec.fields import Layout, pairs
 from cluster.machine import commands, replies
-from cluster.machine.commands import Command, Enqueue, QueueConfig
+from cluster.machine.commands import (
+    Command,
+    Enqueue,
+    QueueConfig,
+    Step,
+    Transaction,
+    TransactionPart,
+)
 from cluster.machine.replies import Chunk, Reply
-from cluster.types import BodyRef, Stamp
+from cluster.types import BodyRef, GroupId, Stamp
 
 VERSION_CURRENT = 1
 
@@ -49,6 +57,30 @@ _RANGES = {"ranges": pairs}
 _CONFIG_LOAD = {"config": _CONFIG.load_map}
 _CONFIG_DUMP = {"config": _CONFIG.dump_map}
 
+
+def _dump_steps(steps: Sequence[AnyCommand]) -> list[Any]:
+    return [pack_command(step) for step in steps]
+
+
+def _load_steps(packed: Any) -> list[Any]:
+    """Steps of a transaction, all of them well formed: else the whole command is Unknown."""
+    steps = [unpack_command(fields) for fields in packed]
+    if not all(isinstance(step, Step) for step in steps):
+        raise TypeError("not a step of a transaction")
+    return steps
+
+
+def _dump_others(others: Any) -> list[Any]:
+    return [[group, _dump_steps(steps)] for group, steps in others]
+
+
+def _load_others(packed: Any) -> list[tuple[GroupId, list[Any]]]:
+    return [(GroupId(operator.index(group)), _load_steps(steps)) for group, steps in packed]
+
+
+_STEPS_LOAD = {"steps": _load_steps}
+_STEPS_DUMP = {"steps": _dump_steps}
+
 _COMMANDS: dict[int, Layout] = {
     1: Layout(commands.CreateQueue, load=_CONFIG_LOAD, dump=_CONFIG_DUMP),
     2: Layout(commands.UpdateQueue, load=_CONFIG_LOAD, dump=_CONFIG_DUMP),
@@ -73,6 +105,13 @@ _COMMANDS: dict[int, Layout] = {
     21: Layout(commands.Tick),
     22: Layout(commands.Barrier),
     23: Layout(commands.UpgradeMachine),
+    32: Layout(
+        commands.Transaction,
+        load={**_STEPS_LOAD, "others": _load_others},
+        dump={**_STEPS_DUMP, "others": _dump_others},
+    ),
+    33: Layout(commands.TransactionPart, load=_STEPS_LOAD, dump=_STEPS_DUMP),
+    34: Layout(commands.TransactionDone),
     # the catalog
     64: Layout(commands.RegisterNode),
     65: Layout(commands.CreateGroup),
@@ -104,6 +143,7 @@ _REPLIES: dict[int, Layout] = {
     4: Layout(replies.Subscribed),
     5: Layout(replies.Got, load={"chunks": _load_chunks}, dump={"chunks": _dump_chunks}),
     6: Layout(replies.Declared),
+    16: Layout(replies.Committed),
 }
 
 _COMMAND_TAGS: dict[Any, int] = {layout.kind: tag for tag, layout in _COMMANDS.items()}
@@ -216,12 +256,33 @@ def decode_reply(data: bytes | bytearray | memoryview) -> Reply:
 # --- bodies ---------------------------------------------------------------------------------------
 
 
+def enqueues_in(command: AnyCommand) -> Iterator[Enqueue]:
+    """The command itself, or those among the steps of a transaction: all that have bodies which a
+    `BodyRef` can name. What a transaction decides for other groups has none here.
+    """
+    if type(command) is Enqueue:
+        yield command
+    elif type(command) is Transaction or type(command) is TransactionPart:
+        for step in command.steps:
+            if type(step) is Enqueue:
+                yield step
+
+
+def body_count(command: AnyCommand) -> int:
+    """Bodies that count in `Stamp.body_offset` of the commands behind it."""
+    if type(command) is Enqueue:
+        return len(command.bodies)
+    if type(command) is Transaction or type(command) is TransactionPart:
+        return sum(len(each.bodies) for each in enqueues_in(command))
+    return 0
+
+
 def bodies_of(entry: Entry) -> list[bytes]:
     """All bodies of the entry in order: `BodyRef.offset` indexes this list."""
     bodies: list[bytes] = []
     for command in entry.commands:
-        if type(command) is Enqueue:
-            bodies.extend(command.bodies)
+        for enqueue in enqueues_in(command):
+            bodies.extend(enqueue.bodies)
     return bodies
 
 
@@ -229,11 +290,11 @@ def metas_of(entry: Entry) -> list[Any]:
     """One meta for each of `bodies_of`: a shared one repeated. A list always means one a body."""
     metas: list[Any] = []
     for command in entry.commands:
-        if type(command) is Enqueue:
-            count = len(command.bodies)
-            each = command.meta
+        for enqueue in enqueues_in(command):
+            count = len(enqueue.bodies)
+            each = enqueue.meta
             if type(each) is not list or len(cast("list[Any]", each)) != count:
-                each = [command.meta] * count
+                each = [enqueue.meta] * count
             metas.extend(cast("list[Any]", each))
     return metas
 
@@ -244,6 +305,5 @@ def body_offsets(commands: Sequence[AnyCommand]) -> list[int]:
     total = 0
     for command in commands:
         offsets.append(total)
-        if type(command) is Enqueue:
-            total += len(command.bodies)
+        total += body_count(command)
     return offsets

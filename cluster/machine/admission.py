@@ -62,7 +62,7 @@ def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
         if publisher is not None:
             queue.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())
         return Enqueued(0, 0, count - _count(refused), refused)
-    if attrs is None and queue.takes_all(count, sizes):
+    if attrs is None and (queue.takes_all(count, sizes) or turn.decided):
         fresh = count - skip
         first = queue.store_messages(
             turn,
@@ -78,7 +78,7 @@ def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
             return Enqueued(first, fresh)
         refused = _refused_before(known, seqno, skip)
         return Enqueued(first, fresh, skip - _count(refused), refused)
-    runs = _runs(attrs, skip, count)
+    runs = runs_of(attrs, skip, count)
     if isinstance(runs, str):
         return Refused(BAD_ARGUMENT, runs)
     return _enqueue_each(queue, turn, command, sizes, runs, known, skip)
@@ -96,7 +96,7 @@ def _enqueue_each(
     """The careful way: some message has attributes, or the queue may be full."""
     if not queue.never_refuses and queue.may_expire:
         sweep(queue, turn, inclusive=False)  # what is dead takes no room
-    limits = _Limits(queue)
+    limits = _Limits(queue, off=turn.decided)
     carried = command.publisher is not None and is_carrier(command.publisher)
     # A carrier's messages that find no room are not answered: they come again, in order. Unless
     # this queue dead-letters them itself: then they are done with.
@@ -153,9 +153,9 @@ class _Limits:
     What consumers take at once needs no room.
     """
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, *, off: bool = False) -> None:
         config = queue.config
-        self.none = queue.never_refuses
+        self.none = queue.never_refuses or off
         self._passing = 0 if self.none else queue.passing()
         self._count: int | None = None
         self._bytes: int | None = None
@@ -177,6 +177,14 @@ class _Limits:
         if self._bytes is not None:
             self._bytes -= size
         return True
+
+
+def admits(queue: Queue, sizes: Sequence[int]) -> bool:
+    """Would messages of these sizes all be taken now?"""
+    if queue.takes_all(len(sizes), sizes):
+        return True
+    limits = _Limits(queue)
+    return all(limits.take(size, delayed=False) for size in sizes)
 
 
 def _store(queue: Queue, turn: Turn, runs: Sequence[Run], sizes: Sequence[int]) -> int:
@@ -231,7 +239,7 @@ def _dead_letter_refused(
         dead_letter(queue, turn, first, first + count - 1, MAXLEN)
 
 
-def _runs(attrs: Any, skip: int, count: int) -> list[Run] | str:
+def runs_of(attrs: Any, skip: int, count: int) -> list[Run] | str:
     """The attributes of the messages from `skip` on, or what is wrong with them."""
     if not isinstance(attrs, (list, tuple)):
         parsed = parse_attrs(attrs)

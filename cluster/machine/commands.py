@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cluster.types import ConsumerKey, NodeId, QueueId, SessionId
+from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
 
 Ranges = Sequence[tuple[int, int]]
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
@@ -260,6 +260,47 @@ class DeadLettersMoved:
     number: int
 
 
+Step = Enqueue | Settle | Return | Discard
+GroupSteps = tuple[GroupId, Sequence[Step]]
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """All of it or nothing (C28): `steps` are done here and now; `others`, for queues of other
+    groups, are decided here and carried out there, as `TransactionPart`s.
+
+    A node numbers its transactions, in any order and with gaps: a number that was answered gets the
+    same answer again. It never repeats one below `answered_below`. Enqueues name no publisher.
+    """
+
+    node: NodeId
+    incarnation: int  # of the node's process: a later one starts numbering anew
+    number: int
+    answered_below: int
+    steps: Sequence[Step]
+    others: Sequence[GroupSteps] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPart:
+    """This group's share of what group `source` decided under `number`. Done once, however often it
+    comes; numbers below `done_below` never come again. What has become impossible is skipped.
+    """
+
+    source: GroupId
+    number: int
+    done_below: int
+    steps: Sequence[Step]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDone:
+    """To the group that decided: these other groups have done their parts."""
+
+    number: int
+    groups: Sequence[GroupId]
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: whatever is due at `stamp.now_ms` happens now. Harmless when nothing is."""
@@ -434,6 +475,9 @@ Command = (
     | Purge
     | Pause
     | DeadLettersMoved
+    | Transaction
+    | TransactionPart
+    | TransactionDone
     | Tick
     | Barrier
     | UpgradeMachine

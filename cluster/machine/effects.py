@@ -54,6 +54,11 @@ class DeadLettersReady:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionsDue:
+    """Other groups have not done all that was decided here: see `QueueMachine.transactions()`."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueExpired:
     """Unused for `expires_ms`: the catalog must drop it."""
 
@@ -98,6 +103,7 @@ Effect = (
     | ConsumerEnded
     | ActiveChanged
     | DeadLettersReady
+    | TransactionsDue
     | QueueExpired
     | SessionEnded
     | GroupCreated

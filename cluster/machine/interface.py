@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from cluster.machine.commands import QueueConfig
 from cluster.machine.effects import Applied, Effect
 from cluster.machine.replies import Chunk
-from cluster.types import ConsumerKey, QueueId, SessionId, Stamp
+from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
 
 
 class Machine(Protocol):
@@ -86,6 +86,16 @@ class QueueView:
     def messages(self) -> int:
         """As clients count them: ready, delayed and unsettled."""
         return self.ready_count + self.unsettled_count + self.delayed_count
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """Decided by this group, and not done yet by `groups`: its entry holds what they have to do."""
+
+    number: int
+    index: int
+    ordinal: int  # of the command in the entry
+    groups: Sequence[GroupId]
 
 
 RowState = Literal["ready", "unsettled", "delayed"]

@@ -17,6 +17,7 @@ from cluster.machine.commands import (
     Extend,
     Get,
     QueueConfig,
+    Ranges,
     Return,
     SetCredit,
     Settle,
@@ -26,7 +27,7 @@ from cluster.machine.deadletters import Deaths
 from cluster.machine.effects import DeadLetter, Effect
 from cluster.machine.interface import QueueView, Row, RowState
 from cluster.machine.queue import Queue
-from cluster.machine.replies import Chunk, Reply
+from cluster.machine.replies import Chunk, Refused, Reply
 from cluster.machine.turn import Turn
 from cluster.types import ConsumerKey, QueueId
 
@@ -66,6 +67,14 @@ class QueueKind(Protocol):
     def session_over(self, turn: Turn, key: ConsumerKey, /, *, failed: bool) -> None: ...
     def takes_all(self, count: int, sizes: Sequence[int], /) -> bool:
         """Is there surely room for so many more?"""
+        ...
+
+    def admits(self, sizes: Sequence[int], /) -> bool:
+        """Would messages of these sizes all be taken now?"""
+        ...
+
+    def lacks(self, key: ConsumerKey, ranges: Ranges, /) -> Refused | None:
+        """Why the consumer could not settle these now."""
         ...
 
     def take_dead_letters(

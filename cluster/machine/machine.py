@@ -36,11 +36,14 @@ from cluster.machine.commands import (
     Settle,
     Subscribe,
     Tick,
+    Transaction,
+    TransactionDone,
+    TransactionPart,
     UpdateQueue,
     UpgradeMachine,
 )
-from cluster.machine.effects import Applied, DeadLetter, Effect
-from cluster.machine.interface import QueueView, Row, RowState
+from cluster.machine.effects import Applied, DeadLetter, Effect, TransactionsDue
+from cluster.machine.interface import OpenTransaction, QueueView, Row, RowState
 from cluster.machine.kinds import KINDS, QueueKind
 from cluster.machine.replies import (
     BAD_ARGUMENT,
@@ -55,6 +58,7 @@ from cluster.machine.replies import (
     Reply,
 )
 from cluster.machine.settings import wrong_settings
+from cluster.machine.transactions import Transactions
 from cluster.machine.turn import Turn
 from cluster.types import ConsumerKey, QueueId, SessionId, Stamp
 
@@ -72,6 +76,7 @@ class QueueMachine:
         self._queues: dict[int, QueueKind] = {}
         self._attendance = Attendance(self._queues)
         self._sessions = self._attendance.sessions
+        self._transactions = Transactions(self._queues)
         self._timetable: list[tuple[int, int]] = []  # heap of (due ms, queue), some out of date
 
     # --- applying ---------------------------------------------------------------------------------
@@ -115,6 +120,12 @@ class QueueMachine:
                     return _no_queue(command.queue)
                 turn.touched[command.queue] = None
                 return self._do_in(turn, queue, command)
+            case Transaction():
+                return self._transactions.commit(turn, command)
+            case TransactionPart():
+                return self._transactions.part(turn, command)
+            case TransactionDone():
+                return self._transactions.done(command)
             case Tick() | Barrier():
                 return Ok()
             case CreateQueue():
@@ -283,7 +294,10 @@ class QueueMachine:
     # --- looking ----------------------------------------------------------------------------------
 
     def on_leader(self) -> Sequence[Effect]:
-        return [effect for queue in self._in_order() for effect in queue.owed()]
+        effects = [effect for queue in self._in_order() for effect in queue.owed()]
+        if self._transactions.open():
+            effects.append(TransactionsDue())
+        return effects
 
     def queue(self, queue: QueueId) -> QueueView | None:
         found = self._queues.get(queue)
@@ -296,6 +310,10 @@ class QueueMachine:
         """The first ones on their way to other groups."""
         found = self._queues.get(queue)
         return [] if found is None else found.dead_letters(count)
+
+    def transactions(self) -> Sequence[OpenTransaction]:
+        """Decided here and not done by every other group, oldest first."""
+        return self._transactions.open()
 
     def browse(
         self, queue: QueueId, start: int, count: int, state: RowState | None = None
@@ -322,6 +340,7 @@ class QueueMachine:
             "dead_letters": sum(view.dead_letter_count for view in views),
             "bytes": sum(view.bytes for view in views),
             "consumers": sum(len(view.consumers) for view in views),
+            "transactions": len(self._transactions.open()),
             "sessions": len(sessions),
             "suspected": sum(1 for session in sessions if not session.here),
         }
@@ -329,7 +348,8 @@ class QueueMachine:
     # --- snapshots --------------------------------------------------------------------------------
 
     def live_indexes(self) -> list[tuple[int, int]]:
-        ranges = sorted(pair for queue in self._queues.values() for pair in queue.live_indexes())
+        pairs = [pair for queue in self._queues.values() for pair in queue.live_indexes()]
+        ranges = sorted(pairs + self._transactions.live_indexes())
         merged: list[tuple[int, int]] = []
         for first, last in ranges:
             if merged and first <= merged[-1][1] + 1:
@@ -346,13 +366,19 @@ class QueueMachine:
             [queue.id, queue.vhost, queue.name, snapshot.dump_config(queue.config), state]
             for queue, state in zip(self._in_order(), queue_states, strict=True)
         ]
-        return [self.version, self.now_ms, self._sessions.dump(), queues]
+        return [
+            self.version,
+            self.now_ms,
+            self._sessions.dump(),
+            queues,
+            *self._transactions.dump(),
+        ]
 
     def _in_order(self) -> list[QueueKind]:
         return [queue for _, queue in sorted(self._queues.items())]
 
     def restore(self, data: bytes) -> None:
-        version, now_ms, sessions, queues = snapshot.decode(data)
+        version, now_ms, sessions, queues, *transactions = snapshot.decode(data)
         self.__init__()
         self.version = version
         self.now_ms = now_ms
@@ -365,6 +391,8 @@ class QueueMachine:
             self._schedule(queue)
             for session, key in queue.consumer_keys():
                 self.consumer_added(SessionId(session), queue.id, key)
+        for state in transactions:  # none before there were transactions
+            self._transactions.load(state)
 
     def digest(self) -> bytes:
         state = snapshot.encode(self._state([queue.fingerprint() for queue in self._in_order()]))
@@ -372,6 +400,7 @@ class QueueMachine:
 
     def invariants(self) -> None:
         self._sessions.invariants()
+        self._transactions.invariants()
         listed: dict[tuple[str, int, int], None] = {}
         for queue in self._queues.values():
             queue.invariants()

@@ -110,6 +110,8 @@ class Queue:
     give_back = settling.give_back
     discard = settling.discard
     extend = settling.extend
+    lacks = settling.lacks
+    admits = admission.admits
     view = views.queue_view
     rows = views.rows
     dead_letters = views.dead_letters

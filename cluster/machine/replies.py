@@ -24,6 +24,12 @@ BAD_ARGUMENT = "bad_argument"
 UNKNOWN_COMMAND = "unknown_command"
 NO_GROUP = "no_group"
 LIMIT_REACHED = "limit_reached"
+NO_VHOST = "no_vhost"
+NO_USER = "no_user"
+NO_EXCHANGE = "no_exchange"
+UNKNOWN_EXCHANGE_TYPE = "unknown_exchange_type"
+EXCLUSIVE_OWNER = "exclusive_owner"  # the queue belongs to another connection
+NOT_ALLOWED = "not_allowed"  # to anybody: reserved names, the default exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,4 +95,12 @@ class Declared:
     created: bool
 
 
-Reply = Ok | Refused | Enqueued | Subscribed | Got | Declared
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A transaction is decided, and done in the group that decided."""
+
+    number: int  # of the group; 0: no other group takes part
+    done_below: int  # all lower numbers are done everywhere
+
+
+Reply = Ok | Refused | Enqueued | Subscribed | Got | Declared | Committed

@@ -92,6 +92,12 @@ def extend(queue: Queue, turn: Turn, command: Extend) -> Reply:
     return Ok(count)
 
 
+def lacks(queue: Queue, key: ConsumerKey, ranges: Ranges) -> Refused | None:
+    """Why the consumer could not settle these now; None: it could."""
+    found = _holder(queue, key, ranges)
+    return found if isinstance(found, Refused) else None
+
+
 def _holder(queue: Queue, key: ConsumerKey, ranges: Ranges) -> Consumer | Refused:
     """The consumer, when it holds every one of these positions."""
     consumer = queue.consumers.by_key.get(key)

@@ -32,6 +32,7 @@ class Turn:
 
     __slots__ = (
         "body_offset",
+        "decided",
         "effects",
         "group",
         "index",
@@ -47,6 +48,7 @@ class Turn:
         self.body_offset = stamp.body_offset
         self.key = (stamp.index << ORDINAL_BITS) | stamp.ordinal
         self.token_floor = stamp.index << ORDINAL_BITS
+        self.decided = False  # part of a transaction: limits refuse nothing any more
         self.group = group
         self.effects: list[Effect] = []
         self.touched: dict[int, None] = {}  # queues in which something may have to happen now

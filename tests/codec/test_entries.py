@@ -57,6 +57,18 @@ SAMPLES_V1: dict[str, Any] = {
     "purge": c.Purge(1),
     "pause": c.Pause(1, True),
     "dead_letters_moved": c.DeadLettersMoved(1, 12),
+    "transaction": c.Transaction(
+        "n1",
+        3,
+        9,
+        8,
+        [c.Enqueue(1, None, 0, [b"a"], "m", {2: 5}), c.Settle(1, 65_536, ((1, 4),))],
+        [(2, [c.Enqueue(4, None, 0, [b"b", b"c"]), c.Discard(4, 65_537, ((2, 2),))])],
+    ),
+    "transaction_part": c.TransactionPart(
+        1, 7, 6, [c.Return(4, 65_537, ((2, 3),), True, 50), c.Enqueue(4, None, 0, [b"b"])]
+    ),
+    "transaction_done": c.TransactionDone(7, [2, 3]),
     "tick": c.Tick(),
     "barrier": c.Barrier(),
     "upgrade_machine": c.UpgradeMachine(2),
@@ -73,6 +85,7 @@ REPLIES: list[r.Reply] = [
     r.Subscribed(65_536, True),
     r.Got(65_536, [r.Chunk(1, BodyRef(9, 0, 2), 5, 0, 1, [{"reason": "expired"}])], 4),
     r.Declared(3, 2, True),
+    r.Committed(7, 6),
 ]
 
 
@@ -138,6 +151,12 @@ def test_a_command_of_a_later_version_is_unknown_and_keeps_its_fields() -> None:
         [1, 1, "/", "q", 5],
         [1, 1, "/", "q", {"max_length": "ten"}],
         [9, 1, None, 0, 5],
+        [33, 1, 2, 3, [[18, 1]]],
+        [33, 1, 2, 3, [[9, 1]]],
+        [33, 1, 2, 3, [7]],
+        [32, "n1", 1, 2, 2, [], [[2]]],
+        [32, "n1", 1, 2, 2, [], [["two", []]]],
+        [32, "n1", 1, 2, 2, [], [[2, [[21]]]]],
     ],
 )
 def test_a_command_whose_fields_do_not_fit_is_unknown(fields: list[Any]) -> None:
@@ -201,6 +220,12 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
         return ranges
     if name == "bodies":
         return st.lists(st.binary(max_size=20), max_size=5)
+    if name == "steps":
+        return st.lists(st.one_of([fields_of(step) for step in typing.get_args(c.Step)]))
+    if name == "others":
+        return st.lists(st.tuples(numbers, one_of(c.TransactionPart, "steps")), max_size=2)
+    if name == "groups":
+        return st.lists(numbers, max_size=3)
     if name == "config":
         return fields_of(c.QueueConfig)
     if name == "members":
@@ -234,6 +259,21 @@ def test_bodies_are_numbered_over_all_enqueues_of_an_entry() -> None:
     assert bodies_of(entry) == [b"a", b"b", b"c"]
     assert metas_of(entry) == ["shared", "shared", "own"]
     assert body_offsets(entry.commands) == [0, 2, 2, 3]
+
+
+def test_bodies_of_a_transaction_are_numbered_but_not_those_for_other_groups() -> None:
+    part = c.TransactionPart(
+        1, 1, 1, [c.Settle(1, 2, ((1, 1),)), c.Enqueue(2, None, 0, [b"c", b"d"], "shared")]
+    )
+    steps = [c.Enqueue(1, None, 0, [b"a"], "x"), c.Enqueue(3, None, 0, [b"b"])]
+    others = [(2, [c.Enqueue(9, None, 0, [b"elsewhere"])])]
+    commands = [c.Transaction("n1", 1, 1, 1, steps, others), part, c.Tick()]
+
+    entry = decode_entry(encode_entry(5, commands))
+
+    assert bodies_of(entry) == [b"a", b"b", b"c", b"d"]
+    assert metas_of(entry) == ["x", None, "shared", "shared"]
+    assert body_offsets(entry.commands) == [0, 2, 4]
 
 
 def test_an_entry_decodes_from_a_view_without_a_copy_of_ours() -> None:

@@ -1,0 +1,329 @@
+"""Transactions: some steps in several queues, all of them or none (C28).
+
+In one group that is one command, checked as a whole before anything of it is done. Over several
+groups, one decides: it does its own steps, and keeps the others' until they are done; nothing can
+change that decision any more, so each other group does its part whatever its limits say. What has
+become impossible there is skipped: a queue that was deleted, or deliveries that went back to their
+queue since the session that held them ended. Who proposes therefore lets a group decide that has
+deliveries to settle: what it decides, it does at once.
+
+The steps for others stay in the log, where they were decided; the state knows the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.machine.admission import BODIES_MAX, ONLY_BYTES, runs_of
+from cluster.machine.commands import (
+    Discard,
+    Enqueue,
+    GroupSteps,
+    Return,
+    Settle,
+    Step,
+    Transaction,
+    TransactionDone,
+    TransactionPart,
+)
+from cluster.machine.effects import TransactionsDue
+from cluster.machine.interface import OpenTransaction
+from cluster.machine.kinds import QueueKind
+from cluster.machine.replies import (
+    BAD_ARGUMENT,
+    LIMIT_REACHED,
+    NO_QUEUE,
+    NO_SESSION,
+    OUT_OF_SEQUENCE,
+    QUEUE_FULL,
+    Committed,
+    Ok,
+    Refused,
+    Reply,
+)
+from cluster.machine.runs import RangeMap
+from cluster.machine.settling import SPAN_MS_MAX
+from cluster.machine.turn import Turn
+from cluster.types import ORDINAL_BITS, ConsumerKey, GroupId, NodeId, QueueId
+
+NUMBER_MAX = 1 << 62
+#: From the oldest that is not done everywhere to the newest; what targets remember is no more.
+OPEN_MAX = 10_000
+ORDINAL_MASK = (1 << ORDINAL_BITS) - 1
+
+
+class _Node:
+    """A node that proposes, and the answers that it may not have heard."""
+
+    __slots__ = ("answered_below", "answers", "incarnation")
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.answered_below = 0
+        self.answers: dict[int, Reply] = {}
+
+    def forget_below(self, number: int) -> None:
+        if number > self.answered_below:
+            self.answered_below = number
+            for old in [known for known in self.answers if known < number]:
+                del self.answers[old]
+
+
+class _Source:
+    """A group that decides, and which of its decisions this group has carried out."""
+
+    __slots__ = ("done", "done_below")
+
+    def __init__(self) -> None:
+        self.done_below = 0
+        self.done: RangeMap[None] = RangeMap()
+
+    def forget_below(self, number: int) -> None:
+        if number > self.done_below:
+            self.done_below = number
+            self.done.cut(0, number - 1)
+
+
+class Transactions:
+    """Those of one group."""
+
+    __slots__ = ("_decided", "_nodes", "_open", "_queues", "_sources")
+
+    def __init__(self, queues: dict[int, QueueKind]) -> None:
+        self._queues = queues  # the group's own
+        self._decided = 0  # number of the last one that other groups take part in
+        self._open: dict[int, OpenTransaction] = {}  # ascending
+        self._nodes: dict[NodeId, _Node] = {}
+        self._sources: dict[GroupId, _Source] = {}
+
+    # --- deciding ---------------------------------------------------------------------------------
+
+    def commit(self, turn: Turn, command: Transaction) -> Reply:
+        number, below = command.number, command.answered_below
+        if not 0 <= below <= number <= NUMBER_MAX:
+            return Refused(BAD_ARGUMENT, f"a transaction has a number from 0 to {NUMBER_MAX}")
+        node = self._nodes.get(command.node)
+        if node is None or node.incarnation < command.incarnation:
+            node = self._nodes[command.node] = _Node(command.incarnation)
+        if command.incarnation < node.incarnation:
+            return Refused(
+                NO_SESSION,
+                f"node {command.node} has incarnation {node.incarnation} by now: connect again",
+            )
+        if number < node.answered_below:
+            return Refused(OUT_OF_SEQUENCE, f"transaction {number} was answered already")
+        answer = node.answers.get(number)
+        if answer is None:
+            # A refusal is remembered too: a late copy of the command must not be done after all.
+            answer = node.answers[number] = self._decide(turn, command)
+        node.forget_below(below)
+        return answer
+
+    def _decide(self, turn: Turn, command: Transaction) -> Reply:
+        refusal = _malformed(command.steps, command.others) or self._objection(command.steps)
+        if refusal is not None:
+            return refusal
+        number = 0
+        if command.others:
+            if self._decided - self.done_below + 1 >= OPEN_MAX:
+                return Refused(
+                    LIMIT_REACHED, f"{OPEN_MAX} transactions wait for other groups: try again later"
+                )
+            number = self._decided = self._decided + 1
+            groups = tuple(group for group, _ in command.others)
+            self._open[number] = OpenTransaction(
+                number, turn.index, turn.key & ORDINAL_MASK, groups
+            )
+            turn.effects.append(TransactionsDue())
+        self._carry_out(turn, command.steps)
+        return Committed(number, self.done_below)
+
+    def _objection(self, steps: Sequence[Step]) -> Refused | None:
+        """Why not all of these can be done now."""
+        arriving: dict[int, list[int]] = {}
+        settled: dict[tuple[QueueId, ConsumerKey], list[tuple[int, int]]] = {}
+        for step in steps:
+            queue = self._queues.get(step.queue)
+            if queue is None:
+                return Refused(
+                    NO_QUEUE, f"the group has no queue {step.queue}: declare it first", step.queue
+                )
+            if isinstance(step, Enqueue):
+                arriving.setdefault(step.queue, []).extend(map(len, step.bodies))
+            else:
+                settled.setdefault((step.queue, step.consumer), []).extend(step.ranges)
+        for (queue_id, consumer), ranges in settled.items():
+            refusal = self._queues[queue_id].lacks(consumer, sorted(ranges))
+            if refusal is not None:
+                return refusal
+        for queue_id, sizes in arriving.items():
+            queue = self._queues[queue_id]
+            if not queue.admits(sizes):
+                return Refused(
+                    QUEUE_FULL, f"queue {queue.name} has no room for {len(sizes)} messages"
+                )
+        return None
+
+    def done(self, command: TransactionDone) -> Reply:
+        known = self._open.get(command.number)
+        if known is None:
+            return Ok()
+        groups = tuple(group for group in known.groups if group not in command.groups)
+        if groups:
+            self._open[command.number] = OpenTransaction(
+                known.number, known.index, known.ordinal, groups
+            )
+        else:
+            del self._open[command.number]
+        return Ok(len(known.groups) - len(groups))
+
+    @property
+    def done_below(self) -> int:
+        """All lower numbers are done everywhere."""
+        return next(iter(self._open), self._decided + 1)
+
+    # --- carrying out -----------------------------------------------------------------------------
+
+    def part(self, turn: Turn, command: TransactionPart) -> Reply:
+        number, below = command.number, command.done_below
+        if not 1 <= below <= number <= NUMBER_MAX:
+            return Refused(BAD_ARGUMENT, f"a decision has a number from 1 to {NUMBER_MAX}")
+        source = self._sources.get(command.source)
+        if source is None:
+            source = self._sources[command.source] = _Source()
+        count = 0
+        if number >= source.done_below and number not in source.done:
+            source.done.put(number, number, None)
+            count = self._carry_out(turn, command.steps)
+        source.forget_below(below)
+        return Ok(count)
+
+    def _carry_out(self, turn: Turn, steps: Sequence[Step]) -> int:
+        """Each step, or nothing of it when it is impossible. Answers how many were done."""
+        count = 0
+        turn.decided = True
+        for step in steps:
+            queue = self._queues.get(step.queue)
+            if queue is not None:
+                turn.touch(step.queue)
+                count += type(_do(turn, queue, step)) is not Refused
+            if isinstance(step, Enqueue):
+                turn.body_offset += len(step.bodies)
+        turn.decided = False
+        return count
+
+    # --- looking, and snapshots -------------------------------------------------------------------
+
+    def open(self) -> list[OpenTransaction]:
+        """Decided here and not done everywhere, oldest first."""
+        return list(self._open.values())
+
+    def live_indexes(self) -> list[tuple[int, int]]:
+        return [(each.index, each.index) for each in self._open.values()]
+
+    def dump(self) -> list[Any]:
+        """Empty when the group never saw a transaction."""
+        if not self._nodes and not self._sources:
+            return []
+        nodes = [
+            [
+                name,
+                node.incarnation,
+                node.answered_below,
+                [[number, *_dump_answer(reply)] for number, reply in sorted(node.answers.items())],
+            ]
+            for name, node in sorted(self._nodes.items())
+        ]
+        sources = [
+            [group, source.done_below, [[first, last] for first, last, _ in source.done]]
+            for group, source in sorted(self._sources.items())
+        ]
+        opened = [
+            [each.number, each.index, each.ordinal, list(each.groups)]
+            for each in self._open.values()
+        ]
+        return [[self._decided, opened, nodes, sources]]
+
+    def load(self, data: Sequence[Any]) -> None:
+        """Fill one that was just made."""
+        self._decided, opened, nodes, sources = data
+        for number, index, ordinal, groups in opened:
+            self._open[number] = OpenTransaction(number, index, ordinal, tuple(groups))
+        for name, incarnation, answered_below, answers in nodes:
+            node = self._nodes[name] = _Node(incarnation)
+            node.answered_below = answered_below
+            node.answers = {number: _load_answer(reply) for number, *reply in answers}
+        for group, done_below, done in sources:
+            source = self._sources[group] = _Source()
+            source.done_below = done_below
+            for first, last in done:
+                source.done.put(first, last, None)
+
+    def invariants(self) -> None:
+        assert list(self._open) == sorted(self._open), "open transactions are not in order"
+        assert all(number <= self._decided for number in self._open), "open, but not decided"
+        for each in self._open.values():
+            assert each.groups, "a transaction that is done everywhere is remembered"
+        for node in self._nodes.values():
+            assert all(number >= node.answered_below for number in node.answers), "an old answer"
+        for source in self._sources.values():
+            source.done.invariants()
+            assert not source.done or source.done.head[0] >= source.done_below, "an old number"
+
+
+def _do(turn: Turn, queue: QueueKind, step: Step) -> Reply:
+    match step:
+        case Enqueue():
+            return queue.enqueue(turn, step)
+        case Settle():
+            return queue.settle(turn, step)
+        case Return():
+            return queue.give_back(turn, step)
+        case Discard():
+            return queue.discard(turn, step)
+
+
+def _malformed(steps: Sequence[Step], others: Sequence[GroupSteps]) -> Refused | None:
+    """What is wrong with some step whatever the state of its queue."""
+    groups = [group for group, _ in others]
+    if len(set(groups)) != len(groups):
+        return Refused(BAD_ARGUMENT, "a transaction names each group once")
+    wrongs = map(_wrong, (step for each in (steps, *(each for _, each in others)) for step in each))
+    wrong = next((wrong for wrong in wrongs if wrong is not None), None)
+    return None if wrong is None else Refused(BAD_ARGUMENT, wrong)
+
+
+def _wrong(step: Step) -> str | None:
+    if isinstance(step, Enqueue):
+        if step.publisher is not None or step.seqno:
+            return "messages of a transaction have no publisher and no number"
+        count = len(step.bodies)
+        if not 1 <= count <= BODIES_MAX:
+            return f"a batch holds from 1 to {BODIES_MAX} bodies"
+        if not ONLY_BYTES.issuperset(map(type, step.bodies)):
+            return "a body is bytes"
+        runs = runs_of(step.attrs, 0, count)
+        return runs if isinstance(runs, str) else None
+    before = 0
+    for first, last in step.ranges:
+        if not before < first <= last:
+            return "ranges are [first, last], from 1 on, ascending, and do not overlap"
+        before = last
+    if not before:
+        return "what settles nothing is no step of a transaction"
+    delay_ms = step.delay_ms if isinstance(step, Return) else None
+    if delay_ms is not None and not 0 <= delay_ms <= SPAN_MS_MAX:
+        return "delay_ms is a number of milliseconds, 0 or more"
+    return None
+
+
+def _dump_answer(reply: Reply) -> list[Any]:
+    if isinstance(reply, Committed):
+        return [reply.number, reply.done_below]
+    assert isinstance(reply, Refused)
+    return [reply.code, reply.reason, reply.detail]
+
+
+def _load_answer(data: Sequence[Any]) -> Reply:
+    return Committed(*data) if len(data) == 2 else Refused(*data)
