@@ -117,6 +117,14 @@ _COMMANDS: dict[int, Layout] = {
     65: Layout(commands.CreateGroup),
     66: Layout(commands.DeclareQueue),
     67: Layout(commands.RemoveQueue),
+    68: Layout(commands.ForgetNode),
+    69: Layout(commands.ForgetVolatile),
+    70: Layout(commands.DeclareExchange),
+    71: Layout(commands.DeleteExchange),
+    72: Layout(commands.Bind),
+    73: Layout(commands.Unbind),
+    74: Layout(commands.PutEntry),
+    75: Layout(commands.DropEntry),
 }
 
 

@@ -1,23 +1,33 @@
 """What a declare may say about a queue: RabbitMQ's argument names, checked once, here.
 
-A name that nothing here understands is refused rather than ignored: a misspelt limit that is
-silently not kept is worse than an error.
+A name that nothing here understands is kept and has no effect, as in RabbitMQ: its clients send
+some. Our own clients are better served by an error than by a misspelt limit that is silently not
+kept; their protocol asks `unknown_argument`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from cluster.machine.checks import (
+    COUNT_MAX,
+    BadValue,
+    boolean,
+    integer,
+    is_plain,
+    is_short_text,
+    one_of,
+    shown,
+    text,
+)
 from cluster.machine.commands import Overflow, QueueConfig, RetryType
 from cluster.machine.replies import BAD_ARGUMENT
 
 #: Spans in ms; the same bound as RabbitMQ's timers (about 49 days).
 SPAN_MS_MAX = 2**32 - 1
-COUNT_MAX = 2**63 - 1
 PRIORITY_MAX = 255
-NAME_BYTES_MAX = 255
 GROUP_SIZE_MAX = 99
 
 QUEUE_GROUP = "x-queue-group"
@@ -32,78 +42,67 @@ class ArgumentError:
     reason: str
 
 
-class _BadValue(Exception):
-    """The value of one argument cannot be; says what it may be."""
-
-
-def _integer(low: int, high: int) -> Callable[[Any], int]:
-    def check(value: Any) -> int:
-        if type(value) is not int or not low <= value <= high:
-            bounds = f"from {low} to {high}" if high < COUNT_MAX else f"of at least {low}"
-            raise _BadValue(f"an integer {bounds}")
-        return value
-
-    return check
-
-
-def _boolean(value: Any) -> bool:
-    if type(value) is not bool:
-        raise _BadValue("true or false")
-    return value
-
-
-def _one_of(*words: str) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        if not isinstance(value, str) or value not in words:
-            raise _BadValue("one of " + ", ".join(words))
-        return value
-
-    return check
-
-
-def _text(*, empty: bool) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        if isinstance(value, str) and is_short_text(value) and (empty or value):
-            return value
-        least = "" if empty else "non-empty "
-        raise _BadValue(f"{least}text of at most {NAME_BYTES_MAX} bytes")
-
-    return check
-
-
 _CHECKS: dict[str, Callable[[Any], Any]] = {
-    "x-consumer-timeout": _integer(0, SPAN_MS_MAX),
-    "x-dead-letter-exchange": _text(empty=True),
-    "x-dead-letter-routing-key": _text(empty=True),
-    "x-dedup-window": _integer(0, SPAN_MS_MAX),
-    "x-delayed-retry-max": _integer(1, SPAN_MS_MAX),
-    "x-delayed-retry-min": _integer(1, SPAN_MS_MAX),
-    "x-delayed-retry-type": _one_of("disabled", "all", "failed", "returned"),
-    "x-delivery-limit": _integer(-1, COUNT_MAX),
-    "x-expires": _integer(1, SPAN_MS_MAX),
-    "x-max-length": _integer(0, COUNT_MAX),
-    "x-max-length-bytes": _integer(0, COUNT_MAX),
-    "x-max-priority": _integer(0, PRIORITY_MAX),
-    "x-message-ttl": _integer(0, SPAN_MS_MAX),
-    "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx"),
-    QUEUE_GROUP: _text(empty=False),
-    "x-queue-type": _one_of("quorum", "classic"),
-    "x-quorum-initial-group-size": _integer(1, GROUP_SIZE_MAX),
-    "x-single-active-consumer": _boolean,
+    "x-consumer-timeout": integer(0, SPAN_MS_MAX),
+    "x-dead-letter-exchange": text(empty=True),
+    "x-dead-letter-routing-key": text(empty=True),
+    "x-dedup-window": integer(0, SPAN_MS_MAX),
+    "x-dead-letter-strategy": one_of("at-least-once", "at-most-once"),
+    "x-delayed-retry-max": integer(1, SPAN_MS_MAX),
+    "x-delayed-retry-min": integer(1, SPAN_MS_MAX),
+    "x-delayed-retry-type": one_of("disabled", "all", "failed", "returned"),
+    "x-delivery-limit": integer(-1, COUNT_MAX),
+    "x-expires": integer(1, SPAN_MS_MAX),
+    "x-max-length": integer(0, COUNT_MAX),
+    "x-max-length-bytes": integer(0, COUNT_MAX),
+    "x-max-priority": integer(0, PRIORITY_MAX),
+    "x-message-ttl": integer(0, SPAN_MS_MAX),
+    "x-overflow": one_of("drop-head", "reject-publish", "reject-publish-dlx"),
+    QUEUE_GROUP: text(empty=False),
+    "x-queue-leader-locator": text(empty=True),
+    "x-queue-master-locator": text(empty=True),
+    "x-queue-mode": one_of("default", "lazy"),
+    "x-queue-type": one_of("quorum", "classic"),
+    "x-queue-version": integer(1, 2),
+    "x-quorum-initial-group-size": integer(1, GROUP_SIZE_MAX),
+    "x-single-active-consumer": boolean,
 }
 
 ARGUMENT_NAMES = tuple(sorted(_CHECKS))
 
-#: All our queues are of one replicated type, whichever of RabbitMQ's two was asked for.
-_NOT_COMPARED = frozenset({"x-queue-type"})
+#: How RabbitMQ is to keep a queue, which makes no difference here. All our queues are of one
+#: replicated type, whichever of RabbitMQ's two was asked for.
+_NOT_COMPARED = frozenset(
+    {
+        "x-dead-letter-strategy",
+        "x-queue-leader-locator",
+        "x-queue-master-locator",
+        "x-queue-mode",
+        "x-queue-type",
+        "x-queue-version",
+    }
+)
+_COMPARED = _CHECKS.keys() - _NOT_COMPARED
 
 
-def is_short_text(value: str) -> bool:
-    """Whether a name fits where AMQP carries it, and can be written as UTF-8 at all."""
+def wrong_value(name: str, value: Any) -> str | None:
+    """What the argument of this name may be, when it cannot be this; None for unknown names too."""
+    check = _CHECKS.get(name)
     try:
-        return len(value.encode()) <= NAME_BYTES_MAX
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
+        if check is not None:
+            check(value)
+    except BadValue as error:
+        return str(error)
+    return None
+
+
+def unknown_argument(arguments: Mapping[Any, Any]) -> ArgumentError | None:
+    """For protocols of our own: a name without effect is an error."""
+    for name in arguments:
+        if name not in _CHECKS:
+            allowed = ", ".join(ARGUMENT_NAMES)
+            return _bad(f"unknown argument {shown(name)}; allowed are {allowed}")
+    return None
 
 
 def parse_arguments(arguments: Any) -> QueueConfig | ArgumentError:
@@ -112,20 +111,19 @@ def parse_arguments(arguments: Any) -> QueueConfig | ArgumentError:
         return _bad("arguments must be a map of names to values")
     given = cast("Mapping[Any, Any]", arguments)
     for name, value in given.items():
-        check = _CHECKS.get(name) if isinstance(name, str) else None
-        if check is None:
-            allowed = ", ".join(ARGUMENT_NAMES)
-            return _bad(f"unknown argument {_shown(name)}; allowed are {allowed}")
-        try:
-            check(value)
-        except _BadValue as error:
-            return _bad(f"invalid value {_shown(value)} for {name!r}: must be {error}")
+        if not isinstance(name, str) or not is_short_text(name):
+            return _bad(f"unknown argument {shown(name)}: a name is text of at most 255 bytes")
+        allowed = wrong_value(name, value)
+        if allowed is not None:
+            return _bad(f"invalid value {shown(value)} for {name!r}: must be {allowed}")
+    if not is_plain(dict(given)):
+        return _bad("arguments may hold numbers, text, bytes, lists and maps, 64 KiB in all")
     if "x-dead-letter-routing-key" in given and "x-dead-letter-exchange" not in given:
         return _bad(
             "x-dead-letter-routing-key needs x-dead-letter-exchange ('' is the default exchange,"
             " where the routing key names the queue)"
         )
-    config = _config(cast("Mapping[str, Any]", given))
+    config = settings_from(cast("Mapping[str, Any]", given))
     if config.delayed_retry_min_ms > config.delayed_retry_max_ms:
         return _bad(
             f"x-delayed-retry-min {config.delayed_retry_min_ms} is over"
@@ -134,7 +132,8 @@ def parse_arguments(arguments: Any) -> QueueConfig | ArgumentError:
     return config
 
 
-def _config(given: Mapping[str, Any]) -> QueueConfig:
+def settings_from(given: Mapping[str, Any], *, auto_delete: bool = False) -> QueueConfig:
+    """The settings of arguments that are known to be good."""
     default = QueueConfig()
     limit = cast("int | None", given.get("x-delivery-limit", default.delivery_limit))
     timeout_ms = cast("int | None", given.get("x-consumer-timeout", default.consumer_timeout_ms))
@@ -159,25 +158,40 @@ def _config(given: Mapping[str, Any]) -> QueueConfig:
         delayed_retry_max_ms=given.get("x-delayed-retry-max", retry_max_ms),
         consumer_timeout_ms=timeout_ms or None,  # 0: off
         dedup_window_ms=given.get("x-dedup-window") or None,  # 0: off
+        auto_delete=auto_delete,
     )
 
 
 def inequivalence(
-    current: Mapping[str, Any], received: Mapping[str, Any], *, vhost: str, name: str
+    current: Mapping[str, Any],
+    received: Mapping[str, Any],
+    thing: str,
+    names: Collection[str] = _COMPARED,
 ) -> str | None:
-    """Why a queue declared as `current` is not the one that `received` asks for; None: it is.
+    """Why what was declared as `current` is not what `received` asks for; None: it is.
 
     Like RabbitMQ: argument by argument and literally, so leaving one out is not the same as giving
-    its default. The sentence is RabbitMQ's too, since people search for it.
+    its default; what has no effect is not compared. The sentence is RabbitMQ's too, since people
+    search for it.
     """
-    for key in sorted((current.keys() | received.keys()) - _NOT_COMPARED):
+    for key in sorted((current.keys() | received.keys()).intersection(names)):
         before, now = current.get(key), received.get(key)
         if type(before) is not type(now) or before != now:
             return (
-                f"inequivalent arg '{key}' for queue '{name}' in vhost '{vhost}':"
+                f"inequivalent arg '{key}' for {thing}:"
                 f" received {_described(now)} but current is {_described(before)}"
             )
     return None
+
+
+def unlike(field: str, current: str | bool, received: str | bool, thing: str) -> str | None:
+    """The same for what is declared by a field of its own."""
+    if current == received:
+        return None
+    before, now = (
+        str(each).lower() if type(each) is bool else each for each in (current, received)
+    )
+    return f"inequivalent arg '{field}' for {thing}: received '{now}' but current is '{before}'"
 
 
 def _described(value: Any) -> str:
@@ -187,12 +201,6 @@ def _described(value: Any) -> str:
         return f"the value '{str(value).lower()}' of type 'bool'"
     kind = "long" if type(value) is int else "longstr"
     return f"the value '{value}' of type '{kind}'"
-
-
-def _shown(value: Any) -> str:
-    """A value from outside within an error: as it is, but never much of it."""
-    text = ascii(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _bad(reason: str) -> ArgumentError:

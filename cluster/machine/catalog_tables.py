@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cluster.machine.arguments import ArgumentError, parse_arguments
-from cluster.machine.commands import DestinationKind, QueueConfig
-from cluster.types import GroupId, NodeId, QueueId
+import cbor2
+
+from cluster.machine.commands import DestinationKind
+from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,10 @@ class NodeInfo:
     incarnation: int
     addresses: Mapping[str, str]  # "peer", "http", "amqp" -> "host:port"
     number: int = 0  # dense, from 1, in the order of first registration
+
+    @property
+    def transient_group(self) -> GroupId:
+        return GroupId(TRANSIENT_GROUPS + self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +97,15 @@ class Nodes:
         return [self.by_id[node] for node in sorted(self.by_id)]
 
     def dump(self) -> list[Any]:
-        return [[info.node, info.incarnation, dict(info.addresses)] for info in self.all()]
+        return [
+            [info.node, info.incarnation, dict(info.addresses), info.number] for info in self.all()
+        ]
 
     def load(self, rows: Iterable[Any]) -> None:
+        """Rows of before nodes were numbered get numbers in the order of their ids."""
         self.by_id = {}
-        for node, incarnation, addresses in rows:
-            self.put(NodeInfo(NodeId(node), incarnation, addresses))
+        for place, (node, incarnation, addresses, *number) in enumerate(rows, start=1):
+            self.put(NodeInfo(NodeId(node), incarnation, addresses, *(number or [place])))
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -136,25 +144,25 @@ class Groups:
 
 
 class Queues:
-    """Queues by id and by (vhost, name), and which of them each group holds."""
+    """Queues by id and by (vhost, name), and which of them each group and each vhost holds."""
 
     def __init__(self) -> None:
         self.by_id: dict[QueueId, QueueInfo] = {}
         self.by_name: dict[tuple[str, str], QueueInfo] = {}
-        self.configs: dict[QueueId, QueueConfig] = {}
         self._of_group: dict[GroupId, dict[QueueId, None]] = {}
+        self._of_vhost: dict[str, dict[QueueId, None]] = {}
 
-    def put(self, info: QueueInfo, config: QueueConfig) -> None:
+    def put(self, info: QueueInfo) -> None:
         self.by_id[info.queue] = info
         self.by_name[info.vhost, info.name] = info
-        self.configs[info.queue] = config
         self._of_group.setdefault(info.group, {})[info.queue] = None
+        self._of_vhost.setdefault(info.vhost, {})[info.queue] = None
 
     def remove(self, info: QueueInfo) -> None:
         del self.by_id[info.queue]
         del self.by_name[info.vhost, info.name]
-        del self.configs[info.queue]
         del self._of_group[info.group][info.queue]
+        del self._of_vhost[info.vhost][info.queue]
 
     def all(self) -> list[QueueInfo]:
         return [self.by_id[queue] for queue in sorted(self.by_id)]
@@ -165,21 +173,199 @@ class Queues:
     def count_of(self, group: GroupId) -> int:
         return len(self._of_group.get(group, ()))
 
+    def of_vhost(self, vhost: str) -> list[QueueInfo]:
+        return [self.by_id[queue] for queue in sorted(self._of_vhost.get(vhost, ()))]
+
+    def count_of_vhost(self, vhost: str) -> int:
+        return len(self._of_vhost.get(vhost, ()))
+
     def dump(self) -> list[Any]:
         return [
-            [info.queue, info.group, info.vhost, info.name, dict(info.arguments)]
+            [
+                info.queue,
+                info.group,
+                info.vhost,
+                info.name,
+                dict(info.arguments),
+                info.durable,
+                info.auto_delete,
+                info.exclusive,
+                info.node,
+                info.incarnation,
+                info.owner,
+            ]
             for info in self.all()
         ]
 
     def load(self, rows: Iterable[Any]) -> None:
+        """Short rows are of before there was more to say of a queue than its arguments."""
         self.by_id = {}
         self.by_name = {}
-        self.configs = {}
         self._of_group = {}
-        for queue, group, vhost, name, arguments in rows:
-            config = parse_arguments(arguments)
-            assert not isinstance(config, ArgumentError), "only what parses is ever stored"
-            self.put(QueueInfo(QueueId(queue), GroupId(group), vhost, name, arguments), config)
+        self._of_vhost = {}
+        for row in rows:
+            self.put(QueueInfo(*row))
 
     def __len__(self) -> int:
         return len(self.by_id)
+
+
+class Exchanges:
+    """Exchanges by vhost and name, in the order in which they were declared."""
+
+    def __init__(self) -> None:
+        self.by_vhost: dict[str, dict[str, ExchangeInfo]] = {}
+        self._count = 0
+
+    def find(self, vhost: str, name: str) -> ExchangeInfo | None:
+        named = self.by_vhost.get(vhost)
+        return None if named is None else named.get(name)
+
+    def put(self, info: ExchangeInfo) -> None:
+        self.by_vhost.setdefault(info.vhost, {})[info.name] = info
+        self._count += 1
+
+    def remove(self, info: ExchangeInfo) -> None:
+        named = self.by_vhost[info.vhost]
+        del named[info.name]
+        if not named:
+            del self.by_vhost[info.vhost]
+        self._count -= 1
+
+    def of_vhost(self, vhost: str) -> list[ExchangeInfo]:
+        return list(self.by_vhost.get(vhost, {}).values())
+
+    def all(self) -> list[ExchangeInfo]:
+        return [info for named in self.by_vhost.values() for info in named.values()]
+
+    def dump(self) -> list[Any]:
+        return [
+            [
+                info.vhost,
+                info.name,
+                info.type,
+                info.durable,
+                info.auto_delete,
+                info.internal,
+                dict(info.arguments),
+            ]
+            for info in self.all()
+        ]
+
+    def load(self, rows: Iterable[Any]) -> None:
+        self.by_vhost = {}
+        self._count = 0
+        for row in rows:
+            self.put(ExchangeInfo(*row))
+
+    def __len__(self) -> int:
+        return self._count
+
+
+#: All of a binding is its identity. Arguments count as bytes: 1, 1.0 and true are three.
+_Identity = tuple[str, str, str, str, str, bytes]
+
+
+def _identity(info: BindingInfo) -> _Identity:
+    arguments = cbor2.dumps(info.arguments, canonical=True)
+    return (info.vhost, info.source, info.kind, info.destination, info.key, arguments)
+
+
+class Bindings:
+    """Bindings by their two ends, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._all: dict[_Identity, BindingInfo] = {}
+        self._from: dict[tuple[str, str], dict[_Identity, BindingInfo]] = {}
+        self._to: dict[tuple[str, str, str], dict[_Identity, BindingInfo]] = {}
+
+    def put(self, info: BindingInfo) -> bool:
+        """False: it was there."""
+        identity = _identity(info)
+        if identity in self._all:
+            return False
+        self._all[identity] = info
+        self._from.setdefault((info.vhost, info.source), {})[identity] = info
+        self._to.setdefault((info.vhost, info.kind, info.destination), {})[identity] = info
+        return True
+
+    def remove(self, info: BindingInfo) -> bool:
+        """False: there was none."""
+        identity = _identity(info)
+        if self._all.pop(identity, None) is None:
+            return False
+        source, target = (info.vhost, info.source), (info.vhost, info.kind, info.destination)
+        del self._from[source][identity]
+        if not self._from[source]:
+            del self._from[source]
+        del self._to[target][identity]
+        if not self._to[target]:
+            del self._to[target]
+        return True
+
+    def __contains__(self, info: BindingInfo) -> bool:
+        return _identity(info) in self._all
+
+    def of_source(self, vhost: str, source: str) -> list[BindingInfo]:
+        return list(self._from.get((vhost, source), {}).values())
+
+    def has_source(self, vhost: str, source: str) -> bool:
+        return (vhost, source) in self._from
+
+    def of_destination(self, vhost: str, kind: DestinationKind, name: str) -> list[BindingInfo]:
+        return list(self._to.get((vhost, kind, name), {}).values())
+
+    def all(self) -> list[BindingInfo]:
+        return list(self._all.values())
+
+    def dump(self) -> list[Any]:
+        return [
+            [
+                info.vhost,
+                info.source,
+                info.kind,
+                info.destination,
+                info.key,
+                dict(info.arguments),
+            ]
+            for info in self._all.values()
+        ]
+
+    def load(self, rows: Iterable[Any]) -> None:
+        self._all = {}
+        self._from = {}
+        self._to = {}
+        for row in rows:
+            self.put(BindingInfo(*row))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+EntryKey = tuple[str, ...]
+
+
+class Entries:
+    """What administrators say: the entries of every table by their keys."""
+
+    def __init__(self, tables: Sequence[str]) -> None:
+        self.by_table: dict[str, dict[EntryKey, Mapping[str, Any]]] = {name: {} for name in tables}
+
+    def find(self, table: str, *key: str) -> Mapping[str, Any] | None:
+        return self.by_table[table].get(key)
+
+    def dump(self) -> list[Any]:
+        return [
+            [table, list(key), dict(value)]
+            for table, entries in self.by_table.items()
+            for key, value in entries.items()
+        ]
+
+    def load(self, rows: Iterable[Any]) -> None:
+        for entries in self.by_table.values():
+            entries.clear()
+        for table, key, value in rows:
+            self.by_table[table][tuple(key)] = value
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_table.values()))

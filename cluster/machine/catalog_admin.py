@@ -1,0 +1,128 @@
+"""The administrative tables: vhosts, users, permissions, policies, limits and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.machine.catalog_entries import TABLES, checked_key, checked_value, keys_of
+from cluster.machine.catalog_queues import Placing
+from cluster.machine.catalog_routing import Routing, no_vhost
+from cluster.machine.catalog_tables import Entries, EntryKey, Queues
+from cluster.machine.checks import BadValue
+from cluster.machine.commands import DropEntry, PutEntry
+from cluster.machine.effects import Applied, Effect
+from cluster.machine.policies import Policies
+from cluster.machine.replies import BAD_ARGUMENT, LIMIT_REACHED, NO_USER, Ok, Refused
+
+ENTRIES_MAX = 100_000
+
+FIRST_VHOST = "/"
+#: A known user with a known password, for a first look from the same machine; hence a fixed salt.
+FIRST_USER = "guest"
+_FIRST_HASH = "cXVvcmF0ZTogZ3Vlc3QgOgch8VgngcDaHoyq/AA6FuVwBlpKdYJ5dTa900N/mey5"
+
+
+class Administration:
+    """Carries out what administrators say."""
+
+    def __init__(
+        self,
+        entries: Entries,
+        queues: Queues,
+        placing: Placing,
+        routing: Routing,
+        policies: Policies,
+    ) -> None:
+        self._entries = entries
+        self._queues = queues
+        self._placing = placing
+        self._routing = routing
+        self._policies = policies
+
+    def seed(self) -> None:
+        """What a new cluster has."""
+        self.add_vhost(FIRST_VHOST)
+        user = {"password_hash": _FIRST_HASH, "tags": ["administrator"]}
+        self._put("users", (FIRST_USER,), checked_value("users", user))
+        everything = {"configure": ".*", "write": ".*", "read": ".*"}
+        self._put("permissions", (FIRST_USER, FIRST_VHOST), everything)
+
+    def add_vhost(self, vhost: str) -> None:
+        self._put("vhosts", (vhost,), checked_value("vhosts", {}))
+
+    def put_entry(self, command: PutEntry) -> Applied:
+        """Ok(1): it is new; Ok(0): it was there, and says this now."""
+        table, key = command.table, tuple(command.key)
+        try:
+            parts = checked_key(table, key)
+            value = checked_value(table, command.value)
+        except BadValue as error:
+            return Applied(Refused(BAD_ARGUMENT, str(error)))
+        refusal = self._nobody(table, parts)
+        if refusal is not None:
+            return Applied(refusal)
+        new = key not in self._entries.by_table[table]
+        if new and len(self._entries) >= ENTRIES_MAX:
+            reason = f"the administrative tables hold {ENTRIES_MAX} entries, their limit"
+            return Applied(Refused(LIMIT_REACHED, reason))
+        self._put(table, key, value)
+        return Applied(Ok(int(new)))
+
+    def drop_entry(self, command: DropEntry) -> Applied:
+        table, key = command.table, tuple(command.key)
+        try:
+            checked_key(table, key)
+        except BadValue as error:
+            return Applied(Refused(BAD_ARGUMENT, str(error)))
+        if self._entries.by_table[table].pop(key, None) is None:
+            return Applied(Ok(0))
+        effects: Sequence[Effect] = ()
+        if table == "vhosts":
+            effects = self._close_vhost(key[0])
+        elif table == "users":
+            self._drop_all("user", key[0])
+        self._changed(table, key)
+        return Applied(Ok(1), effects)
+
+    def _nobody(self, table: str, parts: dict[str, str]) -> Refused | None:
+        """Entries about a vhost or a user that is not there would come alive with a namesake."""
+        vhost, user = parts.get("vhost"), parts.get("user")
+        if table == "parameters" and vhost == "":
+            return None  # a global one
+        if vhost is not None and table != "vhosts" and not self._routing.known(vhost):
+            return no_vhost(vhost)
+        if user is not None and table != "users" and self._entries.find("users", user) is None:
+            return Refused(NO_USER, f"no user '{user}'")
+        return None
+
+    def _put(self, table: str, key: EntryKey, value: dict[str, Any]) -> None:
+        self._entries.by_table[table][key] = value
+        if table == "vhosts" and not self._routing.known(key[0]):
+            self._routing.open_vhost(key[0])
+        self._changed(table, key)
+
+    def _close_vhost(self, vhost: str) -> Sequence[Effect]:
+        effects = [self._placing.remove(info) for info in self._queues.of_vhost(vhost)]
+        self._routing.close_vhost(vhost)
+        self._drop_all("vhost", vhost)
+        return effects
+
+    def _drop_all(self, part: str, name: str) -> None:
+        for table in TABLES:
+            entries = self._entries.by_table[table]
+            for key in keys_of(entries, table, part, name):
+                del entries[key]
+
+    def _changed(self, table: str, key: EntryKey) -> None:
+        if table in ("vhosts", "policies", "operator_policies"):
+            self._policies.forget(key[0])
+            self._routing.changed(key[0])
+
+    def invariants(self) -> None:
+        vhosts = {key[0] for key in self._entries.by_table["vhosts"]}
+        assert vhosts == self._routing.exchanges.by_vhost.keys(), "each vhost has its exchanges"
+        for table in TABLES:
+            for key in self._entries.by_table[table]:
+                parts = checked_key(table, key)
+                assert self._nobody(table, parts) is None, f"{table} {key} is about nobody"
