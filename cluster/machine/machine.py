@@ -58,6 +58,7 @@ from cluster.machine.replies import (
     Reply,
 )
 from cluster.machine.settings import wrong_settings
+from cluster.machine.tallies import Tallies
 from cluster.machine.transactions import Transactions
 from cluster.machine.turn import Turn
 from cluster.types import ConsumerKey, QueueId, SessionId, Stamp
@@ -77,6 +78,7 @@ class QueueMachine:
         self._attendance = Attendance(self._queues)
         self._sessions = self._attendance.sessions
         self._transactions = Transactions(self._queues)
+        self.tallies = Tallies()
         self._timetable: list[tuple[int, int]] = []  # heap of (due ms, queue), some out of date
 
     # --- applying ---------------------------------------------------------------------------------
@@ -96,6 +98,8 @@ class QueueMachine:
             if queue is not None:
                 queue.advance(turn)
                 self._schedule(queue)
+                self.tallies.advanced(queue, turn.now_ms)
+        self.tallies.applied(turn.now_ms, command, reply, turn.effects)
         return Applied(reply, turn.effects)
 
     def _do(self, turn: Turn, command: Any) -> Reply:

@@ -135,6 +135,10 @@ class Queue:
     def is_used(self) -> bool:
         return bool(self.consumers.registered())
 
+    @property
+    def is_held_up(self) -> bool:
+        return self.ready.count > 0 and self.is_used
+
     def passing(self) -> int:
         """How many messages would surely go straight through to consumers."""
         if self.ready.count or self.paused:

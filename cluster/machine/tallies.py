@@ -1,0 +1,117 @@
+"""What was done to each queue since this copy began, for people who look at rates.
+
+No state: it is in no snapshot and no digest, and two replicas that began at different times count
+differently. Whatever is asked of it is asked of two moments and subtracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from cluster.machine.commands import (
+    DeleteQueue,
+    Enqueue,
+    Get,
+    Ranges,
+    Settle,
+    Transaction,
+    TransactionPart,
+)
+from cluster.machine.effects import Deliver, Effect
+from cluster.machine.kinds import QueueKind
+from cluster.machine.replies import Enqueued, Got, Ok, Refused, Reply
+from cluster.types import QueueId
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of one queue; messages, not batches."""
+
+    published: int = 0
+    delivered: int = 0
+    redelivered: int = 0
+    got: int = 0  # to be settled
+    got_settled: int = 0
+    got_empty: int = 0
+    settled: int = 0
+    used_ms: int = 0  # when anything was last asked of it
+    #: Messages waited although somebody was subscribed: every consumer had all that it may have.
+    held_up_ms: int = 0
+    held_up_since_ms: int | None = None
+
+    def held_up_until(self, now_ms: int) -> int:
+        since_ms = self.held_up_since_ms
+        return self.held_up_ms if since_ms is None else self.held_up_ms + max(0, now_ms - since_ms)
+
+
+class Tallies:
+    """Those of one group. Its work is that of a command, not of a message."""
+
+    __slots__ = ("of",)
+
+    def __init__(self) -> None:
+        self.of: dict[int, Tally] = {}
+
+    def _at(self, queue: QueueId) -> Tally:
+        tally = self.of.get(queue)
+        if tally is None:
+            tally = self.of[queue] = Tally()
+        return tally
+
+    def advanced(self, queue: QueueKind, now_ms: int) -> None:
+        """What could happen in the queue has happened; what waits now has to wait."""
+        tally = self._at(queue.id)
+        if queue.is_held_up:
+            if tally.held_up_since_ms is None:
+                tally.held_up_since_ms = now_ms
+        elif tally.held_up_since_ms is not None:
+            tally.held_up_ms += now_ms - tally.held_up_since_ms
+            tally.held_up_since_ms = None
+
+    def applied(self, now_ms: int, command: Any, reply: Reply, effects: Sequence[Effect]) -> None:
+        if type(reply) is Refused:
+            return
+        kind = cast("type[Any]", type(command))
+        if kind is Enqueue:
+            if type(reply) is Enqueued:
+                self._at(command.queue).published += reply.stored
+        elif kind is Settle:
+            if type(reply) is Ok:
+                self._at(command.queue).settled += reply.count
+        elif kind is Get:
+            if type(reply) is Got:
+                self._got(command, reply, now_ms)
+        elif kind is Transaction or kind is TransactionPart:
+            for step in command.steps:
+                if type(step) is Enqueue:
+                    self._at(step.queue).published += len(step.bodies)
+                elif type(step) is Settle:
+                    self._at(step.queue).settled += _count(step.ranges)
+        elif kind is DeleteQueue:
+            self.of.pop(command.queue, None)
+        for effect in effects:
+            if type(effect) is Deliver:
+                tally = self._at(effect.queue)
+                tally.used_ms = now_ms
+                for chunk in effect.chunks:
+                    tally.delivered += chunk.bodies.count
+                    if chunk.acquired_count:
+                        tally.redelivered += chunk.bodies.count
+
+    def _got(self, command: Get, reply: Got, now_ms: int) -> None:
+        tally = self._at(command.queue)
+        tally.used_ms = now_ms
+        count = sum(chunk.bodies.count for chunk in reply.chunks)
+        if not count:
+            tally.got_empty += 1
+        elif command.auto_settle:
+            tally.got_settled += count
+        else:
+            tally.got += count
+        tally.redelivered += sum(c.bodies.count for c in reply.chunks if c.acquired_count)
+
+
+def _count(ranges: Ranges) -> int:
+    return sum(last - first + 1 for first, last in ranges)
