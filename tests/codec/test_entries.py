@@ -76,7 +76,24 @@ SAMPLES_V1: dict[str, Any] = {
     "create_group": c.CreateGroup("default-1", ["n1", "n2", "n3"], True),
     "declare_queue": c.DeclareQueue("/", "orders", {"x-max-priority": 5}, None, ["n1"]),
     "remove_queue": c.RemoveQueue("/", "orders"),
+    "create_auto_delete_queue": c.CreateQueue(1, "/", "q", c.QueueConfig(auto_delete=True)),
+    "update_auto_delete_queue": c.UpdateQueue(1, c.QueueConfig(auto_delete=True)),
+    "declare_transient_queue": c.DeclareQueue(
+        "/", "amq.gen-1", {}, None, None, False, True, True, "n1", 3, "n1/7"
+    ),
+    "forget_node": c.ForgetNode("n1", 3),
+    "forget_volatile": c.ForgetVolatile(2),
+    "declare_exchange": c.DeclareExchange(
+        "/", "logs", "topic", True, False, False, {"alternate-exchange": "lost"}
+    ),
+    "delete_exchange": c.DeleteExchange("/", "logs", True),
+    "bind": c.Bind("/", "logs", "queue", "orders", "a.#", {"x-match": "any", "n": 5}),
+    "unbind": c.Unbind("/", "logs", "exchange", "audit", "a.*", {}),
+    "put_entry": c.PutEntry("permissions", ["guest", "/"], {"configure": "^$", "write": ".*"}),
+    "drop_entry": c.DropEntry("policies", ["/", "short"]),
 }
+#: These have had fields added at the end since: their old bytes are read, others are written.
+GROWN = {"create_queue", "update_queue", "declare_queue"}
 
 REPLIES: list[r.Reply] = [
     r.Ok(3),
@@ -100,7 +117,7 @@ def test_entries_of_version_1_decode_as_ever(name: str) -> None:
     assert decode_entry(data) == Entry(1, 1_700_000_000_123, [SAMPLES_V1[name]])
 
 
-@pytest.mark.parametrize("name", SAMPLES_V1)
+@pytest.mark.parametrize("name", sorted(SAMPLES_V1.keys() - GROWN))
 def test_entries_of_version_1_are_still_written_the_same(name: str) -> None:
     data = (GOLDEN / "v1" / f"{name}.cbor").read_bytes()
     assert encode_entry(1_700_000_000_123, [SAMPLES_V1[name]], version=1) == data
@@ -228,8 +245,10 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
         return st.lists(numbers, max_size=3)
     if name == "config":
         return fields_of(c.QueueConfig)
-    if name == "members":
+    if name in ("members", "key") and hint is not str:
         return st.lists(st.text(max_size=4), max_size=3)
+    if name == "value":
+        return st.dictionaries(st.text(max_size=4), opaque, max_size=3)
     if name in ("meta", "attrs"):
         return opaque
     if name in ("arguments", "addresses"):

@@ -13,6 +13,7 @@ from cluster.machine.arguments import (
     ArgumentError,
     inequivalence,
     parse_arguments,
+    unknown_argument,
 )
 from cluster.machine.commands import QueueConfig
 from cluster.machine.replies import BAD_ARGUMENT
@@ -42,6 +43,11 @@ def test_every_argument_reaches_its_setting() -> None:
         "x-queue-group": "payments",
         "x-queue-type": "quorum",
         "x-quorum-initial-group-size": 3,
+        "x-dead-letter-strategy": "at-least-once",
+        "x-queue-leader-locator": "balanced",
+        "x-queue-master-locator": "min-masters",
+        "x-queue-mode": "lazy",
+        "x-queue-version": 2,
     }
     assert set(arguments) == set(ARGUMENT_NAMES)
     assert parse_arguments(arguments) == QueueConfig(
@@ -80,8 +86,14 @@ def test_a_smallest_retry_delay_alone_may_exceed_the_usual_largest() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"x-max-lenght": 1}, "unknown argument 'x-max-lenght'; allowed are x-consumer-timeout"),
         ({5: 1}, "unknown argument 5"),
+        ({"x" * 256: 1}, "a name is text of at most 255 bytes"),
+        ({"ours": object()}, "arguments may hold numbers, text, bytes, lists and maps"),
+        ({"ours": ["x" * 40_000, "x" * 40_000]}, "64 KiB in all"),
+        ({"ours": {5: 1}}, "arguments may hold numbers"),
+        ({"x-queue-mode": "eager"}, "one of default, lazy"),
+        ({"x-queue-version": 3}, "an integer from 1 to 2"),
+        ({"x-dead-letter-strategy": "maybe"}, "one of at-least-once, at-most-once"),
         ({"x-max-length": -1}, "'x-max-length': must be an integer of at least 0"),
         ({"x-max-length": True}, "must be an integer of at least 0"),
         ({"x-max-length": "10"}, "invalid value '10' for 'x-max-length'"),
@@ -111,6 +123,14 @@ def test_a_bad_argument_is_named_with_what_it_may_be(arguments: Any, reason: str
     assert reason in error.reason
 
 
+def test_a_name_without_effect_is_taken_from_clients_of_rabbitmq_and_refused_to_our_own() -> None:
+    assert parse_arguments({"x-max-lenght": 1}) == QueueConfig()
+    error = unknown_argument({"x-max-length": 1, "x-max-lenght": 1})
+    assert error is not None
+    assert "unknown argument 'x-max-lenght'; allowed are x-consumer-timeout" in error.reason
+    assert unknown_argument({"x-max-length": 1}) is None
+
+
 def test_a_huge_bad_value_is_not_repeated_in_full() -> None:
     error = parse_arguments({"x-overflow": "y" * 100_000})
     assert isinstance(error, ArgumentError)
@@ -130,11 +150,12 @@ def test_any_arguments_give_settings_or_an_error(arguments: dict[str, Any]) -> N
 
 def test_the_same_arguments_are_equivalent_whatever_their_order() -> None:
     current = {"x-max-length": 1, "x-expires": 2}
-    assert inequivalence(current, dict(reversed(current.items())), vhost="/", name="q") is None
+    assert inequivalence(current, dict(reversed(current.items())), "queue") is None
 
 
-def test_which_of_the_two_queue_types_was_named_makes_no_difference() -> None:
-    assert inequivalence({"x-queue-type": "classic"}, {}, vhost="/", name="q") is None
+@pytest.mark.parametrize("name", ["x-queue-type", "x-queue-mode", "x-queue-version", "ours"])
+def test_what_has_no_effect_makes_no_difference(name: str) -> None:
+    assert inequivalence({name: "classic"}, {}, "queue") is None
 
 
 @pytest.mark.parametrize(
@@ -160,5 +181,5 @@ def test_which_of_the_two_queue_types_was_named_makes_no_difference() -> None:
 def test_an_inequivalent_argument_is_told_in_the_words_people_search_for(
     current: dict[str, Any], received: dict[str, Any], words: str
 ) -> None:
-    reason = inequivalence(current, received, vhost="/", name="orders")
+    reason = inequivalence(current, received, "queue 'orders' in vhost '/'")
     assert reason == f"inequivalent arg 'x-max-length' for queue 'orders' in vhost '/': {words}"

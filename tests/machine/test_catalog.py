@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.codec.entries import Unknown
-from cluster.machine import catalog as catalog_module
+from cluster.machine import catalog_queues
 from cluster.machine import commands as c
 from cluster.machine.catalog import CatalogMachine, GroupInfo, NodeInfo, QueueInfo
 from cluster.machine.effects import Applied, GroupCreated, QueueDeclared, QueueRemoved
@@ -58,8 +58,8 @@ class Book:
 def test_a_node_is_found_with_its_addresses() -> None:
     book = Book()
     assert book.apply(c.RegisterNode("n1", 3, {"http": "a:1"})).reply == Ok(1)
-    assert book.machine.node("n1") == NodeInfo("n1", 3, {"http": "a:1"})
-    assert book.machine.nodes() == [NodeInfo("n1", 3, {"http": "a:1"})]
+    assert book.machine.node("n1") == NodeInfo("n1", 3, {"http": "a:1"}, 1)
+    assert book.machine.nodes() == [NodeInfo("n1", 3, {"http": "a:1"}, 1)]
     assert book.machine.node("n2") is None
 
 
@@ -69,7 +69,7 @@ def test_an_older_incarnation_does_not_take_a_nodes_place() -> None:
     reply = book.apply(c.RegisterNode("n1", 2, {"http": "b:1"})).reply
     assert isinstance(reply, Refused)
     assert "is older" in reply.reason
-    assert book.machine.node("n1") == NodeInfo("n1", 3, {"http": "a:1"})
+    assert book.machine.node("n1") == NodeInfo("n1", 3, {"http": "a:1"}, 1)
 
 
 def test_groups_are_numbered_from_one_in_the_order_they_were_made() -> None:
@@ -197,6 +197,7 @@ def test_a_removed_queue_is_gone_and_its_number_is_not_used_again() -> None:
 def test_queues_of_one_name_in_two_vhosts_are_two() -> None:
     book = Book(1)
     book.declare("orders")
+    book.apply(c.PutEntry("vhosts", ["shop"], {}))
     other = book.apply(c.DeclareQueue("shop", "orders", {}))
     assert other.reply == Declared(2, 1, True)
 
@@ -208,7 +209,7 @@ def test_queues_of_one_name_in_two_vhosts_are_two() -> None:
         c.DeclareQueue("", "q", {}),
         c.DeclareQueue("/", "x" * 256, {}),
         c.DeclareQueue("/", "\ud800", {}),
-        c.DeclareQueue("/", "q", {"x-nonsense": 1}),
+        c.DeclareQueue("/", "q", {"x-queue-type": "stream"}),
         c.DeclareQueue("/", "q", {}, "", MEMBERS),
         c.DeclareQueue("/", "q", {}, "g", ["n1", "n1"]),
         c.CreateGroup("", MEMBERS),
@@ -242,8 +243,8 @@ def test_tick_and_barrier_change_nothing() -> None:
 
 
 def test_the_number_of_queues_and_groups_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog_module, "QUEUES_MAX", 1)
-    monkeypatch.setattr(catalog_module, "GROUPS_MAX", 1)
+    monkeypatch.setattr(catalog_queues, "QUEUES_MAX", 1)
+    monkeypatch.setattr(catalog_queues, "GROUPS_MAX", 1)
     book = Book(1)
     book.declare("a")
     for applied in (book.declare("b"), book.apply(c.CreateGroup("g", MEMBERS))):
@@ -273,6 +274,9 @@ def test_it_owns_no_bodies_and_waits_for_no_time() -> None:
         "nodes": 0,
         "groups": 1,
         "queues": 0,
+        "exchanges": 7,
+        "bindings": 0,
+        "entries": 3,
     }
 
 

@@ -37,6 +37,8 @@ FIELDS: dict[str, Any] = {
     "SessionId": texts,
     "NodeId": texts,
     "Ranges": ranges,
+    "GroupId": integers,
+    "Sequence[GroupId]": st.lists(integers, max_size=3),
     "Sequence[bytes]": st.lists(st.sampled_from([b"", b"body", b"x" * 500]), max_size=4),
     "QueueConfig": st.builds(
         c.QueueConfig,
@@ -51,13 +53,31 @@ KINDS = [
     for kind in vars(c).values()
     if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind is not c.QueueConfig
 ]
-CATALOG = (c.RegisterNode, c.CreateGroup, c.DeclareQueue, c.RemoveQueue)
+CATALOG = (
+    c.RegisterNode,
+    c.CreateGroup,
+    c.DeclareQueue,
+    c.RemoveQueue,
+    c.ForgetNode,
+    c.ForgetVolatile,
+    c.DeclareExchange,
+    c.DeleteExchange,
+    c.Bind,
+    c.Unbind,
+    c.PutEntry,
+    c.DropEntry,
+)
+
+
+FIELDS["Sequence[Step]"] = st.lists(st.deferred(lambda: steps), max_size=4)
+FIELDS["Sequence[GroupSteps]"] = st.lists(st.tuples(integers, FIELDS["Sequence[Step]"]), max_size=2)
 
 
 def built(kind: Any) -> st.SearchStrategy[Any]:
     return st.builds(kind, **{f.name: FIELDS[str(f.type)] for f in dataclasses.fields(kind)})
 
 
+steps = st.one_of(*(built(kind) for kind in (c.Enqueue, c.Settle, c.Return, c.Discard)))
 commands = st.one_of(*(built(kind) for kind in KINDS if kind not in CATALOG))
 
 
