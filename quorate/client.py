@@ -36,6 +36,8 @@ class Client:
         name: str = "quorate-python",
         forward: bool = False,
         tls: ssl.SSLContext | None = None,
+        user: str | None = None,
+        password: str | None = None,
     ) -> None:
         self._addresses = addresses.split(",") if isinstance(addresses, str) else list(addresses)
         self._vhost = vhost
@@ -47,6 +49,8 @@ class Client:
             "name": name,
             "forward": forward,
             "tls": tls,
+            "user": user,
+            "password": password,
         }
         self._core_or_none: Core | None = None
         self._publishers: dict[str, Publisher] = {}
@@ -351,13 +355,16 @@ def connect(
     name: str = "quorate-python",
     forward: bool = False,
     tls: ssl.SSLContext | None = None,
+    user: str | None = None,
+    password: str | None = None,
 ) -> Client:
     """`async with quorate.connect("127.0.0.1:8081,127.0.0.1:8082") as client: ...`
 
     addresses: any nodes, as host:port or URLs, a list or separated by commas; the others are
     learned. resume_ms: how long unsettled messages wait for this client when it loses its
     connection. forward: talk to the given nodes only and let them pass everything on, for networks
-    where the nodes' own addresses cannot be reached.
+    where the nodes' own addresses cannot be reached. user, password: or in the addresses, as
+    `http://user:password@host:port`, percent-encoded; on a node's own machine it goes without.
     """
     return Client(
         addresses,
@@ -368,4 +375,6 @@ def connect(
         name=name,
         forward=forward,
         tls=tls,
+        user=user,
+        password=password,
     )

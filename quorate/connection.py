@@ -121,6 +121,8 @@ class Connection:
                 raise ConnectFailed(f"{url} closed the connection ({socket.close_code})")
             frame = wire.decode(message.data)
             if frame[0] == wire.ERROR:
+                if frame[2] in wire.NEVER_ADMITTED:
+                    raise NeverWorks(f"{url}: {frame[3]}")
                 raise ConnectFailed(f"{url}: {frame[2]}: {frame[3]}")
             if frame[0] != wire.WELCOME or len(frame) < 3:
                 raise ConnectFailed(f"{url} answered HELLO with opcode {frame[0]}")
@@ -130,6 +132,11 @@ class Connection:
                 f"{url} did not answer within {wire.CONNECT_TIMEOUT_S:g} s"
             ) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
+            if isinstance(error, aiohttp.WSServerHandshakeError) and error.status == 401:
+                raise NeverWorks(
+                    f"{url} does not let us in: give the name and the password of a user"
+                    " whom the cluster knows"
+                ) from None  # what it was asked with has the password
             raise ConnectFailed(f"{url}: {describe(error)}") from error
         except (ConnectFailed, NeverWorks):
             if socket is not None:

@@ -8,12 +8,14 @@ import secrets
 import ssl
 from collections.abc import Coroutine, Iterable
 from typing import Any
+from urllib.parse import urljoin
 
 import aiohttp
 import cbor2
 
 from quorate import wire
 from quorate.connection import ConnectFailed, Connection, describe
+from quorate.credentials import split_credentials
 from quorate.errors import ClientClosed, OutcomeUnknown, Refused, Unreachable
 from quorate.routes import Backoff, Routes, ask_until
 
@@ -32,14 +34,17 @@ class Core:
         name: str,
         forward: bool,
         tls: ssl.SSLContext | None,
+        user: str | None,
+        password: str | None,
     ) -> None:
+        urls, headers = split_credentials(addresses, user, password)
         self.session = session or f"s-{secrets.token_hex(8)}"
         self.vhost = vhost
         self.timeout_s = timeout_s
         self.closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         connector = aiohttp.TCPConnector(ssl=tls if tls is not None else True, limit=0)
-        self._http = aiohttp.ClientSession(connector=connector)
+        self._http = aiohttp.ClientSession(connector=connector, headers=headers)
         hello: dict[str, Any] = {
             "session": self.session,
             "resume_ms": resume_ms,
@@ -47,7 +52,7 @@ class Core:
             "vhost": vhost,
             "forward": forward,
         }
-        self.routes = Routes(addresses, hello, self._http, self.spawn)
+        self.routes = Routes(urls, hello, self._http, self.spawn)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it until it ends or the client is closed."""
@@ -149,11 +154,19 @@ class Core:
             await asyncio.sleep(pause_s)
 
     async def _get_once(self, url: str) -> tuple[int, Any]:
-        async with self._http.get(url, headers={"Accept": "application/cbor"}) as response:
-            data = await response.read()
-            if "cbor" in response.content_type:
-                return response.status, cbor2.loads(data)
-            return response.status, await response.json(content_type=None)
+        for _ in range(wire.REDIRECTS_MAX):
+            # Followed by hand: aiohttp drops the credentials when another node is asked.
+            async with self._http.get(
+                url, headers={"Accept": "application/cbor"}, allow_redirects=False
+            ) as response:
+                if (location := response.headers.get("Location")) is not None:
+                    url = urljoin(url, location)
+                    continue
+                data = await response.read()
+                if "cbor" in response.content_type:
+                    return response.status, cbor2.loads(data)
+                return response.status, await response.json(content_type=None)
+        raise ValueError("the nodes send us from one to another")
 
     async def close(self) -> None:
         """Say goodbye to every node, end every task. Idempotent."""

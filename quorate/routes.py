@@ -13,13 +13,8 @@ import aiohttp
 
 from quorate import wire
 from quorate.connection import ConnectFailed, Connection, NeverWorks
+from quorate.credentials import normal_url
 from quorate.errors import ClientClosed, Refused, Unreachable
-
-
-def normal_url(address: str) -> str:
-    """`127.0.0.1:8080` or a URL, as `http://127.0.0.1:8080`."""
-    address = address.strip().rstrip("/")
-    return address if "://" in address else f"http://{address}"
 
 
 class Backoff:
@@ -42,12 +37,12 @@ class Routes:
 
     def __init__(
         self,
-        addresses: Iterable[str],
+        urls: Iterable[str],
         hello: dict[str, Any],
         http: aiohttp.ClientSession,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        self._urls = [normal_url(address) for address in addresses if address.strip()]
+        self._urls = list(urls)
         if not self._urls:
             raise ValueError("connect needs the address of at least one node, as host:port")
         random.shuffle(self._urls)

@@ -51,6 +51,9 @@ UNKNOWN: Final = "unknown"
 #: Refusals that pass by themselves: the client tries again until the deadline.
 PASSING: Final = frozenset({"not_leader", "no_leader", "stopping", "overloaded"})
 
+#: Refusals of HELLO that do not pass: who we are, or where we want to be.
+NEVER_ADMITTED: Final = frozenset({"access_refused", "no_vhost"})
+
 #: Seconds a call may take before its outcome is reported as unknown.
 TIMEOUT_S_DEFAULT: Final = 30.0
 #: How long what this client holds waits for it when its connection is lost.
@@ -69,6 +72,8 @@ CONNECT_TIMEOUT_S: Final = 2.0
 PING_INTERVAL_S: Final = 2.0
 #: A connection that says nothing for this long is dropped and another node is asked.
 SILENCE_S_MAX: Final = 6.0
+#: HTTP: a leader may have moved on while we were sent to it.
+REDIRECTS_MAX: Final = 5
 BACKOFF_S_MIN: Final = 0.02
 BACKOFF_S_MAX: Final = 1.0
 

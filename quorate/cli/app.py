@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quorate.cli.output import FOLDER, Json, Timeout, Url, Vhost
+from quorate.cli.output import FOLDER, Json, PasswordFile, Timeout, Url, User, Vhost, login
 
 app = typer.Typer(
     name="quorate",
@@ -30,6 +30,12 @@ app.add_typer(queue_app, name="queue", rich_help_panel="Using it")
 app.add_typer(log_app, name="log", rich_help_panel="Looking closer")
 
 Queue = Annotated[str, typer.Argument(help="Name of the queue.")]
+
+
+@app.callback()
+def credentials(user: User = None, password_file: PasswordFile = None) -> None:
+    """Options before the command hold for all of them."""
+    login.read(user, password_file)
 
 
 # --- running a cluster ----------------------------------------------------------------------------

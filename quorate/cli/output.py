@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -30,6 +31,16 @@ Url = Annotated[
         " into .quorate/ here or in a folder above.",
     ),
 ]
+User = Annotated[
+    str | None,
+    typer.Option("--user", envvar="QUORATE_USER", help="Who we are, where guest will not do."),
+]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file", help="File with the user's password. Default: QUORATE_PASSWORD."
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Results as JSON on standard output, words on the other.")
 ]
@@ -37,6 +48,29 @@ Vhost = Annotated[str, typer.Option("--vhost", help="Virtual host of the queue."
 Timeout = Annotated[
     float, typer.Option("--timeout", help="Seconds after which an outcome is given up as unknown.")
 ]
+
+
+@dataclass(slots=True)
+class Login:
+    """Of this command."""
+
+    user: str | None = None
+    password: str | None = None
+
+    def read(self, user: str | None, password_file: Path | None) -> None:
+        self.user, self.password = user, None
+        if user is None:
+            return
+        if password_file is None:
+            self.password = os.environ.get("QUORATE_PASSWORD")
+            return
+        try:
+            self.password = password_file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise CommandError(f"{password_file} cannot be read: {error}", 2) from error
+
+
+login = Login()
 
 
 class CommandError(Exception):
@@ -84,6 +118,7 @@ _ADVICE = {
     "inequivalent_arguments": "`quorate queue show NAME` tells what it was declared with",
     "in_use": "it has consumers; leave --if-unused away to delete it all the same",
     "not_empty": "it has messages; leave --if-empty away to delete it all the same",
+    "access_refused": "use --user and --password-file of a user who may, before the command",
     "queue_full": "consume from it, or raise its x-max-length",
     "no_leader": "a majority of the group's nodes must run: see `quorate status`",
 }

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
 import quorate
-from quorate.cli.output import CommandError, addresses, emit, run_async, say, stdout
+from quorate.cli.output import CommandError, addresses, emit, login, run_async, say, stdout
 
 Result = TypeVar("Result")
 #: Seconds after which a cluster of which no node answers is taken for stopped.
@@ -26,7 +26,12 @@ def with_client(
 
     async def connected() -> Result:
         async with quorate.connect(
-            urls, vhost=vhost, timeout=timeout, name="quorate-cli"
+            urls,
+            vhost=vhost,
+            timeout=timeout,
+            name="quorate-cli",
+            user=login.user,
+            password=login.password,
         ) as client:
             # A cluster that is not there is said soon; one that changes its leader has all the
             # time.

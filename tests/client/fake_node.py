@@ -120,6 +120,8 @@ class FakeNode:
         self.sockets: set[web.WebSocketResponse] = set()
         self.seen: list[list[Any]] = []  # every frame of every client
         self.hellos: list[dict[str, Any]] = []
+        self.authorizations: list[tuple[str, str | None]] = []  # path, header
+        self.closed_to_strangers = False  # everybody is one
         self.mute: set[int] = set()  # opcodes done and not answered
         self.script: Callable[[list[Any]], list[Any] | None] | None = None  # answers instead
         self.deaf = False  # pings are not answered
@@ -128,7 +130,7 @@ class FakeNode:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        app = web.Application()
+        app = web.Application(middlewares=[self._door])
         app.router.add_get("/v1/connect", self._connect)
         app.router.add_get("/v1/queues", self._list)
         app.router.add_get("/v1/queues/{vhost}/{name}/peek", self._peek)
@@ -158,6 +160,14 @@ class FakeNode:
     async def send(self, socket: web.WebSocketResponse, frame: list[Any]) -> None:
         if not socket.closed:
             await socket.send_bytes(cbor2.dumps(frame))
+
+    @web.middleware
+    async def _door(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self.authorizations.append((request.path, request.headers.get("Authorization")))
+        if self.closed_to_strangers:
+            refusal = {"outcome": "refused", "code": "access_refused", "reason": "who?"}
+            return web.json_response(refusal, status=401)
+        return await handler(request)
 
     # --- HTTP -------------------------------------------------------------------------------------
 
