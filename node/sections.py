@@ -30,6 +30,11 @@ def read_address(value: Any) -> str:
     return value
 
 
+def read_listen(value: Any) -> str | None:
+    """Where to listen, or nowhere."""
+    return None if value in {None, "off"} else read_address(value)
+
+
 def read_node(value: Any) -> str:
     if not isinstance(value, str) or not NODE_ID_PATTERN.fullmatch(value):
         raise ValueError("must be 1 to 64 letters, digits, '.', '_' or '-'")
@@ -75,6 +80,7 @@ def read_watermark(value: Any) -> float:
 
 _BYTES = TypeAdapter(ByteSize)
 Address = Annotated[str, BeforeValidator(read_address)]
+Listen = Annotated[str | None, BeforeValidator(read_listen)]
 Names = Annotated[list[str], BeforeValidator(read_names)]
 Watermark = Annotated[float, BeforeValidator(read_watermark)]
 Node = Annotated[str, BeforeValidator(read_node)]
@@ -83,6 +89,7 @@ Peers = Annotated[dict[str, str], BeforeValidator(read_peers)]
 #: What may stand there, in words, by who reads it.
 WORDS: dict[Any, str] = {
     read_address: "host:port",
+    read_listen: "host:port, or off",
     read_node: "letters, digits, '.', '_', '-'",
     read_peers: "node=host:port, ...",
     read_names: "name, ...",
@@ -206,8 +213,37 @@ class AuthSettings(Section):
     )
 
 
+class AmqpSettings(Section):
+    """What is agreed upon with each client of AMQP 0-9-1 when it connects."""
+
+    heartbeat_s: int = Field(
+        default=60,
+        ge=0,
+        le=65_535,
+        description="Silence after which client and node ask whether the other is there; 0: never. "
+        "The client may choose another.",
+    )
+    channel_max: int = Field(
+        default=2047, ge=1, le=65_535, description="Highest number of a channel."
+    )
+    frame_bytes_max: ByteSize = Field(
+        default=ByteSize(128 * KIB),
+        ge=4 * KIB,
+        le=16 * MIB,
+        description="Largest frame; larger bodies come in several.",
+    )
+    handshake_ms_max: int = Field(
+        default=10_000, ge=100, description="Longest time from connecting to an open vhost."
+    )
+    consumers_per_channel_max: int | None = Field(
+        default=None, ge=1, description="Consumers of one channel."
+    )
+
+
 class TlsSettings(Section):
-    """Mutual TLS between nodes. All three or none."""
+    """Mutual TLS between nodes: all three of `peer_*` or none. TLS for clients: certificate and
+    key.
+    """
 
     peer_cert: str | None = Field(default=None, description="This node's certificate (PEM file).")
     peer_key: str | None = Field(
@@ -215,4 +251,15 @@ class TlsSettings(Section):
     )
     peer_ca: str | None = Field(
         default=None, description="The authority that signs all nodes (PEM file)."
+    )
+    client_cert: str | None = Field(
+        default=None, description="Certificate that clients see (PEM file)."
+    )
+    client_key: str | None = Field(
+        default=None, description="That certificate's private key (PEM file)."
+    )
+    client_ca: str | None = Field(
+        default=None,
+        description="The authority that signs clients (PEM file); with it, clients need a "
+        "certificate.",
     )

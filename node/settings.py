@@ -21,8 +21,10 @@ from node.sections import (
     KIB,
     WORDS,
     Address,
+    AmqpSettings,
     AuthSettings,
     LimitSettings,
+    Listen,
     LogSettings,
     Node,
     Peers,
@@ -63,6 +65,15 @@ class Settings(BaseSettings):
     http_advertise: Address | None = Field(
         default=None, description="Address that clients are redirected to, if `http` is not it."
     )
+    amqp: Listen = Field(
+        default="127.0.0.1:5672", description="Where AMQP clients connect; port 0: any free."
+    )
+    amqps: Listen = Field(
+        default=None, description="Where they connect by TLS; needs `tls.client_cert` and its key."
+    )
+    amqp_advertise: Address | None = Field(
+        default=None, description="Address that AMQP clients are told, if `amqp` is not it."
+    )
     peer: Address = Field(default="127.0.0.1:7070", description="Where the other nodes connect.")
     peers: Annotated[Peers, Field(json_schema_extra={"kind": "node=host:port, ..."})] = Field(
         default_factory=dict[str, str],
@@ -93,6 +104,7 @@ class Settings(BaseSettings):
     log: LogSettings = LogSettings()
     limits: LimitSettings = LimitSettings()
     auth: AuthSettings = AuthSettings()
+    amqp_options: AmqpSettings = AmqpSettings()
     tls: TlsSettings = TlsSettings()
 
     @classmethod
@@ -275,6 +287,10 @@ def _check_together(settings: Settings) -> None:
     tls = [settings.tls.peer_cert, settings.tls.peer_key, settings.tls.peer_ca]
     if any(tls) and not all(tls):
         problems.append("tls.peer_cert, tls.peer_key, tls.peer_ca: allowed: all three, or none")
+    if (settings.tls.client_cert is None) is not (settings.tls.client_key is None):
+        problems.append("tls.client_cert, tls.client_key: allowed: both, or none")
+    if settings.amqps is not None and settings.tls.client_cert is None:
+        problems.append("amqps: allowed: with tls.client_cert and tls.client_key")
     several = len(settings.peers) > 1
     if several and not any(tls) and settings.secret is None and settings.secret_file is None:
         problems.append(

@@ -43,6 +43,10 @@ def test_peers_may_be_one_line_of_text():
     assert settings.peers == {"a": "127.0.0.1:1", "b": "h:2"}
 
 
+def test_a_listener_may_be_off():
+    assert load(environment={"QUORATE_AMQP": "off"}).amqp is None
+
+
 def test_a_flag_may_have_dashes_and_an_equals_sign():
     assert parse_flags(["--log.retain-hours=24", "--data-dir", "x"]) == {
         "log.retain_hours": "24",
@@ -64,6 +68,9 @@ def test_a_flag_may_have_dashes_and_an_equals_sign():
         ({"raft__heartbeat_ms": 900}, "raft.heartbeat_ms", "at most 500"),
         ({"tls__peer_key": "k"}, "tls.peer_key", "all three, or none"),
         ({"peers": "node-1=h:1,b=h:2"}, "secret", "at least 8 characters"),
+        ({"amqp": "5672"}, "amqp", "host:port, or off"),
+        ({"amqps": "127.0.0.1:5671"}, "amqps", "with tls.client_cert"),
+        ({"tls__client_cert": "c"}, "tls.client_key", "both, or none"),
     ],
 )
 def test_a_bad_setting_names_its_key_and_what_it_may_be(
