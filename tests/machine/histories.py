@@ -9,6 +9,7 @@ import hashlib
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from cluster.machine import QueueMachine
@@ -40,10 +41,13 @@ from cluster.machine.commands import (
     Settle,
     Subscribe,
     Tick,
+    Transaction,
+    TransactionDone,
+    TransactionPart,
     UpdateQueue,
 )
 from cluster.machine.replies import OUT_OF_SEQUENCE, Enqueued, Refused
-from cluster.types import ConsumerKey, NodeId, QueueId, SessionId, Stamp
+from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, Stamp
 
 CONFIGS = {
     1: QueueConfig(),
@@ -142,6 +146,8 @@ class History:
             return Get(queue, session, draw.choice([1, 5]), draw.random() < 0.3)
         if roll < 0.80:
             return DetachSession(session, node, incarnation)
+        if roll < 0.84:
+            return self.transaction(node, incarnation)
         return draw.choice(
             [
                 Tick(),
@@ -184,6 +190,34 @@ class History:
         if draw.random() < 0.4:
             attrs = [self.attrs() for _ in bodies] if draw.random() < 0.7 else self.attrs()
         return Enqueue(queue, publisher, seqno, bodies, None, attrs)
+
+    def transaction(self, node: NodeId, incarnation: int) -> Any:
+        """One that this group decides, a part of another's, or the end of one: some repeated."""
+        draw = self.random
+        steps = [self.step_of_transaction() for _ in range(draw.choice([0, 1, 2, 3]))]
+        number = draw.choice([self.index, self.index, draw.randint(1, self.index)])
+        below = max(1, number - draw.choice([0, 5, 50]))
+        if draw.random() < 0.3:
+            return TransactionPart(GroupId(draw.choice([5, 6])), number, below, steps)
+        opened = self.machine.transactions()
+        if opened and draw.random() < 0.3:
+            one = draw.choice(opened)
+            return TransactionDone(one.number, [draw.choice(one.groups), GroupId(9)])
+        others = draw.sample([7, 8, 9], draw.choice([0, 0, 1, 2]))
+        far = [Enqueue(QueueId(50), None, 0, [b"far"])]
+        groups = [(GroupId(group), far) for group in others]
+        return Transaction(node, incarnation, number, below, steps, groups)
+
+    def step_of_transaction(self) -> Any:
+        queue = QueueId(self.random.randint(1, 7))
+        if self.random.random() < 0.6:
+            return replace(self.enqueue(queue), publisher=None, seqno=0)
+        step = self.finish(queue)
+        return (
+            step
+            if isinstance(step, Settle | Return | Discard)
+            else Settle(queue, step.consumer, [])
+        )
 
     def attrs(self) -> dict[int, Any] | None:
         draw = self.random

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.machine import QueueMachine
+from cluster.machine.commands import TransactionDone
 from tests.machine.histories import History, outcome
 
 ROOT = Path(__file__).parents[2]
@@ -80,5 +81,7 @@ def test_nothing_is_live_when_everything_is_done():
     assert machine.live_indexes()
     for queue in machine.queues():
         machine._queues.pop(queue)
+    for each in machine.transactions():
+        machine._transactions.done(TransactionDone(each.number, each.groups))
 
     assert machine.live_indexes() == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cluster.codec.entries import enqueues_in
 from cluster.machine import QueueMachine
 from cluster.machine.commands import (
     ATTR_DEATHS,
@@ -37,6 +38,9 @@ from cluster.machine.commands import (
     Settle,
     Subscribe,
     Tick,
+    Transaction,
+    TransactionDone,
+    TransactionPart,
     UpdateQueue,
     UpgradeMachine,
 )
@@ -49,9 +53,10 @@ from cluster.machine.effects import (
     Effect,
     QueueExpired,
     SessionEnded,
+    TransactionsDue,
 )
-from cluster.machine.replies import Chunk, Enqueued, Got, Ok, Refused, Subscribed
-from cluster.types import ConsumerKey, NodeId, QueueId, SessionId, Stamp
+from cluster.machine.replies import Chunk, Committed, Enqueued, Got, Ok, Refused, Subscribed
+from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, Stamp
 from tests.datadriven import words
 
 START_MS = 1_000_000
@@ -75,8 +80,9 @@ class World:
 
     def apply(self, command: Any) -> Applied:
         self.index += 1
-        if isinstance(command, Enqueue):
-            self.bodies[self.index] = list(command.bodies)
+        bodies = [body for each in enqueues_in(command) for body in each.bodies]
+        if bodies:
+            self.bodies[self.index] = bodies
         stamp = Stamp(self.index, 1, START_MS + self.now_ms)
         copy = QueueMachine()
         if self.copies:
@@ -97,6 +103,7 @@ class World:
     # --- scripts ----------------------------------------------------------------------------------
 
     def run(self, line: str) -> str:
+        line, *steps = line.split(" / ")
         verb, args, options = words(line)
         if verb == "at":
             self.now_ms = int(args[0])
@@ -117,6 +124,11 @@ class World:
             return "never" if due_ms is None else str(due_ms - START_MS)
         if verb == "live":
             return " ".join(f"{first}-{last}" for first, last in self.machine.live_indexes()) or "-"
+        if verb == "open":
+            shown = [f"{each.number}: {[*each.groups]}" for each in self.machine.transactions()]
+            return " ".join(shown) or "-"
+        if verb in {"tx", "part"}:
+            return self.shown(self.apply(self.transaction(verb, args, options, steps)))
         command = self.command(verb, args, options)
         applied = self.apply(command)
         if isinstance(applied.reply, (Subscribed, Got)):
@@ -199,6 +211,8 @@ class World:
                 return Pause(self.queue(args[0]), verb == "pause")
             case "moved":
                 return DeadLettersMoved(self.queue(args[0]), int(args[1]))
+            case "done":
+                return TransactionDone(int(args[0]), [GroupId(int(arg)) for arg in args[1:]])
             case "tick":
                 return Tick()
             case "barrier":
@@ -207,6 +221,26 @@ class World:
                 return UpgradeMachine(int(args[0]))
             case _:
                 return object()
+
+    def transaction(
+        self, verb: str, args: list[str], options: dict[str, str], steps: list[str]
+    ) -> Transaction | TransactionPart:
+        """`tx 1 / publish q a / @2 settle far 5 1-3`; `part 2 1 / publish q a`: of group 2."""
+        own: list[Any] = []
+        others: dict[int, list[Any]] = {}
+        for step in steps:
+            where, _, rest = step.partition(" ") if step.startswith("@") else ("", "", step)
+            target = others.setdefault(int(where[1:]), []) if where else own
+            target.append(self.command(*words(rest)))
+        number = int(args[-1])
+        below = int(options.get("below", number))
+        if verb == "part":
+            return TransactionPart(GroupId(int(args[0])), number, below, own)
+        incarnation = int(options.get("incarnation", "1"))
+        groups = [(GroupId(group), each) for group, each in others.items()]
+        return Transaction(
+            NodeId(options.get("node", "n1")), incarnation, number, below, own, groups
+        )
 
     def publish(self, queue: str, bodies: list[str], options: dict[str, str]) -> Enqueue:
         """A body may carry its own attributes: priority 3 and a TTL of 10 are `b:p3:t10`."""
@@ -274,6 +308,8 @@ class World:
                 what += f", {duplicates} duplicate" if duplicates else ""
                 gaps = " ".join(f"{a}-{b}" for a, b in refused)
                 return what + (f", refused {gaps}" if gaps else "")
+            case Committed(number, _):
+                return f"committed {number}" if number else "committed"
             case Subscribed(_, active):
                 return "subscribed" if active else "subscribed, waiting"
             case Got(_, chunks, ready):
@@ -291,6 +327,8 @@ class World:
             case ActiveChanged(queue, consumer, session, _):
                 name = self.names.get(consumer or 0, session)
                 return f"  {self.name(queue)}: active is {name}"
+            case TransactionsDue():
+                return "  transactions due"
             case DeadLettersReady(queue):
                 return f"  {self.name(queue)}: dead letters"
             case QueueExpired(queue):
