@@ -9,14 +9,17 @@ however it is cut; that is all it remembers, one number a source.
 What went to another queue is missing from a target's numbers, so these names, and only these, may
 skip some (cluster.machine.publishers). Nothing is lost by it: a letter leaves only when all lower
 numbers are safe. A full target takes the first of a batch, in order, and the rest comes again.
+
+An exchange may route a letter to several queues: it is safe when it is in all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import cached_property
+from typing import Any
 
 import structlog
 
@@ -29,7 +32,9 @@ from cluster.machine.replies import NO_QUEUE, Enqueued
 from cluster.types import BodyRef, GroupId, QueueId
 from node.broker import Broker
 from node.errors import BrokerError, Elsewhere
+from node.message import headers_of, routing_key_of
 from node.metrics import Metrics
+from node.routing import Router
 from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)
@@ -48,7 +53,7 @@ class Letter:
     body: bytes
     meta: Any
     deaths: Any
-    target: QueueInfo | None  # None: nowhere
+    targets: tuple[QueueInfo, ...]  # distinct; empty: nowhere
     key: str = ""  # for people
     priority: int = 0  # as published
 
@@ -69,6 +74,10 @@ class DeadLetters:
         self._tasks = tasks
         self._metrics = metrics
         self._working: set[QueueId] = set()
+
+    @cached_property
+    def _router(self) -> Router:
+        return Router(self._broker.cluster.catalog_machine)  # which there is once it has started
 
     def ready(self, group: GroupId, queue: QueueId) -> None:
         """The outbox of this queue is not empty."""
@@ -95,7 +104,7 @@ class DeadLetters:
 
     async def _move_up(self, group: GroupId, queue: QueueId, letters: Sequence[Letter]) -> bool:
         """Whether all of them are done with, and the machine knows."""
-        if any(letter.target is None for letter in letters):
+        if not all(letter.targets for letter in letters):
             # Only what surely has no target is dropped, and this node's catalog may be behind.
             if not await self._broker.catch_up():
                 return False
@@ -130,43 +139,47 @@ class DeadLetters:
         found = group.read_bodies(BodyRef(dead.index, dead.offset, 1))
         if not found:
             log.error("dead_letter_unreadable", queue=name, number=dead.number, index=dead.index)
-            return Letter(dead.number, b"", None, None, None)
+            return Letter(dead.number, b"", None, None, ())
         body, meta = found[0]
         key = dead.routing_key
         if key is None:
-            own = cast("dict[str, Any]", meta).get("key") if type(meta) is dict else None
-            key = own if type(own) is str else name
-        targets = self.route(vhost, dead.exchange, key)
-        target = targets[0] if targets else None
-        return Letter(dead.number, body, meta, dead.deaths, target, key, dead.priority)
+            key = routing_key_of(meta)
+        if key is None:
+            key = name
+        targets = self.route(vhost, dead.exchange, key, meta)
+        return Letter(dead.number, body, meta, dead.deaths, targets, key, dead.priority)
 
-    def route(self, vhost: str, exchange: str, key: str) -> Sequence[QueueInfo]:
-        """The queues a message goes to. The default exchange, "": the one that the key names."""
-        if exchange != "":
-            return ()
-        info = self._broker.locate(vhost, key)
-        return () if info is None else (info,)
+    def route(self, vhost: str, exchange: str, key: str, meta: Any) -> tuple[QueueInfo, ...]:
+        """The queues that a letter goes to: none as well when the exchange is gone."""
+
+        def headers() -> Mapping[str, Any]:
+            return headers_of(meta)
+
+        route = self._router.route(vhost, exchange, key, headers)
+        return () if route is None else route.queues
 
     # --- sending ----------------------------------------------------------------------------------
 
     async def _move(self, queue: QueueId, letters: Sequence[Letter]) -> int:
         """The highest number up to which all are safe or dropped; 0: none."""
         moved = 0
-        for target, run in runs(letters):
-            if target is None:
+        for targets, run in runs(letters):
+            if not targets:
                 self._metrics.dead_letters_dropped += len(run)
                 for letter in run:
                     log.warning(
                         "dead_letter_dropped", queue=queue, number=letter.number, key=letter.key
                     )
-                moved = run[-1].number
-                continue
-            try:
-                await self._send(queue, target, run)
-            except _Later as later:
-                log.info("dead_letters_wait", target=target.name, reason=str(later))
-                return max(moved, later.safe)
-            moved = run[-1].number
+            safe = run[-1].number
+            for target in targets:
+                try:
+                    await self._send(queue, target, run)
+                except _Later as later:
+                    log.info("dead_letters_wait", target=target.name, reason=str(later))
+                    safe = min(safe, later.safe)
+            moved = max(moved, safe)
+            if moved < run[-1].number:
+                break
         return moved
 
     async def _send(self, queue: QueueId, target: QueueInfo, run: Sequence[Letter]) -> None:
@@ -198,12 +211,14 @@ class DeadLetters:
             raise _Later(error.reason) from error
 
 
-def runs(letters: Sequence[Letter]) -> Iterator[tuple[QueueInfo | None, Sequence[Letter]]]:
-    """Neighbours with the same target."""
+def runs(
+    letters: Sequence[Letter],
+) -> Iterator[tuple[tuple[QueueInfo, ...], Sequence[Letter]]]:
+    """Neighbours with the same targets."""
     start = 0
     for position, letter in enumerate(letters):
-        if letter.target != letters[start].target:
-            yield letters[start].target, letters[start:position]
+        if letter.targets != letters[start].targets:
+            yield letters[start].targets, letters[start:position]
             start = position
     if letters:
-        yield letters[start].target, letters[start:]
+        yield letters[start].targets, letters[start:]

@@ -109,11 +109,12 @@ class Source(DeadLetters):
         self.late: dict[int, QueueInfo] = {}  # targets that a caught up catalog knows
 
     async def catch_up(self) -> bool:
-        self.outbox = [
-            replace(letter, target=self.late.get(letter.number, letter.target))
-            for letter in self.outbox
-        ]
+        self.outbox = [replace(letter, targets=self._late(letter)) for letter in self.outbox]
         return True
+
+    def _late(self, letter: Letter) -> tuple[QueueInfo, ...]:
+        late = self.late.get(letter.number)
+        return letter.targets if late is None else (late,)
 
     async def moved_up_to(self, group: GroupId, command: DeadLettersMoved) -> Ok:
         if self.fail_next:
@@ -128,10 +129,11 @@ class Source(DeadLetters):
         return self.outbox[: self.at_once]
 
 
-def letters(*targets: QueueInfo | None) -> list[Letter]:
+def letters(*targets: QueueInfo | tuple[QueueInfo, ...] | None) -> list[Letter]:
+    """One letter each: for one queue, for several, or for none."""
+    several = [() if to is None else to if isinstance(to, tuple) else (to,) for to in targets]
     return [
-        Letter(number, str(number).encode(), None, [], target)
-        for number, target in enumerate(targets, 1)
+        Letter(number, str(number).encode(), None, [], to) for number, to in enumerate(several, 1)
     ]
 
 
@@ -232,6 +234,35 @@ async def test_a_full_target_gets_the_rest_when_it_has_room(at_once: int):
     assert cluster.targets[B.group].stored == [b"4"]
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+async def test_a_letter_for_several_queues_arrives_once_in_each(at_once: int):
+    cluster = Cluster()
+    cluster.lose_next = 2
+    source = Source(cluster, letters(A, (A, B), (A, B), B, None, (B, A)), at_once)
+
+    await drained(source)
+
+    assert cluster.targets[A.group].stored == [b"1", b"2", b"3", b"6"]
+    assert cluster.targets[B.group].stored == [b"2", b"3", b"4", b"6"]
+    assert source.metrics.dead_letters_dropped == 1
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+async def test_a_letter_for_several_queues_waits_for_the_full_one(at_once: int):
+    cluster = Cluster()
+    target = cluster.targets[B.group]
+    target.configure(UpdateQueue, max_length=2, overflow="reject-publish")
+    source = Source(cluster, letters((A, B), (A, B), (A, B), (B, A)), at_once)
+    source.ready(GroupId(1), SOURCE)
+    await until(lambda: [letter.number for letter in source.outbox] == [3, 4])
+
+    target.apply(Purge(target.queue))
+    await until(lambda: not source.outbox)
+
+    assert cluster.targets[A.group].stored == [b"1", b"2", b"3", b"4"]
+    assert target.stored == [b"1", b"2", b"3", b"4"]
+
+
 async def test_a_target_that_dead_letters_what_it_refuses_is_not_asked_twice():
     cluster = Cluster()
     limits: Any = {"max_length": 1, "overflow": "reject-publish-dlx"}
@@ -244,11 +275,9 @@ async def test_a_target_that_dead_letters_what_it_refuses_is_not_asked_twice():
 
 
 def test_runs_are_neighbours_with_one_target():
-    found = [
-        (target, [each.number for each in run]) for target, run in runs(letters(A, A, B, None))
-    ]
+    found = [(to, [each.number for each in run]) for to, run in runs(letters(A, A, B, None))]
 
-    assert found == [(A, [1, 2]), (B, [3]), (None, [4])]
+    assert found == [((A,), [1, 2]), ((B,), [3]), ((), [4])]
     assert list(runs([])) == []
 
 
