@@ -29,9 +29,10 @@ from cluster.machine.commands import (
     Settle,
     Subscribe,
     Tick,
+    Transaction,
 )
 from cluster.machine.effects import Applied, Deliver
-from cluster.machine.replies import Chunk, Enqueued, Got, Ok, Refused, Subscribed
+from cluster.machine.replies import Chunk, Committed, Enqueued, Got, Ok, Refused, Subscribed
 from cluster.types import ConsumerKey, NodeId, QueueId, SessionId
 from tests.machine.world import START_MS, World
 
@@ -109,6 +110,7 @@ class QueueModel(RuleBasedStateMachine):
         self.dead: list[bytes] = []
         self.paused = False
         self.sent = 0
+        self.transactions = 0
         self.position = 0
         self.token = 0
         self.do(CreateQueue(Q, "/", "q", self.config))
@@ -362,6 +364,43 @@ class QueueModel(RuleBasedStateMachine):
             elif how == "discard":
                 self.dead.append(message.body)
         self.forget_empty()
+        self.follow(applied)
+
+    @rule(data=st.data(), counts=st.lists(st.integers(1, 3), max_size=3), wrong=st.integers(0, 5))
+    def transaction(self, data: st.DataObject, counts: list[int], wrong: int) -> None:
+        """Publishes and a settle at once, or nothing of it."""
+        steps: list[Any] = []
+        bodies: list[bytes] = []
+        for count in counts:
+            batch = [b"%d" % (self.sent + nth) for nth in range(count)]
+            self.sent += count
+            steps.append(Enqueue(Q, None, 0, batch))
+            bodies += batch
+        settled: list[Message] = []
+        holders = self.holders()
+        if holders and data.draw(st.booleans()):
+            key = data.draw(st.sampled_from(holders))
+            settled = [data.draw(st.sampled_from(self.consumers[key].held))]
+            position = settled[0].position
+            steps.insert(0, Settle(Q, ConsumerKey(key), [(position, position)]))
+        if wrong == 5:
+            steps.append(Enqueue(QueueId(9), None, 0, [b"nowhere"]))
+        self.transactions += 1
+        fits = len(bodies) <= self.room()
+        applied = self.do(Transaction(NODE, 1, self.transactions, self.transactions, steps))
+        if wrong == 5 or not fits:
+            assert isinstance(applied.reply, Refused)
+        else:
+            assert applied.reply == Committed(0, 1)
+            for consumer in self.consumers.values():
+                consumer.held = [m for m in consumer.held if m not in settled]
+            self.forget_empty()
+            for body in bodies:
+                self.position += 1
+                message = Message(self.position, body, ready_ms=self.now)
+                if self.config.message_ttl_ms is not None:
+                    message.expires_ms = self.now + self.config.message_ttl_ms
+                self.waiting.append(message)
         self.follow(applied)
 
     @rule(session=st.sampled_from(SESSIONS), count=st.integers(1, 4))

@@ -1,0 +1,305 @@
+"""Transactions over groups: all of each or nothing, whatever is lost, repeated or late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cluster.machine import QueueMachine
+from cluster.machine.commands import (
+    CloseSession,
+    CreateQueue,
+    Enqueue,
+    OpenSession,
+    QueueConfig,
+    Settle,
+    Step,
+    Subscribe,
+    Tick,
+    Transaction,
+    TransactionDone,
+    TransactionPart,
+)
+from cluster.machine.effects import TransactionsDue
+from cluster.machine.replies import LIMIT_REACHED, Committed, Enqueued, Refused, Subscribed
+from cluster.machine.transactions import OPEN_MAX
+from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, Stamp
+from tests.machine.histories import History
+from tests.machine.world import World
+
+NODE = NodeId("n1")
+SESSION = SessionId("ann")
+
+
+class Group:
+    """A group of one queue, with the commands of its log."""
+
+    def __init__(self, number: int) -> None:
+        self.id = GroupId(number)
+        self.queue = QueueId(number)
+        self.world = World()
+        self.log: dict[int, Any] = {}
+        config = QueueConfig(max_length=6, overflow="reject-publish")
+        self.apply(CreateQueue(self.queue, "/", f"q{number}", config))
+        self.apply(OpenSession(SESSION, NODE, 1))
+        subscribed = self.apply(Subscribe(self.queue, SESSION, "t", credit=2))
+        assert isinstance(subscribed, Subscribed)
+        self.consumer = subscribed.consumer
+
+    @property
+    def machine(self) -> QueueMachine:
+        return self.world.machine
+
+    def apply(self, command: Any) -> Any:
+        reply = self.world.apply(command).reply
+        self.log[self.world.index] = command
+        return reply
+
+    def bodies(self) -> list[bytes]:
+        """Of all messages that were not settled."""
+        rows = self.machine.browse(self.queue, 1, 100_000)
+        return [self.world.bodies[row.chunk.bodies.index][row.chunk.bodies.offset] for row in rows]
+
+    def held(self) -> list[int]:
+        chunks = self.machine.consumer_holds(self.queue, self.consumer)
+        return [chunk.first + nth for chunk in chunks for nth in range(chunk.bodies.count)]
+
+    def body_of(self, position: int) -> bytes:
+        (row,) = self.machine.browse(self.queue, position, 1)
+        return self.world.bodies[row.chunk.bodies.index][row.chunk.bodies.offset]
+
+
+class Groups(RuleBasedStateMachine):
+    """Three groups; nodes that propose, carry out and forget in any order."""
+
+    @initialize()
+    def start(self) -> None:
+        self.groups = [Group(number) for number in (1, 2, 3)]
+        self.number = 0
+        self.proposed: list[tuple[Group, Transaction]] = []
+        self.answers: dict[int, Any] = {}
+        self.parts: list[tuple[Group, TransactionPart]] = []
+        #: What must be in each queue once every open transaction is done; gone: settled by one.
+        self.expected: dict[GroupId, set[bytes]] = {group.id: set() for group in self.groups}
+
+    def group(self, number: int) -> Group:
+        return self.groups[number - 1]
+
+    @rule(
+        decides=st.integers(1, 3),
+        counts=st.lists(st.integers(0, 3), min_size=3, max_size=3),
+        settles=st.booleans(),
+        nowhere=st.integers(0, 9),
+    )
+    def commit(self, decides: int, counts: list[int], settles: bool, nowhere: int) -> None:
+        self.number += 1
+        group = self.group(decides)
+        steps: dict[int, list[Step]] = {}
+        for number, count in enumerate(counts, 1):
+            bodies = [b"%d.%d.%d" % (self.number, number, nth) for nth in range(count)]
+            if bodies:
+                steps[number] = [
+                    Enqueue(QueueId(number), None, 0, [body], "meta") for body in bodies
+                ]
+        held = group.held()
+        settled = held[:1] if settles else []
+        done_with = {group.body_of(position) for position in settled}
+        if settled:
+            step = Settle(group.queue, group.consumer, [(settled[0], settled[0])])
+            steps.setdefault(decides, []).insert(0, step)
+        if nowhere == 9:
+            steps.setdefault(decides, []).append(Enqueue(QueueId(99), None, 0, [b"lost"]))
+        own = steps.pop(decides, [])
+        others = [(GroupId(number), each) for number, each in steps.items()]
+        command = Transaction(NODE, 1, self.number, 0, own, others)
+        before = group.bodies()
+        reply = group.apply(command)
+        self.proposed.append((group, command))
+        self.answers[self.number] = reply
+        if isinstance(reply, Refused):
+            assert group.bodies() == before, "a part of what was refused is done"
+            return
+        assert isinstance(reply, Committed)
+        assert bool(reply.number) == bool(others)
+        self.expected[group.id] -= done_with
+        for target, each in [(group.id, own), *others]:
+            for step in each:
+                if isinstance(step, Enqueue):
+                    self.expected[target] |= set(step.bodies)
+
+    @precondition(lambda self: self.proposed)
+    @rule(data=st.data())
+    def ask_again(self, data: st.DataObject) -> None:
+        group, command = data.draw(st.sampled_from(self.proposed))
+        before = group.bodies()
+        assert group.apply(command) == self.answers[command.number]
+        assert group.bodies() == before
+
+    @rule(decides=st.integers(1, 3), data=st.data())
+    def a_leader_carries_out(self, decides: int, data: st.DataObject) -> None:
+        """Some of what is open, in any order; and it may forget to say so."""
+        group = self.group(decides)
+        for each in group.machine.transactions():
+            for target in data.draw(st.permutations(each.groups)):
+                if data.draw(st.booleans()):
+                    self.carry_out(group, each.number, target, tell=data.draw(st.booleans()))
+
+    def carry_out(self, group: Group, number: int, target_id: GroupId, *, tell: bool) -> None:
+        opened = group.machine.transactions()
+        (each,) = [each for each in opened if each.number == number]
+        command = group.log[each.index]
+        assert any(first <= each.index <= last for first, last in group.machine.live_indexes())
+        target = self.group(target_id)
+        part = TransactionPart(group.id, number, opened[0].number, dict(command.others)[target_id])
+        target.apply(part)
+        self.parts.append((target, part))
+        if tell:
+            group.apply(TransactionDone(number, [target_id]))
+
+    @precondition(lambda self: self.parts)
+    @rule(data=st.data())
+    def a_part_comes_late(self, data: st.DataObject) -> None:
+        target, part = data.draw(st.sampled_from(self.parts))
+        before = target.bodies()
+        target.apply(part)
+        assert target.bodies() == before, "a part was done twice"
+
+    @rule(number=st.integers(1, 3))
+    def a_consumer_settles(self, number: int) -> None:
+        group = self.group(number)
+        for position in group.held()[:1]:
+            self.expected[group.id].discard(group.body_of(position))
+            group.apply(Settle(group.queue, group.consumer, [(position, position)]))
+
+    @invariant()
+    def every_transaction_is_done_or_owed(self) -> None:
+        """All that is missing in a queue belongs to parts that somebody still has to carry out."""
+        owed: dict[GroupId, set[bytes]] = {group.id: set() for group in self.groups}
+        for group in self.groups:
+            opened = group.machine.transactions()
+            assert (TransactionsDue() in group.machine.on_leader()) == bool(opened)
+            for each in opened:
+                for target, steps in group.log[each.index].others:
+                    if target in each.groups:
+                        for step in steps:
+                            owed[target] |= set(step.bodies)
+        for group in self.groups:
+            bodies = group.bodies()
+            assert len(bodies) == len(set(bodies)), "something is there twice"
+            assert set(bodies) <= self.expected[group.id], "something that nobody committed"
+            assert self.expected[group.id] - set(bodies) <= owed[group.id], "something is lost"
+
+    def teardown(self) -> None:
+        for group in getattr(self, "groups", []):
+            for each in group.machine.transactions():
+                for target in each.groups:
+                    self.carry_out(group, each.number, target, tell=True)
+            assert not group.machine.transactions()
+        for group in getattr(self, "groups", []):
+            assert set(group.bodies()) == self.expected[group.id]
+
+
+Groups.TestCase.settings = settings(stateful_step_count=25)
+test_over_groups_it_is_all_or_nothing = Groups.TestCase
+
+
+@given(st.integers(0, 1_000))
+def test_what_is_refused_changes_no_queue_and_what_is_done_is_done_whole(seed: int):
+    history = History(seed)
+    for _ in history.steps(80):
+        pass
+    for _ in range(20):
+        drawn = history.transaction(NODE, history.incarnations[NODE])
+        if not isinstance(drawn, Transaction):
+            continue
+        machine = history.machine
+        idle = QueueMachine()
+        idle.restore(machine.snapshot())
+        before = {queue: machine._queues[queue].message_count for queue in machine.queues()}
+        history.index += 1
+        stamp = Stamp(history.index, 1, history.now_ms, 0, 3)
+        reply = machine.apply(stamp, drawn).reply
+        idle.apply(stamp, Tick())
+        if isinstance(reply, Refused):
+            for queue in machine.queues():
+                assert machine._queues[queue].dump() == idle._queues[queue].dump()
+        elif drawn.steps:
+            for step in drawn.steps:
+                if isinstance(step, Enqueue):
+                    continue
+                holds = machine.consumer_holds(step.queue, step.consumer)
+                held = {c.first + nth for c in holds for nth in range(c.bodies.count)}
+                if isinstance(step, Settle):
+                    assert not any(first <= p <= last for first, last in step.ranges for p in held)
+        machine.invariants()
+        assert before.keys() == {*machine.queues()}
+
+
+def test_a_session_that_ends_before_the_part_comes_keeps_nothing_from_being_published():
+    group = Group(1)
+    stored = group.apply(Enqueue(group.queue, None, 0, [b"a"]))
+    assert isinstance(stored, Enqueued)
+    group.apply(CloseSession(SESSION))
+    part = TransactionPart(
+        GroupId(2),
+        1,
+        1,
+        [Settle(group.queue, group.consumer, [(1, 1)]), Enqueue(group.queue, None, 0, [b"b"])],
+    )
+
+    group.apply(part)
+
+    assert group.bodies() == [b"a", b"b"]
+
+
+def test_a_group_that_never_answers_stops_new_transactions_with_others_at_a_limit():
+    world = World(copies=False)
+    world.apply(CreateQueue(QueueId(1), "/", "q", QueueConfig()))
+    machine = world.machine
+    far = [(GroupId(2), [Enqueue(QueueId(9), None, 0, [b"x"])])]
+    last: Any = None
+    for number in range(1, OPEN_MAX + 2):
+        stamp = Stamp(number + 5, 1, 0)
+        last = machine.apply(stamp, Transaction(NODE, 1, number, number, [], far)).reply
+
+    assert isinstance(last, Refused)
+    assert last.code == LIMIT_REACHED
+    own = [Enqueue(QueueId(1), None, 0, [b"x"])]
+    alone = world.apply(Transaction(NODE, 1, OPEN_MAX + 5, OPEN_MAX + 5, own))
+    assert alone.reply == Committed(0, 1)
+    world.apply(TransactionDone(1, [GroupId(2)]))
+    more = world.apply(Transaction(NODE, 1, OPEN_MAX + 6, OPEN_MAX + 6, [], far))
+    assert more.reply == Committed(OPEN_MAX + 1, 2)
+
+
+def test_a_snapshot_from_before_there_were_transactions_is_read_and_written_the_same():
+    history = History(1)
+    plain = QueueMachine()
+    for stamp, command in history.steps(100):
+        if not isinstance(command, Transaction | TransactionPart | TransactionDone):
+            plain.apply(stamp, command)
+    old = plain.snapshot()
+    copy = QueueMachine()
+    copy.restore(old)
+
+    assert plain._transactions.dump() == []
+    assert copy.snapshot() == old
+
+
+def test_a_consumer_that_another_step_settled_for_is_still_known_to_the_next_one():
+    """A get is forgotten with its last message: steps that come behind it were checked before."""
+    world = World()
+    world.apply(CreateQueue(QueueId(1), "/", "q", QueueConfig()))
+    world.apply(OpenSession(SESSION, NODE, 1))
+    world.apply(Enqueue(QueueId(1), None, 0, [b"a", b"b"]))
+    world.run("session ann")
+    world.queues["q"] = QueueId(1)
+    world.run("get q ann 2")
+    key = ConsumerKey(world.consumers["ann/get1"])
+    steps = [Settle(QueueId(1), key, [(2, 2)]), Settle(QueueId(1), key, [(1, 1)])]
+
+    assert world.apply(Transaction(NODE, 1, 1, 1, steps)).reply == Committed(0, 1)
+    assert world.machine.browse(QueueId(1), 1, 10) == []
