@@ -38,8 +38,8 @@ class Alarms:
     ) -> None:
         self.memory_bytes_max = memory_bytes_max
         self.on_change: list[Callable[[], None]] = []
-        #: Why publishers wait, in RabbitMQ's words, because of whichever node. None: they do not.
-        self.blocked: str | None = None
+        #: What any node is low on. Publishers wait while that is something.
+        self.lack = Lack()
         self._questions = questions
         self._memory_bytes = memory_bytes
         self._own = Lack()
@@ -57,6 +57,12 @@ class Alarms:
     def disk(self) -> bool:
         """Of this node."""
         return self._own.disk
+
+    @property
+    def blocked(self) -> str | None:
+        """Why publishers wait, in RabbitMQ's words. None: they do not."""
+        words = [name for name, low in zip(Lack._fields, self.lack, strict=True) if low]
+        return f"low on {' & '.join(words)}" if words else None
 
     @property
     def lacks(self) -> dict[NodeId, Lack]:
@@ -93,18 +99,10 @@ class Alarms:
 
     def _conclude(self) -> None:
         every = [self._own, *self.lacks.values()]
-        words = [
-            word
-            for word, low in (
-                ("memory", any(lack.memory for lack in every)),
-                ("disk", any(lack.disk for lack in every)),
-            )
-            if low
-        ]
-        blocked = f"low on {' & '.join(words)}" if words else None
-        if blocked == self.blocked:
+        lack = Lack(any(each.memory for each in every), any(each.disk for each in every))
+        if lack == self.lack:
             return
-        self.blocked = blocked
-        log.warning("publishers_blocked" if blocked else "publishers_go_on", reason=blocked)
+        self.lack = lack
+        log.warning("publishers_wait" if any(lack) else "publishers_go_on", reason=self.blocked)
         for listener in self.on_change:
             listener()

@@ -162,10 +162,9 @@ class Auth:
 
     def access(self, user: User, vhost: str) -> Access:
         """Raises Refused: there is no such vhost, or this user has no permissions in it."""
-        catalog = self._catalog()
-        if catalog.entry("vhosts", (vhost,)) is None:
+        if self._catalog().entry("vhosts", (vhost,)) is None:
             raise Refused(codes.NO_VHOST, f"vhost '{vhost}' not found")
-        if catalog.entry("permissions", (user.name, vhost)) is None:
+        if not self.may_enter(user, vhost):
             raise AccessRefused(f"access to vhost '{vhost}' refused for user '{user.name}'")
         key = (user.name, vhost)
         access = self._accesses.get(key)
@@ -174,6 +173,9 @@ class Auth:
                 self._accesses.clear()
             access = self._accesses[key] = Access(self._catalog, *key)
         return access
+
+    def may_enter(self, user: User, vhost: str) -> bool:
+        return self._catalog().entry("permissions", (user.name, vhost)) is not None
 
     async def admit(self, user: User, vhost: str) -> Access:
         """`access`, by a copy of the catalog that is not from before this node's start."""

@@ -7,9 +7,10 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from cluster.cluster_node import ClusterNode
-from cluster.group import Group
+from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
+from cluster.machine.arguments import unknown_argument
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
@@ -30,6 +31,7 @@ from cluster.machine.interface import RowState
 from cluster.machine.publishers import CARRIER_PREFIX, is_carrier
 from cluster.machine.replies import Chunk, Declared, Got, Ok
 from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, SessionId
+from node.alarms import Lack
 from node.chunks import batch_of, fitting, merged
 from node.errors import Elsewhere, Refused, reply_of
 from node.outgoing import Batch
@@ -49,8 +51,8 @@ class Broker:
     def __init__(self, cluster: ClusterNode, limits: LimitSettings) -> None:
         self.cluster = cluster
         self.limits = limits
-        #: Set once a second from the log: settles still work, so that consumers can make room.
-        self.disk_is_full = False
+        #: What a node of the cluster is low on: settles still work, so that consumers make room.
+        self.lack = Lack()
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -78,10 +80,10 @@ class Broker:
     def leads(self, group: GroupId) -> bool:
         return self.cluster.leader_of(group) == self.cluster.node
 
-    def led(self, group: GroupId) -> Group:
+    def led(self, group: GroupId) -> GroupLike:
         """This node's copy of a group that it leads. Elsewhere otherwise."""
         leader = self.cluster.leader_of(group)
-        found = self.cluster.groups.get(group)
+        found = self.cluster.group(group)
         if leader != self.cluster.node or found is None:
             raise Elsewhere(leader)
         return found
@@ -93,7 +95,8 @@ class Broker:
         return cast(QueueMachine, self.led(group).machine)
 
     def read_bodies(self, group: GroupId, ref: BodyRef) -> Sequence[tuple[bytes, Any]]:
-        return self.cluster.groups[group].read_bodies(ref)
+        found = self.cluster.group(group)
+        return [] if found is None else found.read_bodies(ref)
 
     def holds(self, group: GroupId, queue: QueueId, consumer: ConsumerKey) -> Sequence[Chunk]:
         """All that the consumer holds, as the machine knows it once it is up to date."""
@@ -110,9 +113,12 @@ class Broker:
     async def declare(self, vhost: str, queue: str, arguments: dict[str, Any]) -> dict[str, Any]:
         check_name(queue, "queue")
         check_name(vhost, "vhost")
+        unknown = unknown_argument(arguments)
+        if unknown is not None:
+            raise Refused(unknown.code, unknown.reason)
         reply = reply_of(await self.cluster.declare_queue(vhost, queue, arguments))
         assert isinstance(reply, Declared)
-        group = self.cluster.groups.get(reply.group)
+        group = self.cluster.group(reply.group)
         leader = self.cluster.leader_of(reply.group)
         name = None if group is None else group.name
         return {"created": reply.created, "leader": leader, "group": name or str(reply.group)}
@@ -145,9 +151,11 @@ class Broker:
             "arguments": dict(info.arguments),
             "leader": self.leader(info),
         }
-        group = self.cluster.groups.get(info.group)
+        group = self.cluster.group(info.group)
         about["group"] = str(info.group) if group is None else group.name
         view = None
+        if info.node is not None:
+            about["members"] = [info.node]
         if group is not None:
             view = cast(QueueMachine, group.machine).queue(info.queue)
             about["members"] = list(group.members)
@@ -218,9 +226,12 @@ class Broker:
                 f"a message may have {self.limits.message_bytes_max} bytes, not {largest}: "
                 "publish less, or raise limits.message_bytes_max on all nodes",
             )
-        if self.disk_is_full:
+        if self.lack.disk:
+            raise Refused("disk_full", "the disk of a node is nearly full: consume, or add space")
+        if self.lack.memory:
             raise Refused(
-                "disk_full", "the disk of the leader is nearly full: consume, or add space"
+                "memory_full",
+                "a node is low on memory: consume, or raise limits.memory_high_watermark",
             )
         if not bodies and (publisher is None or seqno):
             raise Refused(

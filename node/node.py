@@ -18,15 +18,18 @@ from cluster.cluster_node import ClusterConfig, ClusterNode
 from cluster.log import LogError, LogOptions, RealDisk, SystemClock
 from cluster.raft.links import TcpLinks, TlsConfig
 from cluster.types import NodeId
+from node.alarms import Alarms
+from node.auth import Auth
 from node.broker import Broker
 from node.data_folder import DataFolder
 from node.dead_letters import DeadLetters
 from node.health import Health
 from node.logs import configure_logs
-from node.memory import keep_freed_memory
+from node.memory import available_bytes, keep_freed_memory, resident_bytes
 from node.metrics import Metrics
 from node.protocols.native.http import HttpRoutes
 from node.protocols.native.websocket import WebSockets
+from node.questions import Questions
 from node.relay import Relay
 from node.sessions import Sessions
 from node.settings import Settings, SettingsError
@@ -59,6 +62,9 @@ class Node:
         self._care: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[BaseException] | None = None
         self.cluster: ClusterNode
+        self.questions: Questions
+        self.auth: Auth
+        self.alarms: Alarms
         self.broker: Broker
         self.traffic: Traffic
         self.relay: Relay
@@ -95,6 +101,18 @@ class Node:
         )
         links.on_clock = self.cluster.note_clock
         self.broker = Broker(self.cluster, settings.limits)
+        self.questions = Questions(self.cluster, self._tasks)
+        self.auth = Auth(
+            lambda: self.cluster.catalog_machine,
+            loopback_users=settings.auth.loopback_users,
+            catch_up=self.broker.catch_up,
+        )
+        self.alarms = Alarms(
+            self.questions,
+            memory_bytes_max=settings.limits.memory_bytes_max(available_bytes()),
+            memory_bytes=resident_bytes,
+        )
+        self.alarms.on_change.append(self._alarmed)
         self.traffic = Traffic(self.broker, self._tasks)
         self.relay = Relay(self.broker, self.traffic, self._tasks)
         self.sessions = Sessions(self.broker, self.traffic, self.relay, self._tasks)
@@ -143,20 +161,24 @@ class Node:
 
     def _add_routes(self, app: web.Application) -> None:
         health = Health(self.cluster, stopping=lambda: self._stopping)
-        app.router.add_get("/v1/connect", WebSockets(self.broker, self.sessions).connect)
-        HttpRoutes(self.broker, self.sessions, self.traffic.dispatcher.counts).add_to(app)
+        app.router.add_get("/v1/connect", WebSockets(self.broker, self.sessions, self.auth).connect)
+        counts = self.traffic.dispatcher.counts
+        HttpRoutes(self.broker, self.sessions, counts, self.auth).add_to(app)
         app.router.add_get("/health/live", health.live)
         app.router.add_get("/health/ready", health.ready)
         app.router.add_get("/metrics", self.metrics.serve)
 
+    def _alarmed(self) -> None:
+        self.broker.lack = self.alarms.lack
+
     async def _watch(self) -> None:
-        """Once a second: is the disk full, does the archive work, does everything still run?"""
+        """Once a second: are there memory and disk, does the archive work, does all still run?"""
         archive_problem: str | None = None
         while True:
             space = self.cluster.log.space()
-            if space.refuse_publishes != self.broker.disk_is_full:
-                self.broker.disk_is_full = space.refuse_publishes
+            if space.refuse_publishes != self.alarms.disk:
                 log.warning("disk_space", free_bytes=space.free_bytes, full=space.refuse_publishes)
+            self.alarms.sample(disk=space.refuse_publishes)
             problem = self.cluster.log.cleaner.archive_error
             if problem is not None and problem != archive_problem:
                 log.warning("archive_failed", reason=problem)
@@ -191,6 +213,8 @@ class Node:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline + 5.0):
                     await self.cluster.stop(transfer=transfer)
+        if hasattr(self, "auth"):
+            self.auth.close()
         self._folder.close()
         log.info("node_stopped")
 

@@ -10,8 +10,26 @@ from typing import Any
 from node.broker import Broker
 from node.connection import Connection
 from node.errors import BrokerError
+from node.permissions import Access, Operation
 from node.protocols.native import requests
 from node.protocols.native.requests import Request
+
+#: What a user must be allowed to do with the queue. INFO needs no more than the virtual host.
+_OPERATIONS: dict[type, Operation] = {
+    requests.Publish: "write",
+    requests.Subscribe: "read",
+    requests.Cancel: "read",
+    requests.Credit: "read",
+    requests.Settle: "read",
+    requests.Return: "read",
+    requests.Discard: "read",
+    requests.Extend: "read",
+    requests.Get: "read",
+    requests.Declare: "configure",
+    requests.Delete: "configure",
+    requests.Purge: "configure",
+    requests.Pause: "configure",
+}
 
 
 class Handlers:
@@ -36,12 +54,19 @@ class Handlers:
             requests.Info: self._info,
         }
 
-    async def handle(self, connection: Connection, request: Request) -> None:
-        """Returns when the next request of this connection may be read."""
+    async def handle(
+        self, connection: Connection, request: Request, access: Access | None = None
+    ) -> None:
+        """Returns when the next request of this connection may be read. Without `access` all is
+        allowed.
+        """
         handler = self._handlers.get(type(request))
         if handler is None:
             return
         try:
+            operation = _OPERATIONS.get(type(request))
+            if access is not None and operation is not None:
+                access.check(operation, "queue", request.queue)  # type: ignore[union-attr]
             await handler(connection, request)
         except BrokerError as error:
             connection.fail(request.request, request.queue, error)  # type: ignore[union-attr]

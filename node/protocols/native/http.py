@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, cast, get_args
 
-import cbor2
 from aiohttp import web
 
 from cluster.machine import replies as codes
@@ -25,34 +23,21 @@ from cluster.machine.commands import (
 from cluster.machine.interface import RowState
 from cluster.machine.replies import Enqueued, Ok
 from cluster.types import ConsumerKey, NodeId
+from node.auth import Auth
 from node.broker import Broker
 from node.dispatch import Counts
-from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
+from node.errors import BrokerError, Elsewhere, Refused
 from node.outgoing import Batch
+from node.permissions import Operation
+from node.protocols.basic_auth import BasicAuth
 from node.protocols.native.frames import unpack
+from node.protocols.native.http_answers import CBOR, answer, failure
 from node.protocols.native.requests import MalformedFrame
 from node.sessions import Sessions
 
-CBOR = "application/cbor"
-JSON = "application/json"
 LEASE_MS_DEFAULT = 30_000
 LEASE_MS_MAX = 3_600_000
-RETRY_AFTER_S = "1"
 
-_STATUS = {
-    codes.NO_QUEUE: 404,
-    codes.NO_CONSUMER: 404,
-    codes.BAD_ARGUMENT: 400,
-    "malformed_frame": 400,
-    "message_too_large": 413,
-    "too_large": 413,
-    "overloaded": 503,
-    "disk_full": 507,
-    "stopping": 503,
-    "no_leader": 503,
-    "poisoned": 503,
-    "unknown": 504,
-}
 _ATTR_HEADERS = {
     "X-Quorate-Priority": ATTR_PRIORITY,
     "X-Quorate-TTL-Ms": ATTR_TTL_MS,
@@ -73,7 +58,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class HttpRoutes:
     """The routes under /v1, but for the WebSocket."""
 
-    def __init__(self, broker: Broker, sessions: Sessions, counts: Counts) -> None:
+    def __init__(self, broker: Broker, sessions: Sessions, counts: Counts, auth: Auth) -> None:
+        self._auth = auth
+        self._basic = BasicAuth(auth)
         self._broker = broker
         self._counts = counts
         self._sessions = sessions
@@ -84,18 +71,26 @@ class HttpRoutes:
         router.add_get("/v1/status", self._guarded(self._status))
         router.add_get("/v1/queues", self._guarded(self._queues))
         router.add_get(queue, self._guarded(self._queue))
-        router.add_put(queue, self._guarded(self._declare))
-        router.add_delete(queue, self._guarded(self._delete))
-        router.add_post(f"{queue}/messages", self._guarded(self._publish))
-        router.add_post(f"{queue}/get", self._guarded(self._get))
-        router.add_post(f"{queue}/settle", self._guarded(self._settle))
-        router.add_get(f"{queue}/peek", self._guarded(self._peek))
-        router.add_post(f"{queue}/purge", self._guarded(self._purge))
-        router.add_post(f"{queue}/pause", self._guarded(self._pause))
+        router.add_put(queue, self._guarded(self._declare, "configure"))
+        router.add_delete(queue, self._guarded(self._delete, "configure"))
+        router.add_post(f"{queue}/messages", self._guarded(self._publish, "write"))
+        router.add_post(f"{queue}/get", self._guarded(self._get, "read"))
+        router.add_post(f"{queue}/settle", self._guarded(self._settle, "read"))
+        router.add_get(f"{queue}/peek", self._guarded(self._peek, "read"))
+        router.add_post(f"{queue}/purge", self._guarded(self._purge, "configure"))
+        router.add_post(f"{queue}/pause", self._guarded(self._pause, "configure"))
 
-    def _guarded(self, handler: Handler) -> Handler:
+    def _guarded(self, handler: Handler, operation: Operation | None = None) -> Handler:
+        """For who is known, may use the virtual host, and may do this to the queue."""
+
         async def guarded(request: web.Request) -> web.StreamResponse:
             try:
+                user = await self._basic.user(request)
+                where = request.match_info
+                if "vhost" in where:
+                    access = await self._auth.admit(user, where["vhost"])
+                    if operation is not None:
+                        access.check(operation, "queue", where["name"])
                 return await handler(request)
             except BrokerError as error:
                 return self._failure(request, error)
@@ -103,19 +98,12 @@ class HttpRoutes:
         return guarded
 
     def _failure(self, request: web.Request, error: BrokerError) -> web.Response:
-        outcome = "unknown" if isinstance(error, OutcomeUnknown) else "refused"
-        about = {"outcome": outcome, "code": error.code, "reason": error.reason}
-        if error.detail is not None:
-            about["detail"] = error.detail
         if isinstance(error, Elsewhere) and error.leader is not None:
             address = self._broker.cluster.address_of(NodeId(error.leader), "http")
             if address is not None and error.leader != self._broker.cluster.node:
-                location = f"http://{address}{request.rel_url}"
-                return _answer(request, about, status=307, headers={"Location": location})
-            about["code"] = "no_leader"
-        status = _STATUS.get(about["code"], 409)
-        retry = {"Retry-After": RETRY_AFTER_S} if status == 503 else {}
-        return _answer(request, about, status=status, headers=retry)
+                return failure(request, error, location=f"http://{address}{request.rel_url}")
+            error = Elsewhere(None)
+        return failure(request, error)
 
     async def _find(self, request: web.Request) -> QueueInfo:
         return await self._broker.find(request.match_info["vhost"], request.match_info["name"])
@@ -128,14 +116,19 @@ class HttpRoutes:
     # --- looking ----------------------------------------------------------------------------------
 
     async def _status(self, request: web.Request) -> web.Response:
-        return _answer(request, self._broker.cluster.status())
+        return answer(request, self._broker.cluster.status())
 
     async def _queues(self, request: web.Request) -> web.Response:
-        found = [self._broker.describe(info) for info in self._broker.cluster.queues()]
-        return _answer(request, {"queues": found})
+        user = await self._basic.user(request)
+        found = [
+            self._broker.describe(info)
+            for info in self._broker.cluster.queues()
+            if self._auth.may_enter(user, info.vhost)
+        ]
+        return answer(request, {"queues": found})
 
     async def _queue(self, request: web.Request) -> web.Response:
-        return _answer(request, await self._broker.info(await self._led(request)))
+        return answer(request, await self._broker.info(await self._led(request)))
 
     async def _peek(self, request: web.Request) -> web.Response:
         info = await self._led(request)
@@ -147,7 +140,7 @@ class HttpRoutes:
         rows = await self._broker.peek(
             info, start=start, count=count, state=cast("RowState | None", state)
         )
-        return _answer(request, {"messages": rows})
+        return answer(request, {"messages": rows})
 
     # --- queues -----------------------------------------------------------------------------------
 
@@ -160,7 +153,7 @@ class HttpRoutes:
             request.match_info["name"],
             cast("dict[str, Any]", arguments),
         )
-        return _answer(request, declared, status=201 if declared["created"] else 200)
+        return answer(request, declared, status=201 if declared["created"] else 200)
 
     async def _delete(self, request: web.Request) -> web.Response:
         await self._broker.delete(
@@ -169,11 +162,11 @@ class HttpRoutes:
             if_unused=_flag(request, "if_unused"),
             if_empty=_flag(request, "if_empty"),
         )
-        return _answer(request, {"outcome": "ok"})
+        return answer(request, {"outcome": "ok"})
 
     async def _purge(self, request: web.Request) -> web.Response:
         count = await self._broker.purge(await self._led(request))
-        return _answer(request, {"outcome": "ok", "count": count})
+        return answer(request, {"outcome": "ok", "count": count})
 
     async def _pause(self, request: web.Request) -> web.Response:
         info = await self._led(request)
@@ -181,7 +174,7 @@ class HttpRoutes:
         if type(paused) is not bool:
             raise Refused(codes.BAD_ARGUMENT, "paused is true or false")
         await self._broker.pause(info, paused=paused)
-        return _answer(request, {"outcome": "ok", "paused": paused})
+        return answer(request, {"outcome": "ok", "paused": paused})
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -223,7 +216,7 @@ class HttpRoutes:
         self._counts.duplicates += reply.duplicates
         if reply.refused and not reply.stored and not reply.duplicates:
             raise Refused(codes.QUEUE_FULL, "the queue is at its limit: try again later")
-        return _answer(
+        return answer(
             request,
             {
                 "outcome": "ok",
@@ -255,7 +248,7 @@ class HttpRoutes:
             self._sessions.take_back(info.group, session)
         messages = [message for batch in batches for message in _messages(batch)]
         about = {"consumer": key, "ready": ready, "lease_ms": lease_ms, "messages": messages}
-        return _answer(request, about)
+        return answer(request, about)
 
     async def _settle(self, request: web.Request) -> web.Response:
         info = await self._led(request)
@@ -274,7 +267,7 @@ class HttpRoutes:
                 raise Refused(codes.BAD_ARGUMENT, "outcome is settle, return or discard")
         reply = await self._broker.ask(info.group, command)
         count = reply.count if isinstance(reply, Ok) else 0
-        return _answer(request, {"outcome": "ok", "count": count})
+        return answer(request, {"outcome": "ok", "count": count})
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -366,29 +359,3 @@ def _messages(batch: Batch) -> list[dict[str, Any]]:
         }
         for offset, body in enumerate(batch.bodies)
     ]
-
-
-def _plain(value: Any) -> Any:
-    """What JSON cannot hold: bytes become text when they are, base64 otherwise."""
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(value).decode()}
-    if isinstance(value, dict):
-        items = cast("dict[Any, Any]", value).items()
-        return {str(key): _plain(inner) for key, inner in items}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in cast("list[Any]", value)]
-    return value
-
-
-def _answer(
-    request: web.Request, value: Any, *, status: int = 200, headers: dict[str, str] | None = None
-) -> web.Response:
-    if CBOR in request.headers.get("Accept", ""):
-        return web.Response(
-            body=cbor2.dumps(value), status=status, headers=headers, content_type=CBOR
-        )
-    text = json.dumps(_plain(value), ensure_ascii=False, default=str)
-    return web.Response(text=text + "\n", status=status, headers=headers, content_type=JSON)

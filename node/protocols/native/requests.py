@@ -55,6 +55,7 @@ class CloseCode(IntEnum):
     SESSION_ENDED = 4010
     STOPPING = 4013
     TOO_MANY = 4029
+    ACCESS_REFUSED = 4030
 
 
 # --- what can be wrong ----------------------------------------------------------------------------

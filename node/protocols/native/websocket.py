@@ -9,14 +9,19 @@ from collections.abc import Callable, Mapping
 import structlog
 from aiohttp import WSMessage, WSMsgType, web
 
+from cluster.machine import replies as codes
 from cluster.types import NodeId
+from node.auth import Auth, User
 from node.broker import Broker
 from node.connection import Connection
-from node.errors import Refused
+from node.errors import BrokerError, Refused
 from node.outgoing import Delivery, Outgoing
+from node.permissions import Access
+from node.protocols.basic_auth import BasicAuth
 from node.protocols.native import replies, requests
 from node.protocols.native.frames import NativeProtocol
 from node.protocols.native.handlers import Handlers
+from node.protocols.native.http_answers import failure
 from node.protocols.native.requests import (
     CloseCode,
     FrameError,
@@ -46,6 +51,7 @@ class SocketPeer:
 
     def __init__(self, socket: web.WebSocketResponse, url_of: Callable[[str], str | None]) -> None:
         self.connection: Connection | None = None
+        self.access: Access | None = None
         self._socket = socket
         self._url_of = url_of
         self._outbox: deque[tuple[bytes, Delivery | None]] = deque()
@@ -118,17 +124,23 @@ class SocketPeer:
 class WebSockets:
     """Serves the WebSocket route."""
 
-    def __init__(self, broker: Broker, sessions: Sessions) -> None:
+    def __init__(self, broker: Broker, sessions: Sessions, auth: Auth) -> None:
         self._broker = broker
         self._sessions = sessions
+        self._auth = auth
+        self._basic = BasicAuth(auth)
         self._handlers = Handlers(broker)
 
     def url_of(self, node: str) -> str | None:
         address = self._broker.cluster.address_of(NodeId(node), "http")
         return None if address is None else f"http://{address}"
 
-    async def connect(self, request: web.Request) -> web.WebSocketResponse:
+    async def connect(self, request: web.Request) -> web.StreamResponse:
         """One connection, from its HELLO to its end."""
+        try:
+            user = await self._basic.user(request)
+        except BrokerError as error:
+            return failure(request, error)
         frame_bytes_max = self._broker.limits.frame_bytes_max
         socket = web.WebSocketResponse(
             timeout=CLOSE_S_MAX,
@@ -143,7 +155,7 @@ class WebSockets:
         protocol = NativeProtocol(frame_bytes_max=frame_bytes_max)
         goodbye = False
         try:
-            if await self._greet(socket, peer, protocol) and peer.connection is not None:
+            if await self._greet(socket, peer, protocol, user) and peer.connection is not None:
                 goodbye = await self._converse(socket, peer, peer.connection, protocol)
         finally:
             if peer.connection is not None:
@@ -152,7 +164,11 @@ class WebSockets:
         return socket
 
     async def _greet(
-        self, socket: web.WebSocketResponse, peer: SocketPeer, protocol: NativeProtocol
+        self,
+        socket: web.WebSocketResponse,
+        peer: SocketPeer,
+        protocol: NativeProtocol,
+        user: User,
     ) -> bool:
         """HELLO and WELCOME. False: the connection is refused."""
         try:
@@ -165,6 +181,7 @@ class WebSockets:
                 return False
             hello = protocol.receive(_binary(message))
             assert isinstance(hello, Hello), "the first request is HELLO or an error"
+            peer.access = await self._auth.admit(user, hello.vhost)
             peer.connection, resumed = self._sessions.connect(
                 peer,
                 session=hello.session,
@@ -177,11 +194,13 @@ class WebSockets:
             return False
         except Refused as error:
             peer.send_bytes(replies.error(0, error.code, error.reason, error.detail))
-            codes = {
+            close_codes = {
                 "stopping": CloseCode.STOPPING,
                 "too_many_connections": CloseCode.TOO_MANY,
+                "access_refused": CloseCode.ACCESS_REFUSED,
+                codes.NO_VHOST: CloseCode.ACCESS_REFUSED,
             }
-            peer.close_with(codes.get(error.code, CloseCode.HELLO_MISSING), error.reason)
+            peer.close_with(close_codes.get(error.code, CloseCode.HELLO_MISSING), error.reason)
             return False
         peer.send_bytes(self._welcome(peer.connection, resumed=resumed))
         return True
@@ -234,7 +253,7 @@ class WebSockets:
             if type(request) is requests.Ping:
                 peer.send_bytes(replies.pong(request.number))
             else:
-                await self._handlers.handle(connection, request)
+                await self._handlers.handle(connection, request, peer.access)
 
 
 def _binary(message: WSMessage) -> bytes:

@@ -1,0 +1,69 @@
+"""HTTP Basic: which user a request comes from."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+
+from aiohttp import web
+
+from node.auth import Auth, User
+from node.errors import AccessRefused
+
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="quorate", charset="UTF-8"'}
+#: A proxy on this machine says so, and then the request may be anybody's.
+_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For")
+
+
+class LoginRefused(AccessRefused):
+    """Nobody we know: HTTP 401, where a user who may not do something gets 403."""
+
+
+class BasicAuth:
+    """Without credentials a request from the machine itself is the user guest's."""
+
+    def __init__(self, auth: Auth) -> None:
+        self._auth = auth
+
+    async def user(self, request: web.Request) -> User:
+        """Raises LoginRefused, or Refused when it cannot be said now."""
+        loopback = is_loopback(request.remote) and not any(
+            header in request.headers for header in _PROXY_HEADERS
+        )
+        given = request.headers.get("Authorization")
+        if given is not None:
+            name, password = _credentials(given)
+            try:
+                return await self._auth.login(
+                    name, password, loopback=loopback, address=request.remote or ""
+                )
+            except AccessRefused as error:
+                raise LoginRefused(error.reason) from None
+        # A browser sends an origin with what a page asks for: any page, of whatever site.
+        if loopback and "Origin" not in request.headers:
+            guest = await self._auth.guest()
+            if guest is not None:
+                return guest
+        raise LoginRefused("name and password of a user are needed (HTTP Basic)")
+
+
+def is_loopback(address: str | None) -> bool:
+    try:
+        found = ipaddress.ip_address(address or "")
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None)
+    return (mapped or found).is_loopback
+
+
+def _credentials(header: str) -> tuple[str, str]:
+    scheme, _, coded = header.partition(" ")
+    try:
+        text = base64.b64decode(coded.strip(), validate=True).decode()
+    except (binascii.Error, ValueError):
+        text = ""
+    name, found, password = text.partition(":")
+    if scheme.lower() != "basic" or not found:
+        raise LoginRefused("Authorization is not that of HTTP Basic")
+    return name, password
