@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import structlog
 
@@ -276,5 +276,6 @@ def _joined(items: Sequence[_Item], each: Sequence[Any]) -> Any:
         return first
     joined: list[Any] = []
     for item, value in zip(items, each, strict=True):
-        joined.extend(value if type(value) is list else [value] * len(item.bodies))
+        many = type(value) is list
+        joined += cast("list[Any]", value) if many else [value] * len(item.bodies)
     return joined

@@ -100,9 +100,9 @@ class Questions:
 
     def _receive(self, peer: NodeId, message: list[Any]) -> None:
         match message[1:]:
-            case ["tell", str(kind), list() as fields]:
+            case ["tell", str(kind), fields]:
                 self._take(peer, kind, fields)
-            case ["ask", int(number), str(kind), list() as fields]:
+            case ["ask", int(number), str(kind), fields]:
                 self._tasks.start(self._tell_answer(peer, number, kind, fields), name="answer")
             case ["told", int(number), bool(done), value]:
                 self._told(peer, number, done, value)

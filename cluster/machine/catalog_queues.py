@@ -137,7 +137,7 @@ class Placing:
             return Applied(no_vhost(vhost))
         existing = self._queues.by_name.get((vhost, name))
         if existing is not None:
-            refusal = _difference(existing, command)
+            refusal = difference(existing, command)
             return Applied(refusal or Declared(existing.queue, existing.group, created=False))
         refusal = self._wrong_new(command)
         if refusal is not None:
@@ -287,7 +287,7 @@ def queue_text(vhost: str, name: str) -> str:
     return f"queue '{name}' in vhost '{vhost}'"
 
 
-def _difference(existing: QueueInfo, command: DeclareQueue) -> Refused | None:
+def difference(existing: QueueInfo, command: DeclareQueue) -> Refused | None:
     """Why the queue of this name is not the one that is declared."""
     thing = queue_text(existing.vhost, existing.name)
     if existing.owner != (command.owner if command.exclusive else None):

@@ -86,19 +86,20 @@ class Unacked(Generic[C]):
         self._count(taken)
         return taken
 
-    def take(self, first: int, last: int) -> list[Taken[C]]:
-        """These very tags. UnknownTag at the first that is not open; those before it stay taken."""
+    def take(self, first: int, last: int) -> tuple[list[Taken[C]], int | None]:
+        """These very tags, up to the first that is not open: that one comes second, or None."""
         taken: list[Taken[C]] = []
+        unknown: int | None = None
         tag = first
         while tag <= last:
             part = self._take_from(tag, last)
             if part is None:
-                self._count(taken)
-                raise UnknownTagAfter(tag, taken)
+                unknown = tag
+                break
             taken.append(part)
             tag += part.last - part.first + 1
         self._count(taken)
-        return taken
+        return taken, unknown
 
     def _take_from(self, tag: int, last: int) -> Taken[C] | None:
         """The open ones from `tag` on, of one run."""
@@ -134,14 +135,6 @@ class Unacked(Generic[C]):
 
     def _count(self, taken: list[Taken[C]]) -> None:
         self.count -= sum(part.last - part.first + 1 for part in taken)
-
-
-class UnknownTagAfter(UnknownTag):
-    """Some of the tags were open, and have been taken."""
-
-    def __init__(self, tag: int, taken: list[Taken[C]]) -> None:
-        super().__init__(tag)
-        self.taken = taken
 
 
 def _first(run: Run[C]) -> int:

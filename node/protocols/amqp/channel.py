@@ -1,0 +1,271 @@
+"""One channel: methods in their order, what waits and what does not, and its end.
+
+Most methods are done at once. One that must ask the cluster holds back those behind it on the same
+channel, and no other channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from pamqp import base
+
+from node.auth import User
+from node.errors import BrokerError, Elsewhere, OutcomeUnknown
+from node.permissions import Access
+from node.protocols.amqp import methods, writer
+from node.protocols.amqp.deliveries import Deliveries
+from node.protocols.amqp.errors import (
+    PRECONDITION_FAILED,
+    AmqpError,
+    ChannelError_,
+    ConnectionError_,
+)
+from node.protocols.amqp.events import Acks, ContentTooLarge, Method, Publish
+from node.protocols.amqp.handlers import begin
+from node.protocols.amqp.publishes import Publishes
+from node.protocols.amqp.refusals import refusal
+from node.protocols.amqp.services import Services
+
+T = TypeVar("T")
+ChannelEvent = Publish | Acks | Method | ContentTooLarge
+
+#: Events that wait behind a method that waits; over it the connection is not read.
+WAITING_MAX = 256
+#: How long a change of leader may take before a client is told that there is none.
+PATIENCE_S = 30.0
+RETRY_S = 0.02
+#: Settles on their way to a leader are given this long before the session ends.
+SETTLES_S_MAX = 2.0
+
+
+class ChannelHost(Protocol):
+    """What a channel may use of its connection."""
+
+    name: str
+    id: str
+    vhost: str
+    user: User
+    access: Access
+    frame_max: int
+    client_capabilities: Mapping[str, Any]
+    exclusive_queues: dict[str, None]
+
+    def write(self, data: bytes) -> None: ...
+    @property
+    def congested(self) -> bool: ...
+    def channel_error(self, number: int, error: AmqpError) -> None: ...
+    def connection_error(self, error: AmqpError) -> None: ...
+    def pause_reading(self, why: str) -> None: ...
+    def resume_reading(self, why: str) -> None: ...
+
+
+class Channel:
+    """Of one connection."""
+
+    def __init__(self, host: ChannelHost, number: int, services: Services) -> None:
+        self.host = host
+        self.number = number
+        self.services = services
+        self.closed = False
+        self.last_queue = ""  # the queue declared last, which an empty name means
+        self.publishes = Publishes(self)
+        self.deliveries = Deliveries(self)
+        self._waiting: deque[ChannelEvent] = deque()
+        self._busy = False
+        self._task: asyncio.Task[Any] | None = None
+
+    @property
+    def mode(self) -> str:
+        """plain | confirm | tx: the last two exclude each other (B23)."""
+        if self.publishes.confirms is not None:
+            return "confirm"
+        return "plain" if self.publishes.transaction is None else "tx"
+
+    # --- in ---------------------------------------------------------------------------------------
+
+    def receive(self, event: ChannelEvent) -> None:
+        if self.closed:
+            return
+        if self._busy or self._waiting:
+            self._waiting.append(event)
+            if len(self._waiting) == WAITING_MAX:
+                self.host.pause_reading(self._why_paused)
+        else:
+            self._handle(event)
+
+    def end_of_read(self) -> None:
+        """All that one read held was given: what it publishes leaves."""
+        if not self.closed:
+            self.publishes.flush()
+
+    def _handle(self, event: ChannelEvent) -> None:
+        try:
+            work = self._begin(event)
+        except (AmqpError, BrokerError) as error:
+            self._failed(event, error)
+            return
+        if work is not None:
+            self._busy = True
+            self._task = self.services.tasks.start(self._finish(event, work), name="amqp_method")
+
+    def _begin(self, event: ChannelEvent) -> Coroutine[Any, Any, None] | None:
+        match event:
+            case Publish():
+                return self.publishes.receive(event)
+            case Acks(_, ranges):
+                self.deliveries.ack(ranges)
+            case Method(_, method):
+                self.publishes.flush()
+                return begin(self, method)
+            case ContentTooLarge(_, size_bytes, limit_bytes):
+                raise ChannelError_(
+                    PRECONDITION_FAILED,
+                    f"message size {size_bytes} is larger than configured max size {limit_bytes}",
+                    60,
+                    40,
+                )
+        return None
+
+    async def _finish(self, event: ChannelEvent, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (AmqpError, BrokerError) as error:
+            self._failed(event, error)
+        finally:
+            self._busy = False
+            self._task = None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        waiting = self._waiting
+        was_full = len(waiting) >= WAITING_MAX
+        while waiting and not self._busy and not self.closed:
+            self._handle(waiting.popleft())
+        self.end_of_read()
+        if was_full and len(waiting) < WAITING_MAX:
+            self.host.resume_reading(self._why_paused)
+
+    @property
+    def _why_paused(self) -> str:
+        return f"channel {self.number} waits"
+
+    def _failed(self, event: ChannelEvent, error: AmqpError | BrokerError) -> None:
+        if isinstance(error, BrokerError):
+            error = refusal(error)
+        if not error.class_id:
+            if type(event) is Method:
+                error.class_id, error.method_id = methods.method_ids(event.method)
+            elif type(event) is Publish:
+                error.class_id, error.method_id = 60, 40
+            else:
+                error.class_id, error.method_id = 60, 80
+        self.fail(error)
+
+    # --- out --------------------------------------------------------------------------------------
+
+    def say(self, method: base.Frame) -> None:
+        if not self.closed:
+            self.host.write(writer.method(self.number, method))
+
+    def fail(self, error: AmqpError) -> None:
+        """Close the channel, or the connection: whichever the error is about."""
+        if self.closed:
+            return
+        self.publishes.flush()
+        if isinstance(error, ConnectionError_):
+            self.host.connection_error(error)
+        else:
+            self.host.channel_error(self.number, error)
+
+    def writable(self) -> None:
+        self.deliveries.writable()
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Work beside the methods, whose failure ends the channel."""
+        self.services.tasks.start(self._guarded(work), name=name)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except BrokerError as error:
+            self.fail(refusal(error))
+
+    async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """A leader that changes is a matter of time only; `work` may be done again."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_S
+        while True:
+            try:
+                return await work()
+            except (Elsewhere, OutcomeUnknown):
+                if self.closed or loop.time() >= deadline:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def close(self, *, lost: bool = False) -> None:
+        """By the client, for an error, or with its connection (`lost`: without a goodbye).
+
+        What was published still goes to its queues; consumers end and what they hold goes back.
+        """
+        if self.closed:
+            return
+        self.publishes.flush()
+        self.closed = True
+        self._waiting.clear()
+        self.host.resume_reading(self._why_paused)
+        if self._task is not None:
+            self._task.cancel()
+        if self.deliveries.settling and not lost:
+            self.services.tasks.start(self._end_settled(), name="channel_end")
+        else:
+            self.deliveries.end(goodbye=not lost)
+
+    async def _end_settled(self) -> None:
+        """What was acked just before the end must not come back."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLES_S_MAX):
+                await self.deliveries.settled()
+        self.deliveries.end(goodbye=True)
+
+    # --- for people -------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """As RabbitMQ's management API names it."""
+        deliveries, publishes = self.deliveries, self.publishes
+        confirms = publishes.confirms
+        transaction = deliveries.transaction or ()
+        return {
+            "name": f"{self.host.name} ({self.number})",
+            "number": self.number,
+            "vhost": self.host.vhost,
+            "user": self.host.user.name,
+            "confirm": confirms is not None,
+            "transactional": publishes.transaction is not None,
+            "state": "running",
+            "consumer_count": len(deliveries.consumers),
+            "prefetch_count": deliveries.prefetch,
+            "global_prefetch_count": deliveries.global_prefetch,
+            "messages_unacknowledged": deliveries.unacked.count,
+            "messages_unconfirmed": 0 if confirms is None else confirms.open,
+            "messages_uncommitted": publishes.uncommitted,
+            "acks_uncommitted": sum(len(taken) for _, taken in transaction),
+            "consumers": [
+                {
+                    "consumer_tag": consumer.tag,
+                    "queue": consumer.info.name,
+                    "key": consumer.key,
+                    "ack_required": not consumer.no_ack,
+                    "exclusive": consumer.exclusive,
+                    "prefetch_count": consumer.prefetch,
+                    "arguments": dict(consumer.arguments),
+                }
+                for consumer in deliveries.consumers.values()
+            ],
+        }

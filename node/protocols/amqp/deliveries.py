@@ -1,0 +1,455 @@
+"""The consuming half of a channel: consumers, deliveries and their tags, settles, gets.
+
+It is the peer of a broker connection: what the broker tells about consumers comes in here, and
+leaves as frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+from pamqp import commands
+
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import Command, Return, SetCredit
+from cluster.types import ConsumerKey, GroupId
+from node import outgoing
+from node.chunks import merged
+from node.connection import Connection
+from node.connection import Consumer as BrokerConsumer
+from node.outgoing import Batch, Delivery, Outgoing
+from node.protocols.amqp import writer
+from node.protocols.amqp.consumers import Consumer, Verdict, cut, runs, settle_commands
+from node.protocols.amqp.errors import (
+    CONNECTION_FORCED,
+    PRECONDITION_FAILED,
+    ChannelError_,
+    ConnectionError_,
+)
+from node.protocols.amqp.unacked import Taken, Unacked, UnknownTag
+
+if TYPE_CHECKING:
+    from node.protocols.amqp.channel import Channel
+
+log = structlog.get_logger(__name__)
+
+#: What may be on its way to a consumer that settles by itself: it needs no window, but a slow one
+#: must slow its queue down, not fill memory.
+NO_ACK_CREDIT = 2_000
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A delivery that the channel's prefetch has no room for, yet; `frame` when it is its last."""
+
+    consumer: Consumer
+    batch: Batch
+    frame: Delivery | None
+
+
+class Deliveries:
+    """Of one channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.consumers: dict[str, Consumer] = {}
+        self.unacked: Unacked[Consumer] = Unacked()
+        self.prefetch = 0  # of each new consumer; 0: no limit
+        self.global_prefetch = 0  # of the channel
+        self.reply_name: str | None = None  # set while it consumes from the pseudo-queue
+        self.reply_tag = ""
+        self.transaction: list[tuple[Verdict, list[Taken[Consumer]]]] | None = None
+        self.settling = 0  # told to a leader, not decided
+        self._channel = channel
+        self._host = channel.host
+        self._services = channel.services
+        self._by_key: dict[tuple[str, ConsumerKey], Consumer] = {}
+        self._subscribing: dict[int, Consumer] = {}
+        self._getting: dict[int, Consumer] = {}
+        self._held: deque[_Held] = deque()
+        self._untaken: list[Delivery] = []
+        self._requests = 0
+        self._connection: Connection | None = None
+        self._all_settled: asyncio.Event | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The broker's end; a channel that only publishes needs none."""
+        if self._connection is None:
+            self._connection, _ = self._services.sessions.connect(
+                self,
+                session=None,
+                resume_ms=0,
+                vhost=self._host.vhost,
+                forward=True,
+                counted=False,
+            )
+            self._connection.ends_when_moved = self._ends_when_moved
+        return self._connection
+
+    # --- the broker's words -----------------------------------------------------------------------
+
+    def send(self, frame: Outgoing) -> None:
+        if self._channel.closed:
+            return
+        match frame:
+            case Delivery():
+                self._delivery(frame)
+            case outgoing.Subscribed(request, key, _):
+                consumer = self._subscribing.pop(request)
+                consumer.key = key
+                self._by_key[consumer.info.name, key] = consumer
+                if not consumer.silent:
+                    self._channel.say(commands.Basic.ConsumeOk(consumer.tag))
+            case outgoing.Got(request, _, key, ready, batches):
+                self._got(self._getting.pop(request), key, ready, batches)
+            case outgoing.Ended(queue, key, reason):
+                self._ended(queue, key, reason)
+            case _:
+                pass  # answers to requests that are awaited, and who is active
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self, reason: str, detail: str) -> None:
+        """The broker ended the session. A node that stops says so to whole connections."""
+        if reason == "stopping":
+            return
+        self._connection = None
+        if "consumer_timeout" in detail:
+            error = ChannelError_(
+                PRECONDITION_FAILED,
+                f"delivery acknowledgement on channel {self._channel.number} timed out."
+                f" Timeout value used: {self._timeout_ms()} ms. This timeout value can be"
+                " configured, see consumers doc guide to learn more",
+            )
+            log.warning("consumer_timeout", connection=self._host.name, reason=error.text)
+            self._channel.fail(error)
+        else:
+            self._host.connection_error(ConnectionError_(CONNECTION_FORCED, detail))
+
+    def _timeout_ms(self) -> int | None:
+        """The shortest that applied here: which delivery it was, only its queue's leader knows."""
+        known = [self._timeout_of(consumer) for consumer in self.consumers.values()]
+        return min((timeout for timeout in known if timeout), default=None)
+
+    def _timeout_of(self, consumer: Consumer) -> int | None:
+        if consumer.timeout_ms is not None:
+            return consumer.timeout_ms
+        catalog = self._services.broker.cluster.catalog_machine
+        config = catalog.config_of(consumer.info.queue)
+        return None if config is None else config.consumer_timeout_ms
+
+    # --- deliveries -------------------------------------------------------------------------------
+
+    def _delivery(self, frame: Delivery) -> None:
+        consumer = self._by_key.get((frame.queue, frame.consumer))
+        if consumer is None or consumer.cancelled:
+            self._give_back(frame)
+            return
+        if self.global_prefetch and not consumer.no_ack:
+            last = len(frame.batches) - 1
+            for position, batch in enumerate(frame.batches):
+                held = _Held(consumer, batch, frame if position == last else None)
+                self._held.append(held)
+            self._emit_held()
+            return
+        for batch in frame.batches:
+            self._emit(consumer, batch)
+        self._taken(frame)
+
+    def _emit(self, consumer: Consumer, batch: Batch) -> None:
+        bodies = batch.bodies
+        count = len(bodies)
+        if consumer.no_ack:
+            tag = self.unacked.number(count)
+        else:
+            tag = self.unacked.add(consumer, batch.first, count)
+        redelivered = batch.acquired_count > 0
+        number, frame_max = self._channel.number, self._host.frame_max
+        wire_tag, name = consumer.wire_tag, consumer.info.name
+        for start, end, where, properties in runs(batch, name):
+            data = writer.deliveries(
+                number,
+                wire_tag,
+                tag + start,
+                redelivered=redelivered,
+                where=where,
+                properties=properties,
+                bodies=bodies[start:end] if end - start < count else bodies,
+                frame_bytes_max=frame_max,
+            )
+            self._host.write(data)
+
+    def _taken(self, frame: Delivery) -> None:
+        if self._host.congested:
+            self._untaken.append(frame)
+        elif self._connection is not None:
+            self._connection.taken(frame)
+
+    def writable(self) -> None:
+        """The network takes more again."""
+        untaken, self._untaken = self._untaken, []
+        for frame in untaken:
+            if self._connection is not None:
+                self._connection.taken(frame)
+
+    def _emit_held(self) -> None:
+        """As many as the channel's prefetch allows (B16, global)."""
+        while self._held:
+            held = self._held[0]
+            room = self.global_prefetch - self.unacked.count if self.global_prefetch else None
+            if room is not None and room <= 0:
+                return
+            batch = held.batch
+            if room is not None and room < len(batch.bodies):
+                first, held.batch = cut(batch, room)
+                self._emit(held.consumer, first)
+                return
+            self._held.popleft()
+            self._emit(held.consumer, batch)
+            if held.frame is not None:
+                self._taken(held.frame)
+
+    def _give_back(self, frame: Delivery) -> None:
+        """For a consumer that the client has cancelled: nobody has seen these."""
+        connection = self._connection
+        info = None
+        if connection is not None:
+            info = self._services.broker.locate(self._host.vhost, frame.queue)
+            connection.taken(frame)
+        if info is not None:
+            ranges = [(b.first, b.first + len(b.bodies) - 1) for b in frame.batches]
+            self._tell(info.group, Return(info.queue, frame.consumer, merged(ranges)))
+
+    def answered(self, where: bytes, properties: bytes, bodies: list[bytes]) -> None:
+        """Direct reply-to: straight to this channel."""
+        if self._channel.closed:
+            return
+        tag = self.unacked.number(len(bodies))
+        data = writer.deliveries(
+            self._channel.number,
+            self.reply_tag.encode(),
+            tag,
+            redelivered=False,
+            where=where,
+            properties=properties,
+            bodies=bodies,
+            frame_bytes_max=self._host.frame_max,
+        )
+        self._host.write(data)
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    async def subscribe(self, consumer: Consumer) -> None:
+        """Consume-ok leaves before the first delivery."""
+        self._requests += 1
+        request = self._requests
+        self._subscribing[request] = consumer
+        self.consumers[consumer.tag] = consumer
+        credit = consumer.prefetch or self.global_prefetch
+        try:
+            await self._channel.patiently(
+                lambda: self.connection.subscribe(
+                    request,
+                    consumer.info,
+                    consumer.tag,
+                    credit=NO_ACK_CREDIT if consumer.no_ack else credit,
+                    priority=consumer.priority,
+                    exclusive=consumer.exclusive,
+                    auto_settle=consumer.no_ack,
+                    timeout_ms=consumer.timeout_ms,
+                )
+            )
+        except BaseException:
+            self._subscribing.pop(request, None)
+            self.consumers.pop(consumer.tag, None)
+            raise
+
+    async def cancel(self, tag: str) -> None:
+        """No delivery leaves for it any more; what was delivered can still be settled (A16)."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is None:
+            return
+        consumer.cancelled = True
+        kept: deque[_Held] = deque()
+        for held in self._held:
+            if held.consumer is not consumer:
+                kept.append(held)
+                continue
+            batch, info = held.batch, consumer.info
+            last = batch.first + len(batch.bodies) - 1
+            self._tell(info.group, Return(info.queue, consumer.key, [(batch.first, last)]))
+            if held.frame is not None:
+                self._taken(held.frame)
+        self._held = kept
+        await self._channel.patiently(
+            lambda: self.connection.cancel(0, consumer.info, consumer.key)
+        )
+
+    def _ended(self, queue: str, key: ConsumerKey, reason: str) -> None:
+        """By the broker: its queue was deleted, or it did not settle in time."""
+        consumer = self._by_key.pop((queue, key), None)
+        if consumer is None:
+            return
+        if reason == "queue_deleted":
+            self.consumers.pop(consumer.tag, None)
+            self._notify_cancelled(consumer)
+
+    def _notify_cancelled(self, consumer: Consumer) -> None:
+        consumer.cancelled = True
+        if self._host.client_capabilities.get("consumer_cancel_notify"):
+            self._channel.say(commands.Basic.Cancel(consumer.tag, nowait=True))
+
+    def _ends_when_moved(self, moved: BrokerConsumer) -> bool:
+        """Asked for by x-cancel-on-ha-failover (C42)."""
+        consumer = self._by_key.get((moved.info.name, moved.key))
+        if consumer is None or not consumer.cancel_on_move or self._channel.closed:
+            return False
+        self._channel.start(self.cancel(consumer.tag), "cancel_moved")
+        self._notify_cancelled(consumer)
+        return True
+
+    async def get(self, info: QueueInfo, *, no_ack: bool) -> None:
+        self._requests += 1
+        request = self._requests
+        self._getting[request] = Consumer("", info, no_ack=no_ack)
+        try:
+            await self._channel.patiently(
+                lambda: self.connection.get(request, info, 1, auto_settle=no_ack)
+            )
+        finally:
+            self._getting.pop(request, None)
+
+    def _got(
+        self, holder: Consumer, key: ConsumerKey, ready: int, batches: Sequence[Batch]
+    ) -> None:
+        if not batches:
+            self._channel.say(commands.Basic.GetEmpty())
+            return
+        holder.key = key
+        (batch,) = batches
+        if holder.no_ack:
+            tag = self.unacked.number(1)
+        else:
+            tag = self.unacked.add(holder, batch.first, 1)
+        ((_, _, where, properties),) = runs(batch, holder.info.name)
+        data = writer.get_ok(
+            self._channel.number,
+            tag,
+            redelivered=batch.acquired_count > 0,
+            where=where,
+            message_count=ready,
+            properties=properties,
+            body=batch.bodies[0],
+            frame_bytes_max=self._host.frame_max,
+        )
+        self._host.write(data)
+
+    def set_prefetch(self, count: int, *, whole_channel: bool) -> None:
+        """0: no limit (B16)."""
+        if not whole_channel:
+            self.prefetch = count
+            return
+        self.global_prefetch = count
+        for consumer in self.consumers.values():
+            if not consumer.no_ack:
+                info, credit = consumer.info, consumer.prefetch or count
+                self._tell(info.group, SetCredit(info.queue, consumer.key, credit))
+        self._emit_held()
+
+    # --- settles ----------------------------------------------------------------------------------
+
+    def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
+        for first, last in ranges:
+            if first == 0:
+                self._settle("ack", self._take_up_to(last))
+            else:
+                self._settle_each("ack", first, last)
+        self._emit_held()
+
+    def refuse(self, tag: int, *, multiple: bool, requeue: bool) -> None:
+        verdict: Verdict = "requeue" if requeue else "discard"
+        if multiple:
+            self._settle(verdict, self._take_up_to(tag))
+        else:
+            self._settle_each(verdict, tag, tag)
+        self._emit_held()
+
+    def _take_up_to(self, tag: int) -> list[Taken[Consumer]]:
+        try:
+            return self.unacked.take_up_to(tag)
+        except UnknownTag as error:
+            raise ChannelError_(PRECONDITION_FAILED, str(error)) from error
+
+    def _settle_each(self, verdict: Verdict, first: int, last: int) -> None:
+        taken, unknown = self.unacked.take(first, last)
+        self._settle(verdict, taken)
+        if unknown is not None:
+            raise ChannelError_(PRECONDITION_FAILED, str(UnknownTag(unknown)))
+
+    def _settle(self, verdict: Verdict, taken: list[Taken[Consumer]]) -> None:
+        if self.transaction is not None:
+            self.transaction.append((verdict, taken))
+            return
+        for group, command in settle_commands(verdict, taken):
+            self._tell(group, command)
+
+    def _tell(self, group: GroupId, command: Command) -> None:
+        self.settling += 1
+        self._services.settler.tell(group, command, self._decided)
+
+    def _decided(self) -> None:
+        self.settling -= 1
+        if not self.settling and self._all_settled is not None:
+            self._all_settled.set()
+
+    async def settled(self) -> None:
+        """Everything that the client settled has been decided."""
+        self._all_settled = asyncio.Event()
+        if self.settling:
+            await self._all_settled.wait()
+
+    def recover(self) -> None:
+        """All that is open goes back to its queues (C10)."""
+        taken = self.unacked.take_up_to(0)
+        for group, command in settle_commands("requeue", taken, failed=False):
+            self._tell(group, command)
+        self._emit_held()
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self.transaction = []
+
+    def take_transaction(self) -> dict[GroupId, list[Command]]:
+        """The settles since the last commit, by group."""
+        settled, self.transaction = self.transaction or [], []
+        steps: dict[GroupId, list[Command]] = {}
+        for verdict, taken in settled:
+            for group, command in settle_commands(verdict, taken):
+                steps.setdefault(group, []).append(command)
+        return steps
+
+    def roll_back(self) -> None:
+        settled, self.transaction = self.transaction or [], []
+        for _, taken in settled:
+            self.unacked.put_back(taken)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def end(self, *, goodbye: bool) -> None:
+        """All that is open goes back to its queues (B11), counted as failed unless it was
+        orderly.
+        """
+        if self.reply_name is not None:
+            self._services.direct_replies.close(self.reply_name)
+            self.reply_name = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._services.sessions.disconnect(connection, goodbye=goodbye)

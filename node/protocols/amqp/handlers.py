@@ -1,0 +1,256 @@
+"""What each method of a channel does: basic, confirm and tx here, exchanges and queues in topology.
+
+`begin` answers None when the method is done, or the rest of its work when that waits.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from pamqp import base, commands
+
+from cluster.types import GroupId
+from node.errors import Refused
+from node.protocols.amqp import topology
+from node.protocols.amqp.confirms import Confirms
+from node.protocols.amqp.consumers import Consumer
+from node.protocols.amqp.direct_reply import PSEUDO_QUEUE
+from node.protocols.amqp.errors import (
+    COMMAND_INVALID,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    ChannelError_,
+    ConnectionError_,
+)
+
+if TYPE_CHECKING:
+    from node.protocols.amqp.channel import Channel
+
+Work = Coroutine[Any, Any, None] | None
+Basic, Confirm, Tx, Exchange, Queue = (
+    commands.Basic,
+    commands.Confirm,
+    commands.Tx,
+    commands.Exchange,
+    commands.Queue,
+)
+
+PRIORITY_ARGUMENT = "x-priority"
+TIMEOUT_ARGUMENT = "x-consumer-timeout"
+CANCEL_ON_MOVE_ARGUMENT = "x-cancel-on-ha-failover"
+SPAN_MS_MAX = 2**32 - 1
+
+
+def begin(channel: Channel, method: base.Frame) -> Work:
+    handler = _HANDLERS.get(type(method))
+    if handler is None:
+        raise ConnectionError_(COMMAND_INVALID, f"{method.name} is not for servers on a channel")
+    return handler(channel, method)
+
+
+# --- basic ----------------------------------------------------------------------------------------
+
+
+def _ack(channel: Channel, method: commands.Basic.Ack) -> Work:
+    tag = method.delivery_tag
+    channel.deliveries.ack([(0, tag) if method.multiple else (tag, tag)])
+    return None
+
+
+def _nack(channel: Channel, method: commands.Basic.Nack) -> Work:
+    channel.deliveries.refuse(
+        method.delivery_tag, multiple=bool(method.multiple), requeue=bool(method.requeue)
+    )
+    return None
+
+
+def _reject(channel: Channel, method: commands.Basic.Reject) -> Work:
+    tag = method.delivery_tag or 0
+    channel.deliveries.refuse(tag, multiple=False, requeue=bool(method.requeue))
+    return None
+
+
+def _qos(channel: Channel, method: commands.Basic.Qos) -> Work:
+    if method.prefetch_size:
+        raise ConnectionError_(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+    channel.deliveries.set_prefetch(method.prefetch_count, whole_channel=bool(method.global_))
+    channel.say(Basic.QosOk())
+    return None
+
+
+async def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
+    deliveries, host = channel.deliveries, channel.host
+    tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
+    if tag in deliveries.consumers or (deliveries.reply_name and tag == deliveries.reply_tag):
+        raise ConnectionError_(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    most = channel.services.settings.amqp_options.consumers_per_channel_max
+    if most is not None and len(deliveries.consumers) >= most:
+        raise ConnectionError_(NOT_ALLOWED, f"reached maximum ({most}) of consumers per channel")
+    if method.queue == PSEUDO_QUEUE:
+        _consume_replies(channel, method, tag)
+        return
+    info = await topology.find_queue(channel, method.queue)
+    host.access.check("read", "queue", info.name)
+    arguments = dict(method.arguments or {})
+    await deliveries.subscribe(
+        Consumer(
+            tag,
+            info,
+            no_ack=bool(method.no_ack),
+            exclusive=bool(method.exclusive),
+            priority=_integer(arguments, PRIORITY_ARGUMENT, -(2**31), 2**31 - 1) or 0,
+            prefetch=deliveries.prefetch,
+            arguments=arguments,
+            timeout_ms=_integer(arguments, TIMEOUT_ARGUMENT, 0, SPAN_MS_MAX),
+            cancel_on_move=arguments.get(CANCEL_ON_MOVE_ARGUMENT) is True,
+            silent=bool(method.nowait),
+        )
+    )
+
+
+def _consume_replies(channel: Channel, method: commands.Basic.Consume, tag: str) -> None:
+    deliveries = channel.deliveries
+    if not method.no_ack:
+        raise ChannelError_(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+    if deliveries.reply_name is not None:
+        raise ChannelError_(PRECONDITION_FAILED, "reply consumer already set")
+    deliveries.reply_name = channel.services.direct_replies.open(deliveries)
+    deliveries.reply_tag = tag
+    if not method.nowait:
+        channel.say(Basic.ConsumeOk(tag))
+
+
+def _integer(arguments: dict[str, Any], name: str, low: int, high: int) -> int | None:
+    value = arguments.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not low <= value <= high:
+        raise ChannelError_(
+            PRECONDITION_FAILED,
+            f"invalid arg '{name}': must be a whole number from {low} to {high}",
+        )
+    return value
+
+
+async def _cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
+    deliveries = channel.deliveries
+    tag = method.consumer_tag or ""
+    if deliveries.reply_name is not None and tag == deliveries.reply_tag:
+        channel.services.direct_replies.close(deliveries.reply_name)
+        deliveries.reply_name = None
+    else:
+        await deliveries.cancel(tag)
+    if not method.nowait:
+        channel.say(Basic.CancelOk(tag))
+
+
+async def _get(channel: Channel, method: commands.Basic.Get) -> None:
+    info = await topology.find_queue(channel, method.queue)
+    channel.host.access.check("read", "queue", info.name)
+    await channel.deliveries.get(info, no_ack=bool(method.no_ack))
+
+
+def _recover(channel: Channel, method: commands.Basic.Recover) -> Work:
+    _recover_async(channel, method)
+    channel.say(Basic.RecoverOk())
+    return None
+
+
+def _recover_async(
+    channel: Channel, method: commands.Basic.Recover | commands.Basic.RecoverAsync
+) -> Work:
+    if not method.requeue:
+        raise ConnectionError_(NOT_IMPLEMENTED, "requeue=false")
+    channel.deliveries.recover()
+    return None
+
+
+# --- confirm and tx -------------------------------------------------------------------------------
+
+
+def _confirm_select(channel: Channel, method: commands.Confirm.Select) -> Work:
+    if channel.mode == "tx":
+        raise ChannelError_(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+    if channel.publishes.confirms is None:
+        channel.publishes.confirms = Confirms()
+    if not method.nowait:
+        channel.say(Confirm.SelectOk())
+    return None
+
+
+def _tx_select(channel: Channel, _: commands.Tx.Select) -> Work:
+    if channel.mode == "confirm":
+        raise ChannelError_(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    if channel.mode == "plain":
+        channel.publishes.begin()
+        channel.deliveries.begin()
+    channel.say(Tx.SelectOk())
+    return None
+
+
+def _check_transactional(channel: Channel) -> None:
+    if channel.mode != "tx":
+        raise ChannelError_(PRECONDITION_FAILED, "channel is not transactional")
+
+
+async def _tx_commit(channel: Channel, _: commands.Tx.Commit) -> None:
+    """All or nothing, in however many queues (C28)."""
+    _check_transactional(channel)
+    published, returns = channel.publishes.take_transaction()
+    settled = channel.deliveries.take_transaction()
+    steps: dict[GroupId, list[Any]] = {}
+    for part in (published, settled):
+        for group, commands_ in part.items():
+            steps.setdefault(group, []).extend(commands_)
+    if steps:
+        try:
+            await channel.services.transactions.commit(steps)
+        except Refused as error:
+            raise ChannelError_(
+                PRECONDITION_FAILED, f"partial tx completion: {error.reason}"
+            ) from error
+    for returned in returns:
+        channel.host.write(returned)
+    channel.say(Tx.CommitOk())
+
+
+def _tx_rollback(channel: Channel, _: commands.Tx.Rollback) -> Work:
+    _check_transactional(channel)
+    channel.publishes.take_transaction()
+    channel.deliveries.roll_back()
+    channel.say(Tx.RollbackOk())
+    return None
+
+
+def _nothing(*_: Any) -> Work:
+    return None
+
+
+_HANDLERS: dict[type[base.Frame], Callable[[Channel, Any], Work]] = {
+    Basic.Ack: _ack,
+    Basic.Nack: _nack,
+    Basic.Reject: _reject,
+    Basic.Qos: _qos,
+    Basic.Consume: _consume,
+    Basic.Cancel: _cancel,
+    Basic.CancelOk: _nothing,
+    Basic.Get: _get,
+    Basic.Recover: _recover,
+    Basic.RecoverAsync: _recover_async,
+    Confirm.Select: _confirm_select,
+    Tx.Select: _tx_select,
+    Tx.Commit: _tx_commit,
+    Tx.Rollback: _tx_rollback,
+    Exchange.Declare: topology.declare_exchange,
+    Exchange.Delete: topology.delete_exchange,
+    Exchange.Bind: topology.bind_exchange,
+    Exchange.Unbind: topology.unbind_exchange,
+    Queue.Declare: topology.declare_queue,
+    Queue.Bind: topology.bind_queue,
+    Queue.Unbind: topology.unbind_queue,
+    Queue.Purge: topology.purge_queue,
+    Queue.Delete: topology.delete_queue,
+}

@@ -1,0 +1,352 @@
+"""The publishing half of a channel: from publishes to the queues that they go to, and back.
+
+All that one read of the socket holds for a queue leaves as one batch. Routing is asked once for
+each run of publishes with the same exchange and key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import ATTR_PRIORITY, ATTR_TTL_MS, Command, Enqueue
+from cluster.types import GroupId, QueueId
+from node.message import exchange_and_key
+from node.protocols.amqp import properties as props
+from node.protocols.amqp import writer
+from node.protocols.amqp.confirms import Confirms, Tally
+from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
+from node.protocols.amqp.errors import (
+    ACCESS_REFUSED,
+    NO_ROUTE,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    ChannelError_,
+    ConnectionError_,
+)
+from node.protocols.amqp.events import Publish
+from node.protocols.amqp.refusals import no_exchange
+from node.routing import Route
+
+if TYPE_CHECKING:
+    from node.protocols.amqp.channel import Channel
+
+#: What a message weighs besides its body, so that empty ones count too.
+MESSAGE_OVERHEAD_BYTES = 64
+#: Copies of a message by the headers CC and BCC; BCC is not shown to consumers.
+CARBON_COPIES = ("CC", "BCC")
+TTL_MS_MAX = 2**32 - 1
+IMPERSONATOR = "impersonator"
+
+
+class _Batch:
+    """What this read publishes to one queue."""
+
+    __slots__ = ("attrs", "bodies", "info", "metas", "size_bytes", "tallies")
+
+    def __init__(self, info: QueueInfo) -> None:
+        self.info = info
+        self.bodies: list[bytes] = []
+        self.metas: list[tuple[bytes, int]] = []  # and of how many bodies
+        self.attrs: list[tuple[dict[int, int] | None, int]] = []
+        self.tallies: list[tuple[Tally, int]] = []  # and where each begins
+        self.size_bytes = 0
+
+    def add(
+        self, meta: bytes, attrs: dict[int, int] | None, bodies: list[bytes], tally: Tally | None
+    ) -> None:
+        if tally is not None:
+            self.tallies.append((tally, len(self.bodies)))
+        self.metas.append((meta, len(bodies)))
+        self.attrs.append((attrs, len(bodies)))
+        self.bodies = self.bodies + bodies if self.bodies else bodies
+        overhead = MESSAGE_OVERHEAD_BYTES + len(meta)
+        self.size_bytes += sum(map(len, bodies)) + overhead * len(bodies)
+
+
+class Publishes:
+    """Of one channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.confirms: Confirms | None = None
+        self.transaction: list[_Batch] | None = None  # tx mode: published and not committed
+        self._returns: list[bytes] = []  # of the transaction
+        self._channel = channel
+        self._services = channel.services
+        self._host = channel.host
+        self._batches: dict[QueueId, _Batch] = {}
+        self._in_flight_bytes = 0
+        self._paused = False
+        self._flush_due = False
+
+    # --- in ---------------------------------------------------------------------------------------
+
+    def receive(self, event: Publish) -> Coroutine[Any, Any, None] | None:
+        """Done at once, unless this node's copy of the catalog must be brought up to date first."""
+        exchange, key = exchange_and_key(event.where)
+        if event.immediate:
+            raise ConnectionError_(NOT_IMPLEMENTED, "immediate=true")
+        self._host.access.check("write", "exchange", exchange)
+        properties = event.properties
+        attrs: dict[int, int] | None = None
+        if props.needs_look(properties):
+            attrs, properties = self._look(properties)
+        if exchange == "" and key.startswith(PREFIX):
+            self._reply(event, key, properties)
+            return None
+        route = self._route(exchange, key, properties)
+        careful = self.confirms is not None or self.transaction is not None or event.mandatory
+        if route is None or (careful and not route.queues):
+            return self._when_up_to_date(event, exchange, key, properties, attrs)
+        self._routed(event, route, properties, attrs)
+        return None
+
+    async def _when_up_to_date(
+        self,
+        event: Publish,
+        exchange: str,
+        key: str,
+        properties: bytes,
+        attrs: dict[int, int] | None,
+    ) -> None:
+        """A copy that lags must not lose what is to be confirmed, nor miss an exchange."""
+        await self._services.broker.catch_up()
+        route = self._route(exchange, key, properties)
+        if route is None:
+            raise no_exchange(self._host.vhost, exchange)
+        self._routed(event, route, properties, attrs)
+
+    def _look(self, properties: bytes) -> tuple[dict[int, int] | None, bytes]:
+        """What the broker must know of the properties; and them, as consumers are to see them."""
+        looked = props.parse(properties)
+        user = self._host.user
+        if (
+            looked.user_id is not None
+            and looked.user_id != user.name
+            and IMPERSONATOR not in user.tags
+        ):
+            raise ChannelError_(
+                PRECONDITION_FAILED,
+                f"user_id property set to '{looked.user_id}' but authenticated user was"
+                f" '{user.name}'",
+            )
+        if looked.reply_to == PSEUDO_QUEUE:
+            name = self._channel.deliveries.reply_name
+            if name is None:
+                raise ChannelError_(PRECONDITION_FAILED, "fast reply consumer does not exist")
+            properties = props.replace(properties, reply_to=name)
+        return _attrs_of(looked.expiration, looked.priority), properties
+
+    def _route(self, exchange: str, key: str, properties: bytes) -> Route | None:
+        vhost, router = self._host.vhost, self._services.router
+
+        def headers() -> Any:
+            return props.parse(properties).headers
+
+        def property_of(name: str) -> object:
+            return getattr(props.parse(properties), name, None)
+
+        route = router.route(vhost, exchange, key, headers, property_of)
+        if route is None:
+            return None
+        if route.exchange.internal:
+            raise ChannelError_(
+                ACCESS_REFUSED,
+                f"cannot publish to internal exchange '{exchange}' in vhost '{vhost}'",
+            )
+        if route.exchange.type == "topic":
+            self._host.access.check_topic("write", exchange, key)
+        if b"CC" not in properties:
+            return route
+        found = {info.queue: info for info in route.queues}
+        for copy in _carbon_copies(headers()):
+            more = router.route(vhost, exchange, copy, headers, property_of)
+            if more is not None:
+                found.update((info.queue, info) for info in more.queues)
+        return Route(route.exchange, tuple(found.values()))
+
+    def _routed(
+        self, event: Publish, route: Route, properties: bytes, attrs: dict[int, int] | None
+    ) -> None:
+        bodies = event.bodies
+        count = len(bodies)
+        tally: Tally | None = None
+        if self.confirms is not None:
+            first = self.confirms.number(count)
+            tally = Tally(first, first + count - 1, len(route.queues))
+        if not route.queues:
+            self._unroutable(event, properties, tally)
+            return
+        if b"BCC" in properties:
+            properties = props.with_headers(properties, {}, drop=("BCC",))
+        meta = event.where + properties
+        for info in route.queues:
+            batch = self._batches.get(info.queue)
+            if batch is None:
+                batch = self._batches[info.queue] = _Batch(info)
+            batch.add(meta, attrs, bodies, tally)
+
+    def _unroutable(self, event: Publish, properties: bytes, tally: Tally | None) -> None:
+        """Returned if mandatory (B29), before it is confirmed; confirmed in any case (B28)."""
+        if event.mandatory:
+            returned = [
+                writer.returned(
+                    self._channel.number,
+                    NO_ROUTE,
+                    "NO_ROUTE",
+                    where=event.where,
+                    properties=properties,
+                    body=body,
+                    frame_bytes_max=self._host.frame_max,
+                )
+                for body in event.bodies
+            ]
+            if self.transaction is not None:
+                self._returns.extend(returned)
+            else:
+                self._host.write(b"".join(returned))
+        if tally is not None:
+            self._decided(tally)
+
+    def _reply(self, event: Publish, name: str, properties: bytes) -> None:
+        """An answer for a channel that consumes from the pseudo-queue."""
+        taken = self._services.direct_replies.deliver(name, event.where, properties, event.bodies)
+        tally: Tally | None = None
+        if self.confirms is not None:
+            first = self.confirms.number(len(event.bodies))
+            tally = Tally(first, self.confirms.last, 0)
+        if taken:
+            if tally is not None:
+                self._decided(tally)
+        else:
+            self._unroutable(event, properties, tally)
+
+    # --- out --------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """What has come so far leaves for its queues."""
+        if not self._batches:
+            return
+        batches, self._batches = self._batches, {}
+        if self.transaction is not None:
+            self.transaction.extend(batches.values())
+            return
+        for batch in batches.values():
+            self._send(batch)
+
+    def _send(self, batch: _Batch) -> None:
+        size_bytes = batch.size_bytes
+        self._in_flight_bytes += size_bytes
+        if not self._paused and self._in_flight_bytes > self._limit_bytes:
+            self._paused = True
+            self._host.pause_reading(self._why_paused)
+
+        def done(refused: Sequence[tuple[int, int]]) -> None:
+            self._answered(batch, size_bytes, refused)
+
+        self._services.publisher.publish(
+            batch.info, batch.bodies, _spread(batch.metas), _spread(batch.attrs), size_bytes, done
+        )
+
+    @property
+    def _limit_bytes(self) -> int:
+        return self._services.settings.limits.in_flight_bytes_max
+
+    @property
+    def _why_paused(self) -> str:
+        return f"publishes {self._channel.number}"
+
+    def _answered(self, batch: _Batch, size_bytes: int, refused: Sequence[tuple[int, int]]) -> None:
+        self._in_flight_bytes -= size_bytes
+        if self._paused and self._in_flight_bytes * 2 <= self._limit_bytes:
+            self._paused = False
+            self._host.resume_reading(self._why_paused)
+        for tally, start in batch.tallies:
+            if tally.answered(refused, start):
+                self._decided(tally)
+
+    def _decided(self, tally: Tally) -> None:
+        assert self.confirms is not None
+        self.confirms.decided(tally)
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        """All that was decided in one iteration of the loop is told at once."""
+        self._flush_due = False
+        confirms = self.confirms
+        if confirms is None or self._channel.closed:
+            return
+        number = self._channel.number
+        frames = [
+            (writer.nack if refused else writer.ack)(number, tag, multiple=multiple)
+            for tag, multiple, refused in confirms.take()
+        ]
+        if frames:
+            self._host.write(b"".join(frames))
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self.transaction = []
+
+    def take_transaction(self) -> tuple[dict[GroupId, list[Command]], list[bytes]]:
+        """What was published since the last commit, by group; and the returns it owes."""
+        assert self.transaction is not None
+        batches, self.transaction = self.transaction, []
+        returns, self._returns = self._returns, []
+        steps: dict[GroupId, list[Command]] = {}
+        for batch in batches:
+            info = batch.info
+            steps.setdefault(info.group, []).append(
+                Enqueue(
+                    info.queue, None, 0, batch.bodies, _spread(batch.metas), _spread(batch.attrs)
+                )
+            )
+        return steps, returns
+
+    @property
+    def uncommitted(self) -> int:
+        return sum(len(batch.bodies) for batch in self.transaction or ())
+
+
+def _spread(runs: list[tuple[Any, int]]) -> Any:
+    """One value for all bodies when they share it, else a list with one a body."""
+    first = runs[0][0]
+    if len(runs) == 1 or all(value == first for value, _ in runs):
+        return first
+    return [value for value, count in runs for _ in range(count)]
+
+
+@lru_cache(1024)
+def _attrs_of(expiration: str | None, priority: int | None) -> dict[int, int] | None:
+    attrs: dict[int, int] = {}
+    if expiration is not None:
+        if not (expiration.isascii() and expiration.isdecimal()) or int(expiration) > TTL_MS_MAX:
+            raise ChannelError_(
+                PRECONDITION_FAILED,
+                f"invalid expiration '{expiration}': must be a whole number of ms, as text, up to"
+                f" {TTL_MS_MAX}",
+            )
+        attrs[ATTR_TTL_MS] = int(expiration)
+    if priority:
+        attrs[ATTR_PRIORITY] = priority
+    return attrs or None
+
+
+def _carbon_copies(headers: Any) -> list[str]:
+    keys: list[str] = []
+    for name in CARBON_COPIES:
+        value = headers.get(name)
+        if value is None:
+            continue
+        if type(value) is not list or not all(
+            type(each) is str for each in cast("list[Any]", value)
+        ):
+            raise ChannelError_(PRECONDITION_FAILED, f"header {name} must be an array of strings")
+        keys.extend(cast("list[str]", value))
+    return keys

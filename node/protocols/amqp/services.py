@@ -1,0 +1,36 @@
+"""What the AMQP side needs of the node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from node.alarms import Alarms
+from node.auth import Auth
+from node.broker import Broker
+from node.protocols.amqp.direct_reply import DirectReplies
+from node.publishing import Publisher
+from node.questions import Questions
+from node.relay import Relay
+from node.routing import Router
+from node.sessions import Sessions
+from node.settings import Settings
+from node.settling import Settler
+from node.tasks import Tasks
+from node.transactions import Transactions
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    settings: Settings
+    broker: Broker
+    sessions: Sessions
+    relay: Relay
+    router: Router
+    publisher: Publisher
+    settler: Settler
+    transactions: Transactions
+    direct_replies: DirectReplies
+    auth: Auth
+    alarms: Alarms
+    questions: Questions
+    tasks: Tasks

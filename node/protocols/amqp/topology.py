@@ -1,0 +1,336 @@
+"""Exchanges, queues and bindings as clients make, find and remove them.
+
+What is declared again as it is already is answered from this node's copy of the catalog; what
+changes anything is answered when every node that is up knows it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from pamqp import commands
+
+from cluster.machine import replies as codes
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.catalog_queues import difference
+from cluster.machine.commands import (
+    Bind,
+    Command,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DestinationKind,
+    Unbind,
+)
+from cluster.machine.replies import Reply
+from node.errors import Elsewhere, Refused, reply_of
+from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
+from node.protocols.amqp.errors import (
+    ACCESS_REFUSED,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    ChannelError_,
+    ConnectionError_,
+)
+from node.protocols.amqp.refusals import locked, no_exchange, no_queue
+
+if TYPE_CHECKING:
+    from node.protocols.amqp.channel import Channel
+
+Exchange, Queue = commands.Exchange, commands.Queue
+
+RESERVED_PREFIX = "amq."
+NAME_BYTES_MAX = 255
+
+
+# --- finding --------------------------------------------------------------------------------------
+
+
+async def find_queue(channel: Channel, name: str) -> QueueInfo:
+    """The queue, if this connection may touch it. An empty name is the one declared last."""
+    host = channel.host
+    if not name:
+        name = channel.last_queue
+        if not name:
+            raise ChannelError_(NOT_FOUND, "no previously declared queue")
+    broker = channel.services.broker
+    info = broker.locate(host.vhost, name)
+    if info is None:
+        try:
+            info = await channel.patiently(lambda: broker.find(host.vhost, name))
+        except Refused as error:
+            if error.code == codes.NO_QUEUE:
+                raise no_queue(host.vhost, name) from error
+            raise
+    if info.exclusive and info.owner != host.id:
+        raise locked(host.vhost, name)
+    return info
+
+
+async def _counts(channel: Channel, info: QueueInfo) -> tuple[int, int]:
+    """Ready messages and consumers, from the leader."""
+    services = channel.services
+    broker = services.broker
+
+    async def ask() -> tuple[int, int]:
+        if broker.leads(info.group):
+            view = broker.machine(info.group).queue(info.queue)
+            return (0, 0) if view is None else (view.ready_count, len(view.consumers))
+        about = await services.relay.info(info)
+        return about.get("ready", 0), len(about.get("consumers", ()))
+
+    return await channel.patiently(ask)
+
+
+async def _change(channel: Channel, command: Command) -> Reply:
+    return reply_of(await channel.services.broker.cluster.change(command))
+
+
+def _check_text(value: str, what: str) -> None:
+    if len(value.encode()) > NAME_BYTES_MAX or "\x00" in value:
+        raise ChannelError_(PRECONDITION_FAILED, f"invalid {what} name")
+
+
+# --- exchanges ------------------------------------------------------------------------------------
+
+
+async def declare_exchange(channel: Channel, method: commands.Exchange.Declare) -> None:
+    host = channel.host
+    name, vhost = method.exchange, host.vhost
+    catalog = channel.services.broker.cluster.catalog_machine
+    if method.passive:
+        if catalog.exchange(vhost, name) is None:
+            await channel.services.broker.catch_up()
+        if catalog.exchange(vhost, name) is None:
+            raise no_exchange(vhost, name)
+    else:
+        host.access.check("configure", "exchange", name)
+        _check_text(name, "exchange")
+        known = catalog.exchange(vhost, name)
+        if known is None and (name == "" or name.startswith(RESERVED_PREFIX)):
+            raise ChannelError_(
+                ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'"
+            )
+        arguments = dict(method.arguments or {})
+        alternate = arguments.get("alternate-exchange")
+        if isinstance(alternate, str) and known is None:
+            host.access.check("read", "exchange", name)
+            host.access.check("write", "exchange", alternate)
+        await _change(
+            channel,
+            DeclareExchange(
+                vhost,
+                name,
+                method.exchange_type,
+                durable=bool(method.durable),
+                auto_delete=bool(method.auto_delete),
+                internal=bool(method.internal),
+                arguments=arguments,
+            ),
+        )
+    if not method.nowait:
+        channel.say(Exchange.DeclareOk())
+
+
+async def delete_exchange(channel: Channel, method: commands.Exchange.Delete) -> None:
+    channel.host.access.check("configure", "exchange", method.exchange)
+    command = DeleteExchange(channel.host.vhost, method.exchange, if_unused=bool(method.if_unused))
+    await _change(channel, command)
+    if not method.nowait:
+        channel.say(Exchange.DeleteOk())
+
+
+async def bind_exchange(channel: Channel, method: commands.Exchange.Bind) -> None:
+    arguments = dict(method.arguments or {})
+    await _bind(
+        channel, Bind, method.source, "exchange", method.destination, method.routing_key, arguments
+    )
+    if not method.nowait:
+        channel.say(Exchange.BindOk())
+
+
+async def unbind_exchange(channel: Channel, method: commands.Exchange.Unbind) -> None:
+    arguments = dict(method.arguments or {})
+    await _bind(
+        channel,
+        Unbind,
+        method.source,
+        "exchange",
+        method.destination,
+        method.routing_key,
+        arguments,
+    )
+    if not method.nowait:
+        channel.say(Exchange.UnbindOk())
+
+
+async def _bind(
+    channel: Channel,
+    kind_of_command: type[Bind | Unbind],
+    source: str,
+    kind: DestinationKind,
+    destination: str,
+    key: str,
+    arguments: dict[str, Any],
+) -> None:
+    """Write on the destination, read from the source, as RabbitMQ has it."""
+    host = channel.host
+    host.access.check("write", kind, destination)
+    host.access.check("read", "exchange", source)
+    catalog = channel.services.broker.cluster.catalog_machine
+    info = catalog.exchange(host.vhost, source)
+    if info is not None and info.type == "topic":
+        host.access.check_topic("read", source, key)
+    await _change(channel, kind_of_command(host.vhost, source, kind, destination, key, arguments))
+
+
+# --- queues ---------------------------------------------------------------------------------------
+
+
+async def declare_queue(channel: Channel, method: commands.Queue.Declare) -> None:
+    name = method.queue
+    if name == PSEUDO_QUEUE or name.startswith(PREFIX):
+        await _declare_replies(channel, method)
+        return
+    if method.passive:
+        info = await find_queue(channel, name)
+    else:
+        info = await _declared(channel, method)
+    channel.last_queue = info.name
+    if not method.nowait:
+        ready, consumers = await _counts(channel, info)
+        channel.say(Queue.DeclareOk(info.name, ready, consumers))
+
+
+async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueInfo:
+    host, broker = channel.host, channel.services.broker
+    name, vhost = method.queue, host.vhost
+    server_named = name == ""
+    if server_named:
+        name = f"amq.gen-{secrets.token_urlsafe(16)}"
+    host.access.check("configure", "queue", name)
+    known = broker.locate(vhost, name)
+    if known is None and not server_named and name.startswith(RESERVED_PREFIX):
+        raise ChannelError_(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
+    _check_text(name, "queue")
+    arguments = dict(method.arguments or {})
+    exclusive, auto_delete = bool(method.exclusive), bool(method.auto_delete)
+    durable = bool(method.durable)
+    owner = host.id if exclusive else None
+    if known is not None:
+        refused = difference(
+            known,
+            DeclareQueue(
+                vhost,
+                name,
+                arguments,
+                durable=durable,
+                auto_delete=auto_delete,
+                exclusive=exclusive,
+                owner=owner,
+            ),
+        )
+        if refused is not None:
+            raise Refused(refused.code, refused.reason)
+        return known
+    dead_letter_exchange = arguments.get("x-dead-letter-exchange")
+    if isinstance(dead_letter_exchange, str):
+        host.access.check("read", "queue", name)
+        host.access.check("write", "exchange", dead_letter_exchange)
+    outcome = await broker.cluster.declare_queue(
+        vhost,
+        name,
+        arguments,
+        durable=durable,
+        auto_delete=auto_delete,
+        exclusive=exclusive,
+        transient=server_named or exclusive or auto_delete or not durable,
+        owner=owner,
+    )
+    reply_of(outcome)
+    info = broker.locate(vhost, name)
+    if info is None:  # deleted again at once
+        raise no_queue(vhost, name)
+    if exclusive:
+        host.exclusive_queues[name] = None
+    return info
+
+
+async def _declare_replies(channel: Channel, method: commands.Queue.Declare) -> None:
+    """Responders ask this way whether the requester is still there."""
+    name = method.queue
+    if name != PSEUDO_QUEUE and not await channel.services.direct_replies.exists(name):
+        raise no_queue(channel.host.vhost, name)
+    if not method.nowait:
+        channel.say(Queue.DeclareOk(name, 0, 1))
+
+
+async def bind_queue(channel: Channel, method: commands.Queue.Bind) -> None:
+    info = await find_queue(channel, method.queue)
+    arguments = dict(method.arguments or {})
+    # Without a name and a key: the last queue, under its own name (AMQP 0-9-1, queue.bind).
+    key = method.routing_key or ("" if method.queue else info.name)
+    await _bind(channel, Bind, method.exchange, "queue", info.name, key, arguments)
+    if not method.nowait:
+        channel.say(Queue.BindOk())
+
+
+async def unbind_queue(channel: Channel, method: commands.Queue.Unbind) -> None:
+    try:
+        info = await find_queue(channel, method.queue)
+    except ChannelError_ as error:
+        if error.code != NOT_FOUND:
+            raise
+    else:
+        arguments = dict(method.arguments or {})
+        await _bind(
+            channel, Unbind, method.exchange, "queue", info.name, method.routing_key, arguments
+        )
+    channel.say(Queue.UnbindOk())
+
+
+async def purge_queue(channel: Channel, method: commands.Queue.Purge) -> None:
+    info = await find_queue(channel, method.queue)
+    channel.host.access.check("read", "queue", info.name)
+    count = await channel.patiently(lambda: channel.services.broker.purge(info))
+    if not method.nowait:
+        channel.say(Queue.PurgeOk(count))
+
+
+async def delete_queue(channel: Channel, method: commands.Queue.Delete) -> None:
+    """Deleting what is not there is fine, as in RabbitMQ."""
+    host, cluster = channel.host, channel.services.broker.cluster
+    count = 0
+    try:
+        info = await find_queue(channel, method.queue)
+    except ChannelError_ as error:
+        if error.code != NOT_FOUND or not (method.queue or channel.last_queue):
+            raise
+    else:
+        host.access.check("configure", "queue", info.name)
+        try:
+            count, _ = await _counts(channel, info)
+            reply_of(
+                await cluster.remove_queue(
+                    host.vhost,
+                    info.name,
+                    if_unused=bool(method.if_unused),
+                    if_empty=bool(method.if_empty),
+                )
+            )
+        except Elsewhere as error:
+            raise ConnectionError_(541, error.reason) from error
+        except Refused as error:
+            if error.code == codes.NO_QUEUE:
+                count = 0
+            elif error.code in {codes.IN_USE, codes.NOT_EMPTY}:
+                how = "in use" if error.code == codes.IN_USE else "not empty"
+                raise ChannelError_(
+                    PRECONDITION_FAILED, f"queue '{info.name}' in vhost '{host.vhost}' {how}"
+                ) from error
+            else:
+                raise
+        host.exclusive_queues.pop(info.name, None)
+    if not method.nowait:
+        channel.say(Queue.DeleteOk(count))
