@@ -60,7 +60,7 @@ class TransactionsDue:
 
 @dataclass(frozen=True, slots=True)
 class QueueExpired:
-    """Unused for `expires_ms`: the catalog must drop it."""
+    """Unused for `expires_ms`, or left by its last consumer: the catalog must drop it."""
 
     queue: QueueId
 

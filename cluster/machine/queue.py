@@ -51,6 +51,7 @@ class Queue:
         "delayed",
         "delayed_count",
         "due_ms",
+        "had_consumer",
         "id",
         "last_token",
         "marks",
@@ -87,6 +88,7 @@ class Queue:
         self.dedup_ids = DedupIds()
         self.outbox = Outbox()
         self.paused = False
+        self.had_consumer = False
         self.last_token = 0
         self.unused_since_ms = now_ms  # of no meaning while a consumer is registered
         self.told_ms: int | None = None  # when QueueExpired was last emitted
@@ -133,7 +135,12 @@ class Queue:
 
     @property
     def is_used(self) -> bool:
-        return bool(self.consumers.registered())
+        return any(consumer.registered for consumer in self.consumers.by_key.values())
+
+    @property
+    def is_left(self) -> bool:
+        """To be dropped now, unless somebody is subscribed: the last consumer has gone."""
+        return self.had_consumer and self.config.auto_delete
 
     @property
     def is_held_up(self) -> bool:
@@ -311,6 +318,7 @@ class Queue:
                 type=self.config.type,
                 single_active_consumer=self.config.single_active_consumer,
                 max_priority=self.config.max_priority,
+                auto_delete=self.config.auto_delete,
             )
         )
 
@@ -318,6 +326,12 @@ class Queue:
         """Declared again: its expiry starts anew."""
         self.unused_since_ms = now_ms
         self.told_ms = None
+
+    def unused(self, turn: Turn) -> None:
+        """A consumer went, perhaps the last one."""
+        self.unused_since_ms = turn.now_ms
+        if self.is_left:
+            self.wake_at(turn.now_ms)
 
     def purge(self) -> Reply:
         count = self.waiting_count
@@ -351,7 +365,7 @@ class Queue:
         consumer = self.consumers.by_key[key]
         if consumer.registered:
             consumer.cancelled = True
-            self.unused_since_ms = turn.now_ms
+            self.unused(turn)
         for first, last, _ in list(consumer.held):
             delay_ms = None if failed else 0
             settling.returned(self, turn, first, last, failed=failed, delay_ms=delay_ms)

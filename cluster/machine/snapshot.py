@@ -88,6 +88,7 @@ def _dump_rest(queue: Queue) -> list[Any]:
         None if queue.is_used else queue.unused_since_ms,
         queue.told_ms,
         queue.waiting_bytes,
+        queue.had_consumer,
     ]
 
 
@@ -107,7 +108,10 @@ def load_queue(queue: Queue, data: Sequence[Any]) -> None:
         unused_since_ms,
         queue.told_ms,
         queue.waiting_bytes,
+        *later,
     ) = data
+    # Older snapshots know of no queue for which it matters.
+    queue.had_consumer = bool(later and later[0])
     queue.unused_since_ms = unused_since_ms or 0
     queue.store.load(store)
     for priority, firsts, lasts in levels:

@@ -64,6 +64,7 @@ def subscribe(queue: Queue, turn: Turn, command: Subscribe) -> Reply:
     else:
         consumers.changed(consumer)
     queue.told_ms = None
+    queue.had_consumer = True
     queue.elect(turn)
     return Subscribed(consumer.key, consumers.is_active(consumer))
 
@@ -73,7 +74,7 @@ def cancel(queue: Queue, turn: Turn, key: ConsumerKey) -> Reply:
     if consumer is None or not consumer.registered:
         return _no_consumer(queue, key)
     consumer.cancelled = True
-    queue.unused_since_ms = turn.now_ms
+    queue.unused(turn)
     queue.consumers.changed(consumer)
     queue.freed(turn, consumer)
     return Ok(consumer.held.count)

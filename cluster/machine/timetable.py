@@ -40,11 +40,12 @@ def meet_deadlines(queue: Queue, turn: Turn) -> None:
 
 def queue_expiry_ms(queue: Queue) -> int | None:
     """When the queue is to be dropped, or to be reported once more."""
-    if queue.config.expires_ms is None or queue.consumers.registered():
+    idle_ms = 0 if queue.is_left else queue.config.expires_ms
+    if idle_ms is None or queue.is_used:
         return None
     if queue.told_ms is not None:
         return queue.told_ms + EXPIRY_REPEAT_MS
-    return queue.unused_since_ms + queue.config.expires_ms
+    return queue.unused_since_ms + idle_ms
 
 
 def look_ahead(queue: Queue, now_ms: int) -> None:
@@ -56,7 +57,7 @@ def look_ahead(queue: Queue, now_ms: int) -> None:
                 queue.wake_at(at_ms)
         if not queue.paused and queue.consumers.serving() is not None:
             queue.wake_at(now_ms)  # there was more than one command may hand out
-    if queue.config.expires_ms is not None:
+    if queue.config.expires_ms is not None or queue.is_left:
         at_ms = queue_expiry_ms(queue)
         if at_ms is not None:
             queue.wake_at(at_ms)
