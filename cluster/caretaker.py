@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from cluster.group import Group
+from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
-from cluster.machine.commands import CreateGroup, NodeDown
+from cluster.machine.commands import CreateGroup, ForgetNode, ForgetVolatile, NodeDown
+from cluster.outcome import Outcome
 from cluster.placement import place_all, preferred_leader
-from cluster.reconcile import presence_commands, queue_commands
-from cluster.types import CATALOG_GROUP, GroupId
+from cluster.reconcile import queue_commands
+from cluster.transient import transient_group
+from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
@@ -26,6 +28,11 @@ log = structlog.get_logger(__name__)
 #: A group that agreed with the catalog is compared again after so many periods though neither seems
 #: to have changed.
 COMPARE_PERIODS = 10
+#: The transient queues of a node are given up when its process has been gone for so long (a link
+#: that was merely reset is up again by then)...
+FORGET_GONE_S = 1.0
+#: ...and when it has been silent for so long, as it may be a partition.
+FORGET_SILENT_S = 60.0
 
 
 class Caretaker:
@@ -37,8 +44,10 @@ class Caretaker:
         self._proposed: set[GroupId] = set()  # asked already since the last period: wait and see
         self._due: set[GroupId] = set()  # lead since a moment ago: compare at once
         self._agreed: dict[GroupId, tuple[int, ...]] = {}  # what was compared, and found equal
-        self._untold: set[GroupId] = set()  # may have missed which nodes came and went
         self._tell = False  # who leads what has changed: nodes without a copy want to know
+        self._down_since: dict[NodeId, float] = {}
+        self._forgotten: set[NodeId] = set()  # proposed since the last period
+        self._forgetting_volatile = False
         self._period = 0
         self._started_s = 0.0
 
@@ -51,10 +60,6 @@ class Caretaker:
         self._due.add(group)
         self._tell = True
         self.wake()
-
-    def tell_presence_again(self, group: GroupId) -> None:
-        """A group's leader refused to hear of a node's coming or going."""
-        self._untold.add(group)
 
     async def run(self) -> None:
         cluster = self._cluster
@@ -69,20 +74,29 @@ class Caretaker:
             except TimeoutError:
                 next_period = loop.time() + period_s
                 self._proposed.clear()
+                self._forgotten.clear()
                 self._balance()
                 self._miss_unheard()
-                self._tell_presence()
+                cluster.presence.tell_again()
                 self._tell = True
                 await cluster.log.maintain()
                 self._period += 1
                 self._due.update(cluster.groups)
+                own = cluster.transient.own
+                if own is not None:
+                    own.tidy()
+                    self._due.add(own.id)
             self._now.clear()
             if self._tell:
                 self._tell = False
-                cluster.tell_peers([p for p in cluster.links.peers() if cluster.links.connected(p)])
+                cluster.presence.tell_peers(
+                    [p for p in cluster.links.peers() if cluster.links.connected(p)]
+                )
             cluster.start_groups()
             self._make_default_groups()
             self._reconcile()
+            self._forget_nodes()
+            self._forget_volatile()
 
     def _make_default_groups(self) -> None:
         """The leader of a catalog without default groups makes them: the birth of a cluster."""
@@ -103,13 +117,13 @@ class Caretaker:
     def _reconcile(self) -> None:
         due, self._due = self._due, set()
         for group_id in due:
-            group = self._cluster.groups.get(group_id)
+            group = self._cluster.group(group_id)
             if group is None or group_id == CATALOG_GROUP or not group.ready:
                 continue
             if group_id not in self._proposed:
                 self._compare(group)
 
-    def _compare(self, group: Group) -> None:
+    def _compare(self, group: GroupLike) -> None:
         catalog = self._cluster.catalog
         machine = cast(QueueMachine, group.machine)
         queues = len(machine.queues())
@@ -138,15 +152,49 @@ class Caretaker:
         for info in cluster.catalog_machine.nodes():
             if cluster.peers.miss(info.node, info.incarnation, now):
                 gone = cluster.peers.states[info.node].gone
-                cluster.tell_groups(NodeDown(info.node, info.incarnation, gone))
+                cluster.presence.tell_groups(NodeDown(info.node, info.incarnation, gone))
 
-    def _tell_presence(self) -> None:
-        untold, self._untold = self._untold, set()
-        for group_id in sorted(untold):
-            group = self._cluster.groups.get(group_id)
-            if group is not None and group.ready:
-                for command in presence_commands(self._cluster.peers.states):
-                    self._cluster.tell_group(group, command)
+    def _forget_nodes(self) -> None:
+        """The leader of the catalog gives up the transient queues of nodes that are down."""
+        cluster = self._cluster
+        now = asyncio.get_running_loop().time()
+        catalog = cluster.catalog_machine
+        for node, state in cluster.peers.states.items():
+            if state.up:
+                self._down_since.pop(node, None)
+                continue
+            down_s = now - self._down_since.setdefault(node, now)
+            info = catalog.node(node)
+            if down_s < (FORGET_GONE_S if state.gone else FORGET_SILENT_S) or info is None:
+                continue
+            if not cluster.catalog.ready or node in self._forgotten:
+                continue
+            lost = catalog.queues_of(transient_group(info.number))
+            if any(queue.incarnation <= state.incarnation for queue in lost):
+                log.info("node_forgotten", node=node, incarnation=state.incarnation)
+                self._forgotten.add(node)
+                cluster.catalog.propose(ForgetNode(node, state.incarnation))
+
+    def _forget_volatile(self) -> None:
+        """The leader of the catalog sees to it after all nodes were down."""
+        cluster = self._cluster
+        warmth = cluster.warmth
+        links = cluster.links
+        connected = [peer for peer in links.peers() if links.connected(peer)]
+        if not cluster.catalog.ready or self._forgetting_volatile:
+            return
+        if not warmth.all_cold(connected):
+            return
+
+        def done(outcome: Outcome) -> None:
+            self._forgetting_volatile = False
+            if outcome.reply is not None:
+                warmth.turn()
+                self._tell = True
+            self.wake()
+
+        self._forgetting_volatile = True
+        cluster.catalog.propose(ForgetVolatile(cluster.catalog_machine.generation), done)
 
     def _balance(self) -> None:
         cluster = self._cluster

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cluster.group import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES
+from cluster.local_group import TRANSIENT_BYTES_MAX
 from cluster.log import LogOptions
 from cluster.types import NodeId
 
@@ -29,6 +30,7 @@ class ClusterConfig:
     log: LogOptions = field(default_factory=LogOptions)
     snapshot_entries: int = SNAPSHOT_ENTRIES
     snapshot_bytes: int = SNAPSHOT_BYTES
+    transient_bytes_max: int = TRANSIENT_BYTES_MAX
     #: How often it looks whether its groups agree with the catalog, tells the others what it leads,
     #: and cleans its log.
     care_period_s: float = 1.0

@@ -24,30 +24,34 @@ from cluster.group import (
     Outcome,
     Role,
 )
+from cluster.group_like import GroupLike
 from cluster.log import KIND_CLOCK, KIND_LINK_DOWN, KIND_LINK_UP, Identity, Log
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine, QueueInfo
-from cluster.machine.commands import Command, NodeDown, NodeUp
+from cluster.machine.commands import Command, DeclareQueue, NodeDown, NodeUp
 from cluster.machine.effects import Effect
+from cluster.overview import status_of
 from cluster.peers import Peers
+from cluster.presence import Presence
 from cluster.queue_names import QueueNames
 from cluster.raft.link_protocol import ClockSample
 from cluster.raft.rounds import Rounds
-from cluster.reconcile import presence_commands
 from cluster.registration import Registration
 from cluster.seams import Clock, Disk, Links
 from cluster.standing import Standing
-from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
+from cluster.transient import TransientGroups
+from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, NodeId, Stamp
+from cluster.visibility import CatalogGroup, Visibility
+from cluster.warmth import Warmth
 
 log = structlog.get_logger(__name__)
 
 #: Messages between the broker layers of two nodes start with this instead of a group.
 BROKER_LEVEL = -2
-LEADS = "leads"
 LEAVING = "leaving"
 STOP_PATIENCE_S = 3.0
 
-OnEffects = Callable[[Group, Stamp, Sequence[Effect]], None]
+OnEffects = Callable[[GroupLike, Stamp, Sequence[Effect]], None]
 OnRole = Callable[[Group, Role, int], None]
 OnNodeMessage = Callable[[NodeId, list[Any]], None]
 
@@ -76,12 +80,17 @@ class ClusterNode:
         self._clock = clock
         self._random = random
         self.forwarder = Forwarder(
-            config.node,
-            links,
-            random=random,
-            group_of=self.groups.get,
-            leader_of=self.leader_of,
+            config.node, links, random=random, group_of=self.group, leader_of=self.leader_of
         )
+        self.transient = TransientGroups(
+            config.node,
+            links.incarnation,
+            self.peers,
+            clock,
+            bytes_max=config.transient_bytes_max,
+        )
+        self.visibility = Visibility(config.node, links, self.peers)
+        self.presence = Presence(self)
         self._tasks: list[asyncio.Task[None]] = []
         self._caretaker = Caretaker(self)
         self._registration = Registration(self, Standing(disk, config.data_dir))
@@ -90,6 +99,7 @@ class ClusterNode:
         self.log: Log
         self.rounds: Rounds
         self.names: QueueNames
+        self.warmth: Warmth
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -106,14 +116,7 @@ class ClusterNode:
         try:
             await self._registration.standing.open()
             self.rounds = Rounds(self.log, self.links, self._clock)
-            self._add_group(CATALOG_GROUP, "catalog", config.members, CatalogMachine())
-            self.names = QueueNames(
-                self.catalog_machine,
-                self.forwarder,
-                members=config.members,
-                replication=config.replication,
-                applied_index=lambda: self.catalog.applied_index,
-            )
+            self._start_catalog()
             await self.links.start(self._on_message, self._on_up, self._on_down)
         except BaseException:
             await self._close()
@@ -123,6 +126,28 @@ class ClusterNode:
             self._spawn(self._caretaker.run(), "care"),
             self._spawn(self._registration.run(), "register"),
         ]
+
+    def _start_catalog(self) -> None:
+        config = self.config
+        self._add_group(CATALOG_GROUP, "catalog", config.members, CatalogMachine(), CatalogGroup)
+        catalog = cast(CatalogGroup, self.catalog)
+        self.warmth = Warmth(catalog.last_index)
+        self.names = QueueNames(
+            config,
+            self.catalog_machine,
+            self.forwarder,
+            visibility=self.visibility,
+            warmth=self.warmth,
+            transient=self.transient,
+            incarnation=self.links.incarnation,
+            is_up=self.peers.is_up,
+        )
+        catalog.moved = self._catalog_moved
+        self._catalog_moved(catalog.applied_index)
+
+    def _catalog_moved(self, index: int) -> None:
+        self.visibility.moved(index)
+        self.warmth.moved(index, self.catalog_machine.generation)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
@@ -141,6 +166,11 @@ class ClusterNode:
         self.forwarder.stop()
         for group in self.groups.values():
             group.stop()
+        self._stop_transient()
+
+    def _stop_transient(self) -> None:
+        if self.transient.own is not None:
+            self.transient.own.stop()
 
     async def stop(self, *, transfer: bool = True) -> None:
         """Hand leaderships over, let the rounds finish, close. Safe to call at any time after
@@ -152,6 +182,7 @@ class ClusterNode:
         for task in self._tasks[1:]:
             task.cancel()
         self.forwarder.stop()
+        self._stop_transient()
         await self.rounds.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.links.stop()
@@ -196,9 +227,10 @@ class ClusterNode:
         name: str,
         members: Sequence[NodeId],
         machine: CatalogMachine | QueueMachine,
+        kind: type[Group] = Group,
     ) -> None:
         config = self.config
-        group = Group(
+        group = kind(
             group_id,
             name,
             tuple(members),
@@ -227,13 +259,22 @@ class ClusterNode:
             if peer in group.members and peer != self.node and state.up:
                 group.peer_up(peer)
 
+    def group(self, group_id: GroupId) -> GroupLike | None:
+        """This node's copy of a replicated group, or its own group of transient queues."""
+        return self.groups.get(group_id) or self.transient.get(group_id)
+
     def start_groups(self) -> None:
         for info in self.catalog_machine.groups():
             if info.id not in self.groups and self.node in info.members:
                 self._add_group(info.id, info.name, info.members, QueueMachine())
+        own = self.transient.start(self.catalog_machine)
+        if own is not None:
+            own.on_applied.append(self._on_applied)
+            self.presence.tell_all(own)
 
-    def _on_applied(self, group: Group, stamp: Stamp, effects: Sequence[Effect]) -> None:
+    def _on_applied(self, group: GroupLike, stamp: Stamp, effects: Sequence[Effect]) -> None:
         if group.id == CATALOG_GROUP:
+            self.transient.removed(effects)
             self._caretaker.wake()
         elif group.ready:
             for listener in self.on_effects:
@@ -244,8 +285,7 @@ class ClusterNode:
         if role is Role.LEADER:
             self.peers.forget_leader(group.id)
             if group.id != CATALOG_GROUP:
-                for command in presence_commands(self.peers.states):
-                    self.tell_group(group, command)
+                self.presence.tell_all(group)
         for listener in self.on_role:
             listener(group, role, term)
         self._caretaker.wake()
@@ -254,11 +294,16 @@ class ClusterNode:
 
     def _on_message(self, peer: NodeId, message: list[Any]) -> None:
         match message:
-            case [-1, "leads", led, int(known)]:
+            case [-1, "leads", led, int(known), *rest]:
                 self.peers.learn_leads(peer, led)
                 self._registration.known_as(known)
+                # Versions that do not say it have nothing that must be forgotten.
+                self.warmth.said(peer, warm=rest[:1] != [False])
+                self._caretaker.wake()
             case [-1, "leaving"]:
                 self.peers.leaving(peer)
+            case [-1, "applied?" | "applied", _]:
+                self.visibility.on_message(peer, message)
             case [-1, *_]:
                 self.forwarder.on_message(peer, message)
             case [-2, *_]:
@@ -276,8 +321,8 @@ class ClusterNode:
         for group in self.groups.values():
             if peer in group.members:
                 group.peer_up(peer)
-        self.tell_groups(NodeUp(peer, incarnation))
-        self.tell_peers([peer])
+        self.presence.tell_groups(NodeUp(peer, incarnation))
+        self.presence.tell_peers([peer])
         self.rounds.wake()
 
     def _on_down(self, peer: NodeId, gone: bool) -> None:
@@ -285,11 +330,13 @@ class ClusterNode:
         log.info("link_down", peer=peer, gone=gone)
         self._note(KIND_LINK_DOWN, [peer, incarnation, gone])
         self.forwarder.on_down(peer)
+        self.visibility.down(peer)
+        self.warmth.down(peer)
         for group in self.groups.values():
             if peer in group.members:
                 group.peer_down(peer, gone=gone)
         if incarnation:
-            self.tell_groups(NodeDown(peer, incarnation, gone))
+            self.presence.tell_groups(NodeDown(peer, incarnation, gone))
         self.rounds.wake()
 
     def note_clock(self, sample: ClockSample) -> None:
@@ -299,28 +346,6 @@ class ClusterNode:
 
     def _note(self, kind: int, fields: list[Any]) -> None:
         self.log.note(kind, CATALOG_GROUP, 0, 0, pack(fields))
-
-    def tell_groups(self, command: Command) -> None:
-        """A node came or went."""
-        for group in self.groups.values():
-            if group.id != CATALOG_GROUP and group.role is Role.LEADER:
-                self.tell_group(group, command)
-
-    def tell_group(self, group: Group, command: Command) -> None:
-        def done(outcome: Outcome) -> None:
-            if outcome.reply is None:  # refused or lost; another leader would tell it by itself
-                self._caretaker.tell_presence_again(group.id)
-
-        group.propose(command, done)
-
-    def tell_peers(self, peers: Sequence[NodeId]) -> None:
-        """Which groups this node leads, and as whom it knows each of them."""
-        led: list[int] = [g.id for g in self.groups.values() if g.role is Role.LEADER]
-        for peer in peers:
-            info = self.catalog_machine.node(peer)
-            known = 0 if info is None else info.incarnation
-            self.links.send(peer, [NODE_LEVEL, LEADS, led, known])
-        self.links.flush()
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         """A message to the broker layer of another node; it must start with BROKER_LEVEL."""
@@ -333,6 +358,8 @@ class ClusterNode:
 
     def leader_of(self, group_id: GroupId) -> NodeId | None:
         """The leader as far as this node knows."""
+        if group_id >= TRANSIENT_GROUPS:
+            return self.transient.leader_of(group_id, self.catalog_machine)
         group = self.groups.get(group_id)
         if group is not None and group.leader is not None and group.failed is None:
             return group.leader
@@ -355,14 +382,43 @@ class ClusterNode:
         """A miss in the own copy is looked at again behind a barrier before it counts as a miss."""
         return await self.names.find(vhost, name)
 
-    async def declare_queue(self, vhost: str, name: str, arguments: dict[str, Any]) -> Outcome:
-        """The queue is in the catalog and in its group when this answers ok with `Declared`."""
-        return await self.names.declare(vhost, name, arguments)
+    async def change(self, command: Command) -> Outcome:
+        """Any command of the catalog but those about queues. When this answers ok, this node and
+        every other one that is up has applied it.
+        """
+        return await self.names.change(command)
+
+    async def declare_queue(
+        self,
+        vhost: str,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        exclusive: bool = False,
+        transient: bool = False,
+        owner: str | None = None,
+    ) -> Outcome:
+        """The queue is in the catalog, as every node that is up knows it, and in its group when
+        this answers ok with `Declared`. A transient one is kept by this node alone.
+        """
+        command = DeclareQueue(
+            vhost,
+            name,
+            arguments,
+            durable=durable,
+            auto_delete=auto_delete,
+            exclusive=exclusive,
+            node=self.node if transient else None,
+            owner=owner,
+        )
+        return await self.names.declare(command)
 
     async def remove_queue(
         self, vhost: str, name: str, *, if_unused: bool = False, if_empty: bool = False
     ) -> Outcome:
-        """The queue is gone from its group and from the catalog when this answers ok."""
+        """The queue is gone from its group and from every node's catalog when this answers ok."""
         return await self.names.remove(vhost, name, if_unused=if_unused, if_empty=if_empty)
 
     def address_of(self, node: NodeId, kind: str) -> str | None:
@@ -370,27 +426,6 @@ class ClusterNode:
         info = self.catalog_machine.node(node)
         return None if info is None else info.addresses.get(kind)
 
-    # --- looking ----------------------------------------------------------------------------------
-
     def status(self) -> dict[str, Any]:
-        """What this node knows, for people and tests: see `Group.status` for the parts."""
-        return {
-            "node": self.node,
-            "cluster": self.config.cluster,
-            "incarnation": self.links.incarnation,
-            "nodes": [
-                {
-                    "node": node,
-                    "up": state.up,
-                    "incarnation": state.incarnation,
-                    "addresses": (
-                        {} if (n := self.catalog_machine.node(node)) is None else n.addresses
-                    ),
-                }
-                for node, state in sorted(self.peers.states.items())
-            ],
-            "groups": [
-                {**group.status(), "leader": self.leader_of(group.id)}
-                for _, group in sorted(self.groups.items())
-            ],
-        }
+        """What this node knows, for people and tests."""
+        return status_of(self)

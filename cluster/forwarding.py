@@ -20,9 +20,10 @@ from cluster.codec.entries import (
     encode_command,
     encode_reply,
 )
-from cluster.group import Group, Outcome
+from cluster.group_like import GroupLike
 from cluster.machine.commands import Command
 from cluster.machine.replies import NO_GROUP
+from cluster.outcome import Outcome, refused
 from cluster.seams import Links
 from cluster.types import GroupId, NodeId, Stamp
 
@@ -51,7 +52,7 @@ class Forwarder:
         links: Links,
         *,
         random: Random,
-        group_of: Callable[[GroupId], Group | None],
+        group_of: Callable[[GroupId], GroupLike | None],
         leader_of: Callable[[GroupId], NodeId | None],
     ) -> None:
         self._node = node
@@ -154,11 +155,6 @@ class Forwarder:
             done(refused("unknown_command", f"this node does not know command {command.tag}"))
             return
         group.propose(command, done)
-
-
-def refused(code: str, reason: str, leader: NodeId | None = None) -> Outcome:
-    """Surely did not happen."""
-    return Outcome("refused", None, None, code, reason, leader)
 
 
 def _outcome(answer: list[Any]) -> Outcome:

@@ -40,6 +40,10 @@ class Peers:
         self.learn_leads(peer, ())
         return incarnation
 
+    def is_up(self, node: NodeId) -> bool:
+        state = self.states.get(node)
+        return state is not None and state.up
+
     def miss(self, node: NodeId, incarnation: int, now: float) -> bool:
         """It was a part of the cluster once; True when this is news and it was never heard."""
         before = self.states.get(node)

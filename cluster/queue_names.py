@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 
-from cluster.forwarding import ASK_AGAIN_S, ASK_PATIENCE_S, Forwarder, refused
-from cluster.group import Outcome
+from cluster.cluster_config import ClusterConfig
+from cluster.forwarding import ASK_AGAIN_S, ASK_PATIENCE_S, Forwarder
 from cluster.machine.arguments import ArgumentError, parse_arguments
 from cluster.machine.catalog import CatalogMachine, QueueInfo
-from cluster.machine.commands import Barrier, DeclareQueue, DeleteQueue, RemoveQueue
+from cluster.machine.commands import Barrier, Command, DeclareQueue, DeleteQueue, RemoveQueue
 from cluster.machine.replies import NO_QUEUE, Declared, Ok
+from cluster.outcome import Outcome, refused
 from cluster.placement import place
 from cluster.reconcile import create_command
+from cluster.transient import TransientGroups
 from cluster.types import CATALOG_GROUP, NodeId
+from cluster.visibility import Visibility
+from cluster.warmth import Warmth
 
 
 class QueueNames:
@@ -26,18 +30,34 @@ class QueueNames:
 
     def __init__(
         self,
+        config: ClusterConfig,
         catalog: CatalogMachine,
         forwarder: Forwarder,
         *,
-        members: Sequence[NodeId],
-        replication: int,
-        applied_index: Callable[[], int],
+        visibility: Visibility,
+        warmth: Warmth,
+        transient: TransientGroups,
+        incarnation: int,
+        is_up: Callable[[NodeId], bool],
     ) -> None:
+        self._config = config
         self._catalog = catalog
         self._forwarder = forwarder
-        self._members = members
-        self._replication = replication
-        self._applied_index = applied_index
+        self._visibility = visibility
+        self._warmth = warmth
+        self._transient = transient
+        self._incarnation = incarnation
+        self._is_up = is_up
+
+    async def change(self, command: Command) -> Outcome:
+        """Ask the catalog; when it answers ok, every node that is up has it in its copy."""
+        await self._warmth.turned()
+        return await self._seen(await self._forwarder.ask_until(CATALOG_GROUP, command))
+
+    async def _seen(self, outcome: Outcome) -> Outcome:
+        if outcome.kind == "ok" and outcome.stamp is not None:
+            await self._visibility.everywhere(outcome.stamp.index)
+        return outcome
 
     async def find(self, vhost: str, name: str) -> QueueInfo | None:
         """A miss in the own copy is looked at again behind a barrier before it counts as a miss."""
@@ -54,39 +74,55 @@ class QueueNames:
         outcome = await self._forwarder.ask_until(CATALOG_GROUP, Barrier())
         if outcome.kind != "ok" or outcome.stamp is None:
             return False
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + ASK_PATIENCE_S
-        while self._applied_index() < outcome.stamp.index:
-            if loop.time() >= deadline:
-                return False
-            await asyncio.sleep(ASK_AGAIN_S / 10)
-        return True
+        return await self._visibility.here(outcome.stamp.index, ASK_PATIENCE_S)
 
-    async def declare(self, vhost: str, name: str, arguments: dict[str, Any]) -> Outcome:
-        config = parse_arguments(arguments)
+    # --- declaring
+
+    async def declare(self, command: DeclareQueue) -> Outcome:
+        """`command` as for a replicated queue, unless its node is set: that must be this one."""
+        config = parse_arguments(command.arguments)
         if isinstance(config, ArgumentError):
             return refused(config.code, config.reason)
-        group_name = arguments.get("x-queue-group")
-        members: Sequence[NodeId] | None = None
-        if group_name is not None:
-            size = int(arguments.get("x-quorum-initial-group-size", self._replication))
-            members = self._place(size)
-        command = DeclareQueue(vhost, name, arguments, group_name, members)
+        if command.node is None:
+            group = command.arguments.get("x-queue-group")
+            size = command.arguments.get("x-quorum-initial-group-size", self._config.replication)
+            members = None if group is None else self._place(int(size))
+            command = replace(command, group=group, members=members)
+        else:
+            await self._until(lambda: self._transient.own is not None)
+            command = replace(command, incarnation=self._incarnation)
         outcome = await self._forwarder.ask_until(CATALOG_GROUP, command)
         reply = outcome.reply
-        if outcome.kind != "ok" or not isinstance(reply, Declared):
+        if outcome.kind != "ok" or not isinstance(reply, Declared) or outcome.stamp is None:
             return outcome
-        info = QueueInfo(reply.queue, reply.group, vhost, name, arguments)
-        create = create_command(self._catalog, info, config)
-        made = await self._forwarder.ask_until(reply.group, create)
-        return outcome if made.kind == "ok" else made
+        await self._visibility.here(outcome.stamp.index)
+        info = self._catalog.queue_by_id(reply.queue)
+        declared = self._catalog.config_of(reply.queue)
+        if info is None or declared is None:  # it was removed at once, or our copy is far behind
+            about = (command.vhost, command.name, command.arguments)
+            info = QueueInfo(reply.queue, reply.group, *about, node=command.node)
+            declared = replace(config, auto_delete=command.auto_delete)
+        made = await self._ask_home(info, create_command(self._catalog, info, declared))
+        if made is None:
+            reason = f"queue {info.name!r} is on node {info.node}, which is down; try again"
+            return refused("no_leader", reason)
+        return made if made.kind != "ok" else await self._seen(outcome)
 
     def _place(self, size: int) -> Sequence[NodeId]:
         held: dict[NodeId, int] = {}
         for info in self._catalog.groups():
             for member in info.members:
                 held[member] = held.get(member, 0) + 1
-        return place(self._members, size, held)
+        return place(self._config.members, size, held)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Or patience ends."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ASK_PATIENCE_S
+        while not condition() and loop.time() < deadline:  # noqa: ASYNC110 -- it is no event
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    # --- removing
 
     async def remove(self, vhost: str, name: str, *, if_unused: bool, if_empty: bool) -> Outcome:
         """Conditions are judged in the queue's group, then the name is dropped from the catalog."""
@@ -94,11 +130,27 @@ class QueueNames:
         if info is None:
             return refused(NO_QUEUE, f"no queue {name!r} in vhost {vhost!r}")
         delete = DeleteQueue(info.queue, if_unused, if_empty)
-        outcome = await self._forwarder.ask_until(info.group, delete)
+        outcome = await self._ask_home(info, delete)
+        if outcome is None:
+            outcome = Outcome("ok", Ok(0))  # it ended with its node
         if getattr(outcome.reply, "code", None) == NO_QUEUE:
             # Half made, half removed, or deleted by a question whose answer was lost.
             outcome = Outcome("ok", Ok(0), outcome.stamp)
         if outcome.kind != "ok":
             return outcome
         removed = await self._forwarder.ask_until(CATALOG_GROUP, RemoveQueue(vhost, name))
+        await self._seen(removed)
         return outcome if removed.kind == "ok" else removed
+
+    async def _ask_home(self, info: QueueInfo, command: Command) -> Outcome | None:
+        """Ask the queue's group. None: it is transient, and its node is down."""
+        if info.node is None:
+            return await self._forwarder.ask_until(info.group, command)
+        deadline = asyncio.get_running_loop().time() + ASK_PATIENCE_S
+        while self._is_up(info.node):
+            outcome = await self._forwarder.ask(info.group, command)
+            late = asyncio.get_running_loop().time() >= deadline
+            if outcome.reply is not None or outcome.code == "stopping" or late:
+                return outcome
+            await asyncio.sleep(ASK_AGAIN_S)
+        return None

@@ -23,7 +23,8 @@ from typing import Any
 
 import structlog
 
-from cluster.group import Group, Outcome
+from cluster.group import Outcome
+from cluster.group_like import GroupLike
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import ATTR_DEATHS, ATTR_PRIORITY, DeadLettersMoved, Enqueue
 from cluster.machine.effects import DeadLetter
@@ -135,7 +136,7 @@ class DeadLetters:
             letters.append(letter)
         return letters
 
-    def _read(self, group: Group, dead: DeadLetter, vhost: str, name: str) -> Letter:
+    def _read(self, group: GroupLike, dead: DeadLetter, vhost: str, name: str) -> Letter:
         found = group.read_bodies(BodyRef(dead.index, dead.offset, 1))
         if not found:
             log.error("dead_letter_unreadable", queue=name, number=dead.number, index=dead.index)

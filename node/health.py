@@ -28,8 +28,8 @@ class Health:
             reasons.append("the catalog has no leader that this node knows")
         reasons += [
             f"group {group.name} stopped because of a bug: {group.poisoned}"
-            for group in self._cluster.groups.values()
-            if group.poisoned is not None
+            for group in (*self._cluster.groups.values(), self._cluster.transient.own)
+            if group is not None and group.poisoned is not None
         ]
         return reasons
 

@@ -118,6 +118,11 @@ class _Values(Collector):
                 for state in held:
                     held[state] += overview[state]
         yield from (*gauges.values(), leads, poisoned)
+        own = self._cluster.transient.own
+        if own is not None:
+            overview = own.machine.overview()
+            for state in held:
+                held[state] += overview[state]
         for state, count in held.items():
             yield GaugeMetricFamily(
                 f"quorate_messages_{state}",

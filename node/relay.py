@@ -118,7 +118,7 @@ class Relay:
         if leader is None:
             return
         if leader == self._cluster.node:
-            group = self._cluster.groups.get(consumer.info.group)
+            group = self._cluster.group(consumer.info.group)
             if group is not None and group.ready:
                 del self._loose[consumer]
                 connection.start_delivering(consumer)

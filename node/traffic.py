@@ -10,6 +10,7 @@ from typing import Any, Protocol, assert_never
 import structlog
 
 from cluster.group import Group, Outcome, Role
+from cluster.group_like import GroupLike
 from cluster.machine.commands import Command, Enqueue
 from cluster.machine.effects import Effect
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
@@ -147,7 +148,7 @@ class Traffic:
 
     # --- what the cluster tells -------------------------------------------------------------------
 
-    def _effects(self, group: Group, stamp: Stamp, effects: Sequence[Effect]) -> None:
+    def _effects(self, group: GroupLike, stamp: Stamp, effects: Sequence[Effect]) -> None:
         self.dispatcher.applied(group.id, effects)
         self._perform()
 
@@ -212,7 +213,7 @@ class Traffic:
 
     def _propose(self, group_id: GroupId, command: Command, ticket: Ticket | None) -> None:
         done = None if ticket is None else partial(self._outcome, ticket)
-        group = self._cluster.groups.get(group_id)
+        group = self._cluster.group(group_id)
         if group is not None and group.role is Role.LEADER:
             group.propose(command, done)
         else:

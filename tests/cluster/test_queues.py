@@ -51,7 +51,7 @@ async def test_queues_are_spread_over_the_default_groups() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"x-max-length": -1}, {"x-max-lenght": 5}, {"x-queue-type": "stream"}, {"x-queue-group": 5}],
+    [{"x-max-length": -1}, {"x-queue-type": "stream"}, {"x-queue-group": 5}],
 )
 def test_bad_arguments_are_refused_with_the_reason(arguments: dict[str, Any]) -> None:
     @in_world

@@ -123,7 +123,7 @@ class FakeNode:
             node=name,
             peers=SimpleNamespace(states=states),
             on_node_message=[],
-            groups={GROUP: SimpleNamespace(ready=True)},
+            group={GROUP: SimpleNamespace(ready=True)}.get,
             leader_of=lambda group: world.leader,
             send=self.send,
         )
@@ -135,7 +135,7 @@ class FakeNode:
     def led(self, group: GroupId) -> Any:
         if self._world.leader != self.name:
             raise Elsewhere(self._world.leader)
-        return self.cluster.groups[group]
+        return self.cluster.group(group)
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         if self._world.full:

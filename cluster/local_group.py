@@ -1,0 +1,301 @@
+"""A node's own queues, which end with its process: the same machine without a log and replicas.
+
+What is proposed in one iteration of the loop is applied in the next, so its callers are never
+called back from inside `propose`, and what came together is told together. Every command has an
+index of its own; bodies are kept under it for as long as the machine names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import structlog
+
+from cluster.codec.entries import AnyCommand, Entry
+from cluster.entry_cache import Decoded
+from cluster.log_time import LogTime
+from cluster.machine import QueueMachine
+from cluster.machine.commands import Command, Enqueue, Tick
+from cluster.machine.effects import Effect
+from cluster.machine.replies import Refused
+from cluster.outcome import Done, Outcome, refused, unknown
+from cluster.proposals import (
+    COMMAND_OVERHEAD_BYTES,
+    ENTRY_BYTES_MAX,
+    Proposals,
+    too_large,
+    weigh,
+)
+from cluster.raft.member import Role
+from cluster.seams import Clock
+from cluster.types import BodyRef, GroupId, NodeId, Stamp
+
+log = structlog.get_logger(__name__)
+
+#: Bytes of bodies kept for the queues of one node; what would be more is refused.
+TRANSIENT_BYTES_MAX = 256 << 20
+#: About what a kept command costs besides its bodies and what is said of them.
+KEPT_OVERHEAD_BYTES = 512
+#: What the machine still needs is looked at no more often than this...
+LOOK_S_MIN = 0.1
+#: ...and than this for each thing that has to be looked at, so that it takes a tenth of the time.
+LOOK_S_EACH = 0.000_01
+#: Nothing waits longer for a tick than this, whatever was computed: clocks jump.
+TICK_S_MAX = 1.0
+#: There is nobody to vote.
+TERM = 1
+
+OnApplied = Callable[["LocalGroup", Stamp, Sequence[Effect]], None]
+
+
+class _Kept(NamedTuple):
+    command: AnyCommand
+    decoded: Decoded
+    bytes: int
+
+
+class LocalGroup:
+    """Has the surface of `Group` as far as the broker uses it: see `GroupLike`."""
+
+    def __init__(
+        self,
+        group: GroupId,
+        name: str,
+        node: NodeId,
+        *,
+        clock: Clock,
+        bytes_max: int = TRANSIENT_BYTES_MAX,
+    ) -> None:
+        self.id = group
+        self.name = name
+        self.members = (node,)
+        self.node = node
+        self.machine = QueueMachine()
+        self.role = Role.LEADER
+        self.ready = True
+        self.leader: NodeId | None = node
+        self.term = TERM
+        self.applied_index = 0
+        self.poisoned: str | None = None
+        self.kept_bytes = 0
+        #: Called with every applied command that has effects.
+        self.on_applied: list[OnApplied] = []
+        self._bytes_max = bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._time = LogTime(clock)
+        self._proposals = Proposals()
+        self._stopping = False
+        self._kept: dict[int, _Kept] = {}
+        self._unneeded: list[int] = []  # at the last look; dropped at the next one
+        self._unlooked = False  # commands were applied since the last look
+        self._look_at_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = 0.0
+
+    # --- what it is
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes proposed and not applied yet."""
+        return self._proposals.bytes
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "members": list(self.members),
+            "role": self.role.name.lower(),
+            "leader": self.leader,
+            "term": self.term,
+            "commit": self.applied_index,
+            "applied": self.applied_index,
+            "last": self.applied_index,
+            "base": 0,
+            "lag": {},
+            "poisoned": self.poisoned,
+            "pending_bytes": self.pending_bytes,
+            "machine": self.machine.overview(),
+        }
+
+    # --- proposing
+
+    def propose(self, command: Command, done: Done | None = None) -> None:
+        """Ask for `command` to be applied. `done` is called exactly once."""
+        weight = weigh(command)
+        refusal = self._refusal(weight)
+        if refusal is not None:
+            if done is not None:
+                done(refusal)
+        elif self._proposals.add(command, done, weight):
+            self._loop.call_soon(self._step)
+
+    def _refusal(self, weight: int) -> Outcome | None:
+        if self._stopping:
+            return refused("stopping", "this node is shutting down; ask another one")
+        if self.poisoned is not None:
+            return refused("poisoned", f"{self.name} stopped: {self.poisoned}")
+        if weight > ENTRY_BYTES_MAX:
+            return too_large(weight)
+        if weight > COMMAND_OVERHEAD_BYTES and not self._has_room(weight):
+            return refused(
+                "overloaded",
+                f"the transient queues of node {self.node} hold {self.kept_bytes} bytes of"
+                f" messages, and may hold {self._bytes_max}: consume some, or use durable queues",
+            )
+        return None
+
+    def _has_room(self, weight: int) -> bool:
+        wanted = weight + self._proposals.bytes
+        if self.kept_bytes + wanted > self._bytes_max:
+            self.tidy()
+        return self.kept_bytes + wanted <= self._bytes_max
+
+    async def ask(self, command: Command) -> Outcome:
+        """Propose and wait for the outcome."""
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+
+        def done(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        self.propose(command, done)
+        return await future
+
+    def stop(self) -> None:
+        """No more proposals, no more time: its queues are over."""
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._proposals.refuse_all(refused("stopping", "this node is shutting down"))
+        self._proposals.call_back(self._guard)
+
+    # --- applying
+
+    def _step(self) -> None:
+        if not self._proposals:
+            return  # stopped since
+        now_ms = self._time.now_ms()
+        self._time.saw(now_ms)
+        for batch in self._proposals.batches():
+            for command, done, weight in zip(*batch, strict=True):
+                self._proposals.bytes -= weight
+                self._apply(now_ms, command, done, weight)
+        self._proposals.call_back(self._guard)
+        self.tidy()
+        self._set_timer()
+
+    def _apply(self, now_ms: int, command: Command, done: Done | None, weight: int) -> None:
+        if self.poisoned is not None:
+            self._answer(done, unknown(self.poisoned))
+            return
+        index = self.applied_index + 1
+        stamp = Stamp(index, TERM, now_ms)
+        try:
+            reply, effects = self.machine.apply(stamp, command)
+        except Exception as error:
+            self.poisoned = f"{type(error).__name__} in the machine at command {index}"
+            log.exception("group_poisoned", group=self.name, node=self.node, index=index)
+            self._answer(done, unknown(self.poisoned))
+            return
+        self.applied_index = index
+        self._unlooked = True
+        if type(reply) is Refused:
+            self._answer(done, Outcome("refused", reply, stamp, reply.code, reply.reason))
+        else:
+            if weight > COMMAND_OVERHEAD_BYTES:
+                self._keep(index, now_ms, command, weight)
+            self._answer(done, Outcome("ok", reply, stamp))
+        if effects:
+            for listener in self.on_applied:
+                self._guard(listener, self, stamp, effects)
+
+    def _answer(self, done: Done | None, outcome: Outcome) -> None:
+        if done is not None:
+            self._proposals.answer_one(done, outcome)
+
+    def _guard(self, call: Callable[..., None], *args: Any) -> None:
+        """A listener's bug is its own: it must not stop the queues."""
+        try:
+            call(*args)
+        except Exception:
+            log.exception("listener_failed", group=self.name, listener=repr(call))
+
+    # --- bodies
+
+    def _keep(self, index: int, now_ms: int, command: Command, weight: int) -> None:
+        size = weight + KEPT_OVERHEAD_BYTES + _meta_bytes(command)
+        self._kept[index] = _Kept(command, Decoded(Entry(1, now_ms, [command]), size), size)
+        self.kept_bytes += size
+
+    def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
+        """Body and meta of each message; empty when they are settled and gone."""
+        kept = self._kept.get(ref.index)
+        return [] if kept is None else kept.decoded.messages(ref.offset, ref.count)
+
+    def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
+        """A command that is still needed."""
+        kept = self._kept.get(index)
+        return None if kept is None or ordinal else kept.command
+
+    def tidy(self) -> None:
+        """Drop what is needed no more, unless somebody looked a moment ago.
+
+        What a command took for good may still be read by who asked for it, so it is dropped only
+        when it was unneeded at the look before, too.
+        """
+        now_s = self._loop.time()
+        if not (self._unlooked or self._unneeded) or now_s < self._look_at_s:
+            return
+        self._unlooked = False
+        for index in self._unneeded:
+            self.kept_bytes -= self._kept.pop(index).bytes
+        live = self.machine.live_indexes() if self._kept else []
+        self._unneeded = list(_outside(self._kept, live))
+        looked_at = len(self._kept) + len(self.machine.queues())
+        self._look_at_s = now_s + max(LOOK_S_MIN, looked_at * LOOK_S_EACH)
+
+    # --- time
+
+    def _set_timer(self) -> None:
+        due_ms = self.machine.next_due_ms()
+        if due_ms is None or self._stopping or self.poisoned is not None:
+            return
+        delay_s = min(max(0.0, (due_ms - self._time.now_ms()) / 1000), TICK_S_MAX)
+        at_s = self._loop.time() + delay_s
+        if self._timer is not None:
+            if self._timer_at_s <= at_s:
+                return
+            self._timer.cancel()
+        self._timer_at_s = at_s
+        self._timer = self._loop.call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        due_ms = self.machine.next_due_ms()
+        if due_ms is not None and due_ms <= self._time.now_ms():
+            self.propose(Tick())
+        else:
+            self._set_timer()
+
+
+def _meta_bytes(command: Command) -> int:
+    """Of what is said of messages, where that is plain bytes; the rest is in the overhead."""
+    meta = command.meta if type(command) is Enqueue else None
+    if type(meta) is bytes:
+        return len(meta)
+    if type(meta) is list:
+        return sum(len(each) for each in cast("list[Any]", meta) if type(each) is bytes)
+    return 0
+
+
+def _outside(indexes: dict[int, _Kept], ranges: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """Those of the ascending indexes that are in none of the ascending ranges."""
+    left = iter(ranges)
+    first, last = next(left, (1 << 63, 1 << 63))
+    for index in indexes:
+        while index > last:
+            first, last = next(left, (1 << 63, 1 << 63))
+        if index < first:
+            yield index

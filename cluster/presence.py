@@ -1,0 +1,66 @@
+"""Who is here, as it is told: nodes to groups, and what this node leads to its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cluster.forwarding import NODE_LEVEL
+from cluster.group_like import GroupLike
+from cluster.machine.commands import Command
+from cluster.outcome import Outcome
+from cluster.raft.member import Role
+from cluster.reconcile import presence_commands
+from cluster.types import CATALOG_GROUP, GroupId, NodeId
+
+if TYPE_CHECKING:
+    from cluster.cluster_node import ClusterNode
+
+LEADS = "leads"
+
+
+class Presence:
+    """One a node."""
+
+    def __init__(self, cluster: ClusterNode) -> None:
+        self._cluster = cluster
+        self._untold: set[GroupId] = set()  # may have missed which nodes came and went
+
+    def tell_groups(self, command: Command) -> None:
+        """A node came or went."""
+        for group in self._cluster.groups.values():
+            if group.id != CATALOG_GROUP and group.role is Role.LEADER:
+                self._tell(group, command)
+        own = self._cluster.transient.own
+        if own is not None:
+            self._tell(own, command)
+
+    def tell_all(self, group: GroupLike) -> None:
+        """This node leads the group since a moment ago."""
+        for command in presence_commands(self._cluster.peers.states):
+            self._tell(group, command)
+
+    def tell_again(self) -> None:
+        """Those that did not hear it."""
+        untold, self._untold = self._untold, set()
+        for group_id in sorted(untold):
+            group = self._cluster.group(group_id)
+            if group is not None and group.ready:
+                self.tell_all(group)
+
+    def _tell(self, group: GroupLike, command: Command) -> None:
+        def done(outcome: Outcome) -> None:
+            if outcome.reply is None:  # refused or lost; another leader would tell it by itself
+                self._untold.add(group.id)
+
+        group.propose(command, done)
+
+    def tell_peers(self, peers: Sequence[NodeId]) -> None:
+        """Which groups this node leads, as whom it knows each of them, and whether it is warm."""
+        cluster = self._cluster
+        led: list[int] = [g.id for g in cluster.groups.values() if g.role is Role.LEADER]
+        for peer in peers:
+            info = cluster.catalog_machine.node(peer)
+            known = 0 if info is None else info.incarnation
+            cluster.links.send(peer, [NODE_LEVEL, LEADS, led, known, cluster.warmth.warm])
+        cluster.links.flush()

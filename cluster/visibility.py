@@ -1,0 +1,142 @@
+"""A change of the catalog is done when every node that is up routes by it.
+
+Each node answers how far its copy is, once that is far enough: `[-1, "applied?", index]`, and
+`[-1, "applied", index]`. There is one open question to a peer, for the highest index that anybody
+waits for when it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from cluster.forwarding import NODE_LEVEL
+from cluster.group import Group
+from cluster.peers import Peers
+from cluster.seams import Links
+from cluster.types import NodeId
+
+APPLIED_ASKED = "applied?"
+APPLIED = "applied"
+#: A node that is up and has not caught up by then is stuck, and is not waited for.
+VISIBLE_S_MAX = 2.0
+
+
+class CatalogGroup(Group):
+    """The catalog's copy on this node: tells how far it is."""
+
+    moved: Callable[[int], None] | None = None
+
+    def apply_entry(self, command: bytes, index: int, term: int) -> None:
+        super().apply_entry(command, index, term)
+        self._tell(index)
+
+    def restore(self, data: bytes, index: int) -> None:
+        super().restore(data, index)
+        self._tell(index)
+
+    def _tell(self, index: int) -> None:
+        if self.moved is not None:
+            self._guard(self.moved, index)
+
+
+class Visibility:
+    """How far the copies of the catalog are, as far as somebody here wants to know."""
+
+    def __init__(self, node: NodeId, links: Links, peers: Peers) -> None:
+        self._node = node
+        self._links = links
+        self._peers = peers
+        self._applied: dict[NodeId, int] = {}  # each node's copy holds all up to this, at least
+        self._wanted: dict[NodeId, int] = {}
+        self._asked: dict[NodeId, int] = {}  # the open questions
+        self._waiting: dict[NodeId, list[tuple[int, asyncio.Future[None]]]] = {}
+        self._questions: dict[NodeId, int] = {}  # of peers, until our own copy is there
+
+    # --- waiting
+
+    async def here(self, index: int, seconds: float = VISIBLE_S_MAX) -> bool:
+        """This node's copy holds all up to `index`; False: not in time."""
+        return await self._wait([self._future(self._node, index)], seconds)
+
+    async def everywhere(self, index: int) -> None:
+        """As many nodes as can be had within the bound hold all up to `index`."""
+        up = [node for node, state in self._peers.states.items() if state.up]
+        await self._wait([self._future(node, index) for node in up], VISIBLE_S_MAX)
+
+    async def _wait(self, futures: list[asyncio.Future[None] | None], seconds: float) -> bool:
+        waiting = [future for future in futures if future is not None]
+        if not waiting:
+            return True
+        _, late = await asyncio.wait(waiting, timeout=seconds)
+        for future in late:
+            future.cancel()
+        if late:
+            for node, each in self._waiting.items():
+                self._waiting[node] = [one for one in each if not one[1].done()]
+        return not late
+
+    def _future(self, node: NodeId, index: int) -> asyncio.Future[None] | None:
+        if self._applied.get(node, 0) >= index:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(node, []).append((index, future))
+        if node != self._node:
+            self._wanted[node] = max(index, self._wanted.get(node, 0))
+            self._ask(node)
+        return future
+
+    def _ask(self, node: NodeId) -> None:
+        wanted = self._wanted.get(node, 0)
+        if node in self._asked or wanted <= self._applied.get(node, 0):
+            return
+        if self._links.send(node, [NODE_LEVEL, APPLIED_ASKED, wanted]):
+            self._asked[node] = wanted
+            self._links.flush()
+        else:
+            self._release(node, wanted)  # nothing gets through to it: as if it were down
+
+    def _release(self, node: NodeId, index: int) -> None:
+        left: list[tuple[int, asyncio.Future[None]]] = []
+        for upto, future in self._waiting.pop(node, ()):
+            if upto > index:
+                left.append((upto, future))
+            elif not future.done():
+                future.set_result(None)
+        if left:
+            self._waiting[node] = left
+
+    # --- what happens
+
+    def moved(self, index: int) -> None:
+        """This node's copy holds all up to `index`."""
+        self._applied[self._node] = index
+        self._release(self._node, index)
+        for peer in [peer for peer, asked in self._questions.items() if asked <= index]:
+            self._answer(peer)
+
+    def down(self, peer: NodeId) -> None:
+        """What it holds when it comes back is another question."""
+        for known in (self._applied, self._asked, self._questions):
+            known.pop(peer, None)
+        self._release(peer, self._wanted.pop(peer, 0))
+
+    def on_message(self, peer: NodeId, message: list[Any]) -> None:
+        match message:
+            case [_, "applied?", int(index)]:
+                self._questions[peer] = index
+                if self._applied.get(self._node, 0) >= index:
+                    self._answer(peer)
+            case [_, "applied", int(index)]:
+                self._applied[peer] = max(index, self._applied.get(peer, 0))
+                self._asked.pop(peer, None)
+                self._release(peer, index)
+                self._ask(peer)
+            case _:
+                pass
+
+    def _answer(self, peer: NodeId) -> None:
+        if self._links.send(peer, [NODE_LEVEL, APPLIED, self._applied[self._node]]):
+            del self._questions[peer]
+            self._links.flush()

@@ -1,0 +1,60 @@
+"""Whether the cluster has been up since before this process: then it is *warm*.
+
+What is not durable in the catalog outlives the restart of any node, and must not outlive a moment
+in which all nodes were down. When nobody is warm, the catalog's leader has it forgotten; a node
+turns warm by a peer that is, or by seeing that it was forgotten since it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from cluster.types import NodeId
+
+#: A change waits so long for the node to turn warm, lest it be forgotten at once.
+WARM_S_MAX = 5.0
+
+
+class Warmth:
+    def __init__(self, recovered_index: int) -> None:
+        self._recovered_index = recovered_index
+        self._generation: int | None = None  # when what was recovered had been applied
+        self._told: dict[NodeId, bool] = {}  # by the peers that are up
+        self._turned = asyncio.Event()
+
+    @property
+    def warm(self) -> bool:
+        return self._turned.is_set()
+
+    def turn(self) -> None:
+        self._turned.set()
+
+    async def turned(self) -> None:
+        """Or it takes too long."""
+        if not self.warm:
+            try:
+                async with asyncio.timeout(WARM_S_MAX):
+                    await self._turned.wait()
+            except TimeoutError:
+                pass
+
+    def said(self, peer: NodeId, *, warm: bool) -> None:
+        self._told[peer] = warm
+        if warm:
+            self.turn()
+
+    def down(self, peer: NodeId) -> None:
+        self._told.pop(peer, None)
+
+    def moved(self, index: int, generation: int) -> None:
+        """The copy of the catalog is at `index`."""
+        if self._generation is None:
+            if index >= self._recovered_index:
+                self._generation = generation
+        elif generation > self._generation:
+            self.turn()
+
+    def all_cold(self, connected: Iterable[NodeId]) -> bool:
+        """This node is, and all these have said that they are."""
+        return not self.warm and all(self._told.get(peer) is False for peer in connected)
