@@ -241,9 +241,7 @@ class AmqpSettings(Section):
 
 
 class TlsSettings(Section):
-    """Mutual TLS between nodes: all three of `peer_*` or none. TLS for clients: certificate and
-    key.
-    """
+    """TLS: `peer_*` between nodes (all three or none), `client_*` for clients of AMQP."""
 
     peer_cert: str | None = Field(default=None, description="This node's certificate (PEM file).")
     peer_key: str | None = Field(
