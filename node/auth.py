@@ -26,6 +26,7 @@ CHECKS_AT_ONCE = 2
 CHECKS_WAITING_MAX = 256
 REMEMBERED_MAX = 10_000
 ACCESSES_MAX = 10_000
+CATCH_UP_S_MAX = 1.0
 
 #: What a password is compared with when there is no such user, so that it takes as long.
 _NOBODY, _ = hash_password("", bytes(16))
@@ -66,6 +67,7 @@ class Auth:
         self._loopback_users = frozenset(loopback_users)
         self._catch_up = catch_up
         self._caught_up = False
+        self._catching_up: asyncio.Task[None] | None = None
         self._executor = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="password")
         self._checking: dict[bytes, asyncio.Task[bool]] = {}
         self._guesses = Guesses()
@@ -75,6 +77,8 @@ class Auth:
         self._accesses: dict[tuple[str, str], Access] = {}
 
     def close(self) -> None:
+        if self._catching_up is not None:
+            self._catching_up.cancel()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     # --- users ------------------------------------------------------------------------------------
@@ -90,24 +94,22 @@ class Auth:
         """
         if name in self._loopback_users and not loopback:
             raise AccessRefused(f"user '{name}' can only connect via localhost")
-        if not await self._is_right(name, password, address) and not (
-            await self._now_caught_up() and await self._is_right(name, password, address)
-        ):
-            log.warning("login_refused", user=name[:100], address=address)
-            raise AccessRefused(f"user '{name}' - invalid credentials")
-        user = self.user(name)
-        if user is None:  # dropped meanwhile
-            raise AccessRefused(f"user '{name}' - invalid credentials")
-        return user
+        await self._ready()
+        if await self._is_right(name, password, address):
+            user = self.user(name)
+            if user is not None:  # else it was dropped meanwhile
+                return user
+        log.warning("login_refused", user=name[:100], address=address)
+        raise self._refusal(AccessRefused(f"user '{name}' - invalid credentials"))
 
     async def guest(self) -> User | None:
         """Who comes from this machine without saying who it is: the user guest, while anybody
         knows its password.
         """
+        await self._ready()
         entry = self._catalog().entry("users", (GUEST,))
-        if entry is None or not entry["password_hash"]:
-            return None
-        return self.user(GUEST) if await self._verified(GUEST, GUEST) else None
+        known = entry is not None and bool(entry["password_hash"])
+        return self.user(GUEST) if known and await self._verified(GUEST, GUEST) else None
 
     async def _is_right(self, name: str, password: str, address: str) -> bool:
         if self._token(name, password, *self._kept(name)) not in self._remembered:
@@ -178,24 +180,12 @@ class Auth:
         return self._catalog().entry("permissions", (user.name, vhost)) is not None
 
     async def admit(self, user: User, vhost: str) -> Access:
-        """`access`, by a copy of the catalog that is not from before this node's start."""
+        """`access`, once this node knows what was decided while it was away."""
+        await self._ready()
         try:
             return self.access(user, vhost)
-        except Refused:
-            if not await self._now_caught_up():
-                raise
-            return self.access(user, vhost)
-
-    async def _now_caught_up(self) -> bool:
-        """True once: what was refused so far may have been so because this node has just started
-        and did not know better. Refused while that may still be.
-        """
-        if self._caught_up:
-            return False
-        if not await self._catch_up():
-            raise Refused("no_leader", "this node does not know yet who its users are: try again")
-        self._caught_up = True
-        return True
+        except Refused as error:
+            raise self._refusal(error) from None
 
     def limits(self, user: str, vhost: str) -> UserLimits:
         of_vhost = self._catalog().entry("vhost_limits", (vhost,)) or {}
@@ -205,6 +195,29 @@ class Auth:
             _limit(of_user.get("max-connections")),
             _limit(of_user.get("max-channels")),
         )
+
+    # --- after a start ----------------------------------------------------------------------------
+
+    async def _ready(self) -> None:
+        """This node's copy of the catalog is from before its start until somebody has told it the
+        rest. When nobody does in time it goes by what it has, and refuses nobody for good.
+        """
+        if self._caught_up:
+            return
+        if self._catching_up is None:
+            self._catching_up = asyncio.create_task(self._catch_up_once(), name="catch_up_users")
+        await asyncio.wait({self._catching_up}, timeout=CATCH_UP_S_MAX)
+
+    async def _catch_up_once(self) -> None:
+        try:
+            self._caught_up = await self._catch_up()
+        finally:
+            self._catching_up = None
+
+    def _refusal(self, error: Refused) -> Refused:
+        if self._caught_up:
+            return error
+        return Refused("no_leader", "this node does not know yet who its users are: try again")
 
 
 def _verify(password: str, kept: str, algorithm: str) -> bool:

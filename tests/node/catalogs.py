@@ -1,0 +1,32 @@
+"""Administrative tables as the catalog has them, without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from node.passwords import hash_password
+
+
+class Tables:
+    """Entries are replaced, never changed."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[str, tuple[str, ...]], Mapping[str, Any]] = {}
+
+    def entry(self, table: str, key: tuple[str, ...]) -> Mapping[str, Any] | None:
+        return self.entries.get((table, key))
+
+    def put(self, table: str, *key: str, **value: Any) -> None:
+        self.entries[table, key] = {name.replace("_", "-"): each for name, each in value.items()}
+
+    def drop(self, table: str, *key: str) -> None:
+        del self.entries[table, key]
+
+    def user(self, name: str, password: str, *tags: str) -> None:
+        kept, algorithm = hash_password(password)
+        self.entries["users", (name,)] = {
+            "password_hash": kept,
+            "hashing_algorithm": algorithm,
+            "tags": list(tags),
+        }

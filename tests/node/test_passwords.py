@@ -1,0 +1,53 @@
+"""Hashes of passwords: our own, and those that come with definitions of RabbitMQ."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+import pytest
+
+from node.passwords import hash_password, verify
+
+#: The example of RabbitMQ's documentation: "test12" with the salt 908DC60A.
+DOCUMENTED = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
+SHA256 = "rabbit_password_hashing_sha256"
+SHA512 = "rabbit_password_hashing_sha512"
+
+
+def test_the_documented_hash_of_rabbitmq_is_that_of_its_password():
+    assert base64.b64decode(DOCUMENTED)[:4] == bytes.fromhex("908DC60A")
+    assert verify("test12", DOCUMENTED, SHA256)
+    assert not verify("test13", DOCUMENTED, SHA256)
+
+
+def test_sha512_of_rabbitmq():
+    salt = bytes.fromhex("01020304")
+    kept = base64.b64encode(salt + hashlib.sha512(salt + "pässword".encode()).digest()).decode()
+
+    assert verify("pässword", kept, SHA512)
+    assert not verify("pässword", kept, SHA256)
+
+
+def test_ours_is_salt_and_scrypt():
+    kept, algorithm = hash_password("secret", bytes(range(16)))
+    data = base64.b64decode(kept)
+
+    assert algorithm == "scrypt"
+    assert data[:16] == bytes(range(16))
+    assert data[16:] == hashlib.scrypt(
+        b"secret", salt=bytes(range(16)), n=2**14, r=8, p=1, dklen=32
+    )
+    assert verify("secret", kept, algorithm)
+    assert not verify("Secret", kept, algorithm)
+
+
+def test_equal_passwords_have_different_hashes():
+    assert hash_password("secret") != hash_password("secret")
+
+
+@pytest.mark.parametrize("kept", ["", "AAAA", "no base64!", "ä", "kI3GCg=="])
+@pytest.mark.parametrize("algorithm", ["scrypt", SHA256, SHA512, "md5", ""])
+@pytest.mark.parametrize("password", ["", "secret", "\ud800"])
+def test_a_hash_that_nobody_made_has_no_password(kept: str, algorithm: str, password: str):
+    assert not verify(password, kept, algorithm)
