@@ -17,7 +17,6 @@ from cluster.machine.commands import CreateGroup, ForgetNode, ForgetVolatile, No
 from cluster.outcome import Outcome
 from cluster.placement import place_all, preferred_leader
 from cluster.reconcile import queue_commands
-from cluster.transient import transient_group
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ class Caretaker:
                 continue
             if not cluster.catalog.ready or node in self._forgotten:
                 continue
-            lost = catalog.queues_of(transient_group(info.number))
+            lost = catalog.queues_of(info.transient_group)
             if any(queue.incarnation <= state.incarnation for queue in lost):
                 log.info("node_forgotten", node=node, incarnation=state.incarnation)
                 self._forgotten.add(node)

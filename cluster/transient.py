@@ -10,11 +10,7 @@ from cluster.machine.commands import DeleteQueue
 from cluster.machine.effects import Effect, QueueRemoved
 from cluster.peers import Peers
 from cluster.seams import Clock
-from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId
-
-
-def transient_group(number: int) -> GroupId:
-    return GroupId(TRANSIENT_GROUPS + number)
+from cluster.types import GroupId, NodeId
 
 
 class TransientGroups:
@@ -36,8 +32,10 @@ class TransientGroups:
         info = catalog.node(self._node)
         if self.own is not None or info is None or info.incarnation != self._incarnation:
             return None
-        group, name = transient_group(info.number), f"transient-{self._node}"
-        self.own = LocalGroup(group, name, self._node, clock=self._clock, bytes_max=self._bytes_max)
+        name = f"transient-{self._node}"
+        self.own = LocalGroup(
+            info.transient_group, name, self._node, clock=self._clock, bytes_max=self._bytes_max
+        )
         return self.own
 
     def get(self, group: GroupId) -> LocalGroup | None:
@@ -47,7 +45,7 @@ class TransientGroups:
         """The node itself, while it is up."""
         node = self._nodes.get(group)
         if node is None:
-            self._nodes = {transient_group(info.number): info.node for info in catalog.nodes()}
+            self._nodes = {info.transient_group: info.node for info in catalog.nodes()}
             node = self._nodes.get(group)
         if node is None or (node == self._node and self.own is None):
             return None

@@ -1,0 +1,185 @@
+"""A node's own queues: the same machine, without a log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.local_group import LOOK_S_MIN, LocalGroup
+from cluster.machine.commands import (
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    Enqueue,
+    Get,
+    OpenSession,
+    QueueConfig,
+    Return,
+    Settle,
+    Subscribe,
+)
+from cluster.machine.effects import ConsumerEnded, Deliver, Effect, QueueExpired
+from cluster.machine.replies import Enqueued, Got, Ok, Subscribed
+from cluster.outcome import Outcome
+from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId, SessionId
+from tests.cluster.world import enqueue, in_world
+from tests.raft.nodes import LoopClock
+
+QUEUE = QueueId(7)
+NODE = NodeId("n1")
+SESSION = SessionId("s")
+
+
+class Local:
+    """A group with one queue, and what it told."""
+
+    def __init__(self, *, bytes_max: int = 1 << 20, **config: Any) -> None:
+        loop: Any = asyncio.get_running_loop()
+        self.group = LocalGroup(
+            GroupId(TRANSIENT_GROUPS + 1), "own", NODE, clock=LoopClock(loop), bytes_max=bytes_max
+        )
+        self.told: list[Effect] = []
+        self.group.on_applied.append(self._tell)
+        self.config = QueueConfig(**config)
+
+    def _tell(self, group: LocalGroup, stamp: Any, effects: Sequence[Effect]) -> None:
+        self.told += effects
+
+    async def made(self) -> Local:
+        await self.ok(CreateQueue(QUEUE, "/", "q", self.config))
+        await self.ok(OpenSession(SESSION, NODE, 1))
+        return self
+
+    async def ok(self, command: Command) -> Any:
+        outcome = await self.group.ask(command)
+        assert outcome.kind == "ok", outcome
+        return outcome.reply
+
+    def ready_count(self) -> int:
+        view = self.group.machine.queue(QUEUE)
+        assert view is not None
+        return view.ready_count
+
+    def delivered(self) -> list[tuple[bytes, Any]]:
+        return [
+            message
+            for effect in self.told
+            if isinstance(effect, Deliver)
+            for chunk in effect.chunks
+            for message in self.group.read_bodies(chunk.bodies)
+        ]
+
+
+@in_world
+async def test_what_is_published_is_delivered_and_settled() -> None:
+    local = await Local().made()
+    subscribed = await local.ok(Subscribe(QUEUE, SESSION, "t", 10))
+    assert isinstance(subscribed, Subscribed)
+    reply = await local.ok(Enqueue(QUEUE, None, 0, [b"a", b"b"], [b"1", b"2"]))
+    assert reply == Enqueued(1, 2)
+
+    assert local.delivered() == [(b"a", b"1"), (b"b", b"2")]
+    assert await local.ok(Settle(QUEUE, subscribed.consumer, [(1, 2)])) == Ok(2)
+
+
+@in_world
+async def test_nobody_is_called_back_from_inside_propose() -> None:
+    local = await Local().made()
+    outcomes: list[Outcome] = []
+    local.group.propose(enqueue(QUEUE, b"a"), outcomes.append)
+    local.group.propose(enqueue(QUEUE, b"b"), outcomes.append)
+    assert (outcomes, local.told) == ([], [])
+    assert local.group.pending_bytes > 0
+
+    await asyncio.sleep(0)
+    assert [outcome.reply for outcome in outcomes] == [Enqueued(1, 1), Enqueued(2, 1)]
+    assert local.group.pending_bytes == 0
+
+
+@in_world
+async def test_who_is_called_back_may_propose_again() -> None:
+    local = await Local().made()
+    done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    local.group.propose(
+        enqueue(QUEUE, b"a"),
+        lambda _: local.group.propose(enqueue(QUEUE, b"b"), done.set_result),
+    )
+    assert (await done).reply == Enqueued(2, 1)
+
+
+@in_world
+async def test_a_get_can_be_read_after_its_answer_and_given_back() -> None:
+    local = await Local().made()
+    await local.ok(enqueue(QUEUE, b"a"))
+    got = await local.ok(Get(QUEUE, SESSION, 5))
+    assert isinstance(got, Got)
+    assert local.group.read_bodies(got.chunks[0].bodies) == [(b"a", None)]
+    await local.ok(Return(QUEUE, got.consumer, [(1, 1)]))
+    assert local.ready_count() == 1
+
+
+@in_world
+async def test_bodies_are_freed_when_the_machine_needs_them_no_more() -> None:
+    local = await Local().made()
+    await local.ok(enqueue(QUEUE, *[b"x" * 1000] * 10))
+    await local.ok(enqueue(QUEUE, b"y" * 1000))
+    assert local.group.kept_bytes > 11_000
+    got = await local.ok(Get(QUEUE, SESSION, 10))
+    await local.ok(Settle(QUEUE, got.consumer, [(1, 10)]))
+
+    for _ in range(2):
+        await asyncio.sleep(2 * LOOK_S_MIN)
+        local.group.tidy()
+    assert 1000 < local.group.kept_bytes < 2000
+    got = await local.ok(Get(QUEUE, SESSION, 1))
+    assert local.group.read_bodies(got.chunks[0].bodies) == [(b"y" * 1000, None)]
+
+
+@in_world
+async def test_what_does_not_fit_is_refused_until_there_is_room() -> None:
+    local = await Local(bytes_max=10_000).made()
+    await local.ok(enqueue(QUEUE, b"x" * 6000))
+    outcome = await local.group.ask(enqueue(QUEUE, b"x" * 6000))
+    assert (outcome.kind, outcome.code) == ("refused", "overloaded")
+    assert "10000" in (outcome.reason or "")
+    assert local.ready_count() == 1
+
+    got = await local.ok(Get(QUEUE, SESSION, 1))
+    await local.ok(Settle(QUEUE, got.consumer, [(1, 1)]))
+    for _ in range(2):
+        await asyncio.sleep(2 * LOOK_S_MIN)
+        local.group.tidy()
+    await local.ok(enqueue(QUEUE, b"x" * 6000))
+
+
+@in_world
+async def test_time_passes_without_anybody_asking() -> None:
+    local = await Local(message_ttl_ms=5_000, expires_ms=60_000).made()
+    await local.ok(enqueue(QUEUE, b"a"))
+    await asyncio.sleep(4.9)
+    assert local.ready_count() == 1
+    await asyncio.sleep(0.2)
+    assert local.ready_count() == 0
+    await asyncio.sleep(60)
+    assert local.told == [QueueExpired(QUEUE)]
+
+
+@in_world
+async def test_consumers_hear_that_their_queue_is_deleted() -> None:
+    local = await Local().made()
+    subscribed = await local.ok(Subscribe(QUEUE, SESSION, "t", 10))
+    await local.ok(DeleteQueue(QUEUE))
+    assert local.told == [ConsumerEnded(QUEUE, subscribed.consumer, SESSION, "queue_deleted")]
+    outcome = await local.group.ask(enqueue(QUEUE, b"a"))
+    assert (outcome.kind, outcome.code) == ("refused", "no_queue")
+
+
+@in_world
+async def test_a_group_that_stopped_answers_all_the_same() -> None:
+    local = await Local().made()
+    outcomes: list[Outcome] = []
+    local.group.propose(enqueue(QUEUE, b"a"), outcomes.append)
+    local.group.stop()
+    assert [outcome.code for outcome in outcomes] == ["stopping"]
+    assert (await local.group.ask(enqueue(QUEUE, b"a"))).code == "stopping"
