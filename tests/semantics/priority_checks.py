@@ -1,0 +1,73 @@
+"""A35-A36, A39, C24, C31: who is served first, and which message."""
+
+from __future__ import annotations
+
+from tests.semantics.visit import Visit, bodies
+
+
+def a35_consumers_of_higher_priority_first(broker: Visit) -> None:
+    """While a consumer of higher x-priority can take more, the lower ones get nothing."""
+    queue = broker.queue()
+    high_channel = broker.channel()
+    high_channel.basic_qos(prefetch_count=2)
+    low = broker.consume(broker.channel(), queue, arguments={"x-priority": -1})
+    high = broker.consume(high_channel, queue, arguments={"x-priority": 10})
+    broker.fill(queue, *"ab")
+    first, _ = high.next(2)
+    low.quiet("the other had room")
+    broker.fill(queue, "c")
+    assert low.one().body == "c", "the other is at its prefetch limit"
+    high_channel.basic_ack(first.tag)
+    broker.fill(queue, "d")
+    assert high.one().body == "d"
+
+
+def a36_equal_priorities_take_turns(broker: Visit) -> None:
+    """Among those of the same highest priority messages go round."""
+    queue = broker.queue()
+    low = broker.consume(broker.channel(), queue)
+    highest = [
+        broker.consume(broker.channel(), queue, arguments={"x-priority": 3}) for _ in range(2)
+    ]
+    broker.fill(queue, *"abcd")
+    for consumer in highest:
+        consumer.next(2)
+    low.quiet("it has a lower priority")
+
+
+def a39_consistent_hash_exchange(broker: Visit) -> None:
+    """An x-consistent-hash exchange spreads keys over its queues; one key always goes to one."""
+    exchange = broker.exchange("x-consistent-hash")
+    queues = [broker.queue() for _ in range(2)]
+    for queue in queues:
+        broker.bind(queue, exchange, "10")
+    wire = broker.wire()
+    for _ in range(2):
+        for number in range(100):
+            wire.publish(f"key {number}", f"{number}", exchange=exchange)
+    counted: list[list[str]] = []
+    broker.until(
+        lambda: sum(broker.ready(queue) for queue in queues) == 200, "200 messages did not arrive"
+    )
+    for queue in queues:
+        counted.append(broker.drain(queue))
+        assert len(counted[-1]) >= 20, f"one queue got only {len(counted[-1])} of 200"
+    assert not set(counted[0]) & set(counted[1]), "one key went to both queues"
+
+
+def c24_priorities_of_messages(broker: Visit) -> None:
+    """With x-max-priority higher ones come first, equal ones in order, over the maximum is it."""
+    queue = broker.queue({"x-max-priority": 5})
+    for body, priority in (("a", 1), ("b", 5), ("c", None), ("d", 200), ("e", 1), ("f", 0)):
+        broker.fill(queue, body, priority=priority)
+    assert broker.drain(queue) == ["b", "d", "a", "e", "c", "f"]
+
+
+def c31_messages_go_round(broker: Visit) -> None:
+    """Each message goes to one consumer only; more consumers share the work."""
+    queue = broker.queue()
+    channel = broker.channel()
+    consumers = [broker.consume(channel, queue) for _ in range(2)]
+    broker.fill(queue, *"abcd")
+    got = [bodies(consumer.next(2)) for consumer in consumers]
+    assert sorted(got[0] + got[1]) == ["a", "b", "c", "d"]
