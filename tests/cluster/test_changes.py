@@ -1,0 +1,189 @@
+"""Changes of the catalog are seen by every node that is up once they are answered; what is not
+durable in it outlives any node, but not all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from cluster.machine.commands import DeclareExchange, ForgetVolatile
+from cluster.visibility import VISIBLE_S_MAX
+from tests.cluster.world import World, in_world
+
+
+def exchange(name: str, *, durable: bool = True) -> DeclareExchange:
+    return DeclareExchange("/", name, "topic", durable)
+
+
+def seen(world: World, name: str) -> list[bool]:
+    return [node.catalog_machine.exchange("/", name) is not None for node in world.nodes.values()]
+
+
+# --- everywhere
+
+
+@in_world
+async def test_a_change_is_seen_by_all_at_once_whoever_is_asked() -> None:
+    world = await World().born()
+    for number in range(20):
+        for node in world.nodes.values():
+            name = f"e-{number}-{node.node}"
+            assert (await node.change(exchange(name))).kind == "ok"
+            assert all(seen(world, name))
+    await world.stop()
+
+
+@in_world
+async def test_a_queue_is_known_to_all_when_it_is_declared_and_to_none_when_it_is_removed() -> None:
+    world = await World().born()
+    for name, node in world.nodes.items():
+        assert (await node.declare_queue("/", name, {})).kind == "ok"
+        assert all(other.queue_info("/", name) for other in world.nodes.values())
+        assert (await node.remove_queue("/", name)).kind == "ok"
+        assert not any(other.queue_info("/", name) for other in world.nodes.values())
+    await world.stop()
+
+
+@in_world
+async def test_concurrent_changes_share_their_questions() -> None:
+    world = await World().born()
+    name = next(name for name in world.names if name != world.leading())
+    asked: list[int] = []
+
+    def count(_peer: str, message: list[object]) -> bool:
+        if message[:2] == [-1, "applied?"]:
+            asked.append(1)
+        return False
+
+    world.links[name].drop = count
+    changes = [world[name].change(exchange(f"e-{number}")) for number in range(200)]
+    assert {outcome.kind for outcome in await asyncio.gather(*changes)} == {"ok"}
+    assert all(all(seen(world, f"e-{number}")) for number in range(200))
+    assert len(asked) < 40
+    await world.stop()
+
+
+@in_world
+async def test_a_node_that_is_down_is_not_waited_for() -> None:
+    world = await World().born()
+    name = next(name for name in world.names if name != world.leading())
+    world.kill(name)
+    await asyncio.sleep(0.01)
+    before = world.loop.time()
+    assert (await world.other_than(name).change(exchange("e"))).kind == "ok"
+    assert world.loop.time() - before < 0.1
+    await world.stop()
+
+
+@in_world
+async def test_a_node_that_goes_down_meanwhile_is_not_waited_for() -> None:
+    world = await World().born()
+    name = next(name for name in world.names if name != world.leading())
+    asker = world.other_than(name)
+    world.links[name].drop = lambda _peer, message: message[:2] == [-1, "applied"]
+    task = asyncio.create_task(asker.change(exchange("e")))
+    await asyncio.sleep(0.5)
+    assert not task.done()
+    world.kill(name)
+    await asyncio.sleep(0.01)
+    assert task.done()
+    await world.stop()
+
+
+@in_world
+async def test_a_node_that_does_not_answer_is_waited_for_within_bounds() -> None:
+    world = await World().born()
+    name = next(name for name in world.names if name != world.leading())
+    world.links[name].drop = lambda _peer, message: message[:2] == [-1, "applied"]
+    before = world.loop.time()
+    assert (await world.other_than(name).change(exchange("e"))).kind == "ok"
+    assert VISIBLE_S_MAX <= world.loop.time() - before < VISIBLE_S_MAX + 0.5
+    await world.stop()
+
+
+# --- what is not durable
+
+
+async def with_both(world: World) -> None:
+    await world.born()
+    assert (await world.any.change(exchange("kept"))).kind == "ok"
+    assert (await world.any.change(exchange("volatile", durable=False))).kind == "ok"
+
+
+@in_world
+async def test_a_new_cluster_is_warm_soon() -> None:
+    world = await World().born()
+    await world.until(lambda: all(node.warmth.warm for node in world.nodes.values()), seconds=2)
+    assert {node.catalog_machine.generation for node in world.nodes.values()} == {1}
+    await world.stop()
+
+
+@in_world
+async def test_one_restart_after_the_other_forgets_nothing() -> None:
+    world = World()
+    await with_both(world)
+    for name in world.names:
+        world.kill(name)
+        await world.start(name)
+        await world.settled()
+        await world.until(lambda: world[name].warmth.warm, seconds=2)  # noqa: B023
+    await asyncio.sleep(5)
+    assert all(seen(world, "volatile"))
+    assert all(seen(world, "kept"))
+    await world.stop()
+
+
+@in_world
+async def test_two_of_three_may_restart_together() -> None:
+    world = World()
+    await with_both(world)
+    for name in ("n1", "n2"):
+        world.kill(name)
+    await world.start("n1", "n2")
+    await world.settled()
+    await asyncio.sleep(5)
+    assert all(seen(world, "volatile"))
+    await world.stop()
+
+
+@in_world
+async def test_when_all_were_down_what_is_not_durable_is_forgotten_once() -> None:
+    world = World()
+    await with_both(world)
+    for name in world.names:
+        world.kill(name)
+    await world.start("n1", "n2")
+    # Whoever is back first must not have its new one forgotten with the old one.
+    assert (await world["n1"].change(exchange("new", durable=False))).kind == "ok"
+    assert seen(world, "volatile") == [False, False]
+
+    await world.start("n3")
+    await world.settled()
+    await asyncio.sleep(5)
+    assert seen(world, "volatile") == [False] * 3
+    assert all(seen(world, "kept"))
+    assert all(seen(world, "new"))
+    assert all(node.warmth.warm for node in world.nodes.values())
+    assert {node.catalog_machine.generation for node in world.nodes.values()} == {2}
+    await world.stop()
+
+
+@in_world
+async def test_forgetting_for_an_earlier_generation_does_nothing() -> None:
+    world = World()
+    await with_both(world)
+    assert (await world["n2"].change(ForgetVolatile(0))).reply is not None
+    assert all(seen(world, "volatile"))
+    await world.stop()
+
+
+@in_world
+async def test_a_single_node_forgets_with_its_process() -> None:
+    world = World(1)
+    await with_both(world)
+    world.kill("n1")
+    await world.start("n1")
+    await world.until(lambda: world["n1"].warmth.warm)
+    assert seen(world, "volatile") == [False]
+    assert seen(world, "kept") == [True]
+    await world.stop()
