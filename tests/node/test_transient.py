@@ -1,0 +1,103 @@
+"""Transient queues through the broker of a node: published, delivered, described and dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.machine.commands import CloseSession, OpenSession, Subscribe
+from cluster.machine.replies import Declared, Subscribed
+from cluster.types import SessionId
+from node.broker import Broker
+from node.outgoing import Delivery, Outgoing
+from node.settings import LimitSettings
+from node.tasks import Tasks
+from node.traffic import Traffic
+from tests.cluster.world import World, in_world
+
+SESSION = SessionId("s")
+
+
+class Client:
+    """A connection that keeps what it is sent."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.cluster = world[name]
+        self.broker = Broker(self.cluster, LimitSettings())
+        self.traffic = Traffic(self.broker, Tasks())
+        self.sent: list[Outgoing] = []
+        self.connection = self.traffic.open(self)  # type: ignore[arg-type]
+
+    def send(self, frame: Outgoing) -> None:
+        self.sent.append(frame)
+
+    def bodies(self) -> list[bytes]:
+        return [
+            body
+            for frame in self.sent
+            if isinstance(frame, Delivery)
+            for batch in frame.batches
+            for body in batch.bodies
+        ]
+
+    async def subscribe(self, declared: Declared) -> Subscribed:
+        node = self.cluster
+        await node.ask(declared.group, OpenSession(SESSION, node.node, node.links.incarnation))
+        outcome = await node.ask(declared.group, Subscribe(declared.queue, SESSION, "t", 10))
+        assert isinstance(outcome.reply, Subscribed)
+        key = outcome.reply.consumer
+        self.traffic.announce(self.connection, declared.group, declared.queue, "q", key)
+        return outcome.reply
+
+
+async def declare(world: World, **flags: Any) -> Declared:
+    outcome = await world["n1"].declare_queue("/", "q", {}, transient=True, **flags)
+    assert isinstance(outcome.reply, Declared)
+    return outcome.reply
+
+
+@in_world
+async def test_what_any_node_publishes_its_node_delivers() -> None:
+    world = await World().born()
+    declared = await declare(world)
+    home, other = Client(world, "n1"), Client(world, "n2")
+    await home.subscribe(declared)
+    for client, body in ((home, b"here"), (other, b"elsewhere")):
+        command, size = client.broker.enqueue_command(declared.queue, None, 0, [body], None, None)
+        client.traffic.publish(client.connection, 1, declared.group, "q", command, size)
+        await world.until(lambda: body in home.bodies())  # noqa: B023
+        await world.until(lambda: any(not isinstance(f, Delivery) for f in client.sent))  # noqa: B023
+    await world.stop()
+
+
+@in_world
+async def test_every_node_describes_it() -> None:
+    world = await World().born()
+    await declare(world)
+    for name, node in world.nodes.items():
+        info = node.queue_info("/", "q")
+        assert info is not None
+        about = Client(world, name).broker.describe(info)
+        assert about["leader"] == "n1"
+        assert about["members"] == ["n1"]
+        assert ("ready" in about) == (name == "n1")
+    assert (await Client(world, "n1").broker.info(info))["ready"] == 0
+    await world.stop()
+
+
+@in_world
+async def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
+    for flags in ({"transient": True}, {}):
+        world = await World().born()
+        outcome = await world["n1"].declare_queue("/", "q", {}, auto_delete=True, **flags)
+        assert isinstance(outcome.reply, Declared)
+        leader = world["n1"].leader_of(outcome.reply.group)
+        assert leader is not None
+        client = Client(world, leader)
+        await client.subscribe(outcome.reply)
+        node = client.cluster
+        await node.ask(outcome.reply.group, CloseSession(SESSION))
+        await world.until(
+            lambda: all(each.queue_info("/", "q") is None for each in world.nodes.values()),  # noqa: B023
+            seconds=5,
+        )
+        await world.stop()
