@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import secrets
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
@@ -15,21 +11,14 @@ import structlog
 from cluster.machine import replies as codes
 from node.errors import AccessRefused, Refused
 from node.guesses import Guesses
-from node.passwords import SCRYPT, hash_password, verify
+from node.password_checks import PasswordChecks
 from node.permissions import Access, Catalog
 
 log = structlog.get_logger(__name__)
 
 GUEST = "guest"
-#: Each thread takes 16 MiB and a core for some 50 ms.
-CHECKS_AT_ONCE = 2
-CHECKS_WAITING_MAX = 256
-REMEMBERED_MAX = 10_000
 ACCESSES_MAX = 10_000
 CATCH_UP_S_MAX = 1.0
-
-#: What a password is compared with when there is no such user, so that it takes as long.
-_NOBODY, _ = hash_password("", bytes(16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +57,14 @@ class Auth:
         self._catch_up = catch_up
         self._caught_up = False
         self._catching_up: asyncio.Task[None] | None = None
-        self._executor = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="password")
-        self._checking: dict[bytes, asyncio.Task[bool]] = {}
+        self._checks = PasswordChecks()
         self._guesses = Guesses()
-        # Passwords that were right, as hashes that are worth nothing outside this process.
-        self._key = secrets.token_bytes(32)
-        self._remembered: OrderedDict[bytes, None] = OrderedDict()
         self._accesses: dict[tuple[str, str], Access] = {}
 
     def close(self) -> None:
         if self._catching_up is not None:
             self._catching_up.cancel()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._checks.close()
 
     # --- users ------------------------------------------------------------------------------------
 
@@ -112,7 +97,7 @@ class Auth:
         return self.user(GUEST) if known and await self._verified(GUEST, GUEST) else None
 
     async def _is_right(self, name: str, password: str, address: str) -> bool:
-        if self._token(name, password, *self._kept(name)) not in self._remembered:
+        if not self._checks.remembers(name, password, *self._kept(name)):
             # A user who is known to be one does not wait for the guesses of others.
             await self._guesses.wait(name, address)
         right = await self._verified(name, password)
@@ -123,42 +108,11 @@ class Auth:
         return right
 
     async def _verified(self, name: str, password: str) -> bool:
-        """By memory, or in a thread; who asks the same at the same time shares the answer."""
-        kept, algorithm = self._kept(name)
-        token = self._token(name, password, kept, algorithm)
-        if token in self._remembered:
-            self._remembered.move_to_end(token)
-            return True
-        task = self._checking.get(token)
-        if task is None:
-            if len(self._checking) >= CHECKS_WAITING_MAX:
-                raise Refused("overloaded", "too many logins wait for their check: try again")
-            work = self._check(token, password, kept, algorithm)
-            task = asyncio.create_task(work, name="check_password")
-            self._checking[token] = task
-            task.add_done_callback(lambda _: self._checking.pop(token, None))
-        return await asyncio.shield(task)
-
-    async def _check(self, token: bytes, password: str, kept: str, algorithm: str) -> bool:
-        loop = asyncio.get_running_loop()
-        right = await loop.run_in_executor(self._executor, _verify, password, kept, algorithm)
-        if right:
-            self._remembered[token] = None
-            if len(self._remembered) > REMEMBERED_MAX:
-                self._remembered.popitem(last=False)
-        return right
+        return await self._checks.right(name, password, *self._kept(name))
 
     def _kept(self, name: str) -> tuple[str, str]:
         entry = self._catalog().entry("users", (name,))
         return ("", "") if entry is None else (entry["password_hash"], entry["hashing_algorithm"])
-
-    def _token(self, *parts: str) -> bytes:
-        """With the hash that is kept among the parts: a new password, and the old one is void."""
-        token = hashlib.blake2b(key=self._key, digest_size=32)
-        for part in parts:
-            data = part.encode(errors="surrogatepass")
-            token.update(len(data).to_bytes(8, "big") + data)
-        return token.digest()
 
     # --- access -----------------------------------------------------------------------------------
 
@@ -218,14 +172,6 @@ class Auth:
         if self._caught_up:
             return error
         return Refused("no_leader", "this node does not know yet who its users are: try again")
-
-
-def _verify(password: str, kept: str, algorithm: str) -> bool:
-    """In a thread. What is wrong takes as long for every user, and for nobody."""
-    right = bool(kept) and verify(password, kept, algorithm)
-    if not right and (not kept or algorithm != SCRYPT):
-        verify(password, _NOBODY, SCRYPT)
-    return right
 
 
 def _limit(value: int | None) -> int | None:

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from node import auth as module
 from node import guesses
+from node import password_checks as module
 from node.auth import Auth, User, UserLimits
 from node.errors import AccessRefused, Refused
 from node.guesses import Waits
