@@ -36,7 +36,7 @@ class Tally:
     got_settled: int = 0
     got_empty: int = 0
     settled: int = 0
-    used_ms: int = 0  # when anything was last asked of it
+    used_ms: int = 0  # when a message last came or went
     #: Messages waited although somebody was subscribed: every consumer had all that it may have.
     held_up_ms: int = 0
     held_up_since_ms: int | None = None
@@ -76,7 +76,9 @@ class Tallies:
         kind = cast("type[Any]", type(command))
         if kind is Enqueue:
             if type(reply) is Enqueued:
-                self._at(command.queue).published += reply.stored
+                tally = self._at(command.queue)
+                tally.published += reply.stored
+                tally.used_ms = now_ms
         elif kind is Settle:
             if type(reply) is Ok:
                 self._at(command.queue).settled += reply.count
