@@ -185,12 +185,13 @@ class Routing:
         self.generation += 1
         gone = [info for info in self.exchanges.all() if not info.durable]
         for info in gone:
-            if self.exchanges.find(info.vhost, info.name) is not None:  # not with another already
-                self._drop(info)
+            self._drop(info)
             self.changed(info.vhost)
         return Applied(Ok(len(gone)))
 
     def _drop(self, info: ExchangeInfo) -> None:
+        if self.exchanges.find(info.vhost, info.name) is None:
+            return  # gone already, with one that was bound to it
         self.exchanges.remove(info)
         for binding in self.bindings.of_source(info.vhost, info.name):
             self.bindings.remove(binding)

@@ -169,6 +169,9 @@ def test_a_vhost_takes_all_that_is_in_it_along():
     book.does(c.DeclareExchange("v", "e", "fanout", auto_delete=True))
     book.does(c.Bind("v", "e", "queue", "q", ""))
     book.does(c.Bind("v", "amq.topic", "exchange", "e", ""))
+    book.does(c.DeclareExchange("v", "bound", "fanout"))
+    book.does(c.DeclareExchange("v", "before", "fanout", auto_delete=True))
+    book.does(c.Bind("v", "before", "exchange", "bound", ""))  # goes with it
 
     applied = book.does(c.DropEntry("vhosts", ["v"]))
 
