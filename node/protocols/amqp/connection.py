@@ -1,0 +1,361 @@
+"""One client's connection: the handshake, its channels, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol, cast
+
+import structlog
+from pamqp import base, commands
+
+from node.auth import User
+from node.permissions import Access
+from node.protocols.amqp import closing, writer
+from node.protocols.amqp.admission import Admission
+from node.protocols.amqp.channel import Channel, ChannelEvent, ChannelHost
+from node.protocols.amqp.ends import Ends, Phase
+from node.protocols.amqp.errors import (
+    CHANNEL_ERROR,
+    COMMAND_INVALID,
+    CONNECTION_FORCED,
+    NOT_IMPLEMENTED,
+    AmqpError,
+    ConnectionError_,
+)
+from node.protocols.amqp.events import Event, Heartbeat, Method, Publish
+from node.protocols.amqp.handshake import FRAME_BYTES_MIN, Terms
+from node.protocols.amqp.methods import made, method_ids
+from node.protocols.amqp.opening import Opening
+from node.protocols.amqp.reader import Reader
+from node.protocols.amqp.services import Services
+from node.protocols.amqp.transport import Wire
+
+log = structlog.get_logger(__name__)
+
+ALARM: Final = "alarm"
+#: How long a client may take to answer the close of a connection.
+CLOSE_S_MAX: Final = 5.0
+
+
+class Home(Protocol):
+    """Where connections are registered: see `node.protocols.amqp.server`."""
+
+    services: Services
+    offer: Terms
+    server_properties: Mapping[str, Any]
+    admission: Admission
+    make_channel: Callable[[ChannelHost, int, Services], Channel]
+
+    def next_id(self) -> str: ...
+    def add(self, connection: AmqpConnection) -> bool:
+        """False: there are too many."""
+        ...
+
+    def remove(self, connection: AmqpConnection) -> None: ...
+
+
+class AmqpConnection(asyncio.Protocol):
+    """Bytes come in, channels answer; everything that a channel may use is a method here."""
+
+    def __init__(self, home: Home) -> None:
+        self.id = home.next_id()
+        self.name = ""
+        self.user = User("")
+        self.access: Access
+        self.vhost = ""
+        self.frame_max = FRAME_BYTES_MIN
+        self.client_capabilities: Mapping[str, Any] = {}
+        self.exclusive_queues: dict[str, None] = {}
+        self.channels: dict[int, Channel] = {}
+        self.phase = Phase.STARTING
+        self.ends: Ends
+        self.opening: Opening
+        self.wire: Wire
+        self.connected_at_ms = int(time.time() * 1000)
+        self.publishes = False
+        self.blocked = False
+        self._home = home
+        self._services = home.services
+        self.reader = Reader(
+            frame_bytes_max=FRAME_BYTES_MIN,
+            channel_max=home.offer.channel_max,
+            message_bytes_max=home.services.settings.limits.message_bytes_max,
+        )
+        self._closing_channels: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._close_ok = closing.Search()
+
+    # --- for limits and listings ------------------------------------------------------------------
+
+    @property
+    def user_name(self) -> str:
+        return self.user.name
+
+    @property
+    def channel_count(self) -> int:
+        return len(self.channels)
+
+    # --- asyncio ----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
+        settings = self._services.settings
+        self.ends = Ends.of(transport)
+        self.name = str(self.ends)
+        self.wire = Wire(transport, buffer_bytes_max=settings.limits.deliver_buffer_bytes_max)
+        self.opening = Opening(self, self._home, closing.certificate_user(transport))
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(
+            settings.amqp_options.handshake_ms_max / 1000, self._too_late, "handshake"
+        )
+        if not self._home.add(self):
+            log.warning("connections_max", connection=self.name)
+            self.wire.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self.wire.received_bytes += len(data)
+        if self.phase is Phase.RUNNING:
+            events = self.reader.feed(data)
+            self.receive(events)
+            if self.reader.error is not None:
+                self.connection_error(self.reader.error)
+        elif self.phase is Phase.STARTING:
+            self.opening.receive(data)
+        elif self.phase is Phase.CLOSING and self._close_ok.found_in(data):
+            self.wire.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        gracefully = self.phase in {Phase.CLOSING, Phase.CLOSED}
+        self.phase = Phase.CLOSED
+        self._cancel_timer()
+        self.opening.stop()
+        self._end_channels(lost=True)
+        self.wire.abort()  # its timers end too
+        if self.exclusive_queues:
+            self._start(self._remove_exclusive_queues(), "exclusive_queues")
+        self._home.remove(self)
+        log.info("connection_closed", connection=self.name, user=self.user.name, orderly=gracefully)
+
+    def pause_writing(self) -> None:
+        self.wire.congested = True
+
+    def resume_writing(self) -> None:
+        self.wire.congested = False
+        for channel in list(self.channels.values()):
+            channel.writable()
+
+    # --- what channels use ------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        self.wire.write(data)
+
+    @property
+    def congested(self) -> bool:
+        return self.wire.congested
+
+    def pause_reading(self, why: str) -> None:
+        self.wire.pause(why)
+
+    def resume_reading(self, why: str) -> None:
+        self.wire.resume(why)
+
+    def channel_error(self, number: int, error: AmqpError) -> None:
+        channel = self.channels.pop(number, None)
+        if channel is None or self.phase is not Phase.RUNNING:
+            return
+        log.warning("channel_error", connection=self.name, channel=number, error=str(error))
+        channel.close()
+        self._closing_channels.add(number)
+        self.say(closing.channel_close(error), number)
+
+    def connection_error(self, error: AmqpError) -> None:
+        if self.phase not in {Phase.STARTING, Phase.RUNNING}:
+            return
+        log.warning("connection_error", connection=self.name, error=str(error))
+        self.phase = Phase.CLOSING
+        self.opening.stop()
+        self._end_channels(lost=False)
+        self.say(closing.connection_close(error))
+        self.wire.flush()
+        self.wire.resume_all()  # for the answer
+        self._cancel_timer()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(CLOSE_S_MAX, self._too_late, "answer to connection.close")
+
+    # --- the server's part ------------------------------------------------------------------------
+
+    def force_close(self, text: str) -> None:
+        """By an operator, or since the node stops."""
+        self.connection_error(ConnectionError_(CONNECTION_FORCED, text))
+
+    def abort(self) -> None:
+        self.wire.abort()
+
+    def hush(self) -> None:
+        """Nothing more is read."""
+        self.wire.pause("stopping")
+
+    def look_at_alarms(self) -> None:
+        """Who publishes is told of an alarm and not read until it ends; consumers are."""
+        if self.phase is not Phase.RUNNING or not self.publishes:
+            return
+        reason = self._services.alarms.blocked
+        if (reason is not None) is self.blocked:
+            return
+        self.blocked = reason is not None
+        tell = bool(self.client_capabilities.get("connection.blocked"))
+        if reason is not None:
+            if tell:
+                self.say(made(commands.Connection.Blocked, reason=reason))
+            self.wire.pause(ALARM)
+        else:
+            if tell:
+                self.say(made(commands.Connection.Unblocked))
+            self.wire.resume(ALARM)
+
+    def tuned(self, terms: Terms) -> None:
+        self.frame_max = self.reader.frame_bytes_max = terms.frame_bytes_max
+        self.reader.channel_max = terms.channel_max
+        self.wire.start_heartbeats(terms.heartbeat_s, self.silent)
+
+    def opened(self) -> None:
+        """The handshake is done."""
+        self._cancel_timer()
+        self.phase = Phase.RUNNING
+        log.info("connection_opened", connection=self.name, user=self.user.name, vhost=self.vhost)
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def receive(self, events: list[Event]) -> None:
+        channels = self.channels
+        touched: set[int] = set()
+        for event in events:
+            if isinstance(event, Heartbeat):
+                continue
+            if type(event) is Publish and not self.publishes:
+                self.publishes = True
+                self.look_at_alarms()
+            channel = channels.get(event.channel)
+            if type(event) is Method and event.method.index >> 16 in closing.OURS:
+                if channel is not None:
+                    channel.end_of_read()
+                self._receive_own(event)
+            elif channel is not None:
+                touched.add(event.channel)
+                channel.receive(event)
+            elif event.channel not in self._closing_channels:
+                self.connection_error(
+                    ConnectionError_(CHANNEL_ERROR, "expected 'channel.open'", *_ids(event))
+                )
+            if self.phase is not Phase.RUNNING:
+                return
+        for number in touched:
+            channel = channels.get(number)
+            if channel is not None:  # it may have ended meanwhile
+                channel.end_of_read()
+
+    def _receive_own(self, event: Method) -> None:
+        """A method of class connection or channel."""
+        number, method = event
+        try:
+            if (number == 0) is not (method.index >> 16 == closing.CONNECTION):
+                raise _unexpected(method)
+            if number == 0:
+                self._connection_method(method)
+            else:
+                self._channel_method(number, method)
+        except AmqpError as error:
+            self.connection_error(error)
+
+    def _connection_method(self, method: base.Frame) -> None:
+        match method:
+            case commands.Connection.Close():
+                self.closed_by_client()
+            case commands.Connection.UpdateSecret():
+                self.say(made(commands.Connection.UpdateSecretOk))
+            case _:
+                raise _unexpected(method)
+
+    def _channel_method(self, number: int, method: base.Frame) -> None:
+        channel = self.channels.get(number)
+        if number in self._closing_channels:
+            match method:
+                case commands.Channel.CloseOk():
+                    self._closing_channels.discard(number)
+                case commands.Channel.Close():  # both sides at once
+                    self.say(made(commands.Channel.CloseOk), number)
+                case _:
+                    pass  # said before the client knew
+            return
+        match method:
+            case commands.Channel.Open() if channel is not None:
+                raise _unexpected(method, "second 'channel.open' seen")
+            case commands.Channel.Open():
+                self._home.admission.check_channels(self.user.name, self.vhost)
+                self.channels[number] = self._home.make_channel(self, number, self._services)
+                self.say(made(commands.Channel.OpenOk), number)
+            case _ if channel is None:
+                raise _unexpected(method, "expected 'channel.open'")
+            case commands.Channel.Close():
+                del self.channels[number]
+                channel.close()
+                self.say(made(commands.Channel.CloseOk), number)
+            case commands.Channel.Flow():
+                if not method.active:
+                    raise ConnectionError_(NOT_IMPLEMENTED, "active=false", *method_ids(method))
+                self.say(made(commands.Channel.FlowOk, active=True), number)
+            case _:
+                raise _unexpected(method)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def closed_by_client(self) -> None:
+        self.phase = Phase.CLOSED
+        self._end_channels(lost=False)
+        self._start(self._say_goodbye(), "amqp_goodbye")
+
+    async def _say_goodbye(self) -> None:
+        """The client may come back at once and use the names of its exclusive queues."""
+        await self._remove_exclusive_queues()
+        self.say(made(commands.Connection.CloseOk))
+        self.wire.close()
+
+    async def _remove_exclusive_queues(self) -> None:
+        names, self.exclusive_queues = self.exclusive_queues, {}
+        for name in names:
+            await closing.remove_queue(self._services.broker, self.vhost, name)
+
+    def _end_channels(self, *, lost: bool) -> None:
+        channels, self.channels = self.channels, {}
+        for channel in channels.values():
+            channel.close(lost=lost)
+
+    def silent(self) -> None:
+        log.warning("heartbeats_missed", connection=self.name)
+        self.wire.abort()
+
+    def _too_late(self, what: str) -> None:
+        log.info("client_too_slow", connection=self.name, what=what)
+        self.wire.abort()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[Any]:
+        return self._services.tasks.start(work, name=name)
+
+    def say(self, method: base.Frame, channel: int = 0) -> None:
+        self.wire.write(writer.method(channel, method))
+
+
+def _ids(event: ChannelEvent) -> tuple[int, int]:
+    return method_ids(event.method) if type(event) is Method else (0, 0)
+
+
+def _unexpected(method: base.Frame, text: str | None = None) -> ConnectionError_:
+    code = COMMAND_INVALID if text is None else CHANNEL_ERROR
+    return ConnectionError_(code, text or f"{method.name} is not expected", *method_ids(method))

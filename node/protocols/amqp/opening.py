@@ -1,0 +1,137 @@
+"""The first part of a connection's life: the handshake, with the questions that take time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import base, commands
+
+from node.protocols.amqp.ends import Phase
+from node.protocols.amqp.errors import CHANNEL_ERROR, AmqpError, ConnectionError_
+from node.protocols.amqp.events import Event, Heartbeat, Method
+from node.protocols.amqp.handshake import (
+    PROTOCOL_HEADER,
+    Credentials,
+    Handshake,
+    OpenVhost,
+    State,
+)
+
+if TYPE_CHECKING:
+    from node.protocols.amqp.connection import AmqpConnection, Home
+
+BUSY: Final = "handshake"
+
+
+class Opening:
+    """Of one connection, until its vhost is open."""
+
+    def __init__(self, connection: AmqpConnection, home: Home, user: str | None) -> None:
+        self.handshake = Handshake(home.offer, home.server_properties, user)
+        self._connection = connection
+        self._home = home
+        self._header = b""
+        self._held: list[Event] = []  # what came while a step took its time
+        self._task: asyncio.Task[Any] | None = None
+
+    def stop(self) -> None:
+        """The connection is over."""
+        self._held.clear()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    def receive(self, data: bytes) -> None:
+        if self.handshake.state is State.HEADER:
+            missing = len(PROTOCOL_HEADER) - len(self._header)
+            self._header += data[:missing]
+            data = data[missing:]
+            if len(self._header) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(
+                self._header
+            ):
+                return
+            start = self.handshake.begin(self._header)
+            if start is None:
+                self._connection.wire.write(PROTOCOL_HEADER)
+                self._connection.phase = Phase.CLOSED
+                self._connection.wire.close()
+                return
+            self._connection.say(start)
+        self._held += self._connection.reader.feed(data)
+        self._shake()
+
+    def _shake(self) -> None:
+        """The events held back, until one of them takes time or the connection is open."""
+        while self._held and self._connection.phase is Phase.STARTING and self._task is None:
+            event = self._held.pop(0)
+            try:
+                self._step(event)
+            except AmqpError as error:
+                self._connection.connection_error(error)
+                return
+        if self._connection.phase is Phase.RUNNING and self._held:
+            held, self._held = self._held, []
+            self._connection.receive(held)
+        if self._connection.reader.error is not None and not self._held and self._task is None:
+            self._connection.connection_error(self._connection.reader.error)
+
+    def _step(self, event: Event) -> None:
+        if isinstance(event, Heartbeat):
+            return
+        if not isinstance(event, Method) or event.channel != 0:
+            raise ConnectionError_(CHANNEL_ERROR, "a channel is used before the vhost is open")
+        if isinstance(event.method, commands.Connection.Close):
+            self._connection.closed_by_client()
+            return
+        answer = self.handshake.receive(event.method)
+        match answer:
+            case None:  # tuned
+                terms = self.handshake.terms
+                self._connection.frame_max = self._connection.reader.frame_bytes_max = (
+                    terms.frame_bytes_max
+                )
+                self._connection.reader.channel_max = terms.channel_max
+                self._connection.wire.start_heartbeats(terms.heartbeat_s, self._connection.silent)
+            case Credentials():
+                self._begin(self._login(answer), "amqp_login")
+            case OpenVhost(vhost):
+                self._begin(self._enter(vhost), "amqp_open")
+            case base.Frame():
+                self._connection.say(answer)
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._connection.wire.pause(BUSY)
+        self._task = self._home.services.tasks.start(self._carry_out(work), name=name)
+
+    async def _carry_out(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except AmqpError as error:
+            self._connection.connection_error(error)
+        finally:
+            self._task = None
+            self._connection.wire.resume(BUSY)
+        self._shake()
+
+    async def _login(self, credentials: Credentials) -> None:
+        user = await self._home.admission.login(credentials, host=self._connection.ends.peer_host)
+        if self._connection.phase is not Phase.STARTING:
+            return
+        self._connection.client_capabilities = self.handshake.client_capabilities
+        if user is not None:
+            self._connection.user = user
+            self._connection.say(self.handshake.accepted())
+        elif (error := self.handshake.refused()) is not None:
+            self._connection.connection_error(error)
+        else:
+            self._connection.phase = Phase.CLOSED
+            self._connection.wire.close()
+
+    async def _enter(self, vhost: str) -> None:
+        self._connection.access = await self._home.admission.enter(self._connection.user, vhost)
+        if self._connection.phase is not Phase.STARTING:
+            return
+        self._connection.vhost = vhost
+        self._connection.opened()
+        self._connection.say(self.handshake.opened())

@@ -1,0 +1,174 @@
+"""Where clients of AMQP connect: the listeners, and the connections that they have made."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import structlog
+
+from node.protocols.amqp.admission import Admission
+from node.protocols.amqp.channel import Channel, ChannelHost
+from node.protocols.amqp.connection import AmqpConnection
+from node.protocols.amqp.ends import Phase
+from node.protocols.amqp.handshake import Terms, server_properties
+from node.protocols.amqp.listing import describe
+from node.protocols.amqp.services import Services
+from node.sections import TlsSettings
+from node.settings import SettingsError
+
+log = structlog.get_logger(__name__)
+
+BACKLOG: Final = 1024
+#: How long a stop waits for clients to say that they have heard of it.
+GOODBYE_S_MAX: Final = 1.0
+
+
+class AmqpServer:
+    """One a node."""
+
+    def __init__(
+        self,
+        services: Services,
+        *,
+        incarnation: int,
+        make_channel: Callable[[ChannelHost, int, Services], Channel] = Channel,
+    ) -> None:
+        settings = services.settings
+        options = settings.amqp_options
+        self.services = services
+        self.make_channel = make_channel
+        self.offer = Terms(options.channel_max, options.frame_bytes_max, options.heartbeat_s)
+        self.server_properties: Mapping[str, Any] = server_properties(settings.cluster)
+        self.admission = Admission(services.auth, lambda: self._open)
+        self.address: str | None = None  # that clients are told; None: not listening
+        self.tls_address: str | None = None
+        self._id_prefix = f"{settings.node}.{incarnation}"
+        self._numbers = itertools.count(1)
+        self._connections: dict[AmqpConnection, None] = {}
+        self._servers: list[asyncio.Server] = []
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listening when it returns. SettingsError: it cannot."""
+        settings = self.services.settings
+        if settings.amqp is not None:
+            self.address = await self._listen("amqp", settings.amqp, None)
+            self.address = settings.amqp_advertise or self.address
+        if settings.amqps is not None:
+            self.tls_address = await self._listen("amqps", settings.amqps, client_tls(settings.tls))
+        self.services.alarms.on_change.append(self._alarms_changed)
+
+    async def _listen(self, key: str, address: str, tls: ssl.SSLContext | None) -> str:
+        host, _, port = address.rpartition(":")
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                lambda: AmqpConnection(self),
+                host.strip("[]"),
+                int(port),
+                ssl=tls,
+                backlog=BACKLOG,
+                reuse_address=True,
+            )
+        except OSError as error:
+            raise SettingsError(
+                f"{key}: cannot listen on {address}: {error.strerror}; "
+                "allowed: an address of this machine with a free port"
+            ) from error
+        self._servers.append(server)
+        bound = f"{host}:{server.sockets[0].getsockname()[1]}"
+        log.info("amqp_listening", address=bound, tls=tls is not None)
+        return bound
+
+    def hush(self) -> None:
+        """No more connections, and nothing more is read."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.hush()
+
+    async def stop(self) -> None:
+        """Every client is told. Safe without `start` or `hush`."""
+        self.hush()
+        for connection in list(self._connections):
+            connection.force_close("broker forced connection closure with reason 'shutdown'")
+        try:
+            async with asyncio.timeout(GOODBYE_S_MAX):
+                await self._empty.wait()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+
+    # --- what connections use ---------------------------------------------------------------------
+
+    def next_id(self) -> str:
+        return f"{self._id_prefix}.{next(self._numbers)}"
+
+    def add(self, connection: AmqpConnection) -> bool:
+        if len(self._connections) >= self.services.settings.limits.connections_max:
+            return False
+        self._connections[connection] = None
+        self._empty.clear()
+        return True
+
+    def remove(self, connection: AmqpConnection) -> None:
+        self._connections.pop(connection, None)
+        if not self._connections:
+            self._empty.set()
+
+    @property
+    def _open(self) -> list[AmqpConnection]:
+        return [each for each in self._connections if each.phase is Phase.RUNNING]
+
+    def _alarms_changed(self) -> None:
+        for connection in list(self._connections):
+            connection.look_at_alarms()
+
+    # --- for people -------------------------------------------------------------------------------
+
+    def connections(self) -> list[dict[str, Any]]:
+        """The connections with an open vhost, as RabbitMQ's management API names things."""
+        node = self.services.settings.node
+        return [describe(connection, node) for connection in self._open]
+
+    def channels(self) -> list[dict[str, Any]]:
+        """All channels of all connections."""
+        return [
+            channel.describe()
+            for connection in self._open
+            for channel in list(connection.channels.values())
+        ]
+
+    def close_connection(self, name: str, reason: str) -> bool:
+        """Those of this name are told `reason`. False: there are none."""
+        found = [each for each in self._connections if each.name == name]
+        for connection in found:
+            connection.force_close(reason)
+        return bool(found)
+
+
+def client_tls(settings: TlsSettings) -> ssl.SSLContext:
+    """With an authority for clients, each of them must show a certificate."""
+    assert settings.client_cert is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.client_cert, settings.client_key)
+        if settings.client_ca is not None:
+            context.load_verify_locations(settings.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(
+            f"tls.client_cert, tls.client_key, tls.client_ca: {error}; "
+            "allowed: readable PEM files that belong together"
+        ) from error
+    return context
