@@ -15,7 +15,6 @@ import secrets
 
 SCRYPT = "scrypt"
 _SALTED = {"rabbit_password_hashing_sha256": "sha256", "rabbit_password_hashing_sha512": "sha512"}
-ALGORITHMS = (SCRYPT, *_SALTED)
 
 #: 16 MiB and some 50 ms for each guess.
 SCRYPT_N = 2**14

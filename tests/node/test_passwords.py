@@ -7,6 +7,8 @@ import hashlib
 
 import pytest
 
+from cluster.machine.catalog import CatalogMachine
+from cluster.machine.catalog_entries import HASHING_ALGORITHMS
 from node.passwords import hash_password, verify
 
 #: The example of RabbitMQ's documentation: "test12" with the salt 908DC60A.
@@ -40,6 +42,25 @@ def test_ours_is_salt_and_scrypt():
     )
     assert verify("secret", kept, algorithm)
     assert not verify("Secret", kept, algorithm)
+
+
+def test_every_algorithm_that_the_catalog_takes_can_be_checked():
+    kept, _ = hash_password("secret")
+    digests = {
+        "scrypt": base64.b64decode(kept),
+        SHA256: b"salt" + hashlib.sha256(b"saltsecret").digest(),
+        SHA512: b"salt" + hashlib.sha512(b"saltsecret").digest(),
+    }
+
+    for algorithm in HASHING_ALGORITHMS:
+        assert verify("secret", base64.b64encode(digests[algorithm]).decode(), algorithm)
+
+
+def test_guest_of_a_new_cluster_has_the_password_guest():
+    entry = CatalogMachine().entry("users", ("guest",))
+
+    assert entry is not None
+    assert verify("guest", entry["password_hash"], entry["hashing_algorithm"])
 
 
 def test_equal_passwords_have_different_hashes():
