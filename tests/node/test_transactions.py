@@ -1,0 +1,337 @@
+"""Transactions over queues of several groups: done whole, whatever ends on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cluster.cluster_node import ClusterNode
+from cluster.machine import QueueMachine
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import (
+    DeleteQueue,
+    Enqueue,
+    OpenSession,
+    Settle,
+    Step,
+    Subscribe,
+)
+from cluster.machine.replies import NO_QUEUE, Committed, Subscribed
+from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, SessionId
+from node.errors import BrokerError, OutcomeUnknown, Refused
+from node.tasks import Tasks
+from node.transactions import Transactions
+from tests.cluster.world import World, enqueue, in_world
+
+Steps = dict[GroupId, list[Step]]
+
+
+class Forgetful(Transactions):
+    """Proposes, and does no more."""
+
+    async def _carry_out(
+        self, source: GroupId, committed: Committed, others: Sequence[Any]
+    ) -> None:
+        raise OutcomeUnknown("stopped here")
+
+
+class Cluster(World):
+    """Three queues, a, b and c, each in a group of its own, and transactions on every node."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self.tasks: dict[str, Tasks] = {}
+        self.transactions: dict[str, Transactions] = {}
+        self.infos: dict[str, QueueInfo] = {}
+
+    async def start(self, *names: str, **config: Any) -> World:
+        for name in names or self.names:
+            await super().start(name, **config)
+            self.tasks[name] = Tasks()
+            self.transactions[name] = Transactions(self.nodes[name], self.tasks[name])
+        return self
+
+    async def with_queues(self) -> Cluster:
+        await self.born()
+        for name in "abc":
+            await self.declare(name)
+            found = await self.any.find_queue("/", name)
+            assert found is not None
+            self.infos[name] = found
+        assert len({self.group_of(name) for name in "abc"}) == 3
+        return self
+
+    def kill(self, name: str, *, power: bool = True) -> None:
+        super().kill(name, power=power)
+        self.end_tasks(name)
+
+    def end_tasks(self, name: str) -> None:
+        for task in self.tasks[name]._running:
+            task.cancel()
+
+    async def stop(self) -> None:
+        for name in self.nodes:
+            self.end_tasks(name)
+        await super().stop()
+
+    def forgets(self, name: str) -> Transactions:
+        """From now on this node carries nothing out that it proposes."""
+        self.transactions[name] = Forgetful(self.nodes[name], self.tasks[name])
+        return self.transactions[name]
+
+    def info(self, name: str) -> QueueInfo:
+        return self.infos[name]
+
+    def group_of(self, name: str) -> GroupId:
+        return self.infos[name].group
+
+    def publishes(self, **bodies: list[bytes]) -> Steps:
+        steps: Steps = {}
+        for name, each in bodies.items():
+            info = self.info(name)
+            steps.setdefault(info.group, []).append(enqueue(info.queue, *each))
+        return steps
+
+    def machine(self, name: str) -> QueueMachine:
+        found = self.group(self.group_of(name)).machine
+        assert isinstance(found, QueueMachine)
+        return found
+
+    def bodies(self, name: str) -> list[bytes]:
+        """As the leader has them, in order."""
+        info = self.info(name)
+        if self.leading(info.group) is None:
+            return []
+        group = self.group(info.group)
+        rows = self.machine(name).browse(info.queue, 1, 1_000)
+        return [group.read_bodies(row.chunk.bodies)[0][0] for row in rows]
+
+    def is_over(self) -> bool:
+        """Every group has a leader and no transaction that waits for another."""
+        return all(
+            self.leading(self.group_of(name)) and not self.machine(name).transactions()
+            for name in "abc"
+        )
+
+    async def consume(self, name: str) -> Any:
+        """The key of a consumer that holds all that is in the queue."""
+        info = self.info(name)
+        node = self.any
+        session = SessionId("s")
+        await node.ask(info.group, OpenSession(session, NodeId("n1"), node.links.incarnation))
+        outcome = await node.ask(info.group, Subscribe(info.queue, session, "t"))
+        assert isinstance(outcome.reply, Subscribed)
+        return outcome.reply.consumer
+
+
+@in_world
+async def test_publishes_to_three_groups_are_there_when_it_returns_whichever_node_commits() -> None:
+    world = await Cluster().with_queues()
+    for name in world.names:
+        body = name.encode()
+        steps = world.publishes(a=[body, b"2"], b=[body], c=[body])
+        await world.transactions[name].commit(steps)
+        assert [world.bodies(queue).count(body) for queue in "abc"] == [1, 1, 1]
+    await world.until(world.is_over)
+    assert world.bodies("a") == [b"n1", b"2", b"n2", b"2", b"n3", b"2"]
+    await world.stop()
+
+
+@in_world
+async def test_a_group_with_something_to_settle_decides() -> None:
+    world = await Cluster().with_queues()
+    await world.publish("c", b"job", b"other")
+    consumer = await world.consume("c")
+    steps = world.publishes(a=[b"result"], b=[b"audit"])
+    steps[world.group_of("c")] = [Settle(world.info("c").queue, consumer, [(1, 1)])]
+    await world.transactions["n2"].commit(steps)
+    assert [world.bodies(queue) for queue in "abc"] == [[b"result"], [b"audit"], [b"other"]]
+
+    with pytest.raises(Refused):  # settled already: nothing of it happens
+        await world.transactions["n2"].commit(steps)
+
+    assert [world.bodies(queue) for queue in "abc"] == [[b"result"], [b"audit"], [b"other"]]
+    await world.until(world.is_over)
+    await world.stop()
+
+
+@in_world
+async def test_what_is_impossible_where_it_is_decided_happens_nowhere() -> None:
+    world = await Cluster().with_queues()
+    steps = world.publishes(a=[b"x"], b=[b"y"])
+    steps[min(steps)].append(Enqueue(world.info("a").queue + 50, None, 0, [b"z"]))  # type: ignore[arg-type]
+
+    with pytest.raises(Refused) as caught:
+        await world.transactions["n3"].commit(steps)
+
+    assert caught.value.code == NO_QUEUE
+    assert [world.bodies(queue) for queue in "abc"] == [[], [], []]
+    await world.transactions["n3"].commit({})
+    await world.stop()
+
+
+@in_world
+async def test_a_queue_that_is_deleted_meanwhile_does_not_hold_up_the_rest() -> None:
+    world = await Cluster().with_queues()
+    steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
+    info = world.info("c")
+    await world.any.ask(info.group, DeleteQueue(info.queue))
+
+    await world.transactions["n1"].commit(steps)
+
+    assert [world.bodies(queue) for queue in "ab"] == [[b"x"], [b"y"]]
+    await world.stop()
+
+
+def test_a_node_that_dies_after_the_decision_leaves_the_rest_to_the_leader() -> None:
+    @in_world
+    async def scenario() -> None:
+        world = await Cluster().with_queues()
+        steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
+        leader = world.leading(min(steps))
+        name = next(each for each in world.names if each != leader)
+        with pytest.raises(OutcomeUnknown):
+            await world.forgets(name).commit(steps)
+        assert world.bodies("b") == world.bodies("c") == []
+        world.kill(name)
+
+        await world.until(world.is_over)
+
+        assert [world.bodies(queue) for queue in "abc"] == [[b"x"], [b"y"], [b"z"]]
+        await world.stop()
+
+    scenario()
+
+
+@pytest.mark.parametrize("victims", [1, 3])
+def test_when_the_leader_that_decided_dies_the_next_one_carries_it_out(victims: int) -> None:
+    @in_world
+    async def scenario() -> None:
+        world = await Cluster().with_queues()
+        steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
+        leader = world.leading(min(steps))
+        assert leader is not None
+        with pytest.raises(OutcomeUnknown):
+            await world.forgets(leader).commit(steps)
+        dead = [leader, *(each for each in world.names if each != leader)][:victims]
+        for name in dead:
+            world.kill(name)
+        await world.start(*dead)
+
+        await world.until(world.is_over)
+
+        assert [world.bodies(queue) for queue in "abc"] == [[b"x"], [b"y"], [b"z"]]
+        await world.stop()
+
+    scenario()
+
+
+@in_world
+async def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_done_twice() -> None:
+    world = await Cluster().with_queues()
+    steps = world.publishes(a=[b"x"], b=[b"y"])
+    leader = world.leading(min(steps))
+    assert leader is not None
+    name = next(each for each in world.names if each != leader)
+    lost = asyncio.Event()
+
+    def drop(peer: NodeId, message: list[Any]) -> bool:
+        if lost.is_set() or peer != name or message[:2] != [-1, "answer"]:
+            return False
+        lost.set()
+        return True
+
+    world.links[leader].drop = drop
+    commit = asyncio.create_task(world.transactions[name].commit(steps))
+    await lost.wait()
+    world.break_link(name, leader, gone=False)
+    world.connect(name, leader)
+
+    await commit
+
+    await world.until(world.is_over)
+    assert [world.bodies(queue) for queue in "ab"] == [[b"x"], [b"y"]]
+    await world.stop()
+
+
+@in_world
+async def test_a_group_that_cannot_be_reached_makes_it_unknown_and_gets_its_part_later() -> None:
+    world = await Cluster().with_queues()
+    steps = world.publishes(a=[b"x"], b=[b"y"])
+    group = world.group_of("b")
+    ask = ClusterNode.ask
+    reachable = False
+
+    def within_reach(node: ClusterNode) -> Any:
+        async def asked(group_id: GroupId, command: Any) -> Any:
+            if group_id == group and not reachable:
+                return await ask(node, GroupId(77), command)
+            return await ask(node, group_id, command)
+
+        return asked
+
+    for node in world.nodes.values():
+        node.ask = within_reach(node)  # type: ignore[method-assign]
+    with pytest.raises(OutcomeUnknown):
+        await world.transactions["n1"].commit(steps)
+    assert world.bodies("a") == [b"x"]
+    assert world.bodies("b") == []
+    reachable = True
+
+    await world.until(world.is_over)
+
+    assert world.bodies("b") == [b"y"]
+    await world.stop()
+
+
+@in_world
+async def test_without_a_leader_it_surely_did_not_happen() -> None:
+    world = await Cluster().with_queues()
+    steps = world.publishes(a=[b"x"], b=[b"y"])
+    name = world.leading(min(steps))
+    assert name is not None
+    node = world[name]
+    world.isolate(name)
+    await world.until(lambda: node.leader_of(min(steps)) is None)
+
+    with pytest.raises(BrokerError) as caught:
+        await world.transactions[name].commit(steps)
+
+    assert caught.value.code == "no_leader"
+    assert [world.bodies(queue) for queue in "ab"] == [[], []]
+    world.heal()
+    await world.settled()
+    await world.stop()
+
+
+@in_world
+async def test_numbers_of_answered_transactions_are_forgotten() -> None:
+    world = await Cluster().with_queues()
+    for _ in range(20):
+        await world.transactions["n1"].commit(world.publishes(a=[b"x"], b=[b"y"]))
+    await world.until(world.is_over)
+    (state,) = world.machine("a")._transactions.dump()
+    _, _, ((_, _, _, answers),), _ = state
+    assert len(answers) == 1
+    (state,) = world.machine("b")._transactions.dump()
+    _, _, _, ((_, _, done),) = state
+    assert sum(last - first + 1 for first, last in done) <= 2
+    await world.stop()
+
+
+@in_world
+async def test_a_group_that_outlives_its_nodes_decides_for_transient_ones() -> None:
+    world = await Cluster().with_queues()
+    one, two = GroupId(TRANSIENT_GROUPS + 1), GroupId(TRANSIENT_GROUPS + 2)
+    step = enqueue(world.info("a").queue, b"x")
+    decider = world.transactions["n1"]._decider
+
+    assert decider({one: [step]}) == one
+    assert decider({one: [step], two: [step]}) == min(map(world.group_of, "abc"))
+    assert decider({one: [step], GroupId(2): [step], GroupId(3): [step]}) == 2
+    settle = Settle(step.queue, 1, [(1, 1)])  # type: ignore[arg-type]
+    assert decider({one: [settle], GroupId(2): [step], GroupId(3): [step, settle]}) == 3
+    await world.stop()
