@@ -17,19 +17,15 @@ import structlog
 from cluster.caretaker import Caretaker
 from cluster.cluster_config import ClusterConfig
 from cluster.codec.cbor import pack
-from cluster.forwarding import ASK_AGAIN_S, NODE_LEVEL, Forwarder
-from cluster.group import (
-    Group,
-    GroupOptions,
-    Outcome,
-    Role,
-)
+from cluster.forwarding import Forwarder
+from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
 from cluster.log import KIND_CLOCK, KIND_LINK_DOWN, KIND_LINK_UP, Identity, Log
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import Command, DeclareQueue, NodeDown, NodeUp
 from cluster.machine.effects import Effect
+from cluster.outcome import Done
 from cluster.overview import status_of
 from cluster.peers import Peers
 from cluster.presence import Presence
@@ -48,8 +44,6 @@ log = structlog.get_logger(__name__)
 
 #: Messages between the broker layers of two nodes start with this instead of a group.
 BROKER_LEVEL = -2
-LEAVING = "leaving"
-STOP_PATIENCE_S = 3.0
 
 OnEffects = Callable[[GroupLike, Stamp, Sequence[Effect]], None]
 OnRole = Callable[[Group, Role, int], None]
@@ -178,7 +172,7 @@ class ClusterNode:
         """
         self.stopping = True
         if transfer and self._failure is None:
-            await self._hand_over()
+            await self._caretaker.hand_over()
         for task in self._tasks[1:]:
             task.cancel()
         self.forwarder.stop()
@@ -196,20 +190,6 @@ class ClusterNode:
     def failed(self) -> BaseException | None:
         """The error that stopped this node (a disk that cannot be trusted, a bug), if any."""
         return self._failure
-
-    async def _hand_over(self) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + STOP_PATIENCE_S
-        for peer in self.links.peers():
-            self.links.send(peer, [NODE_LEVEL, LEAVING])
-        self.links.flush()
-        while loop.time() < deadline and self._failure is None:
-            led = [g for g in self.groups.values() if g.role is Role.LEADER and len(g.members) > 1]
-            if not led:
-                return
-            for group in led:
-                group.transfer(None)
-            await asyncio.sleep(ASK_AGAIN_S)
 
     # --- groups -----------------------------------------------------------------------------------
 
@@ -229,7 +209,6 @@ class ClusterNode:
         machine: CatalogMachine | QueueMachine,
         kind: type[Group] = Group,
     ) -> None:
-        config = self.config
         group = kind(
             group_id,
             name,
@@ -241,13 +220,7 @@ class ClusterNode:
             links=self.links,
             clock=self._clock,
             random=self._random,
-            options=GroupOptions(
-                election_min_ms=config.election_min_ms,
-                election_max_ms=config.election_max_ms,
-                heartbeat_ms=config.heartbeat_ms,
-                snapshot_entries=config.snapshot_entries,
-                snapshot_bytes=config.snapshot_bytes,
-            ),
+            options=self.config.group_options,
         )
         group.on_applied.append(self._on_applied)
         group.on_role.append(self._on_group_role)
@@ -365,6 +338,12 @@ class ClusterNode:
             return group.leader
         return self.peers.leader_of(group_id)
 
+    def propose(self, group_id: GroupId, command: Command, done: Done | None = None) -> None:
+        """Propose at the group's leader, here or over the link; `done` is called once, perhaps at
+        once. What is proposed first at a leader is applied first.
+        """
+        self.forwarder.propose(group_id, command, done)
+
     async def ask(self, group_id: GroupId, command: Command) -> Outcome:
         """Propose at the group's leader, here or over the link. One try: see the outcome."""
         return await self.forwarder.ask(group_id, command)
@@ -403,17 +382,9 @@ class ClusterNode:
         """The queue is in the catalog, as every node that is up knows it, and in its group when
         this answers ok with `Declared`. A transient one is kept by this node alone.
         """
-        command = DeclareQueue(
-            vhost,
-            name,
-            arguments,
-            durable=durable,
-            auto_delete=auto_delete,
-            exclusive=exclusive,
-            node=self.node if transient else None,
-            owner=owner,
-        )
-        return await self.names.declare(command)
+        node = self.node if transient else None
+        flags = (durable, auto_delete, exclusive, node, 0, owner)
+        return await self.names.declare(DeclareQueue(vhost, name, arguments, None, None, *flags))
 
     async def remove_queue(
         self, vhost: str, name: str, *, if_unused: bool = False, if_empty: bool = False

@@ -23,7 +23,7 @@ from cluster.codec.entries import (
 from cluster.group_like import GroupLike
 from cluster.machine.commands import Command
 from cluster.machine.replies import NO_GROUP
-from cluster.outcome import Outcome, refused
+from cluster.outcome import Done, Outcome, refused
 from cluster.seams import Links
 from cluster.types import GroupId, NodeId, Stamp
 
@@ -70,17 +70,31 @@ class Forwarder:
         for peer in list(self._waiting):
             self._give_up(peer, "stopping", "this node is shutting down")
 
-    async def ask(self, group_id: GroupId, command: Command) -> Outcome:
-        """Propose at the group's leader. One try: see the outcome."""
-        if self._stopped:
-            return refused("stopping", "this node is shutting down; ask another one")
+    def propose(self, group_id: GroupId, command: Command, done: Done | None = None) -> None:
+        """Propose at the group's leader, in the order of the calls. One try: see the outcome."""
         leader = self._leader_of(group_id)
         group = self._group_of(group_id)
-        if leader == self._node and group is not None:
-            return await group.ask(command)
-        if leader is None:
-            return refused("no_leader", f"group {group_id} has no known leader now; try again")
-        return await self._ask_peer(leader, group_id, command)
+        if leader == self._node and group is not None and not self._stopped:
+            group.propose(command, done)
+        elif self._stopped:
+            _tell(done, refused("stopping", "this node is shutting down; ask another one"))
+        elif leader is None:
+            reason = f"group {group_id} has no known leader now; try again"
+            _tell(done, refused("no_leader", reason))
+        else:
+            answer = self._ask_peer(leader, group_id, command)
+            answer.add_done_callback(lambda told: _tell(done, told.result()))
+
+    async def ask(self, group_id: GroupId, command: Command) -> Outcome:
+        """The same, waiting for the outcome."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        self.propose(group_id, command, done)
+        return await future
 
     async def ask_until(self, group_id: GroupId, command: Command) -> Outcome:
         """Ask an idempotent question again until the machine answers it or patience ends."""
@@ -155,6 +169,11 @@ class Forwarder:
             done(refused("unknown_command", f"this node does not know command {command.tag}"))
             return
         group.propose(command, done)
+
+
+def _tell(done: Done | None, outcome: Outcome) -> None:
+    if done is not None:
+        done(outcome)
 
 
 def _outcome(answer: list[Any]) -> Outcome:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 import signal
 import socket
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
 from aiohttp import web
 
-from cluster.cluster_node import ClusterConfig, ClusterNode
-from cluster.log import LogError, LogOptions, RealDisk, SystemClock
-from cluster.raft.links import TcpLinks, TlsConfig
-from cluster.types import NodeId
+from cluster.cluster_node import ClusterNode
+from cluster.log import LogError, RealDisk, SystemClock
 from node.alarms import Alarms
 from node.auth import Auth
 from node.broker import Broker
@@ -27,15 +23,23 @@ from node.health import Health
 from node.logs import configure_logs
 from node.memory import available_bytes, keep_freed_memory, resident_bytes
 from node.metrics import Metrics
+from node.peering import cluster_config, tcp_links
+from node.protocols.amqp.direct_reply import DirectReplies
+from node.protocols.amqp.server import AmqpServer
+from node.protocols.amqp.services import Services as AmqpServices
 from node.protocols.native.http import HttpRoutes
 from node.protocols.native.websocket import WebSockets
+from node.publishing import Publisher
 from node.questions import Questions
 from node.relay import Relay
+from node.routing import Router
 from node.sessions import Sessions
 from node.settings import Settings, SettingsError
+from node.settling import Settler
 from node.tasks import Tasks
 from node.timed_disk import TimedDisk
 from node.traffic import Traffic
+from node.transactions import Transactions
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +73,9 @@ class Node:
         self.traffic: Traffic
         self.relay: Relay
         self.sessions: Sessions
+        self.publisher: Publisher
+        self.amqp: AmqpServer
+        self.health: Health
         self.metrics: Metrics
 
     # --- start ------------------------------------------------------------------------------------
@@ -94,8 +101,12 @@ class Node:
         self.http_address = settings.http_advertise or f"{host}:{bound}"
         observe: list[Callable[[float], None]] = []
         disk = TimedDisk(RealDisk(), self._clock, lambda s: observe[0](s) if observe else None)
-        config = cluster_config(settings, {"http": self.http_address, "peer": settings.peer})
-        links = self._links()
+        addresses = {"http": self.http_address, "peer": settings.peer}
+        amqp = settings.amqp_advertise or settings.amqp
+        if amqp is not None:
+            addresses["amqp"] = amqp
+        config = cluster_config(settings, addresses)
+        links = tcp_links(settings, self._folder.next_incarnation(self._clock), self._clock)
         self.cluster = ClusterNode(
             config, disk=disk, clock=self._clock, links=links, random=random.Random()
         )
@@ -122,45 +133,39 @@ class Node:
         observe.append(self.metrics.fsync_seconds.observe)
         letters = DeadLetters(self.broker, self._tasks, self.metrics)
         self.traffic.on_dead_letters.append(letters.ready)
+        self.publisher = Publisher(self.cluster, self._tasks, self.traffic.dispatcher.counts)
+        transactions = Transactions(self.cluster, self._tasks)
+        direct_replies = DirectReplies(self.cluster.node, self.questions)
         self._add_routes(app)
         await self.cluster.start()
+        router = Router(self.cluster.catalog_machine)
+        self.amqp = AmqpServer(
+            AmqpServices(
+                settings,
+                self.broker,
+                self.sessions,
+                self.relay,
+                router,
+                self.publisher,
+                Settler(self.cluster, self._tasks, self.traffic.dispatcher.counts),
+                transactions,
+                direct_replies,
+                self.auth,
+                self.alarms,
+                self.questions,
+                self._tasks,
+            ),
+            incarnation=links.incarnation,
+        )
         self._tasks.start(self.relay.run(), name="relay")
         self._care = asyncio.create_task(self._watch(), name="node_care")
         await self._runner.setup()
         await web.SockSite(self._runner, server, backlog=HTTP_BACKLOG).start()
+        await self.amqp.start()
         log.info("node_started", http=self.http_address, peer=settings.peer, data=settings.data_dir)
 
-    def _links(self) -> TcpLinks:
-        settings = self.settings
-        secret = settings.cluster_secret()
-        tls = None
-        if settings.tls.peer_cert and settings.tls.peer_key and settings.tls.peer_ca:
-            try:
-                tls = TlsConfig.from_files(
-                    certificate=settings.tls.peer_cert,
-                    key=settings.tls.peer_key,
-                    authority=settings.tls.peer_ca,
-                )
-            except (OSError, ssl.SSLError) as error:
-                raise SettingsError(
-                    f"tls: {error}; allowed: readable PEM files that belong together"
-                ) from error
-        if secret is None and tls is None:
-            secret = secrets.token_hex(32)  # a cluster of one: nobody else can know it
-        return TcpLinks(
-            NodeId(settings.node),
-            settings.cluster,
-            self._folder.next_incarnation(self._clock),
-            settings.peer,
-            {NodeId(node): address for node, address in settings.peers.items()},
-            secret=None if secret is None else secret.encode(),
-            tls=tls,
-            clock=self._clock,
-            random=random.Random(),
-        )
-
     def _add_routes(self, app: web.Application) -> None:
-        health = Health(self.cluster, stopping=lambda: self._stopping)
+        health = self.health = Health(self.cluster, stopping=lambda: self._stopping)
         app.router.add_get("/v1/connect", WebSockets(self.broker, self.sessions, self.auth).connect)
         counts = self.traffic.dispatcher.counts
         HttpRoutes(self.broker, self.sessions, counts, self.auth).add_to(app)
@@ -179,6 +184,7 @@ class Node:
             if space.refuse_publishes != self.alarms.disk:
                 log.warning("disk_space", free_bytes=space.free_bytes, full=space.refuse_publishes)
             self.alarms.sample(disk=space.refuse_publishes)
+            self.publisher.forget_idle(asyncio.get_running_loop().time())
             problem = self.cluster.log.cleaner.archive_error
             if problem is not None and problem != archive_problem:
                 log.warning("archive_failed", reason=problem)
@@ -204,8 +210,12 @@ class Node:
         if hasattr(self, "sessions"):
             log.info("node_stopping", connections=len(self.sessions))
             self.sessions.hush()
+            if hasattr(self, "amqp"):
+                self.amqp.hush()
             await self._drain(deadline)
             self.sessions.stop()
+            if hasattr(self, "amqp"):
+                await self.amqp.stop()
         if self._runner is not None:
             await self._runner.cleanup()
         await self._tasks.stop()
@@ -226,32 +236,6 @@ class Node:
             if loop.time() >= deadline:
                 return
             await asyncio.sleep(0.01)
-
-
-def cluster_config(settings: Settings, addresses: dict[str, str]) -> ClusterConfig:
-    """What the cluster layer needs of the settings."""
-    raft, kept = settings.raft, settings.log
-    members = sorted(settings.peers) or [settings.node]
-    return ClusterConfig(
-        node=NodeId(settings.node),
-        cluster=settings.cluster,
-        members=[NodeId(member) for member in members],
-        data_dir=settings.data_dir,
-        default_groups=settings.default_groups,
-        replication=settings.replication,
-        election_min_ms=raft.election_ms_min,
-        election_max_ms=raft.election_ms_max,
-        heartbeat_ms=raft.heartbeat_ms,
-        addresses=addresses,
-        log=LogOptions(
-            segment_bytes=kept.segment_bytes,
-            retain_bytes=kept.retain_bytes,
-            retain_hours=kept.retain_hours,
-            archive_dir=kept.archive_dir,
-            hot_bytes=kept.hot_bytes,
-            min_free_bytes=kept.min_free_bytes,
-        ),
-    )
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, cast
 import structlog
 
 from cluster.cluster_node import ClusterNode
-from cluster.group import Outcome, Role
+from cluster.group import Outcome
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Enqueue
 from cluster.machine.publishers import EPHEMERAL_PREFIX
@@ -180,14 +180,7 @@ class Publisher:
             if line.round == round_:
                 self._outcome(line, batch, outcome)
 
-        group = self._cluster.group(line.info.group)
-        if group is not None and group.role is Role.LEADER:
-            group.propose(batch.command, done)
-        else:
-            self._tasks.start(self._forward(line, batch, done), name="forward")
-
-    async def _forward(self, line: _Line, batch: _Batch, done: Callable[[Outcome], None]) -> None:
-        done(await self._cluster.ask(line.info.group, batch.command))
+        self._cluster.propose(line.info.group, batch.command, done)
 
     def _outcome(self, line: _Line, batch: _Batch, outcome: Outcome) -> None:
         reply = outcome.reply

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from cluster.cluster_node import ClusterNode
-from cluster.group import Outcome, Role
+from cluster.group import Outcome
 from cluster.machine.commands import Command, Settle
 from cluster.machine.replies import Ok
 from cluster.types import GroupId
@@ -41,20 +41,11 @@ class Settler:
                 self._count(command, outcome)
                 done()
 
-        copy = self._cluster.group(group)
-        if copy is not None and copy.role is Role.LEADER:
-            copy.propose(command, first)
-        else:
-            self._tasks.start(self._forward(group, command, first), name="forward")
+        self._cluster.propose(group, command, first)
 
     def _count(self, command: Command, outcome: Outcome) -> None:
         if type(command) is Settle and type(outcome.reply) is Ok:
             self._counts.settled += outcome.reply.count
-
-    async def _forward(
-        self, group: GroupId, command: Command, first: Callable[[Outcome], None]
-    ) -> None:
-        first(await self._cluster.ask(group, command))
 
     async def _again(self, group: GroupId, command: Command, done: Callable[[], None]) -> None:
         for _ in range(RETRIES_MAX):

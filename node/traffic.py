@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, assert_never
+from typing import Protocol, assert_never
 
 import structlog
 
@@ -213,18 +213,7 @@ class Traffic:
 
     def _propose(self, group_id: GroupId, command: Command, ticket: Ticket | None) -> None:
         done = None if ticket is None else partial(self._outcome, ticket)
-        group = self._cluster.group(group_id)
-        if group is not None and group.role is Role.LEADER:
-            group.propose(command, done)
-        else:
-            self._tasks.start(self._forward(group_id, command, done), name="forward")
-
-    async def _forward(
-        self, group: GroupId, command: Command, done: Callable[[Outcome], Any] | None
-    ) -> None:
-        outcome = await self._cluster.ask(group, command)
-        if done is not None:
-            done(outcome)
+        self._cluster.propose(group_id, command, done)
 
     def _outcome(self, ticket: Ticket, outcome: Outcome) -> None:
         self.dispatcher.outcome(ticket, outcome)

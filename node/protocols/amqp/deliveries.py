@@ -91,6 +91,10 @@ class Deliveries:
             self._connection.ends_when_moved = self._ends_when_moved
         return self._connection
 
+    @property
+    def session(self) -> str | None:
+        return None if self._connection is None else self._connection.session
+
     # --- the broker's words -----------------------------------------------------------------------
 
     def send(self, frame: Outgoing) -> None:

@@ -1,0 +1,69 @@
+"""What the cluster layer is given of the settings: its own, and the links to the other nodes."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import ssl
+
+from cluster.cluster_node import ClusterConfig
+from cluster.log import LogOptions, SystemClock
+from cluster.raft.links import TcpLinks, TlsConfig
+from cluster.types import NodeId
+from node.settings import Settings, SettingsError
+
+
+def cluster_config(settings: Settings, addresses: dict[str, str]) -> ClusterConfig:
+    """What the cluster layer needs of the settings."""
+    raft, kept = settings.raft, settings.log
+    members = sorted(settings.peers) or [settings.node]
+    return ClusterConfig(
+        node=NodeId(settings.node),
+        cluster=settings.cluster,
+        members=[NodeId(member) for member in members],
+        data_dir=settings.data_dir,
+        default_groups=settings.default_groups,
+        replication=settings.replication,
+        election_min_ms=raft.election_ms_min,
+        election_max_ms=raft.election_ms_max,
+        heartbeat_ms=raft.heartbeat_ms,
+        addresses=addresses,
+        log=LogOptions(
+            segment_bytes=kept.segment_bytes,
+            retain_bytes=kept.retain_bytes,
+            retain_hours=kept.retain_hours,
+            archive_dir=kept.archive_dir,
+            hot_bytes=kept.hot_bytes,
+            min_free_bytes=kept.min_free_bytes,
+        ),
+    )
+
+
+def tcp_links(settings: Settings, incarnation: int, clock: SystemClock) -> TcpLinks:
+    """SettingsError: the certificates cannot be used."""
+    secret = settings.cluster_secret()
+    tls = None
+    if settings.tls.peer_cert and settings.tls.peer_key and settings.tls.peer_ca:
+        try:
+            tls = TlsConfig.from_files(
+                certificate=settings.tls.peer_cert,
+                key=settings.tls.peer_key,
+                authority=settings.tls.peer_ca,
+            )
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(
+                f"tls: {error}; allowed: readable PEM files that belong together"
+            ) from error
+    if secret is None and tls is None:
+        secret = secrets.token_hex(32)  # a cluster of one: nobody else can know it
+    return TcpLinks(
+        NodeId(settings.node),
+        settings.cluster,
+        incarnation,
+        settings.peer,
+        {NodeId(node): address for node, address in settings.peers.items()},
+        secret=None if secret is None else secret.encode(),
+        tls=tls,
+        clock=clock,
+        random=random.Random(),
+    )
