@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
+from cluster.forwarding import ASK_AGAIN_S, NODE_LEVEL
+from cluster.group import Role
 from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
 from cluster.machine.commands import CreateGroup, ForgetNode, ForgetVolatile, NodeDown
@@ -21,6 +23,9 @@ from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
+
+LEAVING = "leaving"
+STOP_PATIENCE_S = 3.0
 
 log = structlog.get_logger(__name__)
 
@@ -194,6 +199,23 @@ class Caretaker:
 
         self._forgetting_volatile = True
         cluster.catalog.propose(ForgetVolatile(cluster.catalog_machine.generation), done)
+
+    async def hand_over(self) -> None:
+        """This node is about to stop: the leaderships that it has go to others first."""
+        cluster = self._cluster
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + STOP_PATIENCE_S
+        for peer in cluster.links.peers():
+            cluster.links.send(peer, [NODE_LEVEL, LEAVING])
+        cluster.links.flush()
+        while loop.time() < deadline and cluster.failed is None:
+            groups = cluster.groups.values()
+            led = [g for g in groups if g.role is Role.LEADER and len(g.members) > 1]
+            if not led:
+                return
+            for group in led:
+                group.transfer(None)
+            await asyncio.sleep(ASK_AGAIN_S)
 
     def _balance(self) -> None:
         cluster = self._cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cluster.group import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES
+from cluster.group import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES, GroupOptions
 from cluster.local_group import TRANSIENT_BYTES_MAX
 from cluster.log import LogOptions
 from cluster.types import NodeId
@@ -36,3 +36,13 @@ class ClusterConfig:
     care_period_s: float = 1.0
     #: A leader hands over to the preferred member only when that one has been heard for this long.
     balance_after_s: float = 5.0
+
+    @property
+    def group_options(self) -> GroupOptions:
+        return GroupOptions(
+            election_min_ms=self.election_min_ms,
+            election_max_ms=self.election_max_ms,
+            heartbeat_ms=self.heartbeat_ms,
+            snapshot_entries=self.snapshot_entries,
+            snapshot_bytes=self.snapshot_bytes,
+        )

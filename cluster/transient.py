@@ -10,7 +10,7 @@ from cluster.machine.commands import DeleteQueue
 from cluster.machine.effects import Effect, QueueRemoved
 from cluster.peers import Peers
 from cluster.seams import Clock
-from cluster.types import GroupId, NodeId
+from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId
 
 
 class TransientGroups:
@@ -50,6 +50,12 @@ class TransientGroups:
         if node is None or (node == self._node and self.own is None):
             return None
         return node if self._peers.is_up(node) else None
+
+    def is_lost(self, group: GroupId, catalog: CatalogMachine) -> bool:
+        """Transient queues were there, and went with their node."""
+        if group < TRANSIENT_GROUPS or self.leader_of(group, catalog) is not None:
+            return False
+        return not catalog.queues_of(group)
 
     def removed(self, effects: Sequence[Effect]) -> None:
         """The catalog dropped queues; those of this node that are left end at once."""

@@ -341,9 +341,12 @@ class Relay:
             return
         consumer = attached.consumer
         del self._of_consumer[consumer]
-        attached.connection.ended(consumer.info.queue, consumer.key)
+        self._tell_ended(attached.connection, consumer, reason)
+
+    def _tell_ended(self, connection: Connection, consumer: Consumer, reason: str | None) -> None:
+        connection.ended(consumer.info.queue, consumer.key)
         if reason is not None:
-            attached.connection.send(Ended(consumer.info.name, consumer.key, reason))
+            connection.send(Ended(consumer.info.name, consumer.key, reason))
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -360,7 +363,9 @@ class Relay:
                 attached.leader,
                 None,
             }
-            if moved or peers.get(attached.leader) is not attached.link:
+            if self._is_over(attached.consumer):
+                self._end(attachment, "queue_deleted")
+            elif moved or peers.get(attached.leader) is not attached.link:
                 self._loosen(attachment)
             elif attached.untold_bytes:
                 self._tell_taken(attachment, attached)
@@ -375,5 +380,16 @@ class Relay:
                 self._to_detach.discard((peer, attachment))
             elif peer not in peers or not peers[peer].up:
                 self._to_detach.discard((peer, attachment))  # a new link attaches anew anyway
-        for consumer in list(self._loose):
-            self._attach_loose(consumer)
+        for consumer, connection in list(self._loose.items()):
+            if self._is_over(consumer):
+                del self._loose[consumer]
+                self._tell_ended(connection, consumer, "queue_deleted")
+            else:
+                self._attach_loose(consumer)
+
+    def _is_over(self, consumer: Consumer) -> bool:
+        """A transient queue went with its node, which tells nobody."""
+        info = consumer.info
+        if info.node is None:
+            return False
+        return self._cluster.catalog_machine.queue_by_id(info.queue) is None

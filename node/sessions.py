@@ -138,7 +138,8 @@ class Sessions:
         pause_s = PAUSE_S_MIN
         while session not in self._connections:
             outcome = await cluster.ask(group, command)
-            if outcome.kind == "ok" or outcome.reply is not None:
+            heard = outcome.kind == "ok" or outcome.reply is not None
+            if heard or cluster.transient.is_lost(group, cluster.catalog_machine):
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(PAUSE_S_MAX, pause_s * 2)

@@ -159,7 +159,7 @@ async def test_nobody_hands_leadership_back_to_a_node_that_is_leaving() -> None:
     assert world.leading(3) == "n1"  # its preferred one
     peers = world["n2"].peers
     world["n1"].stopping = True
-    hand_over = asyncio.create_task(world["n1"]._hand_over())
+    hand_over = asyncio.create_task(world["n1"]._caretaker.hand_over())
     await world.until(lambda: world.leading(3) in ("n2", "n3"))
     await hand_over
     await asyncio.sleep(2)

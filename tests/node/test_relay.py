@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,9 +147,9 @@ class FakeNode:
 class FakeConnection:
     """The client: remembers what it got, and takes it when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, relay: Relay) -> None:
+        self.relay = relay
         self.closed = False
-        self.forward = True
         self.session = SessionId("s")
         self.consumers: dict[Any, Consumer] = {}
         self.got: list[int] = []
@@ -164,6 +164,9 @@ class FakeConnection:
         for batch in frame.batches:
             self.got += range(batch.first, batch.first + len(batch.bodies))
 
+    def lost(self, consumer: Consumer) -> None:
+        self.relay.attach(self, consumer)  # type: ignore[arg-type]
+
     def ended(self, queue: Any, consumer: Any) -> None:
         self.consumers.pop((queue, consumer), None)
 
@@ -177,7 +180,7 @@ class Carrying(RuleBasedStateMachine):
         for name in [HOME, *LEADERS]:
             self.world.nodes[name] = FakeNode(self.world, name)
         self.home = self.world.nodes[HOME]
-        self.client = FakeConnection()
+        self.client = FakeConnection(self.home.relay)
         self.consumer = Consumer(INFO, KEY, auto_settle=False, active=True)
         self.client.consumers[QUEUE, KEY] = self.consumer
         self.home.relay.attach(self.client, self.consumer)  # type: ignore[arg-type]
@@ -323,4 +326,24 @@ def test_the_end_of_a_consumer_reaches_its_client():
     state.world.carry_all()
 
     assert state.client.others == [Ended("orders", KEY, "queue_deleted")]
+    assert state.client.consumers == {}
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_consumer_ends_when_its_transient_queue_went_with_its_node(linked: bool) -> None:
+    known: list[Any] = [True]
+    state = Carrying()
+    home = state.home
+    home.cluster.catalog_machine = SimpleNamespace(queue_by_id=lambda _queue: known[0])
+    consumer = Consumer(replace(INFO, node=LEADERS[0]), KEY, auto_settle=False, active=True)
+    state.client.consumers[QUEUE, KEY] = consumer
+    home.relay.attach(state.client, consumer)  # type: ignore[arg-type]
+    if not linked:
+        state.world.break_link(HOME, LEADERS[0])
+    home.relay.tick()
+    assert state.client.others == []
+
+    known[0] = None
+    home.relay.tick()
+    assert state.client.others == [Ended(INFO.name, KEY, "queue_deleted")]
     assert state.client.consumers == {}
