@@ -30,9 +30,11 @@ from cluster.types import GroupId, NodeId
 def effective_config(
     catalog: CatalogMachine, info: QueueInfo, declared: QueueConfig
 ) -> QueueConfig:
-    """The declared settings, the dead-letter queue resolved when that lives in the same group.
+    """The declared settings, policies included; the dead-letter queue resolved when the default
+    exchange leads to one of the same group.
 
-    Then a dead letter moves within one log entry; otherwise it travels through the outbox.
+    Then a dead letter moves within one log entry; otherwise it travels through the outbox, and a
+    node finds out where another exchange leads.
     """
     if declared.dead_letter_exchange != "" or declared.dead_letter_routing_key is None:
         return declared

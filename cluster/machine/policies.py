@@ -58,6 +58,7 @@ _WITHOUT_EFFECT = frozenset(
         "ha-promote-on-shutdown",
         "ha-sync-batch-size",
         "ha-sync-mode",
+        "max-age",
         "max-in-memory-bytes",
         "max-in-memory-length",
         "max-priority",
@@ -66,6 +67,8 @@ _WITHOUT_EFFECT = frozenset(
         "queue-mode",
         "queue-version",
         "single-active-consumer",
+        "stream-max-segment-size-bytes",
+        "target-group-size",
     }
 )
 _WITH_EFFECT = {"policies": {*_LIMITS, *_DEFAULTS, _ALTERNATE}, "operator_policies": {*_LIMITS}}
