@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import signal
 import threading
+import urllib.error
 import urllib.request
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,6 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import pika
-import pika.exceptions
 
 from quorate.local import LocalCluster, LocalNode
 
@@ -45,24 +46,32 @@ class Broker:
     title: str
     url: str
     management: str | None = None
-    offers: frozenset[str] = frozenset()
+    offers: frozenset[str] = frozenset[str]()
     properties: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def arrive(self) -> None:
         """See who answers, and whether it has a management API."""
-        connection = pika.BlockingConnection(pika.URLParameters(self.url))
-        self.properties = dict(connection._impl.server_properties)  # type: ignore[attr-defined]
+        connection: Any = pika.BlockingConnection(pika.URLParameters(self.url))
+        self.properties = dict(connection._impl.server_properties)
         connection.close()
         if self.management is not None and self._has_management():
             self.offers |= {"management"}
 
     @property
     def product(self) -> str:
+        if self.is_quorate:
+            return self._platform.split(",")[0]
         return f"{self.properties.get('product', '?')} {self.properties.get('version', '')}".strip()
 
     @property
     def is_quorate(self) -> bool:
-        return str(self.properties.get("product")).lower() == "quorate"
+        # As `product` it says RabbitMQ: there are clients that ask for that.
+        return self._platform.startswith("Quorate")
+
+    @property
+    def _platform(self) -> str:
+        platform = self.properties.get("platform", "")
+        return platform.decode() if isinstance(platform, bytes) else str(platform)
 
     def ask(
         self, method: str, path: str, body: Any = None, *, at: str | None = None
@@ -111,8 +120,6 @@ class Broker:
 
 
 def _basic(passwords: str) -> str:
-    import base64
-
     return "Basic " + base64.b64encode(passwords.encode()).decode()
 
 
@@ -166,7 +173,7 @@ class QuorateNodes(Broker):
         self._run(self._cluster.until_ready(timeout_s=READY_S_MAX))
 
     @contextmanager
-    def paused(self, node: LocalNode) -> Iterator[None]:
+    def paused(self, node: LocalNode) -> Generator[None]:
         """The process stands still: its connections stay, and nothing is heard of it."""
         assert node.process is not None
         node.process.send_signal(signal.SIGSTOP)

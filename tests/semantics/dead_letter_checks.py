@@ -63,7 +63,7 @@ def c20_where_dead_letters_go(broker: Visit) -> None:
         [letter] = broker.drained(queue)
         assert (letter.body, letter.exchange, letter.key) == ("a", exchange, key)
         assert letter.properties.correlation_id == "c"
-        assert letter.properties.headers["mine"] == 1
+        assert letter.headers["mine"] == 1
 
 
 def c22_what_dead_letters_tell(broker: Visit) -> None:
@@ -80,7 +80,7 @@ def c22_what_dead_letters_tell(broker: Visit) -> None:
     assert death["original-expiration"] == "20"
     assert death["time"] is not None
     assert letter.properties.expiration is None, "it would expire again"
-    headers = letter.properties.headers
+    headers = letter.headers
     for which in ("first", "last"):
         told = [headers.get(f"x-{which}-death-{what}") for what in ("queue", "reason", "exchange")]
         assert told == [expiring, "expired", ""], f"x-{which}-death-* is {told}"
@@ -122,4 +122,4 @@ def _ring(broker: Visit, *names: str) -> None:
 
 
 def _deaths(delivery: Delivery) -> list[dict[str, Any]]:
-    return (delivery.properties.headers or {}).get("x-death", [])
+    return delivery.headers.get("x-death", [])

@@ -18,6 +18,8 @@ DESIGN_DIFFERENCES: dict[str, str] = {
     "B08": "a requeued message goes back to its original position; RabbitMQ's quorum queues "
     "serve returned ones first, in the order of their return",
     "B16": "global prefetch works on every queue; RabbitMQ refuses it on quorum queues with 540",
+    "B34": "a queue is on disk when it is declared; RabbitMQ 3.10 forgets a quorum queue, and "
+    "all in it, when it is killed within half a second after that",
     "C22": "x-last-death-* tells the latest death; RabbitMQ has it since 3.13",
     "C24": "x-max-priority works on replicated queues; RabbitMQ 3.10 refuses it there",
 }

@@ -27,7 +27,7 @@ def b34_what_may_be_lost(broker: Visit) -> None:
 def c25_durability_of_exchanges(broker: Visit) -> None:
     """A restart ends a non-durable exchange, and leaves queues, messages and durable ones."""
     durable, transient = broker.exchange("fanout"), broker.exchange("fanout", durable=False)
-    queue = broker.queue()
+    queue = broker.queue(kind=CLASSIC)
     for exchange in (durable, transient):
         broker.bind(queue, exchange)
         broker.publish(exchange, "", "a")

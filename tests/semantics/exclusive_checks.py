@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pika.adapters.blocking_connection import BlockingChannel
-
 from tests.semantics.brokers import QuorateNodes
 from tests.semantics.runner import needs
 from tests.semantics.visit import CLASSIC, Consumer, Visit, bodies, refused
@@ -11,10 +9,8 @@ from tests.semantics.visit import CLASSIC, Consumer, Visit, bodies, refused
 SINGLE = {"x-single-active-consumer": True}
 
 
-def _with_priority(
-    broker: Visit, queue: str, priority: int, channel: BlockingChannel | None = None
-) -> Consumer:
-    return broker.consume(channel or broker.channel(), queue, arguments={"x-priority": priority})
+def _with_priority(broker: Visit, queue: str, priority: int) -> Consumer:
+    return broker.consume(broker.channel(), queue, arguments={"x-priority": priority})
 
 
 def a24_an_exclusive_consumer_is_alone(broker: Visit) -> None:

@@ -1,9 +1,10 @@
-"""The installed RabbitMQ as a broker of our own: one node on loopback, all it writes in a folder."""
+"""The installed RabbitMQ as a broker of our own: one node on loopback, under one folder."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import secrets
 import signal
 import socket
@@ -28,6 +29,7 @@ collect_statistics_interval = 200
 # Statistics of quorum queues twice a second instead of every five seconds.
 ADVANCED = "[{rabbit, [{quorum_tick_interval, 500}]}].\n"
 STOP_S_MAX = 30.0
+PORTS = range(20_000, 32_000)
 
 
 def installed() -> bool:
@@ -145,11 +147,11 @@ class RabbitNode(Broker):
 
 
 def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    """Below those that the system gives away by itself while RabbitMQ is still starting."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    return found

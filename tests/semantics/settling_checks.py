@@ -145,7 +145,7 @@ def b09_redeliveries_are_counted_and_limited(broker: Visit) -> None:
     counts: list[int] = []
     for _ in range(3):
         delivery = consumer.one()
-        counts.append((delivery.properties.headers or {}).get("x-delivery-count", 0))
+        counts.append(delivery.headers.get("x-delivery-count", 0))
         channel.basic_reject(delivery.tag, requeue=True)
     consumer.quiet("it is over the limit")
     assert counts == [0, 1, 2]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 
-import pika.exceptions
 from pamqp.commands import Basic
 
 from tests.semantics.runner import needs
-from tests.semantics.visit import Visit, bodies, same
+from tests.semantics.visit import Channel, Visit, bodies, same
 
 SHORT_MS = 400
 #: A timeout of SHORT_MS must have been noticed by then.
@@ -36,7 +35,7 @@ def a19_the_timeout_of_the_node(broker: Visit) -> None:
     """Queues that say nothing have the timeout of the node's settings."""
     queue = broker.queue()
     broker.fill(queue, "a")
-    broker.restart(f"limits.consumer_timeout_ms = {SHORT_MS}\n")
+    broker.restart(f"amqp_options.consumer_timeout_ms = {SHORT_MS}\n")
     try:
         channel = broker.channel()
         broker.consume(channel, queue).one()
@@ -93,7 +92,7 @@ def a22_when_the_timeout_is_noticed(broker: Visit) -> None:
 def a23_too_many_consumers_on_a_channel(broker: Visit) -> None:
     """One consumer more than consumer_max_per_channel ends the connection with 530."""
     queue = broker.queue()
-    broker.restart("limits.consumer_max_per_channel = 2\n")
+    broker.restart("amqp_options.consumers_per_channel_max = 2\n")
     try:
         wire = broker.wire()
         for _ in range(2):
@@ -118,9 +117,7 @@ def c08_without_a_timeout_unacked_stays(broker: Visit) -> None:
     assert broker.ready(queue) == 0
 
 
-def _until_closed(
-    broker: Visit, channel: pika.adapters.blocking_connection.BlockingChannel
-) -> None:
+def _until_closed(broker: Visit, channel: Channel) -> None:
     broker.until(
         lambda: not channel.is_open,
         f"not closed within {NOTICED_S_MAX:g} s after a timeout of {SHORT_MS} ms",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import pika
 import pika.exceptions
-from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
 from tests.semantics.brokers import Broker
 from tests.semantics.wire import WAIT_S, Wire
@@ -22,6 +21,10 @@ QUIET_S = 0.12
 STATISTICS_S_MAX = 20.0
 PUMP_S = 0.005
 POLL_S = 0.05
+
+#: Pika is typed only in part, so what it gives is taken as it is.
+Connection: TypeAlias = Any
+Channel: TypeAlias = Any
 
 QUORUM = {"x-queue-type": "quorum"}
 CLASSIC = {"x-queue-type": "classic"}
@@ -34,7 +37,11 @@ class Delivery(NamedTuple):
     exchange: str
     key: str
     consumer_tag: str
-    properties: pika.BasicProperties
+    properties: Any
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        return self.properties.headers or {}
 
 
 class Visit:
@@ -43,25 +50,25 @@ class Visit:
     def __init__(self, broker: Broker, row: str) -> None:
         self.broker = broker
         self._row = row
-        self._connections: list[BlockingConnection] = []
+        self._connections: list[Connection] = []
         self._wires: list[Wire] = []
-        self._undo: list[Callable[[BlockingChannel], Any]] = []
+        self._undo: list[Callable[[Channel], Any]] = []
         self._requests: list[str] = []
-        self._main: BlockingConnection | None = None
-        self._filler: BlockingChannel | None = None
+        self._main: Connection = None
+        self._filler: Channel = None
 
     # Connections.
 
-    def connect(self, url: str | None = None) -> BlockingConnection:
+    def connect(self, url: str | None = None) -> Connection:
         parameters = pika.URLParameters(url or self.broker.url)
         parameters.heartbeat = 0
         parameters.blocked_connection_timeout = WAIT_S
         parameters.socket_timeout = WAIT_S
-        connection = pika.BlockingConnection(parameters)
+        connection: Connection = pika.BlockingConnection(parameters)
         self._connections.append(connection)
         return connection
 
-    def channel(self) -> BlockingChannel:
+    def channel(self) -> Channel:
         """A new channel, on one connection as long as that lives."""
         if self._main is None or not self._main.is_open:
             self._main = self.connect()
@@ -116,14 +123,14 @@ class Visit:
     def publish(self, exchange: str, key: str, *bodies: str, **properties: Any) -> None:
         """Publish with confirms: what comes back is stored."""
         channel = self._filling()
-        given = pika.BasicProperties(**{"delivery_mode": 2, **properties})
+        given: Any = {"delivery_mode": 2, **properties}
         for body in bodies:
-            channel.basic_publish(exchange, key, body.encode(), given)
+            channel.basic_publish(exchange, key, body.encode(), pika.BasicProperties(**given))
 
     def fill(self, queue: str, *bodies: str, **properties: Any) -> None:
         self.publish("", queue, *bodies, **properties)
 
-    def get(self, channel: BlockingChannel, queue: str, *, auto_ack: bool = False) -> Delivery:
+    def get(self, channel: Channel, queue: str, *, auto_ack: bool = False) -> Delivery:
         """The next message, which must be there."""
         found = channel.basic_get(queue, auto_ack)
         assert found[0] is not None, "the queue is empty, a message was expected"
@@ -156,7 +163,7 @@ class Visit:
         with self._brief() as channel:
             return channel.queue_declare(queue, passive=True).method.consumer_count
 
-    def consume(self, channel: BlockingChannel, queue: str, **options: Any) -> Consumer:
+    def consume(self, channel: Channel, queue: str, **options: Any) -> Consumer:
         return Consumer(self, channel, queue, **options)
 
     # What only a broker of our own allows; a check that uses it says so in its needs.
@@ -194,10 +201,10 @@ class Visit:
             if time.monotonic() >= end_s:
                 return
 
-    def reason(self, channel: BlockingChannel) -> tuple[int, str]:
+    def reason(self, channel: Channel) -> tuple[int, str]:
         """How the broker closed the channel, once it has."""
         self.until(lambda: not channel.is_open, "the channel was not closed")
-        reason = cast("Any", channel)._closing_reason
+        reason = channel._closing_reason
         assert isinstance(reason, pika.exceptions.ChannelClosedByBroker), f"closed by {reason!r}"
         return reason.reply_code, reason.reply_text
 
@@ -262,7 +269,7 @@ class Visit:
         self._main = self._filler = None
 
     @contextmanager
-    def _brief(self) -> Iterator[BlockingChannel]:
+    def _brief(self) -> Generator[Channel]:
         channel = self.channel()
         try:
             yield channel
@@ -270,7 +277,7 @@ class Visit:
             if channel.is_open:
                 channel.close()
 
-    def _filling(self) -> BlockingChannel:
+    def _filling(self) -> Channel:
         if self._filler is None or not self._filler.is_open:
             self._filler = self.channel()
             self._filler.confirm_delivery()
@@ -280,14 +287,12 @@ class Visit:
 class Consumer:
     """A subscription whose deliveries are collected."""
 
-    def __init__(self, visit: Visit, channel: BlockingChannel, queue: str, **options: Any) -> None:
+    def __init__(self, visit: Visit, channel: Channel, queue: str, **options: Any) -> None:
         self._visit = visit
         self.channel = channel
         self.deliveries: list[Delivery] = []
         self.taken = 0
-        self.tag: str = channel.basic_consume(
-            queue, lambda _, *parts: self._on_message(*parts), **options
-        )
+        self.tag: str = channel.basic_consume(queue, self._on_message, **options)
 
     def next(self, count: int) -> list[Delivery]:
         """The next deliveries, once they are there."""
@@ -314,14 +319,16 @@ class Consumer:
     def cancel(self) -> None:
         self.channel.basic_cancel(self.tag)
 
-    def _on_message(self, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+    def _on_message(
+        self, _: Channel, method: Any, properties: pika.BasicProperties, body: bytes
+    ) -> None:
         self.deliveries.append(
             _delivery(method, properties, body, consumer_tag=method.consumer_tag)
         )
 
 
 @contextmanager
-def refused(code: int, *texts: str) -> Iterator[None]:
+def refused(code: int, *texts: str) -> Generator[None]:
     """The broker closes the channel or the connection with this code and a text with these."""
     try:
         yield

@@ -30,8 +30,8 @@ class Received(NamedTuple):
     """A method, and its content when it has one."""
 
     channel: int
-    method: base.Frame
-    properties: Properties | None = None
+    method: Any  # one of pamqp's
+    properties: Any = None
     body: bytes = b""
 
 
@@ -61,7 +61,7 @@ class Wire:
         self.expect(Connection.Start, 0)
         self.send(
             Connection.StartOk(
-                {"product": "semantics", "capabilities": capabilities or _CAPABILITIES},
+                {"product": "semantics", "capabilities": {**(capabilities or _CAPABILITIES)}},
                 "PLAIN",
                 f"\0{user}\0{password}",
             ),
@@ -112,10 +112,10 @@ class Wire:
         channel, method = self._frame()
         if isinstance(method, Channel.Close):
             self.send(Channel.CloseOk(), channel=channel)
-            raise Closed("channel", method.reply_code, method.reply_text)
+            raise Closed("channel", method.reply_code or 0, method.reply_text)
         if isinstance(method, Connection.Close):
             self.send(Connection.CloseOk(), channel=0)
-            raise Closed("connection", method.reply_code, method.reply_text)
+            raise Closed("connection", method.reply_code or 0, method.reply_text)
         if not isinstance(method, Basic.Deliver | Basic.Return | Basic.GetOk):
             return Received(channel, method)
         _, header = self._frame()
