@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from node.protocols.amqp.acks import ACK, ACK_BYTES, read_acks
 from node.protocols.amqp.errors import (
     CHANNEL_ERROR,
     FRAME_ERROR,
@@ -21,7 +22,6 @@ from node.protocols.amqp.errors import (
     ConnectionError_,
 )
 from node.protocols.amqp.events import (
-    Acks,
     ContentTooLarge,
     Event,
     Heartbeat,
@@ -36,16 +36,14 @@ FRAME_END: Final = 0xCE
 
 _METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 _PUBLISH: Final = 0x003C0028
-_ACK: Final = 0x003C0050
 _CHANNEL_CLOSE_OK: Final = 0x00140029
 _BASIC: Final = 60
 
 _FRAME = struct.Struct(">BHI")
 _LONG = struct.Struct(">I")
 _CONTENT = struct.Struct(">HHQ")
-_ACK_FRAME = struct.Struct(">11sQBB")
-_TAG = struct.Struct(">QB")
-_ACK_HEAD = struct.Struct(">BHII")
+_HEADER_FRAME = struct.Struct(">BHIHHQ")
+_BODY_FRAME = struct.Struct(">BBHI")  # with the end of the frame before it
 
 
 @dataclass(slots=True)
@@ -89,6 +87,8 @@ class Reader:
         self._missing_bytes = 0  # until the first incomplete frame may be complete
         self._contents: dict[int, _Content] = {}
         self._streak: _Streak | None = None
+        # The last basic.publish: most messages of a connection go the same way.
+        self._route: tuple[bytes, int, bytes, int] | None = None
         self._properties = NONE  # the last ones that were found well formed
 
     def feed(self, data: bytes) -> list[Event]:
@@ -134,6 +134,11 @@ class Reader:
                     at = after
                     continue
                 self._streak = None
+            route = self._route
+            if route is not None and not contents and data.startswith(route[0], at):
+                frame, channel, where, flags = route
+                at = self._read_content(channel, where, flags, data, at, at + len(frame), events)
+                continue
             kind, channel, size = _FRAME.unpack_from(data, at)
             if size > self.frame_bytes_max - FRAME_OVERHEAD_BYTES:
                 raise ConnectionError_(
@@ -162,8 +167,8 @@ class Reader:
                 if index == _PUBLISH:
                     at = self._read_publish(channel, data, at, stop, events)
                     continue
-                if index == _ACK and size == 13:
-                    at = _read_acks(channel, data, at, events)
+                if index == ACK and size == ACK_BYTES:
+                    at = read_acks(channel, data, at, events)
                     continue
                 events.append(Method(channel, decode_method(index, data, at + 11, stop)))
             elif kind == _HEADER:
@@ -236,35 +241,57 @@ class Reader:
         flags = data[stop - 1]
         if not where.isascii():
             _check_text(data[at + 14 : key_at], data[key_at + 1 : stop - 1])
-        header_at = stop + 1
+        self._route = (data[at : stop + 1], channel, where, flags)
+        return self._read_content(channel, where, flags, data, at, stop + 1, events)
+
+    def _read_content(
+        self,
+        channel: int,
+        where: bytes,
+        flags: int,
+        data: bytes,
+        at: int,
+        header_at: int,
+        events: list[Event],
+    ) -> int:
+        """Header and body of the publish at `at`, if each is here in one frame; `header_at` if
+        not: then they are read frame by frame.
+        """
         end = len(data)
-        if end - header_at >= 22:
-            kind, other, size = _FRAME.unpack_from(data, header_at)
+        frame_bytes_max = self.frame_bytes_max
+        if end - header_at >= _HEADER_FRAME.size + _BODY_FRAME.size:
+            kind, other, size, class_id, weight, size_bytes = _HEADER_FRAME.unpack_from(
+                data, header_at
+            )
             header_stop = header_at + 7 + size
-            body_at = header_stop + 1
             if (
                 kind == _HEADER
                 and other == channel
-                and size <= self.frame_bytes_max - FRAME_OVERHEAD_BYTES
-                and end - body_at >= FRAME_OVERHEAD_BYTES
-                and data[header_stop] == FRAME_END
+                and class_id == _BASIC
+                and weight == 0
+                and 14 <= size <= frame_bytes_max - FRAME_OVERHEAD_BYTES
+                and 0 < size_bytes <= self.message_bytes_max
+                and end - header_stop >= _BODY_FRAME.size
             ):
-                properties, size_bytes = self._content_header(data, header_at + 7, header_stop)
-                kind, other, size = _FRAME.unpack_from(data, body_at)
-                body_stop = body_at + 7 + size
+                mark, kind, other, size = _BODY_FRAME.unpack_from(data, header_stop)
+                body_at = header_stop + 8
+                body_stop = body_at + size
                 if (
-                    kind == _BODY
+                    mark == FRAME_END
+                    and kind == _BODY
                     and other == channel
-                    and 0 < size == size_bytes <= self._body_frame_bytes_max()
+                    and size == size_bytes
+                    and size <= frame_bytes_max - FRAME_OVERHEAD_BYTES
                     and body_stop < end
                     and data[body_stop] == FRAME_END
                 ):
+                    properties = self._checked(data[header_at + 19 : header_stop])
                     bodies = _bodies_of(events, channel, where, flags, properties)
-                    bodies.append(data[body_at + 7 : body_stop])
+                    bodies.append(data[body_at:body_stop])
                     if len(bodies) > 1:
                         self._streak = _Streak(
                             data[at : header_at + 15],  # the high half of the size is 0
-                            data[header_at + 19 : body_at + 3],
+                            data[header_at + 19 : body_at - 4],
                             channel,
                             where,
                             flags,
@@ -290,11 +317,13 @@ class Reader:
                 60,
                 40,
             )
-        properties = data[at + 12 : stop]
+        return self._checked(data[at + 12 : stop]), size_bytes
+
+    def _checked(self, properties: bytes) -> bytes:
         if properties != self._properties:
             check(properties)
             self._properties = properties
-        return self._properties, size_bytes
+        return self._properties
 
     def _read_header(
         self, channel: int, data: bytes, at: int, stop: int, events: list[Event]
@@ -346,61 +375,14 @@ def _bodies_of(
     events: list[Event], channel: int, where: bytes, flags: int, properties: bytes
 ) -> list[bytes]:
     """Where the next body goes: into the last event if that is about the same."""
-    mandatory, immediate = bool(flags & 1), bool(flags & 2)
+    same = (channel, where, flags & 1 == 1, flags & 2 == 2, properties)
     if events:
         last = events[-1]
-        if (
-            type(last) is Publish
-            and last.channel == channel
-            and last.where == where
-            and last.properties == properties
-            and last.mandatory == mandatory
-            and last.immediate == immediate
-        ):
+        if type(last) is Publish and last[4] == properties and last[:5] == same:
             return last.bodies
     bodies: list[bytes] = []
-    events.append(Publish(channel, where, mandatory, immediate, properties, bodies))
+    events.append(Publish(*same, bodies))
     return bodies
-
-
-def _read_acks(channel: int, data: bytes, at: int, events: list[Event]) -> int:
-    """As many acks of the channel as follow each other."""
-    last = events[-1] if events else None
-    if type(last) is Acks and last.channel == channel:
-        ranges = last.ranges
-        low, high = ranges.pop()
-    else:
-        ranges = []
-        low, high = 0, -1  # none yet: no single tag is next to it
-    size = _ACK_FRAME.size
-    wanted = _ACK_HEAD.pack(_METHOD, channel, size - FRAME_OVERHEAD_BYTES, _ACK)
-    whole = (len(data) - at) // size * size
-    single_zero = False
-    for head, tag, bits, end in _ACK_FRAME.iter_unpack(memoryview(data)[at : at + whole]):
-        if head != wanted or end != FRAME_END:
-            break
-        if bits & 1:
-            if high >= 0:
-                ranges.append((low, high))
-            low, high = 0, tag
-        elif tag == high + 1 and low:
-            high = tag
-        elif tag:
-            if high >= 0:
-                ranges.append((low, high))
-            low = high = tag
-        else:
-            single_zero = True
-            break
-        at += size
-    if high >= 0:
-        ranges.append((low, high))
-        if not (type(last) is Acks and ranges is last.ranges):
-            events.append(Acks(channel, ranges))
-    if single_zero:
-        events.append(Method(channel, decode_method(_ACK, data, at + 11, at + 20)))
-        at += size
-    return at
 
 
 def _check_text(exchange: bytes, key: bytes) -> None:
