@@ -56,6 +56,7 @@ class Nodes:
                 "cluster": "test",
                 "data_dir": str(folder / name),
                 "http": "127.0.0.1:0",
+                "amqp": "127.0.0.1:0",
                 "peer": f"127.0.0.1:{port}",
                 "peers": {node: f"127.0.0.1:{at}" for node, at in peers.items()},
                 "secret": "a secret for tests",
