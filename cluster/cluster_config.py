@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.group import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES, GroupOptions
 from cluster.local_group import TRANSIENT_BYTES_MAX
@@ -36,6 +36,11 @@ class ClusterConfig:
     care_period_s: float = 1.0
     #: A leader hands over to the preferred member only when that one has been heard for this long.
     balance_after_s: float = 5.0
+
+    @property
+    def catalog_options(self) -> GroupOptions:
+        """A change of the catalog is answered when every node has it."""
+        return replace(self.group_options, commit_lazy_s=0.0)
 
     @property
     def group_options(self) -> GroupOptions:

@@ -209,6 +209,7 @@ class ClusterNode:
         machine: CatalogMachine | QueueMachine,
         kind: type[Group] = Group,
     ) -> None:
+        config = self.config
         group = kind(
             group_id,
             name,
@@ -220,7 +221,7 @@ class ClusterNode:
             links=self.links,
             clock=self._clock,
             random=self._random,
-            options=self.config.group_options,
+            options=config.catalog_options if group_id == CATALOG_GROUP else config.group_options,
         )
         group.on_applied.append(self._on_applied)
         group.on_role.append(self._on_group_role)

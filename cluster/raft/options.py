@@ -12,6 +12,9 @@ class RaftOptions:
     election_min_ms: int = 1000
     election_max_ms: int = 2000
     heartbeat_ms: int = 200
+    #: A follower learns of a commit with the next append, or after this long. 0: at once, where
+    #: somebody waits for all of them to know.
+    commit_lazy_s: float = 0.010
 
     def __post_init__(self) -> None:
         assert self.heartbeat_ms * 3 < self.election_min_ms < self.election_max_ms

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 #: Entries in one message; a single entry may be larger.
 APPEND_BYTES_MAX = 1 << 20
-#: A follower learns of a commit with the next append, or after this long.
-COMMIT_LAZY_S = 0.010
 #: The first index that can be missing anywhere: entry 1 is in every journal from birth.
 FIRST_INDEX = 2
 
@@ -33,6 +31,7 @@ class Replication:
     def __init__(self, member: Member, options: RaftOptions) -> None:
         self._member = member
         self._heartbeat_s = options.heartbeat_ms / 1000
+        self._commit_lazy_s = options.commit_lazy_s
         self._quorum_s = options.election_max_ms / 1000
         self._transfer_s = options.election_min_ms / 1000
         self._untold_since = (
@@ -99,7 +98,7 @@ class Replication:
         return not member.voters and member.journal.synced_index > member.commit_index
 
     def due(self) -> float:
-        due = self._untold_since + COMMIT_LAZY_S
+        due = self._untold_since + self._commit_lazy_s
         for progress in self.followers.values():
             due = min(due, progress.sent_at + self._heartbeat_s)
         return due
@@ -114,7 +113,9 @@ class Replication:
             else:
                 progress.sent_at = now  # nothing can be sent, so nothing is due
         self._built.clear()
-        if told or now >= self._untold_since + COMMIT_LAZY_S:  # the heartbeat tells the others
+        if (
+            told or now >= self._untold_since + self._commit_lazy_s
+        ):  # the heartbeat tells the others
             self._untold_since = math.inf
 
     def _replicate(self, progress: Progress, now: float) -> None:
@@ -135,7 +136,7 @@ class Replication:
         if now - progress.sent_at >= self._heartbeat_s:
             self._say_nothing_new(progress, now, entries=[])
             return
-        lazy = now >= self._untold_since + COMMIT_LAZY_S and not progress.probing
+        lazy = now >= self._untold_since + self._commit_lazy_s and not progress.probing
         if lazy and progress.commit_sent < member.commit_index:
             self._say_nothing_new(progress, now, entries=None)
 
