@@ -1,0 +1,207 @@
+"""From an HTTP request to a handler and back: who asks, what for, and how it is told."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import structlog
+from aiohttp import web
+
+from node.auth import User
+from node.errors import BrokerError
+from node.management import (
+    bindings,
+    clients,
+    definitions,
+    exchanges,
+    health,
+    limits,
+    messages,
+    nodes,
+    overview,
+    parameters,
+    policies,
+    queues,
+    users,
+    vhosts,
+)
+from node.management.context import Answer, Call, Route, Services, check_tag, has_tag
+from node.management.errors import ApiError, bad_request, not_authorised, not_found, of_broker
+from node.management.observer import Observer
+from node.management.values import Body
+from node.protocols.basic_auth import BasicAuth, LoginRefused
+
+log = structlog.get_logger(__name__)
+
+BODY_BYTES_MAX = 16 * 1024 * 1024
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="RabbitMQ Management"'}
+#: How paths call the exchange that has no name.
+DEFAULT_EXCHANGE = "amq.default"
+
+ROUTES: tuple[Route, ...] = (
+    *overview.ROUTES,
+    *nodes.ROUTES,
+    *health.ROUTES,
+    *clients.ROUTES,
+    *queues.ROUTES,
+    *messages.ROUTES,
+    *exchanges.ROUTES,
+    *bindings.ROUTES,
+    *vhosts.ROUTES,
+    *users.ROUTES,
+    *policies.ROUTES,
+    *limits.ROUTES,
+    *parameters.ROUTES,
+    *definitions.ROUTES,
+)
+
+
+class _Resource(NamedTuple):
+    words: tuple[str, ...]
+    routes: dict[str, Route]  # by method
+
+
+class ManagementRoutes:
+    """One a node."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._basic = BasicAuth(services.auth)
+        self._observer = Observer(services)
+        self._resources: dict[int, list[_Resource]] = {}  # by number of words
+        for route in ROUTES:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        words = tuple(route.path.split("/"))
+        same = self._resources.setdefault(len(words), [])
+        for resource in same:
+            if resource.words == words:
+                resource.routes[route.method] = route
+                return
+        same.append(_Resource(words, {route.method: route}))
+        # What is spelled out comes before what varies.
+        same.sort(key=lambda resource: [word.startswith("{") for word in resource.words])
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_route("*", "/api{tail:(/.*)?}", self.serve)
+
+    async def watch(self) -> None:
+        """Rates: runs as long as the node does."""
+        await self._observer.run()
+
+    # --- one request ------------------------------------------------------------------------------
+
+    async def serve(self, request: web.Request) -> web.Response:
+        try:
+            answer = await self._serve(request)
+        except ApiError as error:
+            return _failure(error)
+        except LoginRefused as error:
+            return _failure(not_authorised(error.reason), CHALLENGE)
+        except BrokerError as error:
+            return _failure(of_broker(error))
+        except web.HTTPRequestEntityTooLarge:
+            return _failure(ApiError(413, "too_large", "the body is too large"))
+        return _response(answer)
+
+    async def _serve(self, request: web.Request) -> Answer:
+        words = words_of(request.rel_url.raw_path)
+        resource = self._find(words)
+        if "Authorization" not in request.headers:  # which tools of RabbitMQ expect to be told
+            raise LoginRefused("Login failed")
+        user = await self._basic.user(request)
+        if resource is None:
+            raise not_found()
+        method = "GET" if request.method == "HEAD" else request.method
+        route = resource.routes.get(method)
+        if route is None:
+            allowed = ", ".join(sorted(resource.routes))
+            return Answer(
+                405,
+                {"error": "method_not_allowed", "reason": f"allowed: {allowed}"},
+                {"Allow": allowed},
+            )
+        check_tag(user, route.needs)
+        names = {
+            pattern[1:-1]: word
+            for pattern, word in zip(resource.words, words, strict=True)
+            if pattern.startswith("{")
+        }
+        for part in ("exchange", "source", "destination"):
+            if names.get(part) == DEFAULT_EXCHANGE:
+                names[part] = ""
+        self._check_vhost(user, names, exists=route.path != "vhosts/{vhost}")
+        body = Body({}) if method == "GET" else await _body(request)
+        call = Call(self._services, self._observer, user, names, request.query, body)
+        found = await route.handler(call)
+        return found if isinstance(found, Answer) else Answer(200, found)
+
+    def _find(self, words: Sequence[str]) -> _Resource | None:
+        for resource in self._resources.get(len(words), ()):
+            if all(p.startswith("{") or p == w for p, w in zip(resource.words, words, strict=True)):
+                return resource
+        return None
+
+    def _check_vhost(self, user: User, names: dict[str, str], *, exists: bool) -> None:
+        vhost = names.get("vhost")
+        if vhost is None:
+            return
+        if self._services.catalog.entry("vhosts", (vhost,)) is None:
+            if exists:
+                raise not_found()
+        elif not has_tag(user, "monitoring") and not self._services.auth.may_enter(user, vhost):
+            raise not_authorised(f"User not authorised to access virtual host '{vhost}'")
+
+
+def words_of(raw_path: str) -> list[str]:
+    """The path behind /api, cut at its slashes before it is decoded: %2F is part of a name."""
+    parts = raw_path.removeprefix("/api").removeprefix("/").split("/")
+    while parts and not parts[-1]:
+        parts.pop()
+    try:
+        return [unquote(part, errors="strict") for part in parts]
+    except UnicodeDecodeError:
+        raise bad_request("the path is not UTF-8") from None
+
+
+async def _body(request: web.Request) -> Body:
+    if (request.content_length or 0) > BODY_BYTES_MAX:
+        raise ApiError(413, "too_large", f"a body has at most {BODY_BYTES_MAX} bytes")
+    return Body.parse(await request.read())
+
+
+def _response(answer: Answer) -> web.Response:
+    if answer.value is None:
+        return web.Response(status=answer.status, headers=answer.headers)
+    return web.Response(
+        body=json.dumps(answer.value, default=_as_json, ensure_ascii=False).encode(
+            errors="replace"
+        ),
+        status=answer.status,
+        headers=answer.headers,
+        content_type="application/json",
+    )
+
+
+def _failure(error: ApiError, headers: dict[str, str] | None = None) -> web.Response:
+    value = {"error": error.error, "reason": error.reason}
+    return _response(Answer(error.status, value, headers or {}))
+
+
+def _as_json(value: Any) -> Any:
+    """What AMQP tables hold and JSON does not."""
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, dt.datetime):
+        return int(value.timestamp())
+    return float(value) if isinstance(value, Decimal) else str(value)

@@ -1,0 +1,143 @@
+"""Bindings, from any of their ends. Those of the default exchange are of the queues themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote
+
+from cluster.machine.catalog_tables import BindingInfo
+from cluster.machine.commands import Bind, DestinationKind, Unbind
+from node.management import shapes
+from node.management.context import Answer, Call, Route, deleted
+from node.management.errors import bad_request, not_found
+from node.management.paging import listed_as_is
+from node.management.values import Body
+
+Json = dict[str, Any]
+
+
+async def _listed(call: Call, bindings: Iterable[BindingInfo]) -> Any:
+    return await listed_as_is(call.list_query, [shapes.binding(each) for each in bindings])
+
+
+async def list_bindings(call: Call) -> Any:
+    every: list[BindingInfo] = []
+    for vhost in call.vhosts():
+        every += [shapes.default_binding(info) for info in call.catalog.queues(vhost)]
+        every += call.catalog.bindings(vhost)
+    return await _listed(call, every)
+
+
+async def from_exchange(call: Call) -> Any:
+    name = call.names["exchange"]
+    _exchange_must_be(call, name)
+    if name == "":
+        infos = call.catalog.queues(call.vhost)
+        return await _listed(call, [shapes.default_binding(info) for info in infos])
+    return await _listed(call, call.catalog.bindings_from(call.vhost, name))
+
+
+async def to_exchange(call: Call) -> Any:
+    _exchange_must_be(call, call.names["exchange"])
+    return await _listed(
+        call, call.catalog.bindings_to(call.vhost, "exchange", call.names["exchange"])
+    )
+
+
+async def to_queue(call: Call) -> Any:
+    info = call.catalog.queue(call.vhost, call.names["queue"])
+    if info is None:
+        raise not_found()
+    bound = call.catalog.bindings_to(call.vhost, "queue", info.name)
+    return await _listed(call, [shapes.default_binding(info), *bound])
+
+
+def _exchange_must_be(call: Call, name: str) -> None:
+    if call.catalog.exchange(call.vhost, name) is None:
+        raise not_found()
+
+
+# --- between two ends -----------------------------------------------------------------------------
+
+
+def _kind(call: Call) -> DestinationKind:
+    match call.names["kind"]:
+        case "q":
+            return "queue"
+        case "e":
+            return "exchange"
+        case _:
+            raise not_found()
+
+
+def _between(call: Call) -> list[BindingInfo]:
+    source, destination, kind = call.names["source"], call.names["destination"], _kind(call)
+    if source == "" and kind == "queue":
+        info = call.catalog.queue(call.vhost, destination)
+        return [] if info is None else [shapes.default_binding(info)]
+    bound = call.catalog.bindings_to(call.vhost, kind, destination)
+    return [each for each in bound if each.source == source]
+
+
+async def between(call: Call) -> Any:
+    return await _listed(call, _between(call))
+
+
+async def bind(call: Call) -> Answer:
+    source, destination, kind = call.names["source"], call.names["destination"], _kind(call)
+    call.access.check("write", kind, destination)
+    call.access.check("read", "exchange", source)
+    made = await bind_these(call, call.vhost, source, kind, destination, call.body)
+    # Its last word is a word of a path, and so it is quoted once more.
+    key = quote(shapes.properties_key(made), safe="~")
+    return Answer(201, headers={"Location": f"{quote(destination, safe='')}/{key}"})
+
+
+async def bind_these(
+    call: Call, vhost: str, source: str, kind: DestinationKind, destination: str, body: Body
+) -> BindingInfo:
+    key, arguments = body.text("routing_key", ""), body.mapping("arguments", {})
+    await call.change(Bind(vhost, source, kind, destination, key, arguments))
+    return BindingInfo(vhost, source, kind, destination, key, arguments)
+
+
+def _one(call: Call) -> BindingInfo:
+    """The key of a path was decoded once: what is left may be quoted, or not."""
+    wanted = call.names["key"]
+    for each in _between(call):
+        key = shapes.properties_key(each)
+        if wanted == key or quote(wanted, safe="~") == key:
+            return each
+    raise not_found()
+
+
+async def one_binding(call: Call) -> Json:
+    return shapes.binding(_one(call))
+
+
+async def unbind(call: Call) -> Answer:
+    info = _one(call)
+    if info.source == "":
+        raise bad_request("what the default exchange binds cannot be unbound")
+    call.access.check("write", info.kind, info.destination)
+    call.access.check("read", "exchange", info.source)
+    command = Unbind(
+        info.vhost, info.source, info.kind, info.destination, info.key, dict(info.arguments)
+    )
+    return deleted(await call.change(command))
+
+
+_ENDS = "bindings/{vhost}/e/{source}/{kind}/{destination}"
+
+ROUTES = (
+    Route("GET", "bindings", list_bindings),
+    Route("GET", "bindings/{vhost}", list_bindings),
+    Route("GET", "exchanges/{vhost}/{exchange}/bindings/source", from_exchange),
+    Route("GET", "exchanges/{vhost}/{exchange}/bindings/destination", to_exchange),
+    Route("GET", "queues/{vhost}/{queue}/bindings", to_queue),
+    Route("GET", _ENDS, between),
+    Route("POST", _ENDS, bind),
+    Route("GET", f"{_ENDS}/{{key}}", one_binding),
+    Route("DELETE", f"{_ENDS}/{{key}}", unbind),
+)

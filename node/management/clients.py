@@ -1,0 +1,96 @@
+"""Connections, channels and consumers of all nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from node.management.consumers import consumers_of, sessions_of
+from node.management.context import DONE, Answer, Call, Route
+from node.management.errors import not_authorised, not_found
+from node.management.paging import listed_as_is
+
+Json = dict[str, Any]
+
+#: What nodes tell each other of a client, and nobody else.
+_INTERNAL = frozenset({"session", "id", "consumers"})
+
+
+def _shown(client: Json) -> Json:
+    return {name: value for name, value in client.items() if name not in _INTERNAL}
+
+
+async def _visible(call: Call, what: str) -> list[Json]:
+    """An own connection may be seen; those of others, with the tag for it."""
+    every = await call.observer.clients(what)
+    if "vhost" in call.names:
+        every = [client for client in every if client.get("vhost") == call.vhost]
+    if call.has("monitoring"):
+        return every
+    return [client for client in every if client.get("user") == call.user.name]
+
+
+async def list_connections(call: Call) -> Any:
+    every = await _visible(call, "connections")
+    if "username" in call.names:
+        every = [each for each in every if each.get("user") == call.names["username"]]
+    return await listed_as_is(call.list_query, [_shown(each) for each in every])
+
+
+async def list_channels(call: Call) -> Any:
+    every = await _visible(call, "channels")
+    if "connection" in call.names:
+        wanted = call.names["connection"]
+        every = [c for c in every if c.get("connection_details", {}).get("name") == wanted]
+    return await listed_as_is(call.list_query, [_shown(each) for each in every])
+
+
+async def _one(call: Call, what: str, name: str) -> Json:
+    for client in await call.observer.clients(what):
+        if client.get("name") == name:
+            if client.get("user") != call.user.name and not call.has("monitoring"):
+                raise not_authorised("User not authorised to access object")
+            return _shown(client)
+    raise not_found()
+
+
+async def one_connection(call: Call) -> Json:
+    return await _one(call, "connections", call.names["connection"])
+
+
+async def one_channel(call: Call) -> Json:
+    return await _one(call, "channels", call.names["channel"])
+
+
+async def close_connection(call: Call) -> Answer:
+    """Its own, or anybody's for an administrator."""
+    name = call.names["connection"]
+    shown = await _one(call, "connections", name)
+    if shown.get("user") != call.user.name and not call.has("administrator"):
+        raise not_authorised("User not authorised to access object")
+    if not await call.observer.close_connection(name, "Closed via management plugin"):
+        raise not_found()
+    return DONE
+
+
+async def list_consumers(call: Call) -> Any:
+    infos = [info for vhost in call.vhosts() for info in call.catalog.queues(vhost)]
+    facts = await call.observer.queues(infos)
+    used = [info for info in infos if info.queue in facts and facts[info.queue].consumers]
+    sessions = sessions_of(await call.observer.clients("channels")) if used else {}
+    every = [each for info in used for each in consumers_of(info, facts[info.queue], sessions)]
+    return await listed_as_is(call.list_query, every)
+
+
+ROUTES = (
+    Route("GET", "connections", list_connections),
+    Route("GET", "connections/{connection}", one_connection),
+    Route("DELETE", "connections/{connection}", close_connection),
+    Route("GET", "connections/{connection}/channels", list_channels),
+    Route("GET", "connections/username/{username}", list_connections),
+    Route("GET", "vhosts/{vhost}/connections", list_connections),
+    Route("GET", "vhosts/{vhost}/channels", list_channels),
+    Route("GET", "channels", list_channels),
+    Route("GET", "channels/{channel}", one_channel),
+    Route("GET", "consumers", list_consumers),
+    Route("GET", "consumers/{vhost}", list_consumers),
+)

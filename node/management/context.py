@@ -1,0 +1,172 @@
+"""What a management request is carried out with, and what it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from cluster.cluster_node import ClusterNode
+from cluster.machine.catalog import CatalogMachine
+from cluster.machine.commands import Command
+from cluster.machine.replies import Ok
+from node.alarms import Alarms
+from node.auth import Auth, User
+from node.broker import Broker
+from node.errors import reply_of
+from node.health import Health
+from node.management.errors import not_authorised, not_found
+from node.management.paging import ListQuery, list_query
+from node.management.values import Body
+from node.permissions import Access
+from node.publishing import Publisher
+from node.questions import Questions
+from node.routing import Router
+from node.sessions import Sessions
+from node.settings import Settings
+
+if TYPE_CHECKING:
+    from node.management.observer import Observer
+
+#: Who may do it: anybody with a tag, or who has this one; an administrator may do everything.
+Needs = Literal["management", "monitoring", "policymaker", "administrator"]
+
+_TAGS: dict[Needs, frozenset[str]] = {
+    "management": frozenset({"management", "policymaker", "monitoring", "administrator"}),
+    "monitoring": frozenset({"monitoring", "administrator"}),
+    "policymaker": frozenset({"policymaker", "administrator"}),
+    "administrator": frozenset({"administrator"}),
+}
+
+
+class Listing(Protocol):
+    """The clients of this node. A channel's `session` is that of its consumers."""
+
+    def connections(self) -> list[dict[str, Any]]: ...
+    def channels(self) -> list[dict[str, Any]]: ...
+    def close_connection(self, name: str, reason: str) -> bool:
+        """False: there is none of this name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Of the node."""
+
+    settings: Settings
+    broker: Broker
+    sessions: Sessions
+    router: Router
+    publisher: Publisher
+    auth: Auth
+    alarms: Alarms
+    health: Health
+    questions: Questions
+    listing: Listing
+
+    @property
+    def cluster(self) -> ClusterNode:
+        return self.broker.cluster
+
+    @property
+    def catalog(self) -> CatalogMachine:
+        return self.broker.cluster.catalog_machine
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request of a user who is known."""
+
+    services: Services
+    observer: Observer
+    user: User
+    names: Mapping[str, str]  # from the path, decoded
+    query: Mapping[str, str]
+    body: Body = field(default_factory=lambda: Body({}))
+
+    @property
+    def catalog(self) -> CatalogMachine:
+        return self.services.catalog
+
+    @property
+    def vhost(self) -> str:
+        return self.names["vhost"]
+
+    @property
+    def name(self) -> str:
+        return self.names["name"]
+
+    @property
+    def list_query(self) -> ListQuery:
+        return list_query(self.query)
+
+    def flag(self, name: str) -> bool:
+        return self.query.get(name) == "true"
+
+    def has(self, needs: Needs) -> bool:
+        return has_tag(self.user, needs)
+
+    def sees(self, vhost: str) -> bool:
+        """Whether what is in this virtual host may be shown."""
+        return self.has("monitoring") or self.services.auth.may_enter(self.user, vhost)
+
+    def vhosts(self) -> list[str]:
+        """Those that may be shown: the one of the path, or all."""
+        if "vhost" in self.names:
+            return [self.vhost]
+        return sorted(key[0] for key in self.catalog.entries("vhosts") if self.sees(key[0]))
+
+    @property
+    def access(self) -> Access:
+        """Raises BrokerError: no permissions in the virtual host of the path."""
+        return self.services.auth.access(self.user, self.vhost)
+
+    async def change(self, command: Command) -> int:
+        """Of the catalog. How much it did: 0 when all was so already."""
+        reply = reply_of(await self.services.cluster.change(command))
+        return reply.count if isinstance(reply, Ok) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int = 200
+    value: Any = None  # JSON; None: no body
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+CREATED = Answer(201)
+DONE = Answer(204)
+
+Handler = Callable[[Call], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`path` has `{names}` for what varies; its handler answers an Answer, or JSON."""
+
+    method: str
+    path: str
+    handler: Handler
+    needs: Needs = "management"
+
+
+def has_tag(user: User, needs: Needs) -> bool:
+    return not _TAGS[needs].isdisjoint(user.tags)
+
+
+def check_tag(user: User, needs: Needs) -> None:
+    if not has_tag(user, "management"):
+        raise not_authorised("Not management user")
+    if not has_tag(user, needs):
+        raise not_authorised(f"Not {needs} user")
+
+
+def created(made: int) -> Answer:
+    """201: it is new. 204: it was there."""
+    return CREATED if made else DONE
+
+
+def deleted(count: int) -> Answer:
+    if not count:
+        raise not_found()
+    return DONE

@@ -1,0 +1,82 @@
+"""Exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.machine.catalog_tables import ExchangeInfo
+from cluster.machine.commands import DeclareExchange, DeleteExchange
+from node.management import shapes
+from node.management.context import Answer, Call, Route, created, deleted
+from node.management.errors import not_found
+from node.management.paging import cut_columns, listed
+from node.management.values import Body
+
+Json = dict[str, Any]
+
+TYPES = ("direct", "fanout", "headers", "topic", "x-consistent-hash")
+
+
+async def list_exchanges(call: Call) -> Any:
+    infos = [info for vhost in call.vhosts() for info in call.catalog.exchanges(vhost)]
+
+    async def shown(some: Sequence[ExchangeInfo]) -> list[Json]:
+        return [exchange(call, info) for info in some]
+
+    return await listed(call.list_query, infos, lambda info: info.name, shown)
+
+
+def exchange(call: Call, info: ExchangeInfo) -> Json:
+    policy = call.catalog.policy_for(info.vhost, info.name, "exchanges")
+    return shapes.exchange(info) | {"policy": None if policy is None else policy[0]}
+
+
+def _found(call: Call) -> ExchangeInfo:
+    info = call.catalog.exchange(call.vhost, call.names["exchange"])
+    if info is None:
+        raise not_found()
+    return info
+
+
+async def one_exchange(call: Call) -> Json:
+    shown: Json = {**exchange(call, _found(call)), "incoming": [], "outgoing": []}
+    return cut_columns(call.list_query, shown)
+
+
+async def declare(call: Call) -> Answer:
+    call.access.check("configure", "exchange", call.names["exchange"])
+    return created(await declare_exchange(call, call.vhost, call.names["exchange"], call.body))
+
+
+async def declare_exchange(call: Call, vhost: str, name: str, body: Body) -> int:
+    """1: it is new."""
+    return await call.change(
+        DeclareExchange(
+            vhost,
+            name,
+            body.text("type", "direct"),
+            durable=body.boolean("durable", False),
+            auto_delete=body.boolean("auto_delete", False),
+            internal=body.boolean("internal", False),
+            arguments=body.mapping("arguments", {}),
+        )
+    )
+
+
+async def delete(call: Call) -> Answer:
+    info = _found(call)
+    call.access.check("configure", "exchange", info.name)
+    command = DeleteExchange(info.vhost, info.name, if_unused=call.flag("if-unused"))
+    return deleted(await call.change(command))
+
+
+_ONE = "exchanges/{vhost}/{exchange}"
+
+ROUTES = (
+    Route("GET", "exchanges", list_exchanges),
+    Route("GET", "exchanges/{vhost}", list_exchanges),
+    Route("GET", _ONE, one_exchange),
+    Route("PUT", _ONE, declare),
+    Route("DELETE", _ONE, delete),
+)

@@ -1,0 +1,188 @@
+"""Health checks: 200 when all is well, 503 and why when it is not."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+
+from cluster.machine.catalog import QueueInfo
+from cluster.types import TRANSIENT_GROUPS
+from node.management.context import Answer, Call, Route
+from node.management.errors import bad_request
+from node.management.overview import listeners
+
+Json = dict[str, Any]
+
+_DAYS = {"days": 1, "weeks": 7, "months": 30, "years": 365}
+_ALIASES = {
+    "amqp091": "amqp",
+    "amqps": "amqp/ssl",
+    "amqp0-9-1": "amqp",
+    "distribution": "clustering",
+}
+
+
+def _verdict(reason: str | None, **details: Any) -> Answer:
+    if reason is None:
+        return Answer(200, {"status": "ok", **details})
+    return Answer(503, {"status": "failed", "reason": reason, **details})
+
+
+async def alarms(call: Call) -> Answer:
+    """Of any node."""
+    lack = call.services.alarms.lack
+    return _alarms("There are alarms in effect in the cluster", memory=lack.memory, disk=lack.disk)
+
+
+async def local_alarms(call: Call) -> Answer:
+    own = call.services.alarms
+    return _alarms("There are alarms in effect on the node", memory=own.memory, disk=own.disk)
+
+
+def _alarms(reason: str, **on: bool) -> Answer:
+    raised = [name for name, is_on in on.items() if is_on]
+    return _verdict(reason, alarms=raised) if raised else _verdict(None)
+
+
+async def in_service(call: Call) -> Answer:
+    reasons = call.services.health.why_not_ready()
+    return _verdict("; ".join(reasons) or None)
+
+
+async def virtual_hosts(call: Call) -> Answer:
+    """Each is on every node: they are well when the node is."""
+    return _verdict("; ".join(call.services.health.why_not_live()) or None)
+
+
+async def connection_limit(call: Call) -> Answer:
+    count, limit = len(call.services.sessions), call.services.settings.limits.connections_max
+    reason = None if count < limit else "node connection limit is reached"
+    return _verdict(reason, connections=count, limit=limit)
+
+
+async def cluster_size(call: Call) -> Answer:
+    known, target = len(call.catalog.nodes()), max(1, len(call.services.settings.peers))
+    reason = None if known >= target else f"only {known} of {target} nodes have joined"
+    return _verdict(reason, cluster_size=known, target_cluster_size=target)
+
+
+async def quorum_critical(call: Call) -> Answer:
+    """Would a group of queues stop if this node went away?"""
+    cluster, catalog = call.services.cluster, call.catalog
+    if len(catalog.nodes()) == 1:
+        return _verdict(None, note="single node cluster")
+    up = {node for node, state in cluster.peers.states.items() if state.up}
+    critical: list[Json] = []
+    for group in catalog.groups():
+        others = [n for n in group.members if n in up and n != cluster.node]
+        if cluster.node in group.members and len(others) <= len(group.members) // 2:
+            critical += [
+                {"name": info.name, "vhost": info.vhost, "type": "quorum"}
+                for info in catalog.queues_of(group.id)
+            ]
+    if not critical:
+        return _verdict(None)
+    reason = "There are quorum queues that would lose their quorum if the target node is shut down"
+    return _verdict(reason, queues=critical)
+
+
+async def leaderless_queues(call: Call) -> Answer:
+    try:
+        pattern = re.compile(call.names.get("pattern", ""))
+    except re.error:
+        raise bad_request("the pattern is no regular expression") from None
+    lost = [
+        {"name": info.name, "vhost": info.vhost, "type": "quorum"}
+        for vhost in call.vhosts()
+        for info in call.catalog.queues(vhost)
+        if pattern.search(info.name) and _is_leaderless(call, info)
+    ]
+    return (
+        _verdict("There are quorum queues without elected leaders", queues=lost)
+        if lost
+        else (_verdict(None))
+    )
+
+
+def _is_leaderless(call: Call, info: QueueInfo) -> bool:
+    return info.group < TRANSIENT_GROUPS and call.services.cluster.leader_of(info.group) is None
+
+
+# --- listeners ------------------------------------------------------------------------------------
+
+
+def _own_listeners(call: Call) -> list[Json]:
+    return [each for each in listeners(call) if each["node"] == call.services.cluster.node]
+
+
+async def port_listener(call: Call) -> Answer:
+    text = call.names["port"]
+    if not text.isascii() or not text.isdecimal() or len(text) > 5:
+        raise bad_request("the port is a number")
+    port, ports = int(text), sorted(each["port"] for each in _own_listeners(call))
+    if port in ports:
+        return _verdict(None, port=port)
+    return _verdict("No active listener", missing=port, ports=ports)
+
+
+async def protocol_listener(call: Call) -> Answer:
+    wanted = call.names["protocol"]
+    wanted = _ALIASES.get(wanted, wanted)
+    protocols = sorted({each["protocol"] for each in _own_listeners(call)})
+    if wanted in protocols:
+        return _verdict(None, protocol=wanted)
+    return _verdict("No active listener", missing=wanted, protocols=protocols)
+
+
+async def certificates(call: Call) -> Answer:
+    """Of this node, that end within so long."""
+    within, days = call.names["within"], _DAYS.get(call.names["unit"])
+    if days is None or not within.isascii() or not within.isdecimal() or len(within) > 4:
+        raise bad_request("Invalid expiration unit: days, weeks, months or years")
+    until = dt.datetime.now(dt.UTC) + dt.timedelta(days=days * int(within))
+    expired: list[Json] = []
+    tls = call.services.settings.tls
+    for name in ("peer_cert", "peer_ca", "client_cert", "client_ca"):
+        path = getattr(tls, name)
+        if path is not None:
+            expired += _ending(Path(path), until)
+    reason = "Certificates expiring" if expired else None
+    return _verdict(reason, **({"expired": expired} if expired else {}))
+
+
+def _ending(path: Path, until: dt.datetime) -> list[Json]:
+    try:
+        found = x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError) as error:
+        return [{"cert": str(path), "reason": str(error)}]
+    return [
+        {"cert": str(path), "not_valid_after": each.not_valid_after_utc.isoformat()}
+        for each in found
+        if each.not_valid_after_utc <= until
+    ]
+
+
+_CHECKS = "health/checks"
+_LEADERLESS = f"{_CHECKS}/quorum-queues-without-elected-leaders"
+
+ROUTES = (
+    Route("GET", f"{_CHECKS}/alarms", alarms),
+    Route("GET", f"{_CHECKS}/local-alarms", local_alarms),
+    Route("GET", f"{_CHECKS}/certificate-expiration/{{within}}/{{unit}}", certificates),
+    Route("GET", f"{_CHECKS}/port-listener/{{port}}", port_listener),
+    Route("GET", f"{_CHECKS}/protocol-listener/{{protocol}}", protocol_listener),
+    Route("GET", f"{_CHECKS}/virtual-hosts", virtual_hosts),
+    Route("GET", f"{_CHECKS}/node-is-mirror-sync-critical", virtual_hosts),
+    Route("GET", f"{_CHECKS}/node-is-quorum-critical", quorum_critical),
+    Route("GET", f"{_CHECKS}/is-in-service", in_service),
+    Route("GET", f"{_CHECKS}/ready-to-serve-clients", in_service),
+    Route("GET", f"{_CHECKS}/below-node-connection-limit", connection_limit),
+    Route("GET", f"{_CHECKS}/reached-target-cluster-size", cluster_size),
+    Route("GET", f"{_CHECKS}/metadata-store/initialized", in_service),
+    Route("GET", f"{_LEADERLESS}/all-vhosts/pattern/{{pattern}}", leaderless_queues),
+    Route("GET", f"{_LEADERLESS}/vhost/{{vhost}}/pattern/{{pattern}}", leaderless_queues),
+)

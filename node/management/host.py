@@ -1,0 +1,52 @@
+"""What a node knows of the machine and the process that it runs in."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from pathlib import Path
+from typing import Any
+
+from node.management.context import Services
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def host_facts(services: Services, *, uptime_s: float) -> dict[str, Any]:
+    """In the words of /api/nodes."""
+    settings, alarms = services.settings, services.alarms
+    disk = shutil.disk_usage(settings.data_dir)
+    fd_total, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return {
+        "os_pid": str(os.getpid()),
+        "uptime": int(uptime_s * 1000),
+        "processors": os.cpu_count() or 1,
+        "run_queue": round(os.getloadavg()[0]),
+        "mem_used": memory_bytes(),
+        "mem_limit": alarms.memory_bytes_max,
+        "mem_alarm": alarms.memory,
+        "disk_free": disk.free,
+        "disk_free_limit": int(settings.log.min_free_bytes),
+        "disk_free_alarm": alarms.disk,
+        "fd_used": _open_files(),
+        "fd_total": fd_total,
+        "sockets_used": len(services.listing.connections()),
+        "sockets_total": settings.limits.connections_max,
+        "db_dir": settings.data_dir,
+    }
+
+
+def memory_bytes() -> int:
+    """Resident."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):  # not Linux: the most that it ever was
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _open_files() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0

@@ -1,0 +1,62 @@
+"""Limits of virtual hosts and of users."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cluster.machine.commands import DropEntry, PutEntry
+from node.management.context import DONE, Answer, Call, Route
+from node.management.errors import not_found
+
+Json = dict[str, Any]
+Owner = Literal["vhost", "user"]
+
+
+def limits(call: Call, owner: Owner) -> list[Json]:
+    """Of those that have any; of one, when the path names it."""
+    entries = sorted(call.catalog.entries(f"{owner}_limits").items())
+    visible = set(call.vhosts()) if owner == "vhost" else {key[0] for key, _ in entries}
+    wanted = call.names.get(owner)
+    return [
+        {owner: key[0], "value": dict(entry)}
+        for key, entry in entries
+        if entry and key[0] in visible and wanted in (None, key[0])
+    ]
+
+
+async def put_limit(call: Call, owner: Owner, of: str, name: str, value: int) -> None:
+    known = call.catalog.entry(f"{owner}_limits", (of,)) or {}
+    await call.change(PutEntry(f"{owner}_limits", (of,), {**known, name: value}))
+
+
+def _routes(owner: Owner, readers: Literal["management", "administrator"]) -> list[Route]:
+    async def listed(call: Call) -> list[Json]:
+        return limits(call, owner)
+
+    async def put(call: Call) -> Answer:
+        await put_limit(call, owner, call.names[owner], call.name, call.body.integer("value"))
+        return DONE
+
+    async def delete(call: Call) -> Answer:
+        of = (call.names[owner],)
+        known = dict(call.catalog.entry(f"{owner}_limits", of) or {})
+        if call.name not in known:
+            raise not_found()
+        del known[call.name]
+        if known:
+            await call.change(PutEntry(f"{owner}_limits", of, known))
+        else:
+            await call.change(DropEntry(f"{owner}_limits", of))
+        return DONE
+
+    path = f"{owner}-limits"
+    one = f"{path}/{{{owner}}}/{{name}}"
+    return [
+        Route("GET", path, listed, readers),
+        Route("GET", f"{path}/{{{owner}}}", listed, readers),
+        Route("PUT", one, put, "administrator"),
+        Route("DELETE", one, delete, "administrator"),
+    ]
+
+
+ROUTES = (*_routes("vhost", "management"), *_routes("user", "administrator"))

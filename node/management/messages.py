@@ -1,0 +1,195 @@
+"""Messages by hand: published to an exchange, taken from a queue. For people and probes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any, cast
+
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import ATTR_PRIORITY, ATTR_TTL_MS
+from node.errors import Elsewhere, OutcomeUnknown, Refused
+from node.management.context import Call, Route
+from node.management.errors import bad_request, not_found
+from node.management.messages_here import ACK_MODES
+from node.management.queues import declare_queue
+from node.management.values import Body
+from node.message import exchange_and_key, on_wire, where_of
+from node.protocols.amqp import properties as amqp
+from node.protocols.amqp.deaths import marked
+
+PUBLISH_S_MAX = 10.0
+TTL_MS_MAX = 2**32 - 1
+#: What one answer may hold of messages.
+GET_COUNT_MAX = 1_000
+
+ALIVENESS_QUEUE = "aliveness-test"
+
+Json = dict[str, Any]
+
+
+async def publish(call: Call) -> Json:
+    body = call.body
+    properties = body.mapping("properties")
+    key = body.text("routing_key")
+    payload = _payload(body)
+    return {"routed": await _publish(call, call.names["exchange"], key, payload, properties)}
+
+
+def _payload(body: Body) -> bytes:
+    encoding = body.text("payload_encoding")
+    payload = body.text("payload")
+    if encoding == "string":
+        return payload.encode(errors="replace")
+    if encoding != "base64":
+        raise bad_request(f"unsupported encoding '{encoding}'")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise bad_request("the payload is no base64") from None
+
+
+async def _publish(call: Call, exchange: str, key: str, payload: bytes, properties: Json) -> bool:
+    """Whether any queue got it, safely."""
+    services, vhost, access = call.services, call.vhost, call.access
+    access.check("write", "exchange", exchange)
+    if len(payload) > services.settings.limits.message_bytes_max:
+        raise Refused(
+            "message_too_large",
+            f"a message may have {services.settings.limits.message_bytes_max} bytes,"
+            f" not {len(payload)}",
+        )
+    if services.alarms.blocked is not None:
+        raise Refused("memory_full", services.alarms.blocked)
+    headers = cast("Json", properties.get("headers") or {})
+    try:
+        meta = where_of(exchange, key) + amqp.build(properties)
+    except (ValueError, TypeError) as error:
+        raise bad_request(f"invalid properties or routing key: {error}") from None
+    route = services.router.route(vhost, exchange, key, lambda: headers, properties.get)
+    if route is None:
+        raise not_found()
+    if route.exchange.internal:
+        raise bad_request(f"exchange '{exchange}' is internal: only exchanges publish to it")
+    if route.exchange.type == "topic":
+        access.check_topic("write", exchange, key)
+    outcomes = [_stored(call, info, payload, meta, _attrs(properties)) for info in route.queues]
+    try:
+        async with asyncio.timeout(PUBLISH_S_MAX):
+            refused = [name for name in await asyncio.gather(*outcomes) if name is not None]
+    except TimeoutError:
+        raise OutcomeUnknown("the queues did not answer in time") from None
+    if refused:
+        raise bad_request(f"queue '{refused[0]}' is full and did not take the message")
+    return bool(route.queues)
+
+
+async def _stored(
+    call: Call, info: QueueInfo, payload: bytes, meta: bytes, attrs: dict[int, int] | None
+) -> str | None:
+    """The name of the queue if it refused."""
+    future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def done(refused: Sequence[tuple[int, int]]) -> None:
+        if not future.done():
+            future.set_result(bool(refused))
+
+    size_bytes = len(payload) + len(meta)
+    call.services.publisher.publish(info, [payload], meta, attrs, size_bytes, done)
+    return info.name if await future else None
+
+
+def _attrs(properties: Json) -> dict[int, int] | None:
+    attrs: dict[int, int] = {}
+    expiration, priority = properties.get("expiration"), properties.get("priority")
+    if expiration is not None:
+        text = str(expiration)
+        if not (text.isascii() and text.isdecimal()) or int(text[:11]) > TTL_MS_MAX:
+            raise bad_request(f"invalid expiration '{text[:40]}'")
+        attrs[ATTR_TTL_MS] = int(text)
+    if priority is not None:
+        attrs[ATTR_PRIORITY] = int(priority)
+    return attrs or None
+
+
+# --- taking ---------------------------------------------------------------------------------------
+
+
+async def get(call: Call) -> list[Json]:
+    body = call.body
+    info = call.catalog.queue(call.vhost, call.names["queue"])
+    if info is None:
+        raise Refused("no_queue", f"no queue '{call.names['queue']}' in vhost '{call.vhost}'")
+    call.access.check("read", "queue", info.name)
+    count = body.integer("count")
+    if not 1 <= count <= GET_COUNT_MAX:
+        raise bad_request(f"count must be from 1 to {GET_COUNT_MAX}")
+    mode = body.text("ackmode")
+    if mode not in ACK_MODES:
+        raise bad_request(f"ackmode must be one of {', '.join(ACK_MODES)}")
+    encoding = body.text("encoding")
+    if encoding not in ("auto", "base64"):
+        raise bad_request(f"unsupported encoding '{encoding}'")
+    truncate = body.integer("truncate", -1)
+    ready, rows = await _take(call, info, count, mode)
+    return [
+        _message(info, row, ready + len(rows) - 1 - place, encoding, truncate)
+        for place, row in enumerate(rows)
+    ]
+
+
+async def _take(call: Call, info: QueueInfo, count: int, mode: str) -> tuple[int, list[Any]]:
+    leader = call.services.broker.leader(info)
+    if leader is None:
+        raise Elsewhere(None)
+    ready, rows = await call.services.questions.ask(leader, "take", info.queue, count, mode)
+    return ready, rows
+
+
+def _message(info: QueueInfo, row: Sequence[Any], left: int, encoding: str, truncate: int) -> Json:
+    body, meta, redelivered, delivery_count, deaths = row
+    where, properties = marked(*on_wire(meta, info.name), deaths, delivery_count)
+    exchange, key = exchange_and_key(where)
+    shown = body if truncate < 0 else body[:truncate]
+    text: str | None = None
+    if encoding == "auto":
+        try:
+            text = shown.decode()
+        except UnicodeDecodeError:
+            text = None
+    return {
+        "payload_bytes": len(body),
+        "redelivered": redelivered,
+        "exchange": exchange,
+        "routing_key": key,
+        "message_count": left,
+        "properties": amqp.parse(properties).as_map(),
+        "payload": base64.b64encode(shown).decode() if text is None else text,
+        "payload_encoding": "base64" if text is None else "string",
+    }
+
+
+# --- probing --------------------------------------------------------------------------------------
+
+
+async def aliveness(call: Call) -> Json:
+    """A message goes through a queue of its own and comes out again."""
+    call.access.check("configure", "queue", ALIVENESS_QUEUE)
+    call.access.check("read", "queue", ALIVENESS_QUEUE)
+    if call.catalog.queue(call.vhost, ALIVENESS_QUEUE) is None:
+        await declare_queue(call, call.vhost, ALIVENESS_QUEUE, Body({"durable": True}))
+    info = call.catalog.queue(call.vhost, ALIVENESS_QUEUE)
+    if info is None:
+        raise not_found()
+    await _publish(call, "", ALIVENESS_QUEUE, b"test_message", {})
+    _, rows = await _take(call, info, 1, "ack_requeue_false")
+    return {"status": "ok" if rows else "failed"}
+
+
+ROUTES = (
+    Route("POST", "exchanges/{vhost}/{exchange}/publish", publish),
+    Route("POST", "queues/{vhost}/{queue}/get", get),
+    Route("GET", "aliveness-test/{vhost}", aliveness),
+)

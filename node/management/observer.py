@@ -1,0 +1,166 @@
+"""Looks at queues and clients, here and at the other nodes.
+
+A queue is looked at in this node's own copy; only where there is none, its leader is asked. Every
+few seconds the counts of all copies here are noted, so that rates can be told at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+from cluster.machine import QueueMachine
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.interface import QueueView
+from cluster.machine.tallies import Tally
+from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
+from node.errors import BrokerError
+from node.management.context import Services
+from node.management.facts import QueueFacts, Sample, facts_of, sampled, unpacked
+from node.management.host import host_facts
+from node.management.messages_here import take_here
+
+SAMPLE_S = 5.0
+#: Of one question, and of the work between two breaths of the loop.
+QUEUES_AT_ONCE = 500
+
+_NOTHING = Tally()
+
+
+class Observer:
+    """One a node."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._started_s = time.monotonic()
+        # The two latest notes: rates are taken against the older, which is one to two periods old.
+        self._older: dict[QueueId, Sample] = {}
+        self._newer: dict[QueueId, Sample] = {}
+        questions = services.questions
+        questions.on("queue_facts", self._answer_facts)
+        questions.on("listing", self._answer_listing)
+        questions.on("close_connection", self._answer_close)
+        questions.on("group_status", self._answer_group)
+        questions.on("host", self._answer_host)
+        questions.on("take", lambda _, fields: take_here(services, fields))
+
+    async def run(self) -> None:
+        while True:
+            await self._note()
+            await asyncio.sleep(SAMPLE_S)
+
+    async def _note(self) -> None:
+        noted: dict[QueueId, Sample] = {}
+        for position, (machine, queue, tally) in enumerate(list(self._tallies())):
+            view = machine.queue(queue)
+            if view is not None:
+                noted[queue] = self._sample(tally, view)
+            if position % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        self._older, self._newer = self._newer, noted
+
+    def _tallies(self) -> Iterator[tuple[QueueMachine, QueueId, Tally]]:
+        cluster = self._services.cluster
+        groups = {info.group for info in self._services.catalog.queues()}
+        for group_id in sorted(groups):
+            group = cluster.group(group_id)
+            if group is not None:
+                machine = cast(QueueMachine, group.machine)
+                for queue, tally in machine.tallies.of.items():
+                    yield machine, QueueId(queue), tally
+
+    def _sample(self, tally: Tally, view: QueueView) -> Sample:
+        return sampled(tally, view, at_s=time.monotonic(), now_ms=int(time.time() * 1000))
+
+    # --- queues -----------------------------------------------------------------------------------
+
+    def here(self, info: QueueInfo) -> QueueFacts | None:
+        """From this node's own copy; None when it has none, or the queue is not in it yet."""
+        group = self._services.cluster.group(info.group)
+        if group is None or info.group == CATALOG_GROUP:
+            return None
+        machine = cast(QueueMachine, group.machine)
+        view = machine.queue(info.queue)
+        if view is None:
+            return None
+        tally = machine.tallies.of.get(info.queue, _NOTHING)
+        before = self._older.get(info.queue) or self._newer.get(info.queue)
+        return facts_of(view, tally, self._sample(tally, view), before)
+
+    async def queues(self, infos: Sequence[QueueInfo]) -> dict[QueueId, QueueFacts]:
+        """Those about which anybody could be asked."""
+        found: dict[QueueId, QueueFacts] = {}
+        elsewhere: dict[NodeId, list[QueueId]] = {}
+        for position, info in enumerate(infos):
+            facts = self.here(info)
+            if facts is not None:
+                found[info.queue] = facts
+            elif (leader := self._services.broker.leader(info)) is not None:
+                elsewhere.setdefault(leader, []).append(info.queue)
+            if position % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        for node, queues in elsewhere.items():
+            if node != self._services.cluster.node:
+                for start in range(0, len(queues), QUEUES_AT_ONCE):
+                    found |= await self._ask(node, queues[start : start + QUEUES_AT_ONCE])
+        return found
+
+    async def _ask(self, node: NodeId, queues: Sequence[QueueId]) -> dict[QueueId, QueueFacts]:
+        try:
+            rows = await self._services.questions.ask(node, "queue_facts", list(queues))
+        except BrokerError:
+            return {}
+        return {
+            QueueId(queue): unpacked(row) for queue, row in cast("dict[int, Any]", rows).items()
+        }
+
+    def _answer_facts(self, _: NodeId, fields: list[Any]) -> dict[int, Any]:
+        rows: dict[int, Any] = {}
+        for queue in cast("Iterable[int]", fields[0]):
+            info = self._services.catalog.queue_by_id(QueueId(queue))
+            facts = None if info is None else self.here(info)
+            if facts is not None:
+                rows[queue] = facts.packed()
+        return rows
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    async def clients(self, what: str) -> list[dict[str, Any]]:
+        """The "connections" or "channels" of all nodes that are up."""
+        answers = await self._services.questions.ask_all("listing", what)
+        return [each for node in sorted(answers) for each in answers[node]]
+
+    async def close_connection(self, name: str, reason: str) -> bool:
+        answers = await self._services.questions.ask_all("close_connection", name, reason)
+        return any(answers.values())
+
+    def _answer_listing(self, _: NodeId, fields: list[Any]) -> list[dict[str, Any]]:
+        listing = self._services.listing
+        return listing.channels() if fields[0] == "channels" else listing.connections()
+
+    def _answer_close(self, _: NodeId, fields: list[Any]) -> bool:
+        return self._services.listing.close_connection(str(fields[0]), str(fields[1]))
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    async def hosts(self) -> dict[NodeId, dict[str, Any]]:
+        """Of the nodes that are up."""
+        return await self._services.questions.ask_all("host")
+
+    def _answer_host(self, _: NodeId, __: list[Any]) -> dict[str, Any]:
+        return host_facts(self._services, uptime_s=time.monotonic() - self._started_s)
+
+    async def group_statuses(self, group: GroupId) -> dict[NodeId, dict[str, Any]]:
+        """Of the copies of a group on the nodes that are up."""
+        answers = await self._services.questions.ask_all("group_status", group)
+        return {node: status for node, status in answers.items() if status is not None}
+
+    def _answer_group(self, _: NodeId, fields: list[Any]) -> dict[str, Any] | None:
+        group = self._services.cluster.group(GroupId(fields[0]))
+        if group is None:
+            return None
+        status = group.status()
+        names = ("role", "leader", "term", "commit", "applied", "last", "base", "poisoned")
+        return {name: status[name] for name in names}

@@ -1,0 +1,100 @@
+"""The first page: totals, versions, listeners; and lists that are empty here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from node.management import shapes
+from node.management.context import Call, Route
+from node.management.exchanges import TYPES
+from node.management.paging import cut_columns
+from node.management.parameters import cluster_name
+from node.management.version import PRODUCT, PRODUCT_VERSION, RABBITMQ_VERSION
+
+Json = dict[str, Any]
+
+_PROTOCOLS = {"amqp": "amqp", "amqps": "amqp/ssl", "http": "http", "peer": "clustering"}
+
+
+async def overview(call: Call) -> Json:
+    catalog, vhosts = call.catalog, call.vhosts()
+    infos = [info for vhost in vhosts for info in catalog.queues(vhost)]
+    facts = await call.observer.queues(infos)
+    totals = shapes.summed(list(facts.values()))
+    message_stats = totals.pop("message_stats")
+    clients = {what: await call.observer.clients(what) for what in ("connections", "channels")}
+    shown: Json = {
+        "management_version": RABBITMQ_VERSION,
+        "rates_mode": "basic",
+        "sample_retention_policies": {"global": [], "basic": [], "detailed": []},
+        "exchange_types": exchange_types(),
+        "product_name": PRODUCT,
+        "product_version": PRODUCT_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "cluster_name": cluster_name(call),
+        "erlang_version": "",
+        "erlang_full_version": "",
+        "release_series_support_status": "supported",
+        "disable_stats": False,
+        "enable_queue_totals": False,
+        "message_stats": message_stats,
+        "churn_rates": {},
+        "queue_totals": totals,
+        "object_totals": {
+            "channels": _seen(clients["channels"], vhosts),
+            "connections": _seen(clients["connections"], vhosts),
+            "consumers": sum(len(each.consumers) for each in facts.values()),
+            "exchanges": sum(len(catalog.exchanges(vhost)) for vhost in vhosts),
+            "queues": len(infos),
+        },
+        "statistics_db_event_queue": 0,
+        "node": call.services.cluster.node,
+        "listeners": listeners(call) if call.has("monitoring") else [],
+        "contexts": [],
+    }
+    return cut_columns(call.list_query, shown)
+
+
+def _seen(clients: list[Json], vhosts: list[str]) -> int:
+    visible = set(vhosts)
+    return sum(1 for client in clients if client.get("vhost") in visible)
+
+
+def exchange_types() -> list[Json]:
+    return [{"name": name, "description": "", "enabled": True} for name in TYPES]
+
+
+def listeners(call: Call) -> list[Json]:
+    """Of all nodes, as they registered themselves."""
+    found: list[Json] = []
+    for node in call.catalog.nodes():
+        for kind, address in sorted(node.addresses.items()):
+            host, _, port = address.rpartition(":")
+            found.append(
+                {
+                    "node": node.node,
+                    "protocol": _PROTOCOLS.get(kind, kind),
+                    "ip_address": host.strip("[]"),
+                    "port": int(port) if port.isdecimal() else 0,
+                    "socket_opts": {},
+                }
+            )
+    return found
+
+
+async def nothing(call: Call) -> list[Json]:
+    return []
+
+
+async def version(call: Call) -> str:
+    return RABBITMQ_VERSION
+
+
+ROUTES = (
+    Route("GET", "overview", overview),
+    Route("GET", "version", version),
+    Route("GET", "extensions", nothing),
+    Route("GET", "feature-flags", nothing),
+    Route("GET", "deprecated-features", nothing),
+    Route("GET", "deprecated-features/used", nothing),
+)

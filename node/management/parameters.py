@@ -1,0 +1,101 @@
+"""Parameters of components, and global ones. Kept for tools; nothing here obeys them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.machine.commands import DropEntry, PutEntry
+from node.management import shapes
+from node.management.context import Answer, Call, Route, created, deleted
+from node.management.errors import bad_request, not_found
+from node.management.paging import listed_as_is
+from node.management.values import Body
+
+Json = dict[str, Any]
+
+#: The only one with a meaning: a name for people, other than that of the settings.
+CLUSTER_NAME = "cluster_name"
+
+
+def parameters(call: Call, *, is_global: bool) -> list[Json]:
+    vhosts = set(call.vhosts())
+    component = call.names.get("component")
+    return [
+        shapes.parameter(key, entry)
+        for key, entry in sorted(call.catalog.entries("parameters").items())
+        if (key[:2] == ("", "")) == is_global
+        and (is_global or key[1] in vhosts)
+        and component in (None, key[0])
+    ]
+
+
+async def put_parameter(call: Call, key: tuple[str, str, str], body: Body) -> int:
+    if "value" not in body.values:
+        raise bad_request("[{key_missing,value}]")
+    return await call.change(PutEntry("parameters", key, {"value": body.values["value"]}))
+
+
+def _key(call: Call) -> tuple[str, str, str]:
+    if "component" not in call.names:
+        return ("", "", call.name)
+    if not call.names["component"]:
+        raise bad_request("a component has a name")
+    return (call.names["component"], call.vhost, call.name)
+
+
+async def list_parameters(call: Call) -> Any:
+    return await listed_as_is(call.list_query, parameters(call, is_global=False))
+
+
+async def list_global(call: Call) -> Any:
+    return await listed_as_is(call.list_query, parameters(call, is_global=True))
+
+
+async def one(call: Call) -> Json:
+    entry = call.catalog.entry("parameters", _key(call))
+    if entry is None:
+        raise not_found()
+    return shapes.parameter(_key(call), entry)
+
+
+async def put(call: Call) -> Answer:
+    return created(await put_parameter(call, _key(call), call.body))
+
+
+async def delete(call: Call) -> Answer:
+    return deleted(await call.change(DropEntry("parameters", _key(call))))
+
+
+def cluster_name(call: Call) -> str:
+    entry = call.catalog.entry("parameters", ("", "", CLUSTER_NAME))
+    name = None if entry is None else entry["value"]
+    return name if isinstance(name, str) else call.services.settings.cluster
+
+
+async def get_cluster_name(call: Call) -> Json:
+    return {"name": cluster_name(call)}
+
+
+async def put_cluster_name(call: Call) -> Answer:
+    body = Body({"value": call.body.text("name")})
+    await put_parameter(call, ("", "", CLUSTER_NAME), body)
+    return Answer(204)
+
+
+_ONE = "parameters/{component}/{vhost}/{name}"
+_GLOBAL = "global-parameters/{name}"
+
+ROUTES = (
+    Route("GET", "parameters", list_parameters, "policymaker"),
+    Route("GET", "parameters/{component}", list_parameters, "policymaker"),
+    Route("GET", "parameters/{component}/{vhost}", list_parameters, "policymaker"),
+    Route("GET", _ONE, one, "policymaker"),
+    Route("PUT", _ONE, put, "policymaker"),
+    Route("DELETE", _ONE, delete, "policymaker"),
+    Route("GET", "global-parameters", list_global, "policymaker"),
+    Route("GET", _GLOBAL, one, "policymaker"),
+    Route("PUT", _GLOBAL, put, "administrator"),
+    Route("DELETE", _GLOBAL, delete, "administrator"),
+    Route("GET", "cluster-name", get_cluster_name),
+    Route("PUT", "cluster-name", put_cluster_name, "administrator"),
+)

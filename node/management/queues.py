@@ -1,0 +1,224 @@
+"""Queues: as lists and one by one; declared, deleted, purged."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.replies import Declared
+from cluster.types import TRANSIENT_GROUPS, NodeId
+from node.errors import reply_of
+from node.management import shapes
+from node.management.consumers import consumers_of, sessions_of
+from node.management.context import DONE, Answer, Call, Route, created
+from node.management.errors import bad_request, not_found
+from node.management.facts import COUNTED, QueueFacts
+from node.management.paging import cut_columns, listed
+from node.management.values import Body
+
+Json = dict[str, Any]
+
+
+async def list_queues(call: Call) -> Any:
+    infos = [info for vhost in call.vhosts() for info in call.catalog.queues(vhost)]
+
+    async def shown(some: Sequence[QueueInfo]) -> list[Json]:
+        facts = await call.observer.queues(some)
+        return [queue(call, info, facts.get(info.queue)) for info in some]
+
+    return await listed(call.list_query, infos, lambda info: info.name, shown)
+
+
+def found(call: Call) -> QueueInfo:
+    info = call.catalog.queue(call.vhost, call.names["queue"])
+    if info is None:
+        raise not_found()
+    return info
+
+
+async def one_queue(call: Call) -> Json:
+    info = found(call)
+    facts = (await call.observer.queues([info])).get(info.queue)
+    shown = queue(call, info, facts)
+    details: list[Json] = []
+    if facts is not None and facts.consumers:
+        details = consumers_of(info, facts, sessions_of(await call.observer.clients("channels")))
+    if info.exclusive:
+        shown["owner_pid_details"] = await _owner(call, info)
+    return cut_columns(
+        call.list_query, {"consumer_details": details, "deliveries": [], "incoming": [], **shown}
+    )
+
+
+async def _owner(call: Call, info: QueueInfo) -> Json:
+    """The connection that an exclusive queue belongs to."""
+    for connection in await call.observer.clients("connections"):
+        if connection.get("id") == info.owner:
+            names = ("name", "peer_host", "peer_port")
+            return {name: connection.get(name) for name in names}
+    return {"name": info.owner}
+
+
+def queue(call: Call, info: QueueInfo, facts: QueueFacts | None) -> Json:
+    """`facts` None: nobody who has the queue could be asked."""
+    cluster, catalog = call.services.cluster, call.catalog
+    policy = catalog.policy_for(info.vhost, info.name, "queues")
+    operator = catalog.policy_for(info.vhost, info.name, "queues", operator=True)
+    leader = cluster.leader_of(info.group)
+    transient = info.group >= TRANSIENT_GROUPS
+    shown: Json = {
+        "name": info.name,
+        "vhost": info.vhost,
+        "type": "classic" if transient else "quorum",
+        "durable": info.durable,
+        "auto_delete": info.auto_delete,
+        "exclusive": info.exclusive,
+        "arguments": dict(info.arguments),
+        "node": leader or info.node,
+        "state": "running" if facts is not None else "down",
+        "policy": None if policy is None else policy[0],
+        "operator_policy": None if operator is None else operator[0],
+        "effective_policy_definition": _effective(policy, operator),
+    }
+    if not transient:
+        group = catalog.group(info.group)
+        members = [] if group is None else list(group.members)
+        up = {node for node, state in cluster.peers.states.items() if state.up}
+        shown |= {
+            "leader": leader,
+            "members": members,
+            "online": [node for node in members if NodeId(node) in up],
+        }
+    return shown if facts is None else shown | _counted(facts)
+
+
+def _effective(*policies: tuple[str, Mapping[str, Any]] | None) -> Json:
+    """Of two numbers, which are limits, the lower counts."""
+    merged: Json = {}
+    for policy in policies:
+        for key, value in cast(
+            "Mapping[str, Any]", {} if policy is None else policy[1]["definition"]
+        ).items():
+            known = merged.get(key)
+            merged[key] = min(known, value) if type(known) is int and type(value) is int else value
+    return merged
+
+
+def _counted(facts: QueueFacts) -> Json:
+    active = next((each.tag for each in facts.consumers if each.active), None)
+    tag = active if facts.is_single_active else None
+    shown: Json = {
+        **shapes.totals(facts.messages, facts.ready, facts.unsettled, facts.messages_rates),
+        "messages_persistent": facts.messages,
+        "messages_ram": 0,
+        "messages_dlx": facts.dead_letters,
+        "messages_delayed": facts.delayed,
+        "message_bytes": facts.bytes,
+        "message_bytes_persistent": facts.bytes,
+        "message_bytes_ready": facts.ready_bytes,
+        "message_bytes_unacknowledged": max(0, facts.bytes - facts.ready_bytes),
+        "message_bytes_ram": 0,
+        "message_bytes_dlx": 0,
+        "consumers": len(facts.consumers),
+        "consumer_capacity": facts.capacity,
+        "consumer_utilisation": facts.capacity,
+        "single_active_consumer_tag": tag,
+        "single_active_consumer_ctag": tag,
+        "exclusive_consumer_tag": next((c.tag for c in facts.consumers if c.exclusive), None),
+        "head_message_timestamp": None,
+    }
+    if any(facts.counts):
+        shown["message_stats"] = shapes.stats(facts.counts, facts.rates)
+    if facts.used_ms and not any(facts.rates[COUNTED.index(n)] for n in ("publish", "deliver")):
+        used = dt.datetime.fromtimestamp(facts.used_ms / 1000, dt.UTC)
+        shown["idle_since"] = used.isoformat(timespec="milliseconds")
+    return shown
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+async def declare(call: Call) -> Answer:
+    call.access.check("configure", "queue", call.names["queue"])
+    return created(await declare_queue(call, call.vhost, call.names["queue"], call.body))
+
+
+async def declare_queue(call: Call, vhost: str, name: str, body: Body) -> bool:
+    """Whether it is new. What is not durable, or goes by itself, lives on this node alone."""
+    if name.startswith("amq.") and call.catalog.queue(vhost, name) is None:
+        raise bad_request(f"queue name '{name}' contains reserved prefix 'amq.*'")
+    durable = body.boolean("durable", False)
+    auto_delete = body.boolean("auto_delete", False)
+    outcome = await call.services.cluster.declare_queue(
+        vhost,
+        name,
+        body.mapping("arguments", {}),
+        durable=durable,
+        auto_delete=auto_delete,
+        transient=auto_delete or not durable,
+    )
+    reply = reply_of(outcome)
+    return isinstance(reply, Declared) and reply.created
+
+
+async def delete(call: Call) -> Answer:
+    info = found(call)
+    call.access.check("configure", "queue", info.name)
+    await call.services.broker.delete(
+        info.vhost, info.name, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty")
+    )
+    return DONE
+
+
+async def purge(call: Call) -> Answer:
+    info = found(call)
+    call.access.check("read", "queue", info.name)
+    await call.services.broker.purge(info)
+    return DONE
+
+
+# --- replicas -------------------------------------------------------------------------------------
+
+
+async def replicas(call: Call) -> list[Json]:
+    """Of a replicated queue: how far each copy is."""
+    info = found(call)
+    if info.group >= TRANSIENT_GROUPS:
+        raise bad_request("not a quorum queue")
+    statuses = await call.observer.group_statuses(info.group)
+    return [
+        {
+            "Node Name": node,
+            "Raft State": status["role"],
+            "Membership": "voter",
+            "Last Log Index": status["last"],
+            "Last Written": status["last"],
+            "Last Applied": status["applied"],
+            "Commit Index": status["commit"],
+            "Snapshot Index": status["base"],
+            "Term": status["term"],
+            "Machine Version": call.services.cluster.catalog_machine.version,
+        }
+        for node, status in sorted(statuses.items())
+    ]
+
+
+async def rebalance(call: Call) -> Answer:
+    """Leaders are spread at all times, by a rule: there is nothing left to do."""
+    return DONE
+
+
+_ONE = "queues/{vhost}/{queue}"
+
+ROUTES = (
+    Route("GET", "queues", list_queues),
+    Route("GET", "queues/{vhost}", list_queues),
+    Route("GET", _ONE, one_queue),
+    Route("PUT", _ONE, declare),
+    Route("DELETE", _ONE, delete),
+    Route("DELETE", f"{_ONE}/contents", purge),
+    Route("GET", "queues/quorum/{vhost}/{queue}/status", replicas, "monitoring"),
+    Route("POST", "rebalance/queues", rebalance, "administrator"),
+)

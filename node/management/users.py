@@ -1,0 +1,171 @@
+"""Users and what they may do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from cluster.machine.commands import DropEntry, PutEntry
+from node.management import shapes
+from node.management.context import DONE, Answer, Call, Route, created, deleted
+from node.management.errors import bad_request, not_found
+from node.management.paging import listed_as_is
+from node.management.values import Body
+from node.passwords import hash_password
+
+Json = dict[str, Any]
+
+#: How RabbitMQ hashes when definitions do not say so.
+HASHING_DEFAULT = "rabbit_password_hashing_sha256"
+
+
+async def whoami(call: Call) -> Json:
+    return {"name": call.user.name, "tags": list(call.user.tags)}
+
+
+def users(call: Call) -> list[Json]:
+    limits = call.catalog.entries("user_limits")
+    return [
+        shapes.user(key[0], entry, limits.get(key))
+        for key, entry in sorted(call.catalog.entries("users").items())
+    ]
+
+
+async def list_users(call: Call) -> Any:
+    return await listed_as_is(call.list_query, users(call))
+
+
+async def without_permissions(call: Call) -> Any:
+    known = {key[0] for key in call.catalog.entries("permissions")}
+    others = [user for user in users(call) if user["name"] not in known]
+    return await listed_as_is(call.list_query, others)
+
+
+async def one_user(call: Call) -> Json:
+    for user in users(call):
+        if user["name"] == call.names["user"]:
+            return user
+    raise not_found()
+
+
+async def put(call: Call) -> Answer:
+    return created(await put_user(call, call.names["user"], call.body))
+
+
+async def put_user(call: Call, name: str, body: Body) -> int:
+    """1: it is new. Without a password and without a hash nobody logs in by one."""
+    if "tags" not in body:
+        raise bad_request("tags_not_present")
+    kept, algorithm = "", HASHING_DEFAULT
+    if "password_hash" in body:
+        kept = body.text("password_hash")
+        algorithm = body.text("hashing_algorithm", HASHING_DEFAULT)
+    elif body.text("password", ""):
+        kept, algorithm = await asyncio.to_thread(hash_password, body.text("password"))
+    value = {"password_hash": kept, "hashing_algorithm": algorithm, "tags": body.words("tags")}
+    made = await call.change(PutEntry("users", (name,), value))
+    limits = body.mapping("limits", {})
+    if limits:
+        await call.change(PutEntry("user_limits", (name,), limits))
+    return made
+
+
+async def delete(call: Call) -> Answer:
+    return deleted(await call.change(DropEntry("users", (call.names["user"],))))
+
+
+async def delete_many(call: Call) -> Answer:
+    for name in call.body.words("users"):
+        await call.change(DropEntry("users", (name,)))
+    return DONE
+
+
+# --- permissions ----------------------------------------------------------------------------------
+
+
+async def list_permissions(call: Call) -> list[Json]:
+    entries = sorted(call.catalog.entries("permissions").items())
+    user = call.names.get("user")
+    if user is not None and call.catalog.entry("users", (user,)) is None:
+        raise not_found()
+    return [shapes.permission(key, entry) for key, entry in entries if user in (None, key[0])]
+
+
+async def list_topic_permissions(call: Call) -> list[Json]:
+    entries = sorted(call.catalog.entries("topic_permissions").items())
+    user, vhost = call.names.get("user"), call.names.get("vhost")
+    if user is not None and call.catalog.entry("users", (user,)) is None:
+        raise not_found()
+    return [
+        shapes.topic_permission(key, entry)
+        for key, entry in entries
+        if user in (None, key[0]) and vhost in (None, key[1])
+    ]
+
+
+async def one_permission(call: Call) -> Json:
+    key = (call.names["user"], call.vhost)
+    entry = call.catalog.entry("permissions", key)
+    if entry is None:
+        raise not_found()
+    return shapes.permission(key, entry)
+
+
+async def put_permission(call: Call) -> Answer:
+    return created(await put_permission_of(call, call.names["user"], call.vhost, call.body))
+
+
+async def put_permission_of(call: Call, user: str, vhost: str, body: Body) -> int:
+    value = {name: body.text(name) for name in ("configure", "write", "read")}
+    return await call.change(PutEntry("permissions", (user, vhost), value))
+
+
+async def delete_permission(call: Call) -> Answer:
+    key = (call.names["user"], call.vhost)
+    return deleted(await call.change(DropEntry("permissions", key)))
+
+
+async def put_topic_permission(call: Call) -> Answer:
+    return created(await put_topic_permission_of(call, call.names["user"], call.vhost, call.body))
+
+
+async def put_topic_permission_of(call: Call, user: str, vhost: str, body: Body) -> int:
+    exchange = body.text("exchange")
+    exchange = "" if exchange == "amq.default" else exchange
+    value = {name: body.text(name) for name in ("write", "read")}
+    return await call.change(PutEntry("topic_permissions", (user, vhost, exchange), value))
+
+
+async def delete_topic_permissions(call: Call) -> Answer:
+    user, vhost = call.names["user"], call.vhost
+    keys = [k for k in call.catalog.entries("topic_permissions") if k[:2] == (user, vhost)]
+    count = 0
+    for key in keys:
+        if call.names.get("exchange") in (None, key[2]):
+            count += await call.change(DropEntry("topic_permissions", key))
+    return deleted(count)
+
+
+_ONE = "permissions/{vhost}/{user}"
+_TOPIC = "topic-permissions/{vhost}/{user}"
+
+ROUTES = (
+    Route("GET", "whoami", whoami),
+    Route("GET", "users", list_users, "administrator"),
+    Route("GET", "users/without-permissions", without_permissions, "administrator"),
+    Route("POST", "users/bulk-delete", delete_many, "administrator"),
+    Route("GET", "users/{user}", one_user, "administrator"),
+    Route("PUT", "users/{user}", put, "administrator"),
+    Route("DELETE", "users/{user}", delete, "administrator"),
+    Route("GET", "users/{user}/permissions", list_permissions, "administrator"),
+    Route("GET", "users/{user}/topic-permissions", list_topic_permissions, "administrator"),
+    Route("GET", "permissions", list_permissions, "administrator"),
+    Route("GET", _ONE, one_permission, "administrator"),
+    Route("PUT", _ONE, put_permission, "administrator"),
+    Route("DELETE", _ONE, delete_permission, "administrator"),
+    Route("GET", "topic-permissions", list_topic_permissions, "administrator"),
+    Route("GET", _TOPIC, list_topic_permissions, "administrator"),
+    Route("PUT", _TOPIC, put_topic_permission, "administrator"),
+    Route("DELETE", _TOPIC, delete_topic_permissions, "administrator"),
+    Route("DELETE", f"{_TOPIC}/{{exchange}}", delete_topic_permissions, "administrator"),
+)

@@ -1,0 +1,100 @@
+"""Virtual hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.machine.commands import DropEntry, PutEntry
+from node.management import shapes
+from node.management.context import Answer, Call, Route, created, deleted
+from node.management.errors import not_found
+from node.management.paging import cut_columns, listed
+from node.management.values import Body
+
+Json = dict[str, Any]
+
+EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
+
+
+async def list_vhosts(call: Call) -> Any:
+    async def shown(some: Sequence[str]) -> list[Json]:
+        return [await vhost(call, name) for name in some]
+
+    return await listed(call.list_query, call.vhosts(), lambda name: name, shown)
+
+
+async def vhost(call: Call, name: str) -> Json:
+    entry = call.catalog.entry("vhosts", (name,))
+    if entry is None:
+        raise not_found()
+    facts = await call.observer.queues(call.catalog.queues(name))
+    states = call.services.cluster.peers.states
+    described = {"description": entry["description"], "tags": list(entry["tags"])}
+    return {
+        "name": name,
+        **described,
+        "default_queue_type": entry["default_queue_type"] or "undefined",
+        "metadata": described,
+        "tracing": False,
+        "cluster_state": {
+            node: "running" if state.up else "stopped" for node, state in sorted(states.items())
+        },
+        **shapes.summed(list(facts.values())),
+    }
+
+
+async def one_vhost(call: Call) -> Json:
+    return cut_columns(call.list_query, await vhost(call, call.vhost))
+
+
+async def put(call: Call) -> Answer:
+    made = await put_vhost(call, call.vhost, call.body)
+    if made:  # who makes one may use it
+        await call.change(PutEntry("permissions", (call.user.name, call.vhost), EVERYTHING))
+    return created(made)
+
+
+async def put_vhost(call: Call, name: str, body: Body) -> int:
+    """1: it is new. What is not said stays as it is."""
+    known = call.catalog.entry("vhosts", (name,)) or {}
+    metadata = Body(body.mapping("metadata", {}))
+    kind = body.values.get("default_queue_type", known.get("default_queue_type"))
+    value = {
+        "description": body.text(
+            "description", metadata.text("description", known.get("description", ""))
+        ),
+        "tags": body.words("tags", metadata.words("tags", known.get("tags", []))),
+        "default_queue_type": None if kind in (None, "", "undefined") else kind,
+    }
+    return await call.change(PutEntry("vhosts", (name,), value))
+
+
+async def delete(call: Call) -> Answer:
+    return deleted(await call.change(DropEntry("vhosts", (call.vhost,))))
+
+
+async def permissions(call: Call) -> list[Json]:
+    return [
+        shapes.permission(key, entry)
+        for key, entry in sorted(call.catalog.entries("permissions").items())
+        if key[1] == call.vhost
+    ]
+
+
+async def topic_permissions(call: Call) -> list[Json]:
+    return [
+        shapes.topic_permission(key, entry)
+        for key, entry in sorted(call.catalog.entries("topic_permissions").items())
+        if key[1] == call.vhost
+    ]
+
+
+ROUTES = (
+    Route("GET", "vhosts", list_vhosts),
+    Route("GET", "vhosts/{vhost}", one_vhost),
+    Route("PUT", "vhosts/{vhost}", put, "administrator"),
+    Route("DELETE", "vhosts/{vhost}", delete, "administrator"),
+    Route("GET", "vhosts/{vhost}/permissions", permissions, "administrator"),
+    Route("GET", "vhosts/{vhost}/topic-permissions", topic_permissions, "administrator"),
+)
