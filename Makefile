@@ -66,6 +66,10 @@ failover: $(READY) ## Publish and consume while the leader is killed ten times
 bench: $(READY) ## Measure three nodes on loopback, fsync on: ARGS="--quick" or ARGS="--only NAME"
 	@$(BIN)/python -m tests.bench $(ARGS)
 
+.PHONY: semantics
+semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROKER=amqp://... checks another
+	@$(BIN)/python -m tests.semantics $(if $(BROKER),--broker '$(BROKER)',--rabbitmq) $(ARGS)
+
 .PHONY: rewrite
 rewrite: $(READY) ## Rewrite the expected outputs of the test scripts; read the diff afterwards
 	@$(BIN)/python -m pytest -q --rewrite tests/machine $(ARGS)

@@ -35,14 +35,11 @@ def a19_the_timeout_of_the_node(broker: Visit) -> None:
     """Queues that say nothing have the timeout of the node's settings."""
     queue = broker.queue()
     broker.fill(queue, "a")
-    broker.restart(f"amqp_options.consumer_timeout_ms = {SHORT_MS}\n")
-    try:
+    with broker.settings(f"amqp_options.consumer_timeout_ms = {SHORT_MS}\n"):
         channel = broker.channel()
         broker.consume(channel, queue).one()
         _until_closed(broker, channel)
         same(*broker.reason(channel), 406, "PRECONDITION_FAILED")
-    finally:
-        broker.restart("")
 
 
 @needs("management")
@@ -92,8 +89,7 @@ def a22_when_the_timeout_is_noticed(broker: Visit) -> None:
 def a23_too_many_consumers_on_a_channel(broker: Visit) -> None:
     """One consumer more than consumer_max_per_channel ends the connection with 530."""
     queue = broker.queue()
-    broker.restart("amqp_options.consumers_per_channel_max = 2\n")
-    try:
+    with broker.settings("amqp_options.consumers_per_channel_max = 2\n"):
         wire = broker.wire()
         for _ in range(2):
             wire.call(Basic.Consume(0, queue), Basic.ConsumeOk)
@@ -101,8 +97,6 @@ def a23_too_many_consumers_on_a_channel(broker: Visit) -> None:
         refusal = wire.refusal()
         assert refusal.level == "connection"
         same(refusal.code, refusal.text, 530, "reached maximum (2) of consumers per channel")
-    finally:
-        broker.restart("")
 
 
 def c08_without_a_timeout_unacked_stays(broker: Visit) -> None:

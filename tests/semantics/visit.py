@@ -168,13 +168,21 @@ class Visit:
 
     # What only a broker of our own allows; a check that uses it says so in its needs.
 
-    def restart(self, settings: str | None = None) -> None:
-        """Kill the broker and start it again, perhaps with other settings; all connections end."""
-        if settings is None:
-            self.broker.restart()
-        else:
-            self.broker.restart_with(settings)
+    def restart(self) -> None:
+        """Kill the broker and start it again; all connections end."""
+        self.broker.restart()
         self._disconnect()
+
+    @contextmanager
+    def settings(self, lines: str) -> Generator[None]:
+        """The broker runs with these settings too; all connections end, before and after."""
+        try:
+            self.broker.restart_with(lines)
+            self._disconnect()
+            yield
+        finally:
+            self._disconnect()
+            self.broker.restart_with("")
 
     # Waiting.
 
