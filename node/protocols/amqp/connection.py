@@ -86,6 +86,7 @@ class AmqpConnection(asyncio.Protocol):
         self._closing_channels: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._close_ok = closing.Search()
+        self._lost = False
 
     # --- for limits and listings ------------------------------------------------------------------
 
@@ -129,6 +130,7 @@ class AmqpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         gracefully = self.phase in {Phase.CLOSING, Phase.CLOSED}
         self.phase = Phase.CLOSED
+        self._lost = True
         self._cancel_timer()
         self.opening.stop()
         self._end_channels(lost=True)
@@ -139,10 +141,10 @@ class AmqpConnection(asyncio.Protocol):
         log.info("connection_closed", connection=self.name, user=self.user.name, orderly=gracefully)
 
     def pause_writing(self) -> None:
-        self.wire.congested = True
+        self.wire.congested = True  # deliveries wait; the wire sees to what does not
 
     def resume_writing(self) -> None:
-        self.wire.congested = False
+        self.wire.relieved()
         for channel in list(self.channels.values()):
             channel.writable()
 
@@ -313,14 +315,19 @@ class AmqpConnection(asyncio.Protocol):
 
     def closed_by_client(self) -> None:
         self.phase = Phase.CLOSED
+        self._cancel_timer()
         self._end_channels(lost=False)
         self._start(self._say_goodbye(), "amqp_goodbye")
 
     async def _say_goodbye(self) -> None:
         """The client may come back at once and use the names of its exclusive queues."""
         await self._remove_exclusive_queues()
+        if self._lost:
+            return
         self.say(made(commands.Connection.CloseOk))
         self.wire.close()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(CLOSE_S_MAX, self._too_late, "read of connection.close-ok")
 
     async def _remove_exclusive_queues(self) -> None:
         names, self.exclusive_queues = self.exclusive_queues, {}

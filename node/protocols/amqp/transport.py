@@ -12,6 +12,7 @@ from node.protocols.amqp.writer import HEARTBEAT
 
 #: Over this, what was written leaves at once.
 FLUSH_BYTES: Final = 64 * 1024
+CONGESTED: Final = "congested"
 #: A client that was silent for this many of its heartbeats is gone.
 MISSED_MAX: Final = 2
 #: Looks a heartbeat: at each of them a heartbeat is sent if nothing else was since the last.
@@ -36,6 +37,7 @@ class Wire:
         self._seen = (0, 0)
         self._silent_looks = 0
         self._on_silence: Callable[[], None] | None = None
+        self._buffer_bytes_max = buffer_bytes_max
         transport.set_write_buffer_limits(high=buffer_bytes_max)
 
     # --- out --------------------------------------------------------------------------------------
@@ -66,6 +68,14 @@ class Wire:
             self._transport.write(buffers[0])
         else:
             self._transport.writelines(buffers)
+
+        if self.congested and self._transport.get_write_buffer_size() > 2 * self._buffer_bytes_max:
+            self.pause(CONGESTED)  # a client that asks and asks must take the answers
+
+    def relieved(self) -> None:
+        """The transport has room again."""
+        self.congested = False
+        self.resume(CONGESTED)
 
     # --- in ---------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pika
 import pytest
 import trustme
+import uvloop
 from pamqp import commands
 from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker
 
@@ -514,6 +515,24 @@ class TestLife:
 
         assert rest.startswith(HEARTBEAT)
 
+    async def test_who_does_not_take_answers_may_not_ask_on(self, started: Any):
+        world = await started(limits__deliver_buffer_bytes_max=65536)
+        client = await Client.opened(world.port)
+        client.send(OPEN_1)
+        await client.method()
+        [connection] = world.server._connections
+
+        asked = encode_method(1, made(commands.Channel.Flow, active=True)) * 10_000
+        count = 0
+        while not connection.wire.paused:
+            client.send(asked)
+            count += 10_000
+            await asyncio.sleep(0.001)
+
+        answers = [await client.event() for _ in range(count)]
+        assert {type(answer) for answer in answers} == {Method}
+        assert not connection.wire.paused
+
     async def test_the_listing_has_the_names_of_the_management_api(self, started: Any):
         world = await started()
         client = await Client.opened(world.port, heartbeat=30, frame_max=8192)
@@ -565,6 +584,25 @@ class TestLife:
         await stop
         assert await client.method() is None
         assert len(world.server) == 0
+
+
+def test_it_runs_on_the_loop_that_nodes_use():
+    FakeChannel.all = []
+
+    async def use() -> None:
+        world = World()
+        await world.server.start()
+        client = await Client.opened(world.port)
+        client.send(OPEN_1, publish(b"a") * 1000, publish(b"b" * 100_000), CLOSE)
+        assert await client.method() == "Channel.OpenOk"
+        assert await client.method() == "Connection.CloseOk"
+        assert await client.method() is None
+        await world.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(use())
+    bodies = [body for e in FakeChannel.all[0].said if isinstance(e, Publish) for body in e.bodies]
+    assert bodies == [b"a"] * 1000 + [b"b" * 100_000]
 
 
 class TestTls:
