@@ -21,6 +21,8 @@ from node.data_folder import DataFolder
 from node.dead_letters import DeadLetters
 from node.health import Health
 from node.logs import configure_logs
+from node.management.app import ManagementRoutes
+from node.management.context import Services as ManagementServices
 from node.memory import available_bytes, keep_freed_memory, resident_bytes
 from node.metrics import Metrics
 from node.peering import cluster_config, tcp_links
@@ -141,22 +143,38 @@ class Node:
         router = Router(self.cluster.catalog_machine)
         self.amqp = AmqpServer(
             AmqpServices(
-                settings,
-                self.broker,
-                self.sessions,
-                self.relay,
-                router,
-                self.publisher,
-                Settler(self.cluster, self._tasks, self.traffic.dispatcher.counts),
-                transactions,
-                direct_replies,
-                self.auth,
-                self.alarms,
-                self.questions,
-                self._tasks,
+                settings=settings,
+                broker=self.broker,
+                sessions=self.sessions,
+                relay=self.relay,
+                router=router,
+                publisher=self.publisher,
+                settler=Settler(self.cluster, self._tasks, self.traffic.dispatcher.counts),
+                transactions=transactions,
+                direct_replies=direct_replies,
+                auth=self.auth,
+                alarms=self.alarms,
+                questions=self.questions,
+                tasks=self._tasks,
             ),
             incarnation=links.incarnation,
         )
+        management = ManagementRoutes(
+            ManagementServices(
+                settings=settings,
+                broker=self.broker,
+                sessions=self.sessions,
+                router=router,
+                publisher=self.publisher,
+                auth=self.auth,
+                alarms=self.alarms,
+                health=self.health,
+                questions=self.questions,
+                listing=self.amqp,
+            )
+        )
+        management.add_to(app)
+        self._tasks.start(management.watch(), name="management")
         self._tasks.start(self.relay.run(), name="relay")
         self._care = asyncio.create_task(self._watch(), name="node_care")
         await self._runner.setup()
