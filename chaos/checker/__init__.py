@@ -1,6 +1,7 @@
 """Judges of histories: pure functions, three-valued verdicts."""
 
 from chaos.checker.ack_finality import ack_finality
+from chaos.checker.all_or_nothing import all_or_nothing
 from chaos.checker.dead_letters import dead_letters
 from chaos.checker.delivery_count import delivery_count
 from chaos.checker.publisher_order import publisher_order
@@ -12,6 +13,7 @@ __all__ = [
     "Checker",
     "Verdict",
     "ack_finality",
+    "all_or_nothing",
     "check_all",
     "dead_letters",
     "delivery_count",

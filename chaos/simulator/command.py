@@ -59,6 +59,9 @@ COUNTS = (
     "messages returned",
     "messages discarded",
     "dead letters",
+    "transactions committed",
+    "transactions refused",
+    "transactions unknown",
 )
 
 

@@ -21,10 +21,11 @@ from node.outgoing import Delivery, Failure, Outgoing
 from node.protocols.native.handlers import Handlers
 from node.protocols.native.requests import Goodbye, Hello
 from node.relay import Relay
-from node.sessions import Sessions
 from node.sections import LimitSettings
+from node.sessions import Sessions
 from node.tasks import Tasks
 from node.traffic import Traffic
+from node.transactions import Transactions
 
 
 class WatchedTasks(Tasks):
@@ -94,6 +95,7 @@ class Door:
         self.metrics = Metrics(
             cluster, self.traffic.dispatcher.counts, connections=lambda: len(self.sessions)
         )
+        self.transactions = Transactions(cluster, tasks)
         letters = DeadLetters(broker, tasks, self.metrics)
         self.traffic.on_dead_letters.append(letters.ready)
         self._handlers = Handlers(broker)

@@ -44,6 +44,7 @@ class Plan:
     resume_ms: int
     deliver_buffer_bytes: int  # unsent, per connection: deliveries wait above it
     letters: bool  # two more queues: one's dead letters go to the other, in another group
+    transfers: bool  # two more queues, in two groups: transactions publish to both
     forwarded: float  # share of the clients that stay at one node, which forwards for them
     fault_every_s: float
     faults_s: float  # how long faults go on
@@ -61,6 +62,7 @@ class Plan:
             f"{self.consumers} consumers and {self.sac_consumers} behind a single active one",
             f"credit {self.credit}, resume {self.resume_ms} ms",
             f"dead letters {'across groups' if self.letters else 'none'}",
+            f"transactions {'over two groups' if self.transfers else 'none'}",
             f"{self.forwarded:.0%} of the clients forwarded",
             f"latency {self.latency_ms:.1f}+{self.jitter_ms:.1f} ms",
             f"link buffer {self.link_bytes_max >> 10} KiB",
@@ -98,6 +100,7 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
     dice = random.Random(f"plan/{seed}")
     ways = random.Random(f"ways/{seed}")
     letters = random.Random(f"letters/{seed}").random() < 0.4
+    transfers = random.Random(f"transfers/{seed}").random() < 0.3
     batch_max = dice.choice((1, 16, 128))
     body_bytes_max = min(dice.choice((16, 100, 1024, 16384)), BATCH_BYTES_MAX // batch_max)
     credit = dice.choice((1, 10, 100, 1000))
@@ -107,7 +110,7 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
     return Plan(
         seed=seed,
         nodes=tuple(NodeId(f"n{number}") for number in range(1, count + 1)),
-        default_groups=max(dice.choice((1, 1, 2)), 1 + letters),
+        default_groups=max(dice.choice((1, 1, 2)), 1 + (letters or transfers)),
         election_min_ms=election_min_ms,
         election_max_ms=2 * election_min_ms,
         heartbeat_ms=election_min_ms // 5,
@@ -135,6 +138,7 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
         resume_ms=dice.choice((0, 1000, 10_000)),
         deliver_buffer_bytes=ways.choice((64 << 10, 4 << 20)),
         letters=letters,
+        transfers=transfers,
         forwarded=ways.choice((0.0, 0.3, 1.0)),
         fault_every_s=dice.choice((0.5, 1.5, 4.0)),
         faults_s=faults_s,

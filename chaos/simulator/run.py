@@ -13,6 +13,7 @@ from typing import Any, cast
 from chaos.checker import (
     Verdict,
     ack_finality,
+    all_or_nothing,
     check_all,
     dead_letters,
     delivery_count,
@@ -29,6 +30,7 @@ from chaos.simulator.nemesis import Nemesis
 from chaos.simulator.plan import Plan, draw_plan
 from chaos.simulator.publishers import Publisher
 from chaos.simulator.sim_cluster import SimCluster
+from chaos.simulator.tellers import Tellers
 from chaos.simulator.trace import Trace
 from cluster.machine import QueueMachine
 
@@ -39,6 +41,8 @@ DELIVERY_LIMIT = 1_000_000
 DYING_QUEUE = "parcels"
 DEAD_QUEUE = "morgue"
 DYING_LIMIT = 2
+#: Every transaction publishes to both; they are in different groups.
+TRANSFER_QUEUES = ("debits", "credits")
 SETUP_S_MAX = 30.0
 #: After everything is healed, all must be confirmed, consumed and equal on every node within this.
 CONVERGE_S_MAX = 150.0
@@ -80,6 +84,7 @@ class Run:
         self.scene = Scene(self.cluster, self.history)
         self.publishers: list[Publisher] = []
         self.consumers: list[Consumer] = []
+        self.tellers = Tellers(self.scene, TRANSFER_QUEUES)
         self._admin = Process(self.world, "admin")
         self._nemesis = Process(self.world, "nemesis")
 
@@ -152,6 +157,7 @@ class Run:
             return found
         for publisher in self.publishers:
             publisher.give_up()
+        self.tellers.give_up()
         unfinished = self._unfinished()
         if unfinished is not None:
             return Status.STUCK, [f"{CONVERGE_S_MAX:.0f} s after the faults ended: {unfinished}"]
@@ -190,6 +196,9 @@ class Run:
         for publisher in self.publishers:
             if not publisher.idle:
                 return f"{publisher.name} waits for {len(publisher.unconfirmed)} confirms"
+        machines = list(self.cluster.machines.values())
+        if (teller := self.tellers.waiting(machines)) is not None:
+            return f"{teller} waits for its transaction"
         apart = self.cluster.converged()
         if apart is not None:
             return apart
@@ -198,6 +207,8 @@ class Run:
             group = None if leader is None else self.cluster.machines[leader].groups()[group_id]
             if group is None or not isinstance(group.machine, QueueMachine):
                 continue
+            if opened := group.machine.transactions():
+                return f"group {group_id}: {len(opened)} transactions wait for other groups"
             for queue in group.machine.queues():
                 view = group.machine.queue(queue)
                 if view is not None and view.dead_letter_count:
@@ -214,7 +225,12 @@ class Run:
 
     @property
     def queues(self) -> list[str]:
-        return [SHARED_QUEUE, SAC_QUEUE, *((DYING_QUEUE, DEAD_QUEUE) if self.plan.letters else ())]
+        return [
+            SHARED_QUEUE,
+            SAC_QUEUE,
+            *((DYING_QUEUE, DEAD_QUEUE) if self.plan.letters else ()),
+            *(TRANSFER_QUEUES if self.plan.transfers else ()),
+        ]
 
     async def _declare(self) -> None:
         limits: dict[str, Any] = {"x-delivery-limit": DELIVERY_LIMIT}
@@ -227,6 +243,7 @@ class Run:
                 "x-dead-letter-routing-key": DEAD_QUEUE,
             },
             DEAD_QUEUE: limits,
+            **dict.fromkeys(TRANSFER_QUEUES, limits),
         }
         # One after the other: each goes to the default group with the fewest queues.
         for queue in self.queues:
@@ -251,6 +268,13 @@ class Run:
             self.consumers.append(Consumer(scene, "d1", DYING_QUEUE, fails=True))
             self.consumers.append(Consumer(scene, "d2", DYING_QUEUE, fails=True))
             self.consumers.append(Consumer(scene, "m0", DEAD_QUEUE))
+        if plan.transfers:
+            for number, queue in enumerate(TRANSFER_QUEUES):
+                self.consumers.append(Consumer(scene, f"x{number}", queue))
+            self.cluster.on_serving.append(self.tellers.serve)
+            for machine in self.cluster.machines.values():
+                if machine.running and machine.door is not None:
+                    self.tellers.serve(machine)
         for number in range(plan.consumers):
             self.consumers.append(Consumer(scene, f"c{number}", SHARED_QUEUE))
         for number in range(plan.sac_consumers):
@@ -277,6 +301,7 @@ class Run:
                     "ack-finality": ack_finality,
                     "sac-exclusion": sac_exclusion(lambda queue: queue == SAC_QUEUE),
                     "dead-letters": dead_letters(DYING_QUEUE, DEAD_QUEUE),
+                    "all-or-nothing": all_or_nothing(*TRANSFER_QUEUES),
                 },
             ),
         ]

@@ -5,6 +5,7 @@ invariants.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +100,7 @@ class SimCluster:
         self.trace = trace
         self.watch = watch
         self.broken: list[Violation] = []
+        self.on_serving: list[Callable[[Machine], None]] = []
         self._dice = random.Random(f"cluster/{plan.seed}")
         self.network = SimNetwork(
             world,
@@ -184,6 +186,8 @@ class SimCluster:
         await cluster.start()
         door.open()
         machine.door = door
+        for listener in self.on_serving:
+            listener(machine)
         self.trace.event(machine.name, "+", "serves")
 
     def kill(self, node: NodeId, *, power_loss: bool = False) -> None:
