@@ -10,6 +10,10 @@ import pytest
 
 from chaos.simulator.plan import draw_plan
 from chaos.simulator.run import Result, Run, Status
+from cluster.machine.commands import TransactionPart
+from cluster.machine.replies import Ok, Reply
+from cluster.machine.transactions import Transactions
+from cluster.machine.turn import Turn
 from cluster.raft import replication, transport
 from cluster.raft.following import Following
 from cluster.raft.progress import Progress
@@ -21,7 +25,9 @@ HARSH = {
 }
 
 
-def _first_unsafe(nemesis: str, change: Callable[[Run], None] | None = None) -> Result | None:
+def _first_unsafe(
+    nemesis: str, change: Callable[[Run], None] | None = None, **settings: Any
+) -> Result | None:
     for seed in SEEDS:
         plan = replace(
             draw_plan(seed, nodes=3, faults_s=10.0),
@@ -30,6 +36,7 @@ def _first_unsafe(nemesis: str, change: Callable[[Run], None] | None = None) -> 
             messages_per_s_max=300,
             window=16,
             latency_ms=5.0,
+            **settings,
         )
         run = Run(plan)
         if change is not None:
@@ -85,6 +92,20 @@ def test_truncating_without_a_conflict_is_found_out(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(replication, "APPEND_BYTES_MAX", 2_048)
 
     assert _broken(_first_unsafe("resets")) & {"promises", "leader completeness"}
+
+
+def test_a_part_of_a_transaction_that_is_done_again_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def part(self: Transactions, turn: Turn, command: TransactionPart) -> Reply:
+        return Ok(self._carry_out(turn, command.steps))
+
+    monkeypatch.setattr(Transactions, "part", part)
+
+    result = _first_unsafe("resets", transfers=True, default_groups=2)
+
+    assert result is not None
+    assert sum(verdict.counts.get("stored twice", 0) for verdict in result.verdicts)
 
 
 @pytest.mark.parametrize("nemesis", sorted(HARSH))
