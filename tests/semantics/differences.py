@@ -15,8 +15,8 @@ DESIGN_DIFFERENCES: dict[str, str] = {
     "priorities here",
     "A29": "exclusive with a single active consumer is an error on every queue; RabbitMQ lets "
     "it pass on quorum queues",
-    "B08": "a requeued message goes back to its original position; RabbitMQ's quorum queues "
-    "serve returned ones first, in the order of their return",
+    "B08": "a requeued message goes back to its original position; RabbitMQ's quorum queues put "
+    "it last, or with a delivery limit first, in the order of the returns",
     "B16": "global prefetch works on every queue; RabbitMQ refuses it on quorum queues with 540",
     "B34": "a queue is on disk when it is declared; RabbitMQ 3.10 forgets a quorum queue, and "
     "all in it, when it is killed within half a second after that",

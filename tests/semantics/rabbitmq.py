@@ -26,8 +26,12 @@ management.tcp.ip = 127.0.0.1
 management.tcp.port = {management}
 collect_statistics_interval = 200
 """
-# Statistics of quorum queues twice a second instead of every five seconds.
-ADVANCED = "[{rabbit, [{quorum_tick_interval, 500}]}].\n"
+# Statistics are gathered every second instead of every five.
+ADVANCED = """\
+[{rabbit, [{quorum_tick_interval, 500}]},
+ {rabbitmq_management_agent, [{sample_retention_policies,
+   [{global, [{605, 1}]}, {basic, [{605, 1}]}, {detailed, [{10, 1}]}]}]}].
+"""
 STOP_S_MAX = 30.0
 PORTS = range(20_000, 32_000)
 

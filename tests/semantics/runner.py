@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import fnmatch
-import importlib
 import inspect
 import pkgutil
 import re
@@ -11,7 +11,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from _pytest.assertion.rewrite import rewrite_asserts
 
 from tests import semantics
 from tests.semantics.brokers import NEEDS, Broker
@@ -54,8 +58,7 @@ def checks() -> list[Check]:
     for module in pkgutil.iter_modules(semantics.__path__):
         if not module.name.endswith("_checks"):
             continue
-        loaded = importlib.import_module(f"tests.semantics.{module.name}")
-        for name, value in vars(loaded).items():
+        for name, value in _load(module.name).items():
             if ROW.match(name) and inspect.isfunction(value):
                 assert name not in found, f"two checks are named {name}"
                 assert value.__doc__, f"{name} does not say what it shows"
@@ -110,7 +113,8 @@ def run(check: Check, broker: Broker) -> Result:
     try:
         visit(check, broker)
     except AssertionError as error:
-        found = str(error) or _where(error)
+        # Below the first line pytest tells where each value came from.
+        found = str(error).split("\n")[0] or _where(error)
     except Exception as error:  # noqa: BLE001 - the other checks go on, and the table says so
         found = f"{type(error).__name__}: {error}; {_where(error)}"
     else:
@@ -137,6 +141,17 @@ def not_visible(only: str | None) -> list[Result]:
 
 def as_json(results: Iterable[Result]) -> list[dict[str, Any]]:
     return [asdict(each) for each in results]
+
+
+def _load(name: str) -> dict[str, Any]:
+    """What a module of checks defines; its asserts tell what they compared, as in a test."""
+    path = Path(semantics.__path__[0]) / f"{name}.py"
+    source = path.read_bytes()
+    tree = ast.parse(source)
+    rewrite_asserts(tree, source)
+    module = ModuleType(f"tests.semantics.{name}")
+    exec(compile(tree, path, "exec"), vars(module))
+    return vars(module)
 
 
 def _where(error: BaseException) -> str:
