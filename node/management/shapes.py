@@ -91,7 +91,7 @@ def binding(info: BindingInfo) -> Json:
 
 def properties_key(info: BindingInfo) -> str:
     """One word for the key and the arguments of a binding: what tells it from its like."""
-    key = quote(info.key, safe="")
+    key = quote(info.key, safe="").replace("~", "%7E")  # which stands for the empty key alone
     if not info.arguments:
         return key or "~"
     digest = hashlib.blake2b(cbor2.dumps(dict(info.arguments), canonical=True), digest_size=16)

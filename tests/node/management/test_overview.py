@@ -1,0 +1,123 @@
+"""The overview, nodes, health checks, and what is always the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.node.management.api import Api, api_of
+from tests.node.nodes import Nodes, until
+
+
+async def test_the_overview_counts_what_there_is(api: Api):
+    await api.queue("q")
+    await api.publish("q", "x")
+
+    shown = await api.get("overview")
+
+    assert (shown["product_name"], shown["node"]) == ("Quorate", "n1")
+    assert shown["cluster_name"] == "test"
+    assert shown["rabbitmq_version"].startswith("3.")
+    assert shown["queue_totals"]["messages"] == 1
+    assert shown["object_totals"]["queues"] == 1
+    assert shown["message_stats"]["publish"] == 1
+    assert {each["protocol"] for each in shown["listeners"]} >= {"http", "amqp", "clustering"}
+    assert await api.get("overview?columns=queue_totals.messages,node") == {
+        "queue_totals": {"messages": 1},
+        "node": "n1",
+    }
+
+
+async def test_a_node_tells_what_it_uses(api: Api):
+    (shown,) = await api.get("nodes")
+
+    assert shown == await api.get("nodes/n1") | {
+        name: shown[name]
+        for name in ("uptime", "mem_used", "fd_used", "disk_free", "run_queue", "sockets_used")
+    }
+    assert shown["running"] is True
+    assert shown["partitions"] == []
+    assert 0 < shown["mem_used"] < shown["mem_limit"]
+    assert 0 < shown["fd_used"] < shown["fd_total"]
+    assert shown["disk_free"] > 0
+    assert (await api.ask("GET", "nodes/none")).status == 404
+
+
+async def test_rates_are_told_of_what_was_done_since_the_last_samples(api: Api):
+    await api.queue("q")
+
+    async def publishing() -> bool:
+        await api.publish("q", "x")
+        shown = await api.get("queues/%2F/q")
+        return shown.get("message_stats", {}).get("publish_details", {}).get("rate", 0) > 0
+
+    await until(publishing)
+
+
+async def test_a_probe_goes_through_a_queue(api: Api):
+    assert await api.get("aliveness-test/%2F") == {"status": "ok"}
+    assert await api.get("aliveness-test/%2F") == {"status": "ok"}
+    assert (await api.get("queues/%2F/aliveness-test"))["messages"] == 0
+
+
+async def test_health_checks_of_a_node_that_is_well(api: Api):
+    port = api.port
+    checks = (
+        "alarms",
+        "local-alarms",
+        "virtual-hosts",
+        "node-is-quorum-critical",
+        "is-in-service",
+        "ready-to-serve-clients",
+        "below-node-connection-limit",
+        "reached-target-cluster-size",
+        "metadata-store/initialized",
+        "certificate-expiration/1/months",
+        f"port-listener/{port}",
+        "protocol-listener/amqp091",
+        "protocol-listener/http",
+        "quorum-queues-without-elected-leaders/all-vhosts/pattern/.*",
+        "quorum-queues-without-elected-leaders/vhost/%2F/pattern/.*",
+    )
+    for check in checks:
+        assert (await api.get(f"health/checks/{check}"))["status"] == "ok", check
+
+    missing = await api.ask("GET", "health/checks/port-listener/1")
+    assert (missing.status, missing.value["status"]) == (503, "failed")
+    assert missing.value["reason"] == "No active listener"
+    assert (await api.ask("GET", "health/checks/certificate-expiration/1/moons")).status == 400
+
+
+async def test_a_node_that_the_others_need_is_critical(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        api = api_of(nodes.nodes["n1"])
+        await api.queue("q")
+        assert (await api.get("health/checks/node-is-quorum-critical"))["status"] == "ok"
+
+        await nodes.stop("n3")
+
+        async def critical() -> bool:
+            reply = await api.ask("GET", "health/checks/node-is-quorum-critical")
+            return reply.status == 503 and reply.value["queues"][0]["name"] == "q"
+
+        await until(critical)
+        running = {each["name"]: each["running"] for each in await api.get("nodes")}
+        assert running == {"n1": True, "n2": True, "n3": False}
+        shown = await api.get("queues/%2F/q")
+        assert shown["members"] == ["n1", "n2", "n3"]
+        assert shown["online"] == ["n1", "n2"]
+
+
+async def test_unknown_paths_and_methods_are_refused_as_tools_expect(api: Api):
+    assert await api.get("extensions") == []
+    assert await api.get("feature-flags") == []
+    assert await api.get("deprecated-features/used") == []
+    unknown = await api.ask("GET", "nope")
+    assert unknown.status == 404
+    assert unknown.value == {"error": "Object Not Found", "reason": "Not Found"}
+    wrong = await api.ask("PATCH", "queues/%2F/q")
+    assert wrong.status == 405
+    assert wrong.headers["Allow"] == "DELETE, GET, PUT"
+    assert (await api.ask("POST", "rebalance/queues")).status == 204
+    assert (await api.ask("PUT", "vhosts/v", b"{" * 5000)).status == 400
+    assert (await api.ask("GET", "queues/%FF")).status == 400
+    assert (await api.ask("HEAD", "overview")).status == 200
