@@ -33,6 +33,7 @@ from node.protocols.amqp.errors import (
     ChannelError_,
     ConnectionError_,
 )
+from node.protocols.amqp.methods import made
 from node.protocols.amqp.refusals import locked, no_exchange, no_queue
 
 if TYPE_CHECKING:
@@ -200,7 +201,9 @@ async def declare_queue(channel: Channel, method: commands.Queue.Declare) -> Non
     channel.last_queue = info.name
     if not method.nowait:
         ready, consumers = await _counts(channel, info)
-        channel.say(Queue.DeclareOk(info.name, ready, consumers))
+        channel.say(
+            made(Queue.DeclareOk, queue=info.name, message_count=ready, consumer_count=consumers)
+        )
 
 
 async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueInfo:
@@ -263,7 +266,7 @@ async def _declare_replies(channel: Channel, method: commands.Queue.Declare) -> 
     if name != PSEUDO_QUEUE and not await channel.services.direct_replies.exists(name):
         raise no_queue(channel.host.vhost, name)
     if not method.nowait:
-        channel.say(Queue.DeclareOk(name, 0, 1))
+        channel.say(made(Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
 
 
 async def bind_queue(channel: Channel, method: commands.Queue.Bind) -> None:
