@@ -16,6 +16,7 @@ import aiormq
 from quorate.local import LocalCluster
 from tests.fuzz import wire
 from tests.fuzz.attack import attack
+from tests.fuzz.found import found
 from tests.fuzz.inputs import Input, make
 from tests.fuzz.steady import Steady
 from tests.fuzz.watch import Watch
@@ -124,6 +125,7 @@ class Fuzz:
         if self._replay is not None:
             yield from ([each] for each in self._replay)
             return
+        yield found()
         first = 0
         while time.monotonic() - start_s < self._seconds:
             yield [make(self.result.seed, first + each) for each in range(AT_ONCE)]

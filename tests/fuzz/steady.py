@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 import aiormq
 from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
@@ -82,7 +82,7 @@ class Steady:
                 self.findings.append(f"the connection or channel of the {what} ended")
 
         for each in (connection, channel):
-            closing: asyncio.Future[Any] = each.closing
+            closing = cast("asyncio.Future[None]", each.closing)  # pyright: ignore[reportUnknownMemberType]
             closing.add_done_callback(ended)
         return channel
 
