@@ -74,6 +74,10 @@ semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROK
 rewrite: $(READY) ## Rewrite the expected outputs of the test scripts; read the diff afterwards
 	@$(BIN)/python -m pytest -q --rewrite tests/machine $(ARGS)
 
+.PHONY: clients
+clients: $(READY) ## Real clients against three nodes, as a table: ARGS="--only pika,go"
+	@$(BIN)/python -m tests.clients $(ARGS)
+
 .PHONY: clean
 clean: ## Remove the environment, caches and local clusters
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist var .quorate bench-results.json

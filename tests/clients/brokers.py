@@ -1,0 +1,142 @@
+"""The brokers that clients are tried against: addresses, and how a queue's leader is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import quorate
+from quorate.errors import QuorateError
+from quorate.local import LocalCluster, LocalNode
+
+LEADER_S_MAX = 60.0
+
+
+class Broker(Protocol):
+    """A cluster whose nodes may be killed, and come back."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def urls(self) -> list[str]: ...
+    #: None: its nodes cannot be killed from here.
+    @property
+    def killable(self) -> bool: ...
+
+    async def leader(self, queue: str) -> str:
+        """The address of the node that leads the queue."""
+        ...
+
+    async def kill(self, url: str) -> None: ...
+
+    async def mend(self) -> None:
+        """Start again what was killed, and wait until the cluster is whole."""
+        ...
+
+
+class QuorateBroker:
+    """Three nodes of ours on loopback."""
+
+    name = "Quorate"
+    killable = True
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._killed: list[LocalNode] = []
+
+    @property
+    def urls(self) -> list[str]:
+        return [node.amqp_url for node in self._cluster.nodes]
+
+    def _client(self) -> quorate.Client:
+        running = [node.url for node in self._cluster.nodes if node.running]
+        return quorate.connect(running, name="clients")
+
+    async def leader(self, queue: str) -> str:
+        async with self._client() as client, asyncio.timeout(LEADER_S_MAX):
+            while True:
+                with contextlib.suppress(QuorateError):
+                    name = (await client.info(queue)).get("leader")
+                    if name is not None and (node := self._cluster.named(str(name))).running:
+                        return node.amqp_url
+                await asyncio.sleep(0.02)
+
+    async def kill(self, url: str) -> None:
+        node = next(node for node in self._cluster.nodes if node.amqp_url == url)
+        await self._cluster.kill(node)
+        self._killed.append(node)
+
+    async def mend(self) -> None:
+        if not self._killed:
+            return
+        while self._killed:
+            await self._cluster.start(self._killed.pop())
+        await self._cluster.until_ready()
+        async with self._client() as client, asyncio.timeout(LEADER_S_MAX):
+            while True:
+                with contextlib.suppress(QuorateError):
+                    groups = (await client.status(timeout=2)).get("groups", [])
+                    if groups and all(row.get("leader") for row in groups):
+                        return
+                await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def quorate_nodes(folder: Path) -> AsyncGenerator[QuorateBroker]:
+    """Started in the folder, and stopped afterwards; their logs stay there."""
+    cluster = LocalCluster.prepare(folder, preferred_ports=False)
+    try:
+        await cluster.start_all()
+        await cluster.until_ready()
+        yield QuorateBroker(cluster)
+    finally:
+        await cluster.stop()
+
+
+class GivenBroker:
+    """A broker that runs already. `command`, if given, knows its nodes, numbered from 1 as `urls`:
+
+    COMMAND leader QUEUE    prints the number of the node that leads the queue
+    COMMAND kill N          kills that node
+    COMMAND start-node N    starts it again, and waits for it
+    """
+
+    def __init__(self, urls: list[str], command: str | None) -> None:
+        # A path that is missing means the default virtual host, which not all clients know.
+        self.urls = [url if urlsplit(url).path.strip("/") else f"{url}/%2F" for url in urls]
+        self.name = ", ".join(urlsplit(url).netloc.rpartition("@")[2] for url in urls)
+        self._command = shlex.split(command) if command else []
+        self._killed: list[int] = []
+
+    @property
+    def killable(self) -> bool:
+        return bool(self._command)
+
+    async def leader(self, queue: str) -> str:
+        return self.urls[int(await self._run("leader", queue)) - 1]
+
+    async def kill(self, url: str) -> None:
+        number = self.urls.index(url) + 1
+        await self._run("kill", str(number))
+        self._killed.append(number)
+
+    async def mend(self) -> None:
+        while self._killed:
+            await self._run("start-node", str(self._killed.pop()))
+
+    async def _run(self, *arguments: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        answer, _ = await process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"{shlex.join([*self._command, *arguments])} failed")
+        return answer.decode().strip()

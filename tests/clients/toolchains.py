@@ -1,0 +1,126 @@
+"""What a client needs besides Python: found, or fetched into a cache outside the repository.
+
+Versions are pinned where each toolchain keeps them: package.json, go.mod, pom.xml.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PREPARE_S_MAX = 300.0
+
+
+class MissingError(Exception):
+    """The toolchain is not here, or cannot fetch; the text says what to install."""
+
+
+class BrokenError(Exception):
+    """A program of ours does not compile."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """How to start a client's program; one JSON argument is added."""
+
+    command: list[str]
+    environment: dict[str, str]
+
+
+def cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "quorate" / "clients"
+
+
+def python(module: str) -> Callable[[], Awaitable[Program]]:
+    async def prepare() -> Program:
+        return Program([sys.executable, "-m", f"tests.clients.programs.{module}"], {})
+
+    return prepare
+
+
+async def c_tools() -> Program:
+    for tool in ("amqp-publish", "amqp-consume", "amqp-get", "amqp-declare-queue"):
+        _need(tool, "amqp-tools")
+    return Program([sys.executable, "-m", "tests.clients.programs.c_tools"], {})
+
+
+async def node() -> Program:
+    node_binary, npm = _need("node", "nodejs"), _need("npm", "npm")
+    folder = _folder("node", "package.json", "package-lock.json")
+    if not (folder / "ready").exists():
+        await _run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", at=folder)
+        (folder / "ready").touch()
+    return Program(
+        [node_binary, str(HERE / "node" / "client.js")],
+        {"NODE_PATH": str(folder / "node_modules")},
+    )
+
+
+async def go() -> Program:
+    binary = _need("go", "golang-go")
+    folder = _folder("go", "go.mod", "go.sum", "main.go", "protocol.go", "failover.go")
+    if not (folder / "client").exists():
+        await _run(binary, "mod", "download", at=folder)
+        await _run(binary, "build", "-o", "client", ".", at=folder, failure=BrokenError)
+    return Program([str(folder / "client")], {})
+
+
+async def java() -> Program:
+    javac, maven = _need("javac", "openjdk-17-jdk-headless"), _need("mvn", "maven")
+    folder = _folder("java", "pom.xml", "Client.java", "Protocol.java", "Failover.java")
+    if not (folder / "ready").exists():
+        jars = f"-DoutputDirectory={folder / 'jars'}"
+        await _run(maven, "-q", "-B", "dependency:copy-dependencies", jars, at=folder)
+        sources = sorted(map(str, folder.glob("*.java")))
+        arguments = ("-cp", "jars/*", "-d", "classes", *sources)
+        await _run(javac, *arguments, at=folder, failure=BrokenError)
+        (folder / "ready").touch()
+    runtime = _need("java", "openjdk-17-jre-headless")
+    return Program([runtime, "-cp", f"{folder}/classes:{folder}/jars/*", "Client"], {})
+
+
+def _need(tool: str, package: str) -> str:
+    if (found := shutil.which(tool)) is None:
+        raise MissingError(f"{tool} is missing. On Debian: apt-get install {package}")
+    return found
+
+
+def _folder(name: str, *files: str) -> Path:
+    """A cached folder with these files; another one when any of them changes."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update((HERE / name / file).read_bytes())
+    folder = cache() / f"{name}-{digest.hexdigest()[:16]}"
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for file in files:
+            shutil.copy(HERE / name / file, folder / file)
+    return folder
+
+
+async def _run(*command: str, at: Path, failure: type[Exception] = MissingError) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=at,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(PREPARE_S_MAX):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise MissingError(f"{command[0]} {command[1]} did not end in time") from None
+    if process.returncode:
+        end = " ".join(said.decode(errors="replace").split())[:600]
+        raise failure(f"{Path(command[0]).name} {command[1]} failed: {end}")
