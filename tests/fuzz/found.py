@@ -30,6 +30,10 @@ _FOUND: list[tuple[str, bool, list[bytes]]] = [
     (
         "the name of a queue that pamqp refuses to write",
         True,
-        [*wire.opened(1), wire.method(1, Queue.Declare, queue=b"\n\r", exclusive=True)],
+        [
+            *wire.opened(1),
+            wire.method(1, Queue.Declare, queue=b"\n\r", exclusive=True),
+            wire.goodbye(),
+        ],
     ),
 ]

@@ -22,7 +22,7 @@ from tests.fuzz.steady import Steady
 from tests.fuzz.watch import Watch
 
 #: Inputs at once; those that take their time have places of their own.
-AT_ONCE = 12
+AT_ONCE = 24
 SLOW_AT_ONCE = 40
 #: The part of the run after which memory is looked at for the first time.
 WARM_UP = 0.3
@@ -117,7 +117,7 @@ class Fuzz:
             if self._found(steady, watch):
                 self._save()
                 return
-            del self._recent[: -8 * AT_ONCE]
+            del self._recent[: -4 * AT_ONCE]
         if self._slow:
             await asyncio.wait(self._slow)
 
