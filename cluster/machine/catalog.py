@@ -15,6 +15,7 @@ from typing import Any, cast
 import cbor2
 
 from cluster.machine.catalog_admin import Administration
+from cluster.machine.catalog_commands import DestinationKind
 from cluster.machine.catalog_entries import TABLES
 from cluster.machine.catalog_queues import Placing, created
 from cluster.machine.catalog_routing import Routing
@@ -38,7 +39,6 @@ from cluster.machine.commands import (
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
-    DestinationKind,
     DropEntry,
     ForgetNode,
     ForgetVolatile,
@@ -197,6 +197,11 @@ class CatalogMachine:
         this copy alone.
         """
         return self._routing.version(vhost)
+
+    @property
+    def policy_version(self) -> int:
+        """Another one whenever a policy changed; of this copy alone."""
+        return self._policies.version
 
     @property
     def generation(self) -> int:

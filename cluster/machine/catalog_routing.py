@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from cluster.machine.arguments import inequivalence, unlike
+from cluster.machine.catalog_commands import DestinationKind
 from cluster.machine.catalog_tables import BindingInfo, Bindings, ExchangeInfo, Exchanges, Queues
 from cluster.machine.checks import is_plain, is_short_text, shown
 from cluster.machine.commands import (
     Bind,
     DeclareExchange,
     DeleteExchange,
-    DestinationKind,
     ForgetVolatile,
     Unbind,
 )

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import cbor2
 
-from cluster.machine.commands import DestinationKind
+from cluster.machine.catalog_commands import DestinationKind
 from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
+from cluster.machine.catalog_commands import Bind, DestinationKind, Unbind
 from cluster.machine.catalog_tables import BindingInfo
-from cluster.machine.commands import Bind, DestinationKind, Unbind
 from node.management import shapes
 from node.management.context import Answer, Call, Route, deleted
 from node.management.errors import bad_request, not_found

@@ -13,6 +13,7 @@ from pamqp import commands
 
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
+from cluster.machine.catalog_commands import DestinationKind
 from cluster.machine.catalog_queues import difference
 from cluster.machine.commands import (
     Bind,
@@ -20,7 +21,6 @@ from cluster.machine.commands import (
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
-    DestinationKind,
     Unbind,
 )
 from cluster.machine.replies import Reply
