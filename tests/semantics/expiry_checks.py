@@ -17,8 +17,7 @@ def c14_time_to_live_of_a_queue(broker: Visit) -> None:
     queue = broker.queue({"x-message-ttl": SHORT_MS})
     broker.fill(queue, "a", "b")
     broker.until_ready(queue, 0)
-    broker.fill(queue, "c")
-    assert broker.drain(queue) == ["c"]
+    assert broker.drain(queue) == []
 
 
 def c15_time_to_live_of_a_message(broker: Visit) -> None:
@@ -86,17 +85,17 @@ def c23_delay_by_dead_letters(broker: Visit) -> None:
     """Queues without consumers, each with a time to live, delay what they get by that time."""
     delays, work = broker.exchange("direct"), broker.queue()
     letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": work}
-    for delay_ms in (100, 300):
+    for delay_ms in (100, 800):
         waiting = broker.queue({**letters, "x-message-ttl": delay_ms})
         broker.bind(waiting, delays, f"{delay_ms}")
     consumer = broker.consume(broker.channel(), work, auto_ack=True)
     begin_s = time.monotonic()
-    broker.publish(delays, "300", "later")
+    broker.publish(delays, "800", "later")
     broker.publish(delays, "100", "sooner")
     assert consumer.one().body == "sooner"
     assert time.monotonic() - begin_s > 0.1
     assert consumer.one().body == "later"
-    assert time.monotonic() - begin_s > 0.3
+    assert time.monotonic() - begin_s > 0.8
 
 
 def _pass(milliseconds: float) -> None:
