@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from cluster.machine.commands import (
+    CreateQueue,
     DeleteQueue,
     Enqueue,
     Get,
@@ -36,14 +37,19 @@ class Tally:
     got_settled: int = 0
     got_empty: int = 0
     settled: int = 0
-    used_ms: int = 0  # when a message last came or went
+    used_ms: int = 0  # when a message last came or went, or the queue was made
+    changes: int = 0  # grows whenever anything may have happened in the queue
     #: Messages waited although somebody was subscribed: every consumer had all that it may have.
     held_up_ms: int = 0
     held_up_since_ms: int | None = None
 
     def held_up_until(self, now_ms: int) -> int:
-        since_ms = self.held_up_since_ms
-        return self.held_up_ms if since_ms is None else self.held_up_ms + max(0, now_ms - since_ms)
+        """In all."""
+        return held_up_until(self.held_up_ms, self.held_up_since_ms, now_ms)
+
+
+def held_up_until(held_up_ms: int, since_ms: int | None, now_ms: int) -> int:
+    return held_up_ms if since_ms is None else held_up_ms + max(0, now_ms - since_ms)
 
 
 class Tallies:
@@ -63,6 +69,7 @@ class Tallies:
     def advanced(self, queue: QueueKind, now_ms: int) -> None:
         """What could happen in the queue has happened; what waits now has to wait."""
         tally = self._at(queue.id)
+        tally.changes += 1
         if queue.is_held_up:
             if tally.held_up_since_ms is None:
                 tally.held_up_since_ms = now_ms
@@ -91,6 +98,9 @@ class Tallies:
                     self._at(step.queue).published += len(step.bodies)
                 elif type(step) is Settle:
                     self._at(step.queue).settled += _count(step.ranges)
+        elif kind is CreateQueue:
+            if type(reply) is Ok and reply.count:
+                self._at(command.queue).used_ms = now_ms
         elif kind is DeleteQueue:
             self.of.pop(command.queue, None)
         for effect in effects:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cluster.machine.interface import ConsumerView, QueueView
-from cluster.machine.tallies import Tally
+from cluster.machine.tallies import Tally, held_up_until
 
 #: What is counted, as `message_stats` calls it.
 COUNTED: tuple[str, ...] = (
@@ -61,16 +61,21 @@ def unpacked(row: Sequence[Any]) -> QueueFacts:
 
 
 class Sample(NamedTuple):
-    """Of one queue at one moment."""
+    """Of one queue; good for as long as it has not changed."""
 
-    at_s: float
-    now_ms: int  # the same moment, as the log tells time
+    changes: int
     counts: tuple[int, ...]
-    held_up_ms: int
     messages: tuple[int, int, int]
+    held_up_ms: int
+    held_up_since_ms: int | None
 
 
-def sampled(tally: Tally, view: QueueView, *, at_s: float, now_ms: int) -> Sample:
+class Moment(NamedTuple):
+    at_s: float
+    now_ms: int  # the same, as the log tells time
+
+
+def sampled(tally: Tally, view: QueueView) -> Sample:
     counts = (
         tally.published,
         tally.delivered,
@@ -81,13 +86,16 @@ def sampled(tally: Tally, view: QueueView, *, at_s: float, now_ms: int) -> Sampl
         tally.redelivered,
     )
     messages = (view.messages, view.ready_count, view.unsettled_count)
-    return Sample(at_s, now_ms, counts, tally.held_up_until(now_ms), messages)
+    return Sample(tally.changes, counts, messages, tally.held_up_ms, tally.held_up_since_ms)
 
 
-def facts_of(view: QueueView, tally: Tally, now: Sample, before: Sample | None) -> QueueFacts:
-    """Rates are those since the sample of before; without one there are none yet."""
+def facts_of(
+    view: QueueView, tally: Tally, at: Moment, before: Sample | None, since: Moment
+) -> QueueFacts:
+    """Rates are those since the moment of the sample before; without one there are none yet."""
+    now = sampled(tally, view)
     consumers = [_consumer(each) for each in view.consumers if each.status != "get"]
-    seconds = 0.0 if before is None else now.at_s - before.at_s
+    seconds = at.at_s - since.at_s
     rates = [0.0] * len(COUNTED)
     messages_rates = [0.0] * 3
     if before is not None and seconds > 0:
@@ -112,17 +120,18 @@ def facts_of(view: QueueView, tally: Tally, now: Sample, before: Sample | None) 
         counts=now.counts,
         rates=rates,
         messages_rates=messages_rates,
-        capacity=_capacity(tally, now, before) if consumers else 0.0,
+        capacity=_capacity(tally, at, before, since) if consumers else 0.0,
         consumers=consumers,
     )
 
 
-def _capacity(tally: Tally, now: Sample, before: Sample | None) -> float:
+def _capacity(tally: Tally, at: Moment, before: Sample | None, since: Moment) -> float:
     """The share of the time since then in which no message had to wait for a consumer."""
-    span_ms = 0 if before is None else now.now_ms - before.now_ms
+    span_ms = at.now_ms - since.now_ms
     if before is None or span_ms <= 0:
         return 1.0 if tally.held_up_since_ms is None else 0.0
-    share = (now.held_up_ms - before.held_up_ms) / span_ms
+    then_ms = held_up_until(before.held_up_ms, before.held_up_since_ms, since.now_ms)
+    share = (tally.held_up_until(at.now_ms) - then_ms) / span_ms
     return round(min(1.0, max(0.0, 1.0 - share)), 4)
 
 

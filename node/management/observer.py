@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.interface import QueueView
 from cluster.machine.tallies import Tally
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
 from node.errors import BrokerError
 from node.management.context import Services
-from node.management.facts import QueueFacts, Sample, facts_of, sampled, unpacked
+from node.management.facts import Moment, QueueFacts, Sample, facts_of, sampled, unpacked
 from node.management.host import host_facts
 from node.management.messages_here import take_here
 
@@ -29,6 +28,15 @@ QUEUES_AT_ONCE = 500
 _NOTHING = Tally()
 
 
+class _Note(NamedTuple):
+    at: Moment
+    samples: dict[QueueId, Sample]
+
+
+def _now() -> Moment:
+    return Moment(time.monotonic(), int(time.time() * 1000))
+
+
 class Observer:
     """One a node."""
 
@@ -36,8 +44,7 @@ class Observer:
         self._services = services
         self._started_s = time.monotonic()
         # The two latest notes: rates are taken against the older, which is one to two periods old.
-        self._older: dict[QueueId, Sample] = {}
-        self._newer: dict[QueueId, Sample] = {}
+        self._older = self._newer = _Note(_now(), {})
         questions = services.questions
         questions.on("queue_facts", self._answer_facts)
         questions.on("listing", self._answer_listing)
@@ -52,14 +59,19 @@ class Observer:
             await asyncio.sleep(SAMPLE_S)
 
     async def _note(self) -> None:
-        noted: dict[QueueId, Sample] = {}
+        """Costs little for a queue in which nothing happens: there may be very many of them."""
+        note = _Note(_now(), {})
+        known = self._newer.samples
         for position, (machine, queue, tally) in enumerate(list(self._tallies())):
-            view = machine.queue(queue)
-            if view is not None:
-                noted[queue] = self._sample(tally, view)
+            sample = known.get(queue)
+            if sample is None or sample.changes != tally.changes:
+                view = machine.queue(queue)
+                sample = None if view is None else sampled(tally, view)
+            if sample is not None:
+                note.samples[queue] = sample
             if position % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
                 await asyncio.sleep(0)
-        self._older, self._newer = self._newer, noted
+        self._older, self._newer = self._newer, note
 
     def _tallies(self) -> Iterator[tuple[QueueMachine, QueueId, Tally]]:
         cluster = self._services.cluster
@@ -70,9 +82,6 @@ class Observer:
                 machine = cast(QueueMachine, group.machine)
                 for queue, tally in machine.tallies.of.items():
                     yield machine, QueueId(queue), tally
-
-    def _sample(self, tally: Tally, view: QueueView) -> Sample:
-        return sampled(tally, view, at_s=time.monotonic(), now_ms=int(time.time() * 1000))
 
     # --- queues -----------------------------------------------------------------------------------
 
@@ -86,8 +95,8 @@ class Observer:
         if view is None:
             return None
         tally = machine.tallies.of.get(info.queue, _NOTHING)
-        before = self._older.get(info.queue) or self._newer.get(info.queue)
-        return facts_of(view, tally, self._sample(tally, view), before)
+        note = self._older if info.queue in self._older.samples else self._newer
+        return facts_of(view, tally, _now(), note.samples.get(info.queue), note.at)
 
     async def queues(self, infos: Sequence[QueueInfo]) -> dict[QueueId, QueueFacts]:
         """Those about which anybody could be asked."""

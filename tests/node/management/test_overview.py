@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from node.management import observer
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes, until
 
@@ -42,15 +45,28 @@ async def test_a_node_tells_what_it_uses(api: Api):
     assert (await api.ask("GET", "nodes/none")).status == 404
 
 
-async def test_rates_are_told_of_what_was_done_since_the_last_samples(api: Api):
-    await api.queue("q")
+async def test_rates_are_told_of_what_was_done_since_the_last_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(observer, "SAMPLE_S", 0.05)
+    async with Nodes(tmp_path) as nodes:
+        api = api_of(nodes.one)
+        await api.queue("q")
 
-    async def publishing() -> bool:
-        await api.publish("q", "x")
-        shown = await api.get("queues/%2F/q")
-        return shown.get("message_stats", {}).get("publish_details", {}).get("rate", 0) > 0
+        async def rate(publishes: int) -> float:
+            for _ in range(publishes):
+                await api.publish("q", "x")
+            shown = await api.get("queues/%2F/q")
+            return shown.get("message_stats", {}).get("publish_details", {}).get("rate", 0)
 
-    await until(publishing)
+        async def is_busy() -> bool:
+            return await rate(1) > 0
+
+        async def is_idle() -> bool:
+            return await rate(0) == 0
+
+        await until(is_busy)
+        await until(is_idle)
 
 
 async def test_a_probe_goes_through_a_queue(api: Api):
