@@ -119,7 +119,7 @@ def main() -> int:
             wrong |= any(not each.expected for each in found)
     except (BrokerError, LocalClusterError, OSError, pika.exceptions.AMQPError) as error:
         console.print(f"{type(error).__name__}: {error}", highlight=False)
-    if wrong:
+    if wrong and any(folder.iterdir()):
         console.print(f"What the brokers wrote is in {folder}.", highlight=False)
     else:
         shutil.rmtree(folder, ignore_errors=True)

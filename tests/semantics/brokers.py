@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import pika
+import pika.exceptions
 
 from quorate.local import LocalCluster, LocalNode
 
@@ -51,7 +52,14 @@ class Broker:
 
     def arrive(self) -> None:
         """See who answers, and whether it has a management API."""
-        connection: Any = pika.BlockingConnection(pika.URLParameters(self.url))
+        try:
+            connection: Any = pika.BlockingConnection(pika.URLParameters(self.url))
+        except pika.exceptions.AMQPError as error:
+            at = urlsplit(self.url)
+            why = str(error) or type(error).__name__
+            raise BrokerError(
+                f"nobody serves AMQP at {at.hostname}:{at.port or 5672}: {why}"
+            ) from error
         self.properties = dict(connection._impl.server_properties)
         connection.close()
         if self.management is not None and self._has_management():

@@ -116,7 +116,7 @@ def a07_delivery_metadata(broker: Visit) -> None:
 
 
 def a08_properties_come_back_as_published(broker: Visit) -> None:
-    """All fourteen properties, and headers of every type, arrive as they were given."""
+    """All properties, and headers of every type, arrive as they were given."""
     queue = broker.queue()
     given: Any = pika.BasicProperties(
         content_type="text/plain",

@@ -68,7 +68,7 @@ def differences(ours: Sequence[Result], theirs: Sequence[Result]) -> list[Differ
         if (result.result == OK) == (other.result == OK):
             continue
         reason = UNEXPECTED
-        if result.result == OK and result.id in DESIGN_DIFFERENCES:
+        if result.id in DESIGN_DIFFERENCES and FAILED not in {result.result, other.result}:
             reason = f"ours by design: {DESIGN_DIFFERENCES[result.id]}"
         found.append(Difference(result, other, reason))
     return found
@@ -95,18 +95,19 @@ def show_differences(
         )
     if found:
         console.print(table)
-    ran = {result.name for result in theirs if result.result != NOT_RUN}
-    only_here = sorted({r.id for r in ours if r.result != NOT_RUN and r.name not in ran})
-    same = sorted(
-        {r.id for r in theirs if r.result == OK}
-        & set(DESIGN_DIFFERENCES) - {each.ours.id for each in found}
-    )
+    kinds = {result.name: result.result for result in theirs}
+    only_here = {
+        r.id for r in ours if r.result != NOT_RUN and kinds.get(r.name, NOT_RUN) == NOT_RUN
+    }
+    differing = {each.ours.id for each in found}
+    same = {r.id for r in ours if r.result == OK and kinds.get(r.name) == OK} - differing
+    same &= set(DESIGN_DIFFERENCES)
     unexpected = sum(not each.expected for each in found)
-    lines = [f"{len(found)} differences from {other}, {unexpected} of them unexpected."]
+    lines = [f"Differences from {other}: {len(found)}, unexpected: {unexpected}."]
     if only_here:
-        lines.append(f"Not run there, so not compared: {', '.join(only_here)}.")
+        lines.append(f"Not run there, so not compared: {', '.join(sorted(only_here))}.")
     if same:
-        lines.append(f"Listed as differences, and none here: {', '.join(same)}.")
+        lines.append(f"Listed as differences, and none here: {', '.join(sorted(same))}.")
     console.print("\n".join(lines), highlight=False)
     return found
 
