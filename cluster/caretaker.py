@@ -52,6 +52,7 @@ class Caretaker:
         self._down_since: dict[NodeId, float] = {}
         self._forgotten: set[NodeId] = set()  # proposed since the last period
         self._forgetting_volatile = False
+        self._policy_version = 0
         self._period = 0
         self._started_s = 0.0
 
@@ -119,6 +120,13 @@ class Caretaker:
     # --- queues
 
     def _reconcile(self) -> None:
+        version = self._cluster.catalog_machine.policy_version
+        if version != self._policy_version:  # whoever set one expects it to hold at once
+            self._policy_version = version
+            self._proposed -= self._cluster.groups.keys()
+            self._due.update(self._cluster.groups)
+            if self._cluster.transient.own is not None:
+                self._due.add(self._cluster.transient.own.id)
         due, self._due = self._due, set()
         for group_id in due:
             group = self._cluster.group(group_id)

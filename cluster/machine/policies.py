@@ -156,9 +156,11 @@ class Policies:
         self._entries = entries
         self._rules: dict[tuple[PolicyTable, str], list[_Rule]] = {}
         self._configs: dict[str, dict[QueueId, QueueConfig]] = {}
+        self.version = 0  # of this copy: grows when any queue may have other settings
 
     def forget(self, vhost: str | None = None) -> None:
         """What was worked out for this vhost, or for all."""
+        self.version += 1
         if vhost is None:
             self._rules.clear()
             self._configs.clear()

@@ -39,6 +39,8 @@ WAITING_MAX = 256
 #: How long a change of leader may take before a client is told that there is none.
 PATIENCE_S = 30.0
 RETRY_S = 0.02
+#: What came before a client's goodbye is given this long.
+FINISH_S_MAX = 10.0
 #: Settles on their way to a leader are given this long before the session ends.
 SETTLES_S_MAX = 2.0
 
@@ -112,6 +114,13 @@ class Channel:
         if work is not None:
             self._busy = True
             self._task = self.services.tasks.start(self._finish(event, work), name="amqp_method")
+            # A channel that closes at once cancels it before its first step.
+            self._task.add_done_callback(lambda _: work.close())
+
+    @property
+    def idle(self) -> bool:
+        """Nothing that the client said waits."""
+        return self._task is None
 
     def _begin(self, event: ChannelEvent) -> Coroutine[Any, Any, None] | None:
         match event:
@@ -209,8 +218,16 @@ class Channel:
 
     # --- the end ----------------------------------------------------------------------------------
 
+    async def finish(self) -> None:
+        """The client closes it: what it said before is done first."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_S_MAX):
+                while self._task is not None and not self.closed:
+                    await asyncio.wait({self._task})
+        self.close()
+
     def close(self, *, lost: bool = False) -> None:
-        """By the client, for an error, or with its connection (`lost`: without a goodbye).
+        """At once: for an error, or with its connection (`lost`: without a goodbye).
 
         What was published still goes to its queues; consumers end and what they hold goes back.
         """

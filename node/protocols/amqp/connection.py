@@ -300,10 +300,12 @@ class AmqpConnection(asyncio.Protocol):
                 self.say(made(commands.Channel.OpenOk), number)
             case _ if channel is None:
                 raise _unexpected(method, "expected 'channel.open'")
-            case commands.Channel.Close():
+            case commands.Channel.Close() if channel.idle:
                 del self.channels[number]
                 channel.close()
                 self.say(made(commands.Channel.CloseOk), number)
+            case commands.Channel.Close():
+                self._start(self._finish(number, channel), "amqp_channel_end")
             case commands.Channel.Flow():
                 if not method.active:
                     raise ConnectionError_(NOT_IMPLEMENTED, "active=false", *method_ids(method))
@@ -311,16 +313,23 @@ class AmqpConnection(asyncio.Protocol):
             case _:
                 raise _unexpected(method)
 
+    async def _finish(self, number: int, channel: Channel) -> None:
+        await channel.finish()
+        if self.channels.get(number) is channel:
+            del self.channels[number]
+        self.say(made(commands.Channel.CloseOk), number)
+
     # --- the end ----------------------------------------------------------------------------------
 
     def closed_by_client(self) -> None:
         self.phase = Phase.CLOSED
         self._cancel_timer()
-        self._end_channels(lost=False)
         self._start(self._say_goodbye(), "amqp_goodbye")
 
     async def _say_goodbye(self) -> None:
         """The client may come back at once and use the names of its exclusive queues."""
+        await asyncio.gather(*(channel.finish() for channel in self.channels.values()))
+        self._end_channels(lost=False)
         await self._remove_exclusive_queues()
         if self._lost:
             return

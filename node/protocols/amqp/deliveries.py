@@ -377,6 +377,13 @@ class Deliveries:
                 self._settle_each("ack", first, last)
         self._emit_held()
 
+    def accept(self, tag: int, *, multiple: bool) -> None:
+        if multiple:
+            self._settle("ack", self._take_up_to(tag))
+        else:
+            self._settle_each("ack", tag, tag)
+        self._emit_held()
+
     def refuse(self, tag: int, *, multiple: bool, requeue: bool) -> None:
         verdict: Verdict = "requeue" if requeue else "discard"
         if multiple:

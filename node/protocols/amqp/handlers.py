@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pamqp import base, commands
 
+from cluster.machine import replies as codes
 from cluster.types import GroupId
 from node.errors import Refused
 from node.protocols.amqp import topology
@@ -18,6 +19,7 @@ from node.protocols.amqp.confirms import Confirms
 from node.protocols.amqp.consumers import Consumer
 from node.protocols.amqp.direct_reply import PSEUDO_QUEUE
 from node.protocols.amqp.errors import (
+    ACCESS_REFUSED,
     COMMAND_INVALID,
     NOT_ALLOWED,
     NOT_IMPLEMENTED,
@@ -55,8 +57,7 @@ def begin(channel: Channel, method: base.Frame) -> Work:
 
 
 def _ack(channel: Channel, method: commands.Basic.Ack) -> Work:
-    tag = method.delivery_tag
-    channel.deliveries.ack([(0, tag) if method.multiple else (tag, tag)])
+    channel.deliveries.accept(method.delivery_tag, multiple=bool(method.multiple))
     return None
 
 
@@ -95,20 +96,24 @@ async def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
     info = await topology.find_queue(channel, method.queue)
     host.access.check("read", "queue", info.name)
     arguments = dict(method.arguments or {})
-    await deliveries.subscribe(
-        Consumer(
-            tag,
-            info,
-            no_ack=bool(method.no_ack),
-            exclusive=bool(method.exclusive),
-            priority=_integer(arguments, PRIORITY_ARGUMENT, -(2**31), 2**31 - 1) or 0,
-            prefetch=deliveries.prefetch,
-            arguments=arguments,
-            timeout_ms=_integer(arguments, TIMEOUT_ARGUMENT, 0, SPAN_MS_MAX),
-            cancel_on_move=arguments.get(CANCEL_ON_MOVE_ARGUMENT) is True,
-            silent=bool(method.nowait),
-        )
+    consumer = Consumer(
+        tag,
+        info,
+        no_ack=bool(method.no_ack),
+        exclusive=bool(method.exclusive),
+        priority=_integer(arguments, PRIORITY_ARGUMENT, -(2**31), 2**31 - 1) or 0,
+        prefetch=deliveries.prefetch,
+        arguments=arguments,
+        timeout_ms=_integer(arguments, TIMEOUT_ARGUMENT, 0, SPAN_MS_MAX),
+        cancel_on_move=arguments.get(CANCEL_ON_MOVE_ARGUMENT) is True,
+        silent=bool(method.nowait),
     )
+    try:
+        await deliveries.subscribe(consumer)
+    except Refused as error:
+        if error.code != codes.SINGLE_ACTIVE:
+            raise
+        raise ChannelError_(ACCESS_REFUSED, error.reason) from error  # A29; for a get it is 405
 
 
 def _consume_replies(channel: Channel, method: commands.Basic.Consume, tag: str) -> None:
