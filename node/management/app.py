@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime as dt
 import json
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
 import structlog
@@ -40,6 +41,8 @@ from node.protocols.basic_auth import BasicAuth, LoginRefused
 log = structlog.get_logger(__name__)
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
+#: Items of a list that is written in a thread.
+LONG = 200
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="RabbitMQ Management"'}
 #: How paths call the exchange that has no name.
 DEFAULT_EXCHANGE = "amq.default"
@@ -109,7 +112,7 @@ class ManagementRoutes:
             return _failure(of_broker(error))
         except web.HTTPRequestEntityTooLarge:
             return _failure(ApiError(413, "too_large", "the body is too large"))
-        return _response(answer)
+        return await asyncio.to_thread(_response, answer) if _is_long(answer) else _response(answer)
 
     async def _serve(self, request: web.Request) -> Answer:
         words = words_of(request.rel_url.raw_path)
@@ -175,6 +178,15 @@ async def _body(request: web.Request) -> Body:
     if (request.content_length or 0) > BODY_BYTES_MAX:
         raise ApiError(413, "too_large", f"a body has at most {BODY_BYTES_MAX} bytes")
     return Body.parse(await request.read())
+
+
+def _is_long(answer: Answer) -> bool:
+    """Would writing it as JSON hold up the loop?"""
+    value: Any = answer.value
+    parts: list[Any] = (
+        list(cast("dict[str, Any]", value).values()) if isinstance(value, dict) else [value]
+    )
+    return any(isinstance(part, list) and len(cast("list[Any]", part)) > LONG for part in parts)
 
 
 def _response(answer: Answer) -> web.Response:

@@ -14,7 +14,7 @@ from node.errors import Elsewhere, OutcomeUnknown, Refused
 from node.management.context import Call, Route
 from node.management.errors import bad_request, not_found
 from node.management.messages_here import ACK_MODES
-from node.management.queues import declare_queue
+from node.management.queues import declare_queue, unlocked
 from node.management.values import Body
 from node.message import exchange_and_key, on_wire, where_of
 from node.protocols.amqp import properties as amqp
@@ -119,9 +119,7 @@ def _attrs(properties: Json) -> dict[int, int] | None:
 
 async def get(call: Call) -> list[Json]:
     body = call.body
-    info = call.catalog.queue(call.vhost, call.names["queue"])
-    if info is None:
-        raise Refused("no_queue", f"no queue '{call.names['queue']}' in vhost '{call.vhost}'")
+    info = unlocked(call)
     call.access.check("read", "queue", info.name)
     count = body.integer("count")
     if not 1 <= count <= GET_COUNT_MAX:

@@ -45,6 +45,8 @@ class Observer:
         self._started_s = time.monotonic()
         # The two latest notes: rates are taken against the older, which is one to two periods old.
         self._older = self._newer = _Note(_now(), {})
+        #: Of queues in which nothing happens, with the changes after which that was so.
+        self._idle: dict[QueueId, tuple[Tally, int, QueueFacts]] = {}
         questions = services.questions
         questions.on("queue_facts", self._answer_facts)
         questions.on("listing", self._answer_listing)
@@ -72,6 +74,8 @@ class Observer:
             if position % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
                 await asyncio.sleep(0)
         self._older, self._newer = self._newer, note
+        if len(self._idle) > 2 * len(note.samples):  # most of those are gone
+            self._idle.clear()
 
     def _tallies(self) -> Iterator[tuple[QueueMachine, QueueId, Tally]]:
         cluster = self._services.cluster
@@ -91,12 +95,19 @@ class Observer:
         if group is None or info.group == CATALOG_GROUP:
             return None
         machine = cast(QueueMachine, group.machine)
+        tally = machine.tallies.of.get(info.queue, _NOTHING)
+        idle = self._idle.get(info.queue)
+        if idle is not None and idle[0] is tally and idle[1] == tally.changes:
+            return idle[2]
         view = machine.queue(info.queue)
         if view is None:
             return None
-        tally = machine.tallies.of.get(info.queue, _NOTHING)
         note = self._older if info.queue in self._older.samples else self._newer
-        return facts_of(view, tally, _now(), note.samples.get(info.queue), note.at)
+        before = note.samples.get(info.queue)
+        facts = facts_of(view, tally, _now(), before, note.at)
+        if before is not None and before.changes == tally.changes and tally is not _NOTHING:
+            self._idle[info.queue] = (tally, tally.changes, facts)
+        return facts
 
     async def queues(self, infos: Sequence[QueueInfo]) -> dict[QueueId, QueueFacts]:
         """Those about which anybody could be asked."""

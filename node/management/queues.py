@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -20,13 +21,21 @@ from node.management.values import Body
 
 Json = dict[str, Any]
 
+#: Shown between two breaths of the loop.
+AT_ONCE = 100
+
 
 async def list_queues(call: Call) -> Any:
     infos = [info for vhost in call.vhosts() for info in call.catalog.queues(vhost)]
 
     async def shown(some: Sequence[QueueInfo]) -> list[Json]:
         facts = await call.observer.queues(some)
-        return [queue(call, info, facts.get(info.queue)) for info in some]
+        items: list[Json] = []
+        for start in range(0, len(some), AT_ONCE):
+            await asyncio.sleep(0)
+            part = some[start : start + AT_ONCE]
+            items += [queue(call, info, facts.get(info.queue)) for info in part]
+        return items
 
     return await listed(call.list_query, infos, lambda info: info.name, shown)
 
@@ -35,6 +44,17 @@ def found(call: Call) -> QueueInfo:
     info = call.catalog.queue(call.vhost, call.names["queue"])
     if info is None:
         raise not_found()
+    return info
+
+
+def unlocked(call: Call) -> QueueInfo:
+    """To be changed or emptied: not one that belongs to a connection."""
+    info = found(call)
+    if info.exclusive:
+        raise bad_request(
+            "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue"
+            f" '{info.name}' in vhost '{info.vhost}'"
+        )
     return info
 
 
@@ -164,7 +184,7 @@ async def declare_queue(call: Call, vhost: str, name: str, body: Body) -> bool:
 
 
 async def delete(call: Call) -> Answer:
-    info = found(call)
+    info = unlocked(call)
     call.access.check("configure", "queue", info.name)
     await call.services.broker.delete(
         info.vhost, info.name, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty")
@@ -173,7 +193,7 @@ async def delete(call: Call) -> Answer:
 
 
 async def purge(call: Call) -> Answer:
-    info = found(call)
+    info = unlocked(call)
     call.access.check("read", "queue", info.name)
     await call.services.broker.purge(info)
     return DONE

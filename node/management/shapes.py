@@ -15,6 +15,7 @@ from node.management.facts import COUNTED, QueueFacts
 Json = dict[str, Any]
 
 _HASH_LETTERS = 8
+_NO_COUNTS = (0,) * len(COUNTED)
 
 
 def rate(value: float) -> Json:
@@ -49,10 +50,15 @@ def totals(messages: int, ready: int, unsettled: int, rates: Sequence[float]) ->
 
 def summed(every: Sequence[QueueFacts]) -> Json:
     """Totals and stats of many queues."""
-    columns = range(len(COUNTED))
-    counts = [sum(facts.counts[c] for facts in every) for c in columns]
-    rates = [round(sum(facts.rates[c] for facts in every), 2) for c in columns]
-    changes = [round(sum(facts.messages_rates[c] for facts in every), 2) for c in range(3)]
+    # Column by column: there may be very many queues.
+    counts = [sum(column) for column in zip(_NO_COUNTS, *[f.counts for f in every], strict=True)]
+    rates = [
+        round(sum(column), 2) for column in zip(_NO_COUNTS, *[f.rates for f in every], strict=True)
+    ]
+    changes = [
+        round(sum(column), 2)
+        for column in zip((0.0, 0.0, 0.0), *[f.messages_rates for f in every], strict=True)
+    ]
     return {
         **totals(
             sum(facts.messages for facts in every),

@@ -257,6 +257,9 @@ async def test_a_connection_is_listed_and_closed(tmp_path: Path):
         (shown,) = await api.get("connections")
         owner = (await api.get("queues/%2F/mine"))["owner_pid_details"]
         assert owner["name"] == shown["name"]
+        locked = await api.ask("DELETE", "queues/%2F/mine")
+        assert locked.status == 400
+        assert "RESOURCE_LOCKED" in locked.value["reason"]
         assert "session" not in (await api.get("channels"))[0]
 
         path = f"connections/{quote(shown['name'], safe='')}"
