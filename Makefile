@@ -11,6 +11,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 SEEDS  ?= 300
 JOBS   ?= 2
+SECONDS ?= 120
 ARGS   ?=
 PACKAGES := cluster node quorate chaos
 
@@ -36,7 +37,7 @@ up: $(READY) ## Three nodes on loopback, with a live table; Ctrl-C stops them
 
 .PHONY: test
 test: $(READY) ## Run the tests; the last line says how many
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not spark and not bench" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not spark and not bench and not toolchain" $(ARGS)
 
 .PHONY: check
 check: $(READY) ## Format, lint, types and import contracts
@@ -69,6 +70,14 @@ bench: $(READY) ## Measure three nodes on loopback, fsync on: ARGS="--quick" or 
 .PHONY: semantics
 semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROKER=amqp://... checks another
 	@$(BIN)/python -m tests.semantics $(if $(BROKER),--broker '$(BROKER)',--rabbitmq) $(ARGS)
+
+.PHONY: bench-amqp
+bench-amqp: $(READY) ## The same through AMQP, by a C client and pika: ARGS="--quick" or ARGS="--only NAME"
+	@$(BIN)/python -m tests.bench.amqp $(ARGS)
+
+.PHONY: fuzz-amqp
+fuzz-amqp: $(READY) ## Random and mutated AMQP against three nodes: SECONDS=120, again: ARGS="--seed 7"
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 .PHONY: rewrite
 rewrite: $(READY) ## Rewrite the expected outputs of the test scripts; read the diff afterwards

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import quorate
@@ -11,7 +12,7 @@ from tests.bench.measure import percentile, rss_bytes
 from tests.bench.nodes import Kill
 from tests.bench.report import Goal, Row
 from tests.bench.runs import BATCH, WINDOW, Bench, fill
-from tests.bench.workers import Consume, Publish, run_all, span_s, worker
+from tests.bench.workers import Consume, Publish, Work, run_all, span_s, worker
 
 MB = 1_000_000
 BACKLOG_SMALL = 1_024
@@ -149,9 +150,6 @@ async def _restart_all(bench: Bench, name: str, ready: int) -> None:
 
 async def failover(bench: Bench) -> None:
     """kill -9 of the leader while one publisher goes on; then all is read back and compared."""
-    kills = 3 if bench.quick else KILLS
-    moments: list[Kill] = []
-    bench.expect(kills)
     async with bench.queues() as (name,):
         work = Publish(
             bench.nodes.urls,
@@ -163,23 +161,34 @@ async def failover(bench: Bench) -> None:
             publisher="bench",
             times=True,
         )
-        async with worker(work, lambda _: None) as publisher:
-            await publisher.ready.wait()
-            for _ in range(kills):
-                await asyncio.sleep(CALM_S)
-                leader = await bench.nodes.leader(name)
-                moments.append(await bench.nodes.kill(leader))
-                await asyncio.sleep(CALM_S)
-                await bench.nodes.launch(leader)
-                await bench.nodes.until_ready()
-                bench.progress(1)
+
+        def read_back(count: int) -> Work:
+            return Consume(bench.nodes.urls, name, count, numbers=True, idle_s=10)
+
+        await measure_gaps(bench, name, work, read_back)
+
+
+async def measure_gaps(
+    bench: Bench, name: str, work: Work, read_back: Callable[[int], Work], how: str = ""
+) -> None:
+    """Of a publisher that keeps on, in one row."""
+    kills = 3 if bench.quick else KILLS
+    moments: list[Kill] = []
+    bench.expect(kills)
+    async with worker(work, lambda _: None) as publisher:
+        await publisher.ready.wait()
+        for _ in range(kills):
             await asyncio.sleep(CALM_S)
-            publisher.close_input()
-            published = await publisher.result()
-        (consumed,) = await run_all(
-            [Consume(bench.nodes.urls, name, published.count, numbers=True, idle_s=10)],
-            lambda _: None,
-        )
+            leader = await bench.nodes.leader(name)
+            moments.append(await bench.nodes.kill(leader))
+            await asyncio.sleep(CALM_S)
+            await bench.nodes.launch(leader)
+            await bench.nodes.until_ready()
+            bench.progress(1)
+        await asyncio.sleep(CALM_S)
+        publisher.close_input()
+        published = await publisher.result()
+    (consumed,) = await run_all([read_back(published.count)], lambda _: None)
     confirms = [Confirm(*each) for each in published.extra["confirmed"]]
     gaps_ms = [_gap_ms(confirms, moment) for moment in moments]
     seen = [int(number) for number in consumed.extra["numbers"]]
@@ -189,7 +198,7 @@ async def failover(bench: Bench) -> None:
     bench.rows.append(
         Row(
             "failover",
-            f"{kills} kills of the leader at {FAILOVER_RATE} msgs/s: ms to the next confirm",
+            f"{kills} kills of the leader at {FAILOVER_RATE} msgs/s{how}: ms to the next confirm",
             messages=len(confirms),
             rate=len(confirms) / span_s([published]),
             p50_ms=median,

@@ -120,5 +120,14 @@ def show(console: Console, facts: dict[str, Any], rows: list[Row]) -> None:
 
 
 def write_json(path: Path, facts: dict[str, Any], rows: list[Row]) -> None:
-    document = {"version": 1, "machine": facts, "rows": [row.as_json() for row in rows]}
+    """Rows of other runs that are there already stay."""
+    names = {row.name for row in rows}
+    kept: list[dict[str, Any]] = []
+    if path.exists():
+        kept = [row for row in json.loads(path.read_text())["rows"] if row["name"] not in names]
+    document = {
+        "version": 1,
+        "machine": facts,
+        "rows": kept + [row.as_json() for row in rows],
+    }
     path.write_text(json.dumps(document, indent=2) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 import quorate
@@ -56,7 +56,7 @@ class Bench:
             for name in names:
                 await client.delete(name)
 
-    async def run(self, works: list[Work]) -> tuple[list[Outcome], Cost]:
+    async def run(self, works: Sequence[Work]) -> tuple[list[Outcome], Cost]:
         self.expect(sum(work.count for work in works))
         meter = Meter(self.nodes.pids)
         outcomes = await run_all(works, self.progress)

@@ -6,14 +6,26 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from tests.bench.nodes import NodesError
 
 WORKER_S_MAX = 600.0
 LINE_BYTES_MAX = 256 * 1024 * 1024
+
+
+class Work(Protocol):
+    """What a client process is to do. It writes lines as `tests.bench.worker` does."""
+
+    @property
+    def count(self) -> int: ...
+    def command(self) -> list[str]: ...
+
+
+def _command(work: Publish | Consume) -> list[str]:
+    return [sys.executable, "-m", "tests.bench.worker", json.dumps(asdict(work))]
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,9 @@ class Publish:
     times: bool = False  # report when each message was confirmed
     verb: str = "publish"
 
+    def command(self) -> list[str]:
+        return _command(self)
+
 
 @dataclass(frozen=True)
 class Consume:
@@ -45,8 +60,8 @@ class Consume:
     idle_s: float = 30.0  # gives up after this long without a message
     verb: str = "consume"
 
-
-Work = Publish | Consume
+    def command(self) -> list[str]:
+        return _command(self)
 
 
 @dataclass
@@ -107,10 +122,7 @@ class Worker:
 @contextlib.asynccontextmanager
 async def worker(work: Work, on_done: Callable[[int], None]) -> AsyncIterator[Worker]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.bench.worker",
-        json.dumps(asdict(work)),
+        *work.command(),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=LINE_BYTES_MAX,
@@ -122,7 +134,7 @@ async def worker(work: Work, on_done: Callable[[int], None]) -> AsyncIterator[Wo
         await started.end()
 
 
-async def run_all(works: list[Work], on_done: Callable[[int], None]) -> list[Outcome]:
+async def run_all(works: Sequence[Work], on_done: Callable[[int], None]) -> list[Outcome]:
     """All at once; the outcomes in the same order."""
     async with contextlib.AsyncExitStack() as stack:
         started = [await stack.enter_async_context(worker(work, on_done)) for work in works]
