@@ -272,6 +272,7 @@ async function failover() {
     const consumer = await survivor.createChannel();
     await consumer.prefetch(20);
     await consumer.consume(queue, (message) => {
+      if (message === null) return; // the queue is deleted in the end
       seen.push(message.content.toString());
       consumer.ack(message);
     });

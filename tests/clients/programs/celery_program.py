@@ -238,10 +238,13 @@ def failover(given: Given) -> str:
     """Publisher and worker begin at the node that is killed."""
     with bench(given, "failover", quorum=True) as made:
         noted = made.folder / "noted"
-        made.app.send_task("note", (str(noted), "begin"))
+        made.app.send_task("note", (str(noted), "begin"), ignore_result=True)
         state = program.Failover(given.led(made.tasks))
         made.connect_to(state.urls)
-        return publish_throughout(given, made, state, noted)
+        try:
+            return publish_throughout(given, made, state, noted)
+        finally:
+            made.connect_to(state.urls[1:])
 
 
 def publish_throughout(given: Given, made: Bench, state: program.Failover, noted: Path) -> str:
@@ -249,7 +252,7 @@ def publish_throughout(given: Given, made: Bench, state: program.Failover, noted
         until(noted.exists, "the first task")
         while not state.done:
             try:
-                made.app.send_task("note", (str(noted), state.next.decode()))
+                made.app.send_task("note", (str(noted), state.next.decode()), ignore_result=True)
             except OperationalError as error:
                 state.lost(error)
             else:
