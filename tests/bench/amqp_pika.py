@@ -68,7 +68,10 @@ class Publisher(Client):
             self.begin()
             self.fill(channel)
 
-        channel.confirm_delivery(lambda frame: self.confirmed(channel, frame), callback=begun)
+        def confirmed(frame: Any) -> None:
+            self.confirmed(channel, frame)
+
+        channel.confirm_delivery(confirmed, callback=begun)
 
     def fill(self, channel: Any) -> None:
         while self.next <= self.count and len(self.sent_ns) < self.work.window:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 import quorate
@@ -41,7 +41,7 @@ class Bench:
         return max(full // 10, 2 * BATCH) // BATCH * BATCH if self.quick else full
 
     @contextlib.asynccontextmanager
-    async def queues(self, count: int = 1) -> AsyncIterator[list[str]]:
+    async def queues(self, count: int = 1) -> AsyncGenerator[list[str]]:
         """New queues, whose leader is known, deleted afterwards."""
         first = self._queues
         self._queues += count

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -120,7 +120,7 @@ class Worker:
 
 
 @contextlib.asynccontextmanager
-async def worker(work: Work, on_done: Callable[[int], None]) -> AsyncIterator[Worker]:
+async def worker(work: Work, on_done: Callable[[int], None]) -> AsyncGenerator[Worker]:
     process = await asyncio.create_subprocess_exec(
         *work.command(),
         stdin=asyncio.subprocess.PIPE,
