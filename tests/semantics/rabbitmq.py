@@ -52,7 +52,8 @@ class RabbitNode(Broker):
             frozenset({"restart", "alarm"}),
         )
         self._folder = folder.resolve()
-        self._pid = 0
+        self._pid = 0  # not known yet
+        self._process: subprocess.Popen[bytes] | None = None
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "enabled_plugins").write_text(PLUGINS)
         (self._folder / "rabbitmq.conf").write_text(
@@ -77,8 +78,11 @@ class RabbitNode(Broker):
 
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGTERM)
-            self._until_gone()
+            if self._pid:
+                os.kill(self._pid, signal.SIGTERM)
+                self._until_gone()
+            elif self._process is not None:  # it did not come so far as to tell its own
+                os.killpg(self._process.pid, signal.SIGKILL)
         # The name server that our node started, on a port of its own.
         subprocess.run(
             ["epmd", "-port", str(self._names), "-kill"],
@@ -92,7 +96,7 @@ class RabbitNode(Broker):
         pid_file = self._folder / "pid"
         pid_file.unlink(missing_ok=True)
         with (self._folder / "output").open("ab") as output:
-            self._process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 [PROGRAMS / "rabbitmq-server"],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
@@ -102,7 +106,7 @@ class RabbitNode(Broker):
             )
         end_s = time.monotonic() + READY_S_MAX
         while time.monotonic() < end_s:
-            if self._process.poll() is not None:
+            if process.poll() is not None:
                 break
             with contextlib.suppress(OSError, ValueError, pika.exceptions.AMQPError):
                 self._pid = int(pid_file.read_text())
@@ -115,6 +119,7 @@ class RabbitNode(Broker):
     def _until_gone(self) -> None:
         end_s = time.monotonic() + STOP_S_MAX
         while time.monotonic() < end_s:
+            assert self._process is not None
             if self._process.poll() is not None and not Path(f"/proc/{self._pid}").exists():
                 return
             time.sleep(POLL_S)
