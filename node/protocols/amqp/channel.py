@@ -239,7 +239,7 @@ class Channel:
         self.host.resume_reading(self._why_paused)
         if self._task is not None:
             self._task.cancel()
-        if self.deliveries.settling and not lost:
+        if self.deliveries.settles.open and not lost:
             self.services.tasks.start(self._end_settled(), name="channel_end")
         else:
             self.deliveries.end(goodbye=not lost)
@@ -248,7 +248,7 @@ class Channel:
         """What was acked just before the end must not come back."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLES_S_MAX):
-                await self.deliveries.settled()
+                await self.deliveries.settles.all_decided()
         self.deliveries.end(goodbye=True)
 
     # --- for people -------------------------------------------------------------------------------
@@ -257,7 +257,6 @@ class Channel:
         """As RabbitMQ's management API names it."""
         deliveries, publishes = self.deliveries, self.publishes
         confirms = publishes.confirms
-        transaction = deliveries.transaction or ()
         return {
             "name": f"{self.host.name} ({self.number})",
             "number": self.number,
@@ -271,10 +270,10 @@ class Channel:
             "consumer_count": len(deliveries.consumers),
             "prefetch_count": deliveries.prefetch,
             "global_prefetch_count": deliveries.global_prefetch,
-            "messages_unacknowledged": deliveries.unacked.count,
+            "messages_unacknowledged": deliveries.settles.unacked.count,
             "messages_unconfirmed": 0 if confirms is None else confirms.open,
             "messages_uncommitted": publishes.uncommitted,
-            "acks_uncommitted": sum(len(taken) for _, taken in transaction),
+            "acks_uncommitted": deliveries.settles.uncommitted,
             "consumers": [
                 {
                     "consumer_tag": consumer.tag,

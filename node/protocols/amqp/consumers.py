@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import Command, Discard, Return, Settle
-from cluster.types import ConsumerKey, GroupId
-from node.chunks import merged
+from cluster.types import ConsumerKey
 from node.message import on_wire
 from node.outgoing import Batch
 from node.protocols.amqp.deaths import marked
-from node.protocols.amqp.unacked import Taken
 
 Verdict = Literal["ack", "requeue", "discard"]
 
@@ -41,28 +38,6 @@ class Consumer:
     @property
     def wire_tag(self) -> bytes:
         return self.tag.encode()
-
-
-def settle_commands(
-    verdict: Verdict, taken: Sequence[Taken[Consumer]], *, failed: bool = True
-) -> list[tuple[GroupId, Command]]:
-    """One command a consumer."""
-    ranges: dict[Consumer, list[tuple[int, int]]] = {}
-    for part in taken:
-        ranges.setdefault(part.consumer, []).append((part.first, part.last))
-    found: list[tuple[GroupId, Command]] = []
-    for consumer, of_consumer in ranges.items():
-        info, key, joined = consumer.info, consumer.key, merged(of_consumer)
-        command: Command
-        match verdict:
-            case "ack":
-                command = Settle(info.queue, key, joined)
-            case "requeue":
-                command = Return(info.queue, key, joined, failed)
-            case "discard":
-                command = Discard(info.queue, key, joined)
-        found.append((info.group, command))
-    return found
 
 
 def runs(batch: Batch, queue: str) -> list[tuple[int, int, bytes, bytes]]:

@@ -6,7 +6,6 @@ leaves as frames.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,22 +15,22 @@ import structlog
 from pamqp import commands
 
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import Command, Return, SetCredit
-from cluster.types import ConsumerKey, GroupId
+from cluster.machine.commands import Return, SetCredit
+from cluster.types import ConsumerKey
 from node import outgoing
 from node.chunks import merged
 from node.connection import Connection
 from node.connection import Consumer as BrokerConsumer
 from node.outgoing import Batch, Delivery, Outgoing
 from node.protocols.amqp import writer
-from node.protocols.amqp.consumers import Consumer, Verdict, cut, runs, settle_commands
+from node.protocols.amqp.consumers import Consumer, Verdict, cut, runs
 from node.protocols.amqp.errors import (
     CONNECTION_FORCED,
     PRECONDITION_FAILED,
     ChannelError_,
     ConnectionError_,
 )
-from node.protocols.amqp.unacked import Taken, Unacked, UnknownTag
+from node.protocols.amqp.settles import Settles
 
 if TYPE_CHECKING:
     from node.protocols.amqp.channel import Channel
@@ -57,13 +56,11 @@ class Deliveries:
 
     def __init__(self, channel: Channel) -> None:
         self.consumers: dict[str, Consumer] = {}
-        self.unacked: Unacked[Consumer] = Unacked()
+        self.settles = Settles(channel.services.settler)
         self.prefetch = 0  # of each new consumer; 0: no limit
         self.global_prefetch = 0  # of the channel
         self.reply_name: str | None = None  # set while it consumes from the pseudo-queue
         self.reply_tag = ""
-        self.transaction: list[tuple[Verdict, list[Taken[Consumer]]]] | None = None
-        self.settling = 0  # told to a leader, not decided
         self._channel = channel
         self._host = channel.host
         self._services = channel.services
@@ -74,7 +71,6 @@ class Deliveries:
         self._untaken: list[Delivery] = []
         self._requests = 0
         self._connection: Connection | None = None
-        self._all_settled: asyncio.Event | None = None
 
     @property
     def connection(self) -> Connection:
@@ -171,9 +167,9 @@ class Deliveries:
         bodies = batch.bodies
         count = len(bodies)
         if consumer.no_ack:
-            tag = self.unacked.number(count)
+            tag = self.settles.unacked.number(count)
         else:
-            tag = self.unacked.add(consumer, batch.first, count)
+            tag = self.settles.unacked.add(consumer, batch.first, count)
         redelivered = batch.acquired_count > 0
         number, frame_max = self._channel.number, self._host.frame_max
         wire_tag, name = consumer.wire_tag, consumer.info.name
@@ -207,7 +203,9 @@ class Deliveries:
         """As many as the channel's prefetch allows (B16, global)."""
         while self._held:
             held = self._held[0]
-            room = self.global_prefetch - self.unacked.count if self.global_prefetch else None
+            room = (
+                self.global_prefetch - self.settles.unacked.count if self.global_prefetch else None
+            )
             if room is not None and room <= 0:
                 return
             batch = held.batch
@@ -229,13 +227,13 @@ class Deliveries:
             connection.taken(frame)
         if info is not None:
             ranges = [(b.first, b.first + len(b.bodies) - 1) for b in frame.batches]
-            self._tell(info.group, Return(info.queue, frame.consumer, merged(ranges)))
+            self.settles.tell(info.group, Return(info.queue, frame.consumer, merged(ranges)))
 
     def answered(self, where: bytes, properties: bytes, bodies: list[bytes]) -> None:
         """Direct reply-to: straight to this channel."""
         if self._channel.closed:
             return
-        tag = self.unacked.number(len(bodies))
+        tag = self.settles.unacked.number(len(bodies))
         data = writer.deliveries(
             self._channel.number,
             self.reply_tag.encode(),
@@ -288,7 +286,7 @@ class Deliveries:
                 continue
             batch, info = held.batch, consumer.info
             last = batch.first + len(batch.bodies) - 1
-            self._tell(info.group, Return(info.queue, consumer.key, [(batch.first, last)]))
+            self.settles.tell(info.group, Return(info.queue, consumer.key, [(batch.first, last)]))
             if held.frame is not None:
                 self._taken(held.frame)
         self._held = kept
@@ -339,9 +337,9 @@ class Deliveries:
         holder.key = key
         (batch,) = batches
         if holder.no_ack:
-            tag = self.unacked.number(1)
+            tag = self.settles.unacked.number(1)
         else:
-            tag = self.unacked.add(holder, batch.first, 1)
+            tag = self.settles.unacked.add(holder, batch.first, 1)
         ((_, _, where, properties),) = runs(batch, holder.info.name)
         data = writer.get_ok(
             self._channel.number,
@@ -364,93 +362,31 @@ class Deliveries:
         for consumer in self.consumers.values():
             if not consumer.no_ack:
                 info, credit = consumer.info, consumer.prefetch or count
-                self._tell(info.group, SetCredit(info.queue, consumer.key, credit))
+                self.settles.tell(info.group, SetCredit(info.queue, consumer.key, credit))
         self._emit_held()
 
     # --- settles ----------------------------------------------------------------------------------
 
     def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Runs of tags; (0, tag) is all up to it."""
         for first, last in ranges:
             if first == 0:
-                self._settle("ack", self._take_up_to(last))
+                self.settles.up_to("ack", last)
             else:
-                self._settle_each("ack", first, last)
+                self.settles.each("ack", first, last)
         self._emit_held()
 
-    def accept(self, tag: int, *, multiple: bool) -> None:
+    def settle(self, verdict: Verdict, tag: int, *, multiple: bool) -> None:
         if multiple:
-            self._settle("ack", self._take_up_to(tag))
+            self.settles.up_to(verdict, tag)
         else:
-            self._settle_each("ack", tag, tag)
+            self.settles.each(verdict, tag, tag)
         self._emit_held()
-
-    def refuse(self, tag: int, *, multiple: bool, requeue: bool) -> None:
-        verdict: Verdict = "requeue" if requeue else "discard"
-        if multiple:
-            self._settle(verdict, self._take_up_to(tag))
-        else:
-            self._settle_each(verdict, tag, tag)
-        self._emit_held()
-
-    def _take_up_to(self, tag: int) -> list[Taken[Consumer]]:
-        try:
-            return self.unacked.take_up_to(tag)
-        except UnknownTag as error:
-            raise ChannelError_(PRECONDITION_FAILED, str(error)) from error
-
-    def _settle_each(self, verdict: Verdict, first: int, last: int) -> None:
-        taken, unknown = self.unacked.take(first, last)
-        self._settle(verdict, taken)
-        if unknown is not None:
-            raise ChannelError_(PRECONDITION_FAILED, str(UnknownTag(unknown)))
-
-    def _settle(self, verdict: Verdict, taken: list[Taken[Consumer]]) -> None:
-        if self.transaction is not None:
-            self.transaction.append((verdict, taken))
-            return
-        for group, command in settle_commands(verdict, taken):
-            self._tell(group, command)
-
-    def _tell(self, group: GroupId, command: Command) -> None:
-        self.settling += 1
-        self._services.settler.tell(group, command, self._decided)
-
-    def _decided(self) -> None:
-        self.settling -= 1
-        if not self.settling and self._all_settled is not None:
-            self._all_settled.set()
-
-    async def settled(self) -> None:
-        """Everything that the client settled has been decided."""
-        self._all_settled = asyncio.Event()
-        if self.settling:
-            await self._all_settled.wait()
 
     def recover(self) -> None:
         """All that is open goes back to its queues (C10)."""
-        taken = self.unacked.take_up_to(0)
-        for group, command in settle_commands("requeue", taken, failed=False):
-            self._tell(group, command)
+        self.settles.recover()
         self._emit_held()
-
-    # --- transactions -----------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        self.transaction = []
-
-    def take_transaction(self) -> dict[GroupId, list[Command]]:
-        """The settles since the last commit, by group."""
-        settled, self.transaction = self.transaction or [], []
-        steps: dict[GroupId, list[Command]] = {}
-        for verdict, taken in settled:
-            for group, command in settle_commands(verdict, taken):
-                steps.setdefault(group, []).append(command)
-        return steps
-
-    def roll_back(self) -> None:
-        settled, self.transaction = self.transaction or [], []
-        for _, taken in settled:
-            self.unacked.put_back(taken)
 
     # --- the end ----------------------------------------------------------------------------------
 

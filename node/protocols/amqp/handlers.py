@@ -13,14 +13,15 @@ from pamqp import base, commands
 
 from cluster.machine import replies as codes
 from cluster.types import GroupId
-from node.errors import Refused
+from node.errors import OutcomeUnknown, Refused
 from node.protocols.amqp import topology
 from node.protocols.amqp.confirms import Confirms
-from node.protocols.amqp.consumers import Consumer
+from node.protocols.amqp.consumers import Consumer, Verdict
 from node.protocols.amqp.direct_reply import PSEUDO_QUEUE
 from node.protocols.amqp.errors import (
     ACCESS_REFUSED,
     COMMAND_INVALID,
+    INTERNAL_ERROR,
     NOT_ALLOWED,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
@@ -57,20 +58,19 @@ def begin(channel: Channel, method: base.Frame) -> Work:
 
 
 def _ack(channel: Channel, method: commands.Basic.Ack) -> Work:
-    channel.deliveries.accept(method.delivery_tag, multiple=bool(method.multiple))
+    channel.deliveries.settle("ack", method.delivery_tag, multiple=bool(method.multiple))
     return None
 
 
 def _nack(channel: Channel, method: commands.Basic.Nack) -> Work:
-    channel.deliveries.refuse(
-        method.delivery_tag, multiple=bool(method.multiple), requeue=bool(method.requeue)
-    )
+    verdict: Verdict = "requeue" if method.requeue else "discard"
+    channel.deliveries.settle(verdict, method.delivery_tag, multiple=bool(method.multiple))
     return None
 
 
 def _reject(channel: Channel, method: commands.Basic.Reject) -> Work:
-    tag = method.delivery_tag or 0
-    channel.deliveries.refuse(tag, multiple=False, requeue=bool(method.requeue))
+    verdict: Verdict = "requeue" if method.requeue else "discard"
+    channel.deliveries.settle(verdict, method.delivery_tag or 0, multiple=False)
     return None
 
 
@@ -191,7 +191,7 @@ def _tx_select(channel: Channel, _: commands.Tx.Select) -> Work:
         raise ChannelError_(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
     if channel.mode == "plain":
         channel.publishes.begin()
-        channel.deliveries.begin()
+        channel.deliveries.settles.begin()
     channel.say(Tx.SelectOk())
     return None
 
@@ -205,7 +205,7 @@ async def _tx_commit(channel: Channel, _: commands.Tx.Commit) -> None:
     """All or nothing, in however many queues (C28)."""
     _check_transactional(channel)
     published, returns = channel.publishes.take_transaction()
-    settled = channel.deliveries.take_transaction()
+    settled = channel.deliveries.settles.take_transaction()
     steps: dict[GroupId, list[Any]] = {}
     for part in (published, settled):
         for group, commands_ in part.items():
@@ -217,6 +217,8 @@ async def _tx_commit(channel: Channel, _: commands.Tx.Commit) -> None:
             raise ChannelError_(
                 PRECONDITION_FAILED, f"partial tx completion: {error.reason}"
             ) from error
+        except OutcomeUnknown as error:
+            raise ConnectionError_(INTERNAL_ERROR, error.reason) from error
     for returned in returns:
         channel.host.write(returned)
     channel.say(Tx.CommitOk())
@@ -225,7 +227,7 @@ async def _tx_commit(channel: Channel, _: commands.Tx.Commit) -> None:
 def _tx_rollback(channel: Channel, _: commands.Tx.Rollback) -> Work:
     _check_transactional(channel)
     channel.publishes.take_transaction()
-    channel.deliveries.roll_back()
+    channel.deliveries.settles.roll_back()
     channel.say(Tx.RollbackOk())
     return None
 
