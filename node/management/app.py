@@ -131,6 +131,9 @@ class ManagementRoutes:
                 {"error": "method_not_allowed", "reason": f"allowed: {allowed}"},
                 {"Allow": allowed},
             )
+        if method != "GET" and request.headers.get("Sec-Fetch-Site") == "cross-site":
+            # A browser remembers passwords, and another site's page must not use them.
+            raise ApiError(403, "forbidden", "pages of other sites may not change anything")
         check_tag(user, route.needs)
         names = {
             pattern[1:-1]: word

@@ -32,7 +32,9 @@ class Api:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    async def ask(self, method: str, path: str, body: Any = None, *, auth: bool = True) -> Reply:
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, auth: bool = True, **headers: str
+    ) -> Reply:
         """`path` behind /api/, quoted already."""
         data = body if isinstance(body, bytes) else None if body is None else json.dumps(body)
         async with (
@@ -41,6 +43,7 @@ class Api:
                 method,
                 URL(f"{self.url}/api/{path}", encoded=True),
                 data=data,
+                headers={name.replace("_", "-"): value for name, value in headers.items()},
                 allow_redirects=False,
             ) as response,
         ):
