@@ -203,9 +203,8 @@ class Deliveries:
         """As many as the channel's prefetch allows (B16, global)."""
         while self._held:
             held = self._held[0]
-            room = (
-                self.global_prefetch - self.settles.unacked.count if self.global_prefetch else None
-            )
+            limit = self.global_prefetch
+            room = limit - self.settles.unacked.count if limit else None
             if room is not None and room <= 0:
                 return
             batch = held.batch

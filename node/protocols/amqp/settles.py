@@ -1,4 +1,4 @@
-"""What the client says became of its deliveries: acks, nacks, rejects, and those of a transaction."""
+"""What a client says became of its deliveries: acks, nacks, rejects, at once or at a commit."""
 
 from __future__ import annotations
 

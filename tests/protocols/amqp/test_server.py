@@ -89,6 +89,8 @@ class FakeChannel:
         self.said: list[Any] = []
         FakeChannel.all.append(self)
 
+    idle = True
+
     def receive(self, event: Event) -> None:
         self.said.append(event)
         if not isinstance(event, Method):
@@ -109,6 +111,9 @@ class FakeChannel:
 
     def writable(self) -> None:
         self.said.append("writable")
+
+    async def finish(self) -> None:
+        self.close()
 
     def close(self, *, lost: bool = False) -> None:
         self.said.append("lost" if lost else "closed")
