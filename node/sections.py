@@ -15,6 +15,8 @@ from pydantic import (
     ValidationError,
 )
 
+from cluster.machine.commands import CONSUMER_TIMEOUT_MS
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -234,6 +236,13 @@ class AmqpSettings(Section):
     )
     handshake_ms_max: int = Field(
         default=10_000, ge=100, description="Longest time from connecting to an open vhost."
+    )
+    consumer_timeout_ms: int = Field(
+        default=CONSUMER_TIMEOUT_MS,
+        ge=0,
+        le=2**32 - 1,
+        description="Longest time that a delivery may stay unacked before its channel is closed, "
+        "unless its queue or a policy says so; 0: no limit.",
     )
     consumers_per_channel_max: int | None = Field(
         default=None, ge=1, description="Consumers of one channel."

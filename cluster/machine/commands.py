@@ -42,6 +42,10 @@ ATTR_DEDUP_ID = 4  # text: within the queue's window of ids the message is store
 ATTR_DEATHS = 5
 
 
+#: How long a delivery may stay unsettled, unless somebody says so (A18).
+CONSUMER_TIMEOUT_MS = 1_800_000
+
+
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
     """Effective settings of a queue, arguments and policy already merged. None means: no limit, or
@@ -65,7 +69,7 @@ class QueueConfig:
     delayed_retry_type: RetryType = "disabled"
     delayed_retry_min_ms: int = 1_000
     delayed_retry_max_ms: int = 60_000
-    consumer_timeout_ms: int | None = 1_800_000  # A18
+    consumer_timeout_ms: int | None = CONSUMER_TIMEOUT_MS
     dedup_window_ms: int | None = None  # window of ATTR_DEDUP_ID; None: off
     auto_delete: bool = False  # the queue goes when its last consumer goes
 

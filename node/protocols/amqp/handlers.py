@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pamqp import base, commands
 
 from cluster.machine import replies as codes
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import CONSUMER_TIMEOUT_MS
 from cluster.types import GroupId
 from node.errors import OutcomeUnknown, Refused
 from node.protocols.amqp import topology
@@ -104,7 +106,7 @@ async def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
         priority=_integer(arguments, PRIORITY_ARGUMENT, -(2**31), 2**31 - 1) or 0,
         prefetch=deliveries.prefetch,
         arguments=arguments,
-        timeout_ms=_integer(arguments, TIMEOUT_ARGUMENT, 0, SPAN_MS_MAX),
+        timeout_ms=_timeout_ms(channel, info, arguments),
         cancel_on_move=arguments.get(CANCEL_ON_MOVE_ARGUMENT) is True,
         silent=bool(method.nowait),
     )
@@ -114,6 +116,18 @@ async def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
         if error.code != codes.SINGLE_ACTIVE:
             raise
         raise ChannelError_(ACCESS_REFUSED, error.reason) from error  # A29; for a get it is 405
+
+
+def _timeout_ms(channel: Channel, info: QueueInfo, arguments: dict[str, Any]) -> int | None:
+    """The consumer's own, or the queue's (None), or this node's when the queue has none (A19)."""
+    own = _integer(arguments, TIMEOUT_ARGUMENT, 0, SPAN_MS_MAX)
+    of_node = channel.services.settings.amqp_options.consumer_timeout_ms
+    if own is not None or of_node == CONSUMER_TIMEOUT_MS or TIMEOUT_ARGUMENT in info.arguments:
+        return own
+    catalog = channel.services.broker.cluster.catalog_machine
+    config = catalog.config_of(info.queue)
+    by_policy = config is not None and config.consumer_timeout_ms != CONSUMER_TIMEOUT_MS
+    return None if by_policy else of_node
 
 
 def _consume_replies(channel: Channel, method: commands.Basic.Consume, tag: str) -> None:
