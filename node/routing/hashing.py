@@ -3,7 +3,8 @@
 Weighted rendezvous hashing: each destination draws a number from its own name and the text, and
 the best wins. So a destination that comes takes its share from all others, one that goes leaves
 its share to all others, and no other text moves. It is a function of the set alone, so all nodes
-agree without a stored ring.
+agree without a stored ring. It is done once for each of some slots of texts: there may be a new
+text with every message.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 _MASK = 2**64 - 1
+SLOTS = 16_384
 
 
 class Shares(Generic[T]):
@@ -23,10 +25,16 @@ class Shares(Generic[T]):
 
     def __init__(self, shares: Iterable[tuple[str, int, T]]) -> None:
         self._shares = [(_hash(name), weight, value) for name, weight, value in shares]
+        self._picked: dict[int, T | None] = {}  # by slot
 
     def pick(self, text: str) -> T | None:
         """None when there is no destination at all."""
-        base = _hash(text)
+        slot = _hash(text) % SLOTS
+        if slot not in self._picked:
+            self._picked[slot] = self._best(_mixed(slot + 1))
+        return self._picked[slot]
+
+    def _best(self, base: int) -> T | None:
         best = math.inf
         picked: T | None = None
         for seed, weight, value in self._shares:

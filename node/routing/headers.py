@@ -8,6 +8,7 @@ from typing import Any
 Matches = Callable[[Mapping[str, Any]], bool]
 
 _MATCH = "x-match"
+_ABSENT: Any = object()
 
 
 def matcher(arguments: Mapping[str, Any]) -> Matches:
@@ -19,16 +20,17 @@ def matcher(arguments: Mapping[str, Any]) -> Matches:
         for name, value in arguments.items()
         if name != _MATCH and (with_x or not name.startswith("x-"))
     ]
-    if how in ("any", "any-with-x"):
-        return lambda headers: any(_has(headers, name, value) for name, value in wanted)
-    return lambda headers: all(_has(headers, name, value) for name, value in wanted)
+    ends_with = how in ("any", "any-with-x")  # any: the first that is there; all: that is not
 
+    def matches(headers: Mapping[str, Any]) -> bool:
+        for name, value in wanted:
+            found = headers.get(name, _ABSENT)
+            # Without a value presence is enough. 1, 1.0 and true differ, as they do on the wire.
+            has = found is not _ABSENT and (
+                value is None or (type(found) is type(value) and found == value)
+            )
+            if has is ends_with:
+                return ends_with
+        return not ends_with
 
-def _has(headers: Mapping[str, Any], name: str, wanted: Any) -> bool:
-    if name not in headers:
-        return False
-    if wanted is None:
-        return True  # its presence is enough
-    found = headers[name]
-    # 1, 1.0 and true are different values, as they are on the wire.
-    return type(found) is type(wanted) and found == wanted
+    return matches
