@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import secrets
-import signal
 import tempfile
 import time
 from contextlib import suppress
@@ -14,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import IO, Any
+
+import psutil
 
 from tests.clients.brokers import Broker
 from tests.clients.roster import Client
@@ -81,14 +82,11 @@ async def _run(client: Client, program: Program, broker: Broker, steps: list[str
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
-            # Whatever it starts, such as workers, ends with it.
-            start_new_session=True,
         )
         try:
             failure = await _listen(process, client, broker, steps, results)
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process.pid)
             await process.wait()
             await broker.mend()
         if len(results) < len(steps):
@@ -96,6 +94,15 @@ async def _run(client: Client, program: Program, broker: Broker, steps: list[str
             failure = f"{failure}: {end}" if end else failure
             results.append(Result(client.name, steps[len(results)], Outcome.FAILED, failure))
     return results
+
+
+def _kill(pid: int) -> None:
+    """With all that it started, such as workers."""
+    with suppress(psutil.NoSuchProcess):
+        program = psutil.Process(pid)
+        for each in (*program.children(recursive=True), program):
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
 async def _listen(
