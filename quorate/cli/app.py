@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
+from quorate.cli.clients import channel_app, connection_app, consumer_app
+from quorate.cli.definitions import definitions_app
+from quorate.cli.exchanges import binding_app, exchange_app
 from quorate.cli.output import FOLDER, Json, PasswordFile, Timeout, Url, User, Vhost, login
+from quorate.cli.policies import policy_app
+from quorate.cli.users import permission_app, user_app
+from quorate.cli.vhosts import vhost_app
 
 app = typer.Typer(
     name="quorate",
@@ -27,6 +33,16 @@ queue_app = typer.Typer(no_args_is_help=True, help="Declare, list, look into and
 log_app = typer.Typer(no_args_is_help=True, help="Read a node's log from its files alone.")
 app.add_typer(node_app, name="node", rich_help_panel="Running a cluster")
 app.add_typer(queue_app, name="queue", rich_help_panel="Using it")
+app.add_typer(exchange_app, name="exchange", rich_help_panel="Using it")
+app.add_typer(binding_app, name="binding", rich_help_panel="Using it")
+app.add_typer(user_app, name="user", rich_help_panel="Administration")
+app.add_typer(permission_app, name="permission", rich_help_panel="Administration")
+app.add_typer(vhost_app, name="vhost", rich_help_panel="Administration")
+app.add_typer(policy_app, name="policy", rich_help_panel="Administration")
+app.add_typer(definitions_app, name="definitions", rich_help_panel="Administration")
+app.add_typer(connection_app, name="connection", rich_help_panel="Looking closer")
+app.add_typer(channel_app, name="channel", rich_help_panel="Looking closer")
+app.add_typer(consumer_app, name="consumer", rich_help_panel="Looking closer")
 app.add_typer(log_app, name="log", rich_help_panel="Looking closer")
 
 Queue = Annotated[str, typer.Argument(help="Name of the queue.")]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FOLDER = ".quorate"
+PIPE_COLUMNS = 1_000
 Result = TypeVar("Result")
 
 Url = Annotated[
@@ -82,9 +83,12 @@ class CommandError(Exception):
 
 
 def stdout() -> Console:
+    """A file or a pipe gets tables of any width: their lines are whole, for grep."""
     from rich.console import Console
 
-    return Console(soft_wrap=not sys.stdout.isatty())
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        return Console()
+    return Console(soft_wrap=True, width=PIPE_COLUMNS)
 
 
 def stderr() -> Console:
@@ -121,11 +125,22 @@ _ADVICE = {
     "access_refused": "use --user and --password-file of a user who may, before the command",
     "queue_full": "consume from it, or raise its x-max-length",
     "no_leader": "a majority of the group's nodes must run: see `quorate status`",
+    "login_refused": "check --user, and --password-file or QUORATE_PASSWORD; guest may only come"
+    " from a node's own machine",
+    "not_authorised": "if another user may, name it with --user and --password-file, before the"
+    " command; `quorate user tags` and `quorate permission set` say who may what",
 }
 
 
 def explain(error: Exception) -> int | None:
     """Say what went wrong and what to do; the exit status, or None for a bug of ours."""
+    status = _explain(error)
+    for note in getattr(error, "__notes__", ()) if status is not None else ():
+        say(f"  {note}")
+    return status
+
+
+def _explain(error: Exception) -> int | None:
     match error:
         case Unreachable():
             complain(

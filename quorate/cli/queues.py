@@ -7,9 +7,19 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
 import quorate
+from quorate.cli.api import with_api
 from quorate.cli.output import CommandError, addresses, emit, login, run_async, say, stdout
+from quorate.cli.tables import Row, show_rows
+from quorate.errors import QuorateError
 
 Result = TypeVar("Result")
+#: By the management API's names.
+_COUNTS = {
+    "messages_ready": "ready",
+    "messages_unacknowledged": "unsettled",
+    "consumers": "consumers",
+}
+_COLUMNS = ("vhost", "name", "type", "exclusive", "auto_delete", *_COUNTS)
 #: Seconds after which a cluster of which no node answers is taken for stopped.
 REACH_S_MAX = 3.0
 
@@ -69,38 +79,51 @@ def run_declare(
 
 
 def run_list(url: str | None, *, as_json: bool, timeout: float) -> int:
-    from rich.table import Table
-
     rows = with_client(url, lambda client: client.queues(), timeout=timeout)
-    if as_json:
-        for row in rows:
-            emit(row)
-        return 0
-    if not rows:
-        say("there are no queues: `quorate queue declare NAME` makes one")
-        return 0
-    table = Table("queue", "vhost", "group", "leader", "ready", "unsettled", "consumers")
-    for row in rows:
-        consumers = row.get("consumers", "-")
-        table.add_row(
-            str(row.get("name")) + (" (paused)" if row.get("paused") else ""),
-            str(row.get("vhost", "/")),
-            str(row.get("group", "-")),
-            str(row.get("leader") or "none"),
-            _count(row.get("ready")),
-            _count(row.get("unsettled")),
-            _length(consumers),
-        )
-    stdout().print(table)
+    facts = _facts(url, timeout=timeout)
+    show_rows(
+        [{**facts.get((row["vhost"], row["name"]), {}), **row} for row in rows],
+        {
+            "queue": lambda row: row["name"] + (" (paused)" if row.get("paused") else ""),
+            "vhost": lambda row: row["vhost"],
+            "kind": lambda row: row.get("kind"),
+            "leader": lambda row: row.get("leader") or "none",
+            "ready": lambda row: row.get("ready"),
+            "unsettled": lambda row: row.get("unsettled"),
+            "consumers": _consumer_count,
+        },
+        as_json=as_json,
+        none="there are no queues: `quorate queue declare NAME` makes one",
+    )
     return 0
 
 
-def _length(value: Any) -> str:
-    return str(len(cast("list[Any]", value)) if isinstance(value, list) else value)
+def _consumer_count(row: Row) -> int | None:
+    consumers = row.get("consumers")
+    return len(cast("list[Any]", consumers)) if isinstance(consumers, list) else consumers
 
 
-def _count(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else "-"
+def _facts(url: str | None, *, timeout: float) -> dict[tuple[str, str], Row]:
+    """What the asked node's copies do not tell: how queues were declared, and what is in those that
+    only another node has. Nothing for users who may not see it.
+    """
+    try:
+        rows = with_api(
+            url, lambda api: api.all("queues", columns=",".join(_COLUMNS)), timeout=timeout
+        )
+    except QuorateError:
+        return {}
+    return {(row["vhost"], row["name"]): _fact(row) for row in rows}
+
+
+def _fact(row: Row) -> Row:
+    """Exclusive and auto-delete queues are transient too: on one node, and gone with it."""
+    kind = "replicated" if row["type"] == "quorum" else "transient"
+    for word in ("auto_delete", "exclusive"):
+        if row[word]:
+            kind = word.replace("_", "-")
+    counted = {ours: row[theirs] for theirs, ours in _COUNTS.items() if theirs in row}
+    return {"kind": kind, **counted}
 
 
 def run_show(queue: str, url: str | None, *, vhost: str, as_json: bool, timeout: float) -> int:

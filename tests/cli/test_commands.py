@@ -157,7 +157,7 @@ def test_an_error_is_a_line_with_the_next_step(
 def test_nobody_there_is_said_with_what_to_do(
     capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr("quorate.cli.queues.REACH_S_MAX", 0.1)
+    monkeypatch.setattr("quorate.cli.queues.REACH_S_MAX", 1.0)
     monkeypatch.delenv("QUORATE_URL", raising=False)
     monkeypatch.chdir(tmp_path)
 

@@ -1,0 +1,303 @@
+"""`quorate exchange ...` and `quorate binding ...`"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from quorate.cli.api import AnyVhost, Vhost, done, exchange_word, shown_exchange, with_api
+from quorate.cli.output import CommandError, Json, Timeout, Url
+from quorate.cli.queues import argument
+from quorate.cli.tables import show_rows
+from quorate.errors import Refused
+
+if TYPE_CHECKING:
+    from quorate.management import Management
+
+exchange_app = typer.Typer(
+    no_args_is_help=True, help="Exchanges, to which clients publish; they route to queues."
+)
+binding_app = typer.Typer(no_args_is_help=True, help="What goes from an exchange to where.")
+
+Type = Literal["direct", "fanout", "topic", "headers", "x-consistent-hash"]
+Name = Annotated[str, typer.Argument(metavar="EXCHANGE", help="Name of the exchange.")]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its arguments.")
+]
+
+
+def _missing(exchange: str, vhost: str) -> str:
+    return f"there is no exchange {exchange!r} in vhost {vhost!r}\n  next: `quorate exchange list`"
+
+
+def _no_vhost(vhost: str | None) -> str:
+    return f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`"
+
+
+def _traits(row: dict[str, Any]) -> str:
+    lifetime = "durable" if row["durable"] else "transient"
+    others = [name for name in ("auto_delete", "internal") if row[name]]
+    return ", ".join([lifetime, *(name.replace("_", "-") for name in others)])
+
+
+@exchange_app.command("list")
+def exchange_list(
+    vhost: AnyVhost = None, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
+) -> None:
+    """All exchanges, those of every virtual host included."""
+    path = ("exchanges",) if vhost is None else ("exchanges", vhost)
+    rows = with_api(url, lambda api: api.all(*path), timeout=timeout, missing=_no_vhost(vhost))
+    show_rows(
+        rows,
+        {
+            "exchange": lambda row: shown_exchange(row["name"]),
+            "vhost": lambda row: row["vhost"],
+            "type": lambda row: row["type"],
+            "kind": _traits,
+            "policy": lambda row: row["policy"],
+            "arguments": lambda row: row["arguments"],
+        },
+        as_json=as_json,
+        none="there are no exchanges that you may see",
+    )
+
+
+@exchange_app.command("declare")
+def exchange_declare(
+    exchange: Name,
+    arguments: Arguments = None,
+    kind: Annotated[Type, typer.Option("--type", help="How it routes.")] = "direct",
+    durable: Annotated[
+        bool, typer.Option("--durable/--transient", help="Whether it outlives the cluster's stop.")
+    ] = True,
+    auto_delete: Annotated[
+        bool, typer.Option("--auto-delete", help="It goes with its last binding.")
+    ] = False,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Only other exchanges publish to it.")
+    ] = False,
+    vhost: Vhost = "/",
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Make an exchange, or make sure that it exists like this: `quorate exchange declare events
+    --type topic alternate-exchange=unrouted`.
+    """
+    body = {
+        "type": kind,
+        "durable": durable,
+        "auto_delete": auto_delete,
+        "internal": internal,
+        "arguments": dict(map(argument, arguments or [])),
+    }
+    created = with_api(
+        url,
+        lambda api: api.put("exchanges", vhost, exchange, body=body),
+        timeout=timeout,
+        missing=_no_vhost(vhost),
+    )
+    words = f"exchange {exchange}: {'made' if created else 'exists already'}, {kind}"
+    return done(as_json, words, exchange=exchange, vhost=vhost, created=created)
+
+
+@exchange_app.command("delete")
+def exchange_delete(
+    exchange: Name,
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="Only without bindings.")] = False,
+    vhost: Vhost = "/",
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Delete an exchange and its bindings."""
+    query = {"if-unused": "true"} if if_unused else {}
+    with_api(
+        url,
+        lambda api: api.delete("exchanges", vhost, exchange_word(exchange), **query),
+        timeout=timeout,
+        missing=_missing(exchange, vhost),
+    )
+    words = f"exchange {exchange}: deleted"
+    return done(as_json, words, exchange=exchange, vhost=vhost, deleted=True)
+
+
+@exchange_app.command("publish")
+def exchange_publish(
+    exchange: Name,
+    body: Annotated[str | None, typer.Argument(help="The message.")] = None,
+    key: Annotated[str, typer.Option("--key", help="Routing key.")] = "",
+    file: Annotated[
+        Path | None, typer.Option("--file", help="It is the message; - is standard input.")
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            metavar="KEY=VALUE",
+            help="Such as content_type=text/plain or priority=5; repeatable.",
+        ),
+    ] = None,
+    headers: Annotated[
+        list[str] | None, typer.Option("--header", metavar="KEY=VALUE", help="Repeatable.")
+    ] = None,
+    vhost: Vhost = "/",
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Publish one message by hand, and wait until its queues have it. Exit status 1 when no queue
+    gets it. Many messages go by `quorate publish`, or by AMQP.
+    """
+    values = dict(map(argument, properties or []))
+    if headers:
+        values["headers"] = dict(map(argument, headers))
+    message = {
+        "routing_key": key,
+        "payload": base64.b64encode(_payload(body, file)).decode(),
+        "payload_encoding": "base64",
+        "properties": values,
+    }
+    answer = with_api(
+        url,
+        lambda api: api.post(
+            "exchanges", vhost, exchange_word(exchange), "publish", body=message, repeat=False
+        ),
+        timeout=timeout,
+        missing=_missing(exchange, vhost),
+    )
+    routed = bool(answer["routed"])
+    words = f"exchange {exchange}: " + (
+        "published"
+        if routed
+        else f"no queue gets the key {key!r}"
+        f"\n  next: `quorate binding list --exchange {exchange_word(exchange)}`"
+    )
+    done(as_json, words, exchange=exchange, vhost=vhost, routed=routed)
+    return 0 if routed else 1
+
+
+def _payload(body: str | None, file: Path | None) -> bytes:
+    if (body is None) == (file is None):
+        raise CommandError("give a message, or --file with one", 2)
+    if file is None:
+        return (body or "").encode()
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read: {error}", 2) from error
+
+
+# --- bindings -------------------------------------------------------------------------------------
+
+Source = Annotated[str, typer.Argument(metavar="EXCHANGE", help="From this exchange.")]
+Destination = Annotated[str, typer.Argument(metavar="QUEUE", help="To this queue.")]
+ToExchange = Annotated[
+    bool, typer.Option("--to-exchange", help="The second name is that of an exchange.")
+]
+Key = Annotated[str, typer.Option("--key", help="Routing key, or pattern of a topic.")]
+
+
+@binding_app.command("list")
+def binding_list(
+    exchange: Annotated[
+        str | None, typer.Option("--exchange", help="Only those from this exchange.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", help="Only those to this queue.")] = None,
+    vhost: AnyVhost = None,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> None:
+    """Bindings that were made. Every queue is also bound to the default exchange by its own
+    name.
+    """
+    path = ("bindings",) if vhost is None else ("bindings", vhost)
+    every = with_api(url, lambda api: api.all(*path), timeout=timeout, missing=_no_vhost(vhost))
+    rows = [
+        row
+        for row in every
+        if row["source"]
+        and exchange in (None, row["source"])
+        and (queue is None or (row["destination_type"], row["destination"]) == ("queue", queue))
+    ]
+    show_rows(
+        sorted(rows, key=lambda row: (row["vhost"], row["source"], row["routing_key"])),
+        {
+            "exchange": lambda row: row["source"],
+            "vhost": lambda row: row["vhost"],
+            "key": lambda row: row["routing_key"],
+            "to": lambda row: row["destination_type"],
+            "name": lambda row: row["destination"],
+            "arguments": lambda row: row["arguments"],
+        },
+        as_json=as_json,
+        none="there are no such bindings: `quorate binding add EXCHANGE QUEUE` makes one",
+    )
+
+
+def _kind(to_exchange: bool) -> str:
+    return "e" if to_exchange else "q"
+
+
+@binding_app.command("add")
+def binding_add(
+    exchange: Source,
+    destination: Destination,
+    arguments: Arguments = None,
+    key: Key = "",
+    to_exchange: ToExchange = False,
+    vhost: Vhost = "/",
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Bind a queue to an exchange, or with --to-exchange an exchange to another one."""
+    path = ("bindings", vhost, "e", exchange_word(exchange), _kind(to_exchange), destination)
+    body = {"routing_key": key, "arguments": dict(map(argument, arguments or []))}
+    with_api(
+        url,
+        lambda api: api.post(*path, body=body),
+        timeout=timeout,
+        missing=f"there is no {exchange!r} or no {destination!r} in vhost {vhost!r}"
+        "\n  next: `quorate exchange list`, `quorate queue list`",
+    )
+    words = f"{destination}: gets {key!r} of {exchange}"
+    return done(as_json, words, exchange=exchange, destination=destination, key=key, bound=True)
+
+
+@binding_app.command("delete")
+def binding_delete(
+    exchange: Source,
+    destination: Destination,
+    arguments: Arguments = None,
+    key: Key = "",
+    to_exchange: ToExchange = False,
+    vhost: Vhost = "/",
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Take the binding with this key and these arguments away."""
+    values = dict(map(argument, arguments or []))
+    path = ("bindings", vhost, "e", exchange_word(exchange), _kind(to_exchange), destination)
+
+    async def unbind(api: Management) -> None:
+        for row in await api.all(*path):
+            if row["routing_key"] == key and row["arguments"] == values:
+                return await api.delete(*path, row["properties_key"])
+        raise Refused("not_found", "no such binding")
+
+    with_api(
+        url,
+        unbind,
+        timeout=timeout,
+        missing=f"there is no such binding from {exchange!r} to {destination!r}"
+        f"\n  next: `quorate binding list --exchange {exchange_word(exchange)}`",
+    )
+    words = f"{destination}: gets {key!r} of {exchange} no more"
+    return done(as_json, words, exchange=exchange, destination=destination, key=key, bound=False)

@@ -1,0 +1,129 @@
+"""`quorate policy ...`"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from quorate.cli.api import AnyVhost, Vhost, done, with_api
+from quorate.cli.output import CommandError, Json, Timeout, Url
+from quorate.cli.queues import argument
+from quorate.cli.tables import pairs, show_rows
+
+policy_app = typer.Typer(
+    no_args_is_help=True, help="Settings for all queues and exchanges whose names match."
+)
+
+Name = Annotated[str, typer.Argument(metavar="POLICY", help="Name of the policy.")]
+Operator = Annotated[
+    bool, typer.Option("--operator", help="Operator policies, which cap what others set.")
+]
+Target = Literal["all", "queues", "exchanges", "quorum_queues", "classic_queues"]
+
+
+def _table(operator: bool) -> str:
+    return "operator-policies" if operator else "policies"
+
+
+def definition_of(words: list[str]) -> dict[str, Any]:
+    """One JSON object, or pairs of names and values. Raises CommandError."""
+    if len(words) == 1 and words[0].lstrip().startswith("{"):
+        try:
+            return cast("dict[str, Any]", json.loads(words[0]))
+        except ValueError as error:
+            raise CommandError(f"the definition is no JSON: {error}", 2) from error
+    return dict(map(argument, words))
+
+
+@policy_app.command("list")
+def policy_list(
+    vhost: AnyVhost = None,
+    operator: Operator = False,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> None:
+    """Policies; of those that match a name, the one with the highest priority holds."""
+    path = (_table(operator),) if vhost is None else (_table(operator), vhost)
+    rows = with_api(
+        url,
+        lambda api: api.all(*path),
+        timeout=timeout,
+        missing=f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`",
+    )
+    show_rows(
+        rows,
+        {
+            "policy": lambda row: row["name"],
+            "vhost": lambda row: row["vhost"],
+            "pattern": lambda row: row["pattern"],
+            "applies to": lambda row: row["apply-to"],
+            "priority": lambda row: row["priority"],
+            "definition": lambda row: row["definition"],
+        },
+        as_json=as_json,
+        none=f"there are no {'operator ' if operator else ''}policies:"
+        " `quorate policy set` makes one",
+    )
+
+
+@policy_app.command("set")
+def policy_set(
+    policy: Name,
+    pattern: Annotated[
+        str, typer.Argument(help="Regular expression for the names that it is about.")
+    ],
+    definition: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE...|JSON", help="What it sets, such as message-ttl=60000."
+        ),
+    ],
+    apply_to: Annotated[
+        Target | None, typer.Option("--apply-to", help="Default: all; of operators: queues.")
+    ] = None,
+    priority: Annotated[int, typer.Option("--priority", help="The highest one holds.")] = 0,
+    operator: Operator = False,
+    vhost: Vhost = "/",
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Make a policy, or replace it: `quorate policy set short '^tmp\\.' max-length=1000
+    message-ttl=60000`.
+    """
+    values = definition_of(definition)
+    body: dict[str, Any] = {"pattern": pattern, "definition": values, "priority": priority}
+    if apply_to is not None:
+        body["apply-to"] = apply_to
+    created = with_api(
+        url,
+        lambda api: api.put(_table(operator), vhost, policy, body=body),
+        timeout=timeout,
+        missing=f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`",
+    )
+    words = f"policy {policy}: {'made' if created else 'replaced'}: '{pattern}' {pairs(values)}"
+    return done(as_json, words, policy=policy, vhost=vhost, created=created)
+
+
+@policy_app.command("delete")
+def policy_delete(
+    policy: Name,
+    operator: Operator = False,
+    vhost: Vhost = "/",
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Delete a policy: at once, what it set does not hold any more."""
+    option = " --operator" if operator else ""
+    with_api(
+        url,
+        lambda api: api.delete(_table(operator), vhost, policy),
+        timeout=timeout,
+        missing=f"there is no policy {policy!r} in vhost {vhost!r}"
+        f"\n  next: `quorate policy list{option}`",
+    )
+    return done(as_json, f"policy {policy}: deleted", policy=policy, vhost=vhost, deleted=True)

@@ -1,0 +1,266 @@
+"""`quorate user ...` and `quorate permission ...`: who may come, and what they may do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quorate.cli.api import AnyVhost, Vhost, done, exchange_word, shown_exchange, with_api
+from quorate.cli.output import CommandError, Json, Timeout, Url
+from quorate.cli.passwords import new_password
+from quorate.cli.tables import show_rows
+
+if TYPE_CHECKING:
+    from quorate.management import Management
+
+user_app = typer.Typer(no_args_is_help=True, help="Users, their passwords and tags.")
+permission_app = typer.Typer(
+    no_args_is_help=True, help="What users may configure, write and read in a virtual host."
+)
+
+#: A pattern that matches no name.
+NOTHING = "^$"
+
+Name = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
+Tags = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TAG]...", help="administrator, monitoring, policymaker, management; none: none."
+    ),
+]
+NewPassword = Annotated[
+    Path | None,
+    typer.Option(
+        "--new-password-file",
+        help="File with the new password; - is standard input. Default: asked for.",
+    ),
+]
+
+
+def _missing(user: str) -> str:
+    return f"there is no user {user!r}\n  next: `quorate user list`, or `quorate user add {user}`"
+
+
+@user_app.command("list")
+def user_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> None:
+    """All users, with their tags and limits."""
+    users = with_api(url, lambda api: api.all("users"), timeout=timeout)
+    # What is listed ends up in logs, where hashes have no business.
+    rows = [
+        {
+            "name": user["name"],
+            "tags": user["tags"],
+            "password": bool(user["password_hash"]),
+            "limits": user["limits"],
+        }
+        for user in users
+    ]
+    show_rows(
+        rows,
+        {
+            "user": lambda row: row["name"],
+            "tags": lambda row: row["tags"],
+            "password": lambda row: row["password"],
+            "limits": lambda row: row["limits"],
+        },
+        as_json=as_json,
+        none="there are no users",
+    )
+
+
+@user_app.command("add")
+def user_add(
+    user: Name,
+    tags: Tags = None,
+    new_password_file: NewPassword = None,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Make a user, with a password that is asked for.
+
+    Nobody may do anything before `quorate permission set` says so.
+    """
+
+    async def add(api: Management) -> None:
+        if await api.find("users", user) is not None:
+            raise CommandError(
+                f"user {user!r} exists already\n  next: `quorate user password {user}`"
+                f" or `quorate user tags {user} ...` change it"
+            )
+        password = new_password(user, new_password_file)
+        await api.put("users", user, body={"password": password, "tags": tags or []})
+
+    with_api(url, add, timeout=timeout)
+    words = f"user {user}: made; `quorate permission set {user} ...` says what it may do"
+    return done(as_json, words, user=user, created=True, tags=tags or [])
+
+
+@user_app.command("delete")
+def user_delete(user: Name, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> int:
+    """Delete a user and its permissions."""
+    with_api(url, lambda api: api.delete("users", user), timeout=timeout, missing=_missing(user))
+    return done(as_json, f"user {user}: deleted", user=user, deleted=True)
+
+
+@user_app.command("password")
+def user_password(
+    user: Name,
+    new_password_file: NewPassword = None,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Give a user another password. Connections that are open stay."""
+
+    async def change(api: Management) -> None:
+        known = await api.get("users", user)
+        password = new_password(user, new_password_file)
+        await api.put("users", user, body={"password": password, "tags": known["tags"]})
+
+    with_api(url, change, timeout=timeout, missing=_missing(user))
+    return done(as_json, f"user {user}: has another password", user=user, changed=True)
+
+
+@user_app.command("tags")
+def user_tags(
+    user: Name, tags: Tags = None, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
+) -> int:
+    """Set the tags of a user, which say what it may do in the management API; without any, it has
+    none.
+    """
+
+    async def change(api: Management) -> None:
+        known = await api.get("users", user)
+        kept = {name: known[name] for name in ("password_hash", "hashing_algorithm")}
+        await api.put("users", user, body={**kept, "tags": tags or []})
+
+    with_api(url, change, timeout=timeout, missing=_missing(user))
+    words = f"user {user}: " + (f"tags {', '.join(tags)}" if tags else "no tags")
+    return done(as_json, words, user=user, tags=tags or [])
+
+
+# --- permissions ----------------------------------------------------------------------------------
+
+Exchange = Annotated[
+    str | None,
+    typer.Option(
+        "--exchange", help="Topic permission: which routing keys, on this topic exchange."
+    ),
+]
+
+
+@permission_app.command("list")
+def permission_list(
+    user: Annotated[str | None, typer.Argument(help="Only those of this user.")] = None,
+    vhost: AnyVhost = None,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> None:
+    """Patterns of the names that users may configure, write and read; with an exchange, of the
+    routing keys.
+    """
+
+    async def found(api: Management) -> list[dict[str, Any]]:
+        of = () if user is None else ("users", user)
+        return await api.all(*of, "permissions") + await api.all(*of, "topic-permissions")
+
+    rows = with_api(url, found, timeout=timeout, missing=_missing(user or ""))
+    rows = [row for row in rows if vhost in (None, row["vhost"])]
+    show_rows(
+        sorted(rows, key=lambda row: (row["user"], row["vhost"], row.get("exchange", ""))),
+        {
+            "user": lambda row: row["user"],
+            "vhost": lambda row: row["vhost"],
+            "exchange": lambda row: shown_exchange(row["exchange"]) if "exchange" in row else None,
+            "configure": lambda row: row.get("configure"),
+            "write": lambda row: row["write"],
+            "read": lambda row: row["read"],
+        },
+        as_json=as_json,
+        none="there are no permissions: `quorate permission set USER` gives some",
+    )
+
+
+@permission_app.command("set")
+def permission_set(
+    user: Name,
+    configure: Annotated[
+        str | None, typer.Option("--configure", help="What it may declare and delete.")
+    ] = None,
+    write: Annotated[str, typer.Option("--write", help="What it may publish to.")] = NOTHING,
+    read: Annotated[str, typer.Option("--read", help="What it may consume from.")] = NOTHING,
+    vhost: Vhost = "/",
+    exchange: Exchange = None,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Say what a user may do in a virtual host: regular expressions, each for names of queues and
+    exchanges. What is left away matches nothing.
+    """
+    patterns = {"write": write, "read": read}
+    if exchange is None:
+        patterns = {"configure": NOTHING if configure is None else configure, **patterns}
+        where = f"vhost {vhost}"
+        setting = with_api(
+            url,
+            lambda api: api.put("permissions", vhost, user, body=patterns),
+            timeout=timeout,
+            missing=_no_place(user, vhost),
+        )
+    else:
+        if configure is not None:
+            raise CommandError("a topic permission is about --write and --read only", 2)
+        where = f"keys of exchange {shown_exchange(exchange)} in vhost {vhost}"
+        setting = with_api(
+            url,
+            lambda api: api.put(
+                "topic-permissions",
+                vhost,
+                user,
+                body={"exchange": exchange_word(exchange), **patterns},
+            ),
+            timeout=timeout,
+            missing=_no_place(user, vhost),
+        )
+    words = f"user {user}, {where}: " + ", ".join(
+        f"{name} nothing" if pattern == NOTHING else f"{name} '{pattern}'"
+        for name, pattern in patterns.items()
+    )
+    facts: dict[str, Any] = {"user": user, "vhost": vhost, **patterns, "created": setting}
+    return done(as_json, words, **facts, **({} if exchange is None else {"exchange": exchange}))
+
+
+def _no_place(user: str, vhost: str) -> str:
+    return (
+        f"there is no user {user!r} or no virtual host {vhost!r}\n  next: `quorate user list`,"
+        " `quorate vhost list`"
+    )
+
+
+@permission_app.command("clear")
+def permission_clear(
+    user: Name,
+    vhost: Vhost = "/",
+    exchange: Exchange = None,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Take the permissions of a user in a virtual host away, or those on the keys of an
+    exchange.
+    """
+    path = ("permissions", vhost, user)
+    if exchange is not None:
+        path = ("topic-permissions", vhost, user, exchange_word(exchange))
+    with_api(
+        url,
+        lambda api: api.delete(*path),
+        timeout=timeout,
+        missing=f"user {user!r} has none there\n  next: `quorate permission list`",
+    )
+    return done(as_json, f"user {user}: permissions cleared", user=user, vhost=vhost, cleared=True)

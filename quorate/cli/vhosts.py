@@ -1,0 +1,132 @@
+"""`quorate vhost ...`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quorate.cli.api import done, with_api
+from quorate.cli.output import CommandError, Json, Timeout, Url
+from quorate.cli.queues import argument
+from quorate.cli.tables import pairs, show_rows
+from quorate.errors import Refused
+
+if TYPE_CHECKING:
+    from quorate.management import Management
+
+vhost_app = typer.Typer(
+    no_args_is_help=True, help="Virtual hosts: each has queues, exchanges and users of its own."
+)
+
+LIMITS = ("max-connections", "max-queues")
+
+Name = Annotated[str, typer.Argument(metavar="VHOST", help="Name of the virtual host.")]
+
+
+def _missing(vhost: str) -> str:
+    return f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`"
+
+
+@vhost_app.command("list")
+def vhost_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> None:
+    """Virtual hosts that you may see, with what is in their queues."""
+
+    async def found(api: Management) -> list[dict[str, Any]]:
+        limits = {each["vhost"]: each["value"] for each in await api.all("vhost-limits")}
+        return [{**row, "limits": limits.get(row["name"], {})} for row in await api.all("vhosts")]
+
+    show_rows(
+        with_api(url, found, timeout=timeout),
+        {
+            "vhost": lambda row: row["name"],
+            "description": lambda row: row["description"],
+            "tags": lambda row: row["tags"],
+            "ready": lambda row: row["messages_ready"],
+            "unsettled": lambda row: row["messages_unacknowledged"],
+            "limits": lambda row: row["limits"],
+        },
+        as_json=as_json,
+        none="there is no virtual host that you may see",
+    )
+
+
+@vhost_app.command("add")
+def vhost_add(
+    vhost: Name,
+    description: Annotated[str | None, typer.Option("--description", help="For people.")] = None,
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="For people; repeatable.")] = None,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Make a virtual host. Who makes it may use all of it."""
+    body: dict[str, Any] = {}
+    if description is not None:
+        body["description"] = description
+    if tags:
+        body["tags"] = tags
+    created = with_api(url, lambda api: api.put("vhosts", vhost, body=body), timeout=timeout)
+    words = f"vhost {vhost}: " + (
+        f"made; `quorate permission set USER --vhost {vhost} ...` lets others in"
+        if created
+        else "exists already"
+    )
+    return done(as_json, words, vhost=vhost, created=created)
+
+
+@vhost_app.command("delete")
+def vhost_delete(
+    vhost: Name, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
+) -> int:
+    """Delete a virtual host and all that is in it: queues with their messages, exchanges, bindings,
+    policies and permissions.
+    """
+    with_api(url, lambda api: api.delete("vhosts", vhost), timeout=timeout, missing=_missing(vhost))
+    return done(as_json, f"vhost {vhost}: deleted", vhost=vhost, deleted=True)
+
+
+@vhost_app.command("limits")
+def vhost_limits(
+    vhost: Name,
+    limits: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="max-queues=100 or max-connections=50; -1 takes a limit away.",
+        ),
+    ] = None,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Show the limits of a virtual host, or set some."""
+    wanted = dict(map(argument, limits or []))
+    for name, value in wanted.items():
+        if name not in LIMITS or type(value) is not int:
+            raise CommandError(
+                f"{name}={value} is no limit: allowed are {' and '.join(LIMITS)}, whole numbers", 2
+            )
+
+    async def change(api: Management) -> dict[str, int]:
+        for name, value in wanted.items():
+            if value >= 0:
+                await api.put("vhost-limits", vhost, name, body={"value": value})
+            else:
+                await _take_away(api, vhost, name)
+        rows: list[dict[str, Any]] = await api.get("vhost-limits", vhost)
+        return rows[0]["value"] if rows else {}
+
+    now = with_api(url, change, timeout=timeout, missing=_missing(vhost))
+    return done(
+        as_json, f"vhost {vhost}: {pairs(now) if now else 'no limits'}", vhost=vhost, limits=now
+    )
+
+
+async def _take_away(api: Management, vhost: str, name: str) -> None:
+    try:
+        await api.delete("vhost-limits", vhost, name)
+    except Refused as refused:
+        if refused.code != "not_found":
+            raise
+        await api.get("vhosts", vhost)  # which is missing, or else had no such limit
