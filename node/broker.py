@@ -10,7 +10,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
-from cluster.machine.arguments import unknown_argument
+from cluster.machine.arguments import SPAN_MS_MAX, unknown_argument
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
@@ -34,6 +34,7 @@ from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, Sessio
 from node.alarms import Lack
 from node.chunks import batch_of, fitting, merged
 from node.errors import Elsewhere, Refused, reply_of
+from node.message import as_map
 from node.outgoing import Batch
 from node.sections import LimitSettings
 
@@ -42,7 +43,7 @@ PEEK_COUNT_MAX = 1_000
 GET_BYTES_MAX = 16 * 1024 * 1024
 CREDIT_MAX = 1_000_000
 
-_ATTRS_MAX = {ATTR_PRIORITY: 255, ATTR_TTL_MS: 2**32 - 1, ATTR_DELIVER_AT_MS: 2**53}
+_ATTRS_MAX = {ATTR_PRIORITY: 255, ATTR_TTL_MS: SPAN_MS_MAX, ATTR_DELIVER_AT_MS: 2**53}
 
 
 class Broker:
@@ -193,7 +194,7 @@ class Broker:
                     "position": row.position,
                     "state": row.state,
                     "body": body,
-                    "meta": meta,
+                    "meta": as_map(meta),
                     "delivery_count": row.chunk.delivery_count,
                     "acquired_count": row.chunk.acquired_count,
                     "deaths": row.chunk.deaths,
@@ -250,8 +251,11 @@ class Broker:
                 )
             if seqno < 1 and bodies:
                 raise Refused(codes.BAD_ARGUMENT, "a named publisher numbers its messages from 1")
-        if type(meta) is list and len(cast("list[Any]", meta)) != len(bodies):
+        metas: list[Any] = cast("list[Any]", meta) if type(meta) is list else [meta]
+        if type(meta) is list and len(metas) != len(bodies):
             raise Refused(codes.BAD_ARGUMENT, "a list of meta has one for each body")
+        if any(type(each) is bytes for each in metas):
+            raise Refused(codes.BAD_ARGUMENT, "meta is a map, or anything but bytes")
         if attrs is not None:
             check_attrs(attrs, len(bodies))
         return Enqueue(queue, publisher, seqno, bodies, meta, attrs), sum(sizes)

@@ -74,10 +74,15 @@ def headers_of(meta: Any) -> Mapping[str, Any]:
 
 def as_map(meta: Any) -> Any:
     """For native clients: AMQP properties by name, `exchange` and `key` beside them."""
+    if type(meta) is bytes:
+        return dict(_map_of(meta))
     if type(meta) is list:
         return [as_map(each) for each in cast("list[Any]", meta)]
-    if type(meta) is not bytes:
-        return meta
+    return meta
+
+
+@lru_cache(1024)
+def _map_of(meta: bytes) -> Mapping[str, Any]:
     where, properties = split(meta)
     exchange, key = exchange_and_key(where)
     try:

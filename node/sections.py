@@ -15,6 +15,7 @@ from pydantic import (
     ValidationError,
 )
 
+from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.commands import CONSUMER_TIMEOUT_MS
 
 KIB = 1024
@@ -240,7 +241,7 @@ class AmqpSettings(Section):
     consumer_timeout_ms: int = Field(
         default=CONSUMER_TIMEOUT_MS,
         ge=0,
-        le=2**32 - 1,
+        le=SPAN_MS_MAX,
         description="Longest time that a delivery may stay unacked before its channel is closed, "
         "unless its queue or a policy says so; 0: no limit.",
     )

@@ -25,8 +25,8 @@ from cluster.machine.checks import (
 from cluster.machine.commands import Overflow, QueueConfig, RetryType
 from cluster.machine.replies import BAD_ARGUMENT
 
-#: Spans in ms; the same bound as RabbitMQ's timers (about 49 days).
-SPAN_MS_MAX = 2**32 - 1
+#: Spans in ms; ten years, as RabbitMQ's timers (Celery asks for four).
+SPAN_MS_MAX = 10 * 365 * 86_400_000
 PRIORITY_MAX = 255
 GROUP_SIZE_MAX = 99
 

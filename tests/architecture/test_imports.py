@@ -14,7 +14,7 @@ HOMES = {
     "click": ("quorate.cli",),
     "cryptography": ("cluster.raft", "node"),
     "google_crc32c": ("cluster.log",),
-    "pamqp": ("node.protocols.amqp",),
+    "pamqp": ("node.protocols.amqp", "chaos.simulator"),
     "prometheus_client": ("node",),
     "psutil": (),
     "pydantic": ("node", "quorate"),

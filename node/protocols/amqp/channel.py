@@ -261,7 +261,6 @@ class Channel:
             "name": f"{self.host.name} ({self.number})",
             "number": self.number,
             "session": deliveries.session,
-            "connection_details": {"name": self.host.name},
             "vhost": self.host.vhost,
             "user": self.host.user.name,
             "confirm": confirms is not None,

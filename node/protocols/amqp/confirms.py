@@ -31,6 +31,13 @@ class Tally:
         self.open = queues
         self.refused: set[int] | None = None
 
+    def extend(self, following: Tally) -> bool:
+        """Both have one queue, the same, and nothing came between: they are one from now on."""
+        if self.open != 1 or following.open != 1 or self.last + 1 != following.first:
+            return False
+        self.last = following.last
+        return True
+
     def answered(self, refused: Sequence[tuple[int, int]], start: int) -> bool:
         """One queue has answered for all of them; `refused` are ranges of offsets in its batch, in
         which this tally begins at `start`. True: all queues have.

@@ -70,6 +70,7 @@ class Deliveries:
         self._held: deque[_Held] = deque()
         self._untaken: list[Delivery] = []
         self._requests = 0
+        self._notices: list[str] | None = None  # cancelled meanwhile, to be told later
         self._connection: Connection | None = None
 
     @property
@@ -304,8 +305,23 @@ class Deliveries:
 
     def _notify_cancelled(self, consumer: Consumer) -> None:
         consumer.cancelled = True
+        if self._notices is not None:
+            self._notices.append(consumer.tag)
+        else:
+            self._notify(consumer.tag)
+
+    def _notify(self, tag: str) -> None:
         if self._host.client_capabilities.get("consumer_cancel_notify"):
-            self._channel.say(commands.Basic.Cancel(consumer.tag, nowait=True))
+            self._channel.say(commands.Basic.Cancel(tag, nowait=True))
+
+    def hold_notices(self) -> None:
+        """A channel that deletes a queue which it consumes is told of that first."""
+        self._notices = []
+
+    def tell_notices(self) -> None:
+        notices, self._notices = self._notices or [], None
+        for tag in notices:
+            self._notify(tag)
 
     def _ends_when_moved(self, moved: BrokerConsumer) -> bool:
         """Asked for by x-cancel-on-ha-failover (C42)."""

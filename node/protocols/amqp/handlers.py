@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pamqp import base, commands
 
 from cluster.machine import replies as codes
+from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import CONSUMER_TIMEOUT_MS
 from cluster.types import GroupId
@@ -46,7 +47,6 @@ Basic, Confirm, Tx, Exchange, Queue = (
 PRIORITY_ARGUMENT = "x-priority"
 TIMEOUT_ARGUMENT = "x-consumer-timeout"
 CANCEL_ON_MOVE_ARGUMENT = "x-cancel-on-ha-failover"
-SPAN_MS_MAX = 2**32 - 1
 
 
 def begin(channel: Channel, method: base.Frame) -> Work:

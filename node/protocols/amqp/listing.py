@@ -43,6 +43,16 @@ def describe(connection: AmqpConnection, node: str) -> dict[str, Any]:
     }
 
 
+def details(connection: AmqpConnection) -> dict[str, Any]:
+    """Whose a channel is."""
+    ends = connection.ends
+    return {
+        "name": connection.name,
+        "peer_host": ends.peer_host,
+        "peer_port": ends.peer_port,
+    }
+
+
 def plain(value: Mapping[str, Any]) -> dict[str, Any]:
     """A field table as JSON can hold it."""
     return {name: _plain(each) for name, each in value.items()}

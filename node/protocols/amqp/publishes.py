@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
+from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import ATTR_PRIORITY, ATTR_TTL_MS, Command, Enqueue
 from cluster.types import GroupId, QueueId
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 MESSAGE_OVERHEAD_BYTES = 64
 #: Copies of a message by the headers CC and BCC; BCC is not shown to consumers.
 CARBON_COPIES = ("CC", "BCC")
-TTL_MS_MAX = 2**32 - 1
 IMPERSONATOR = "impersonator"
 
 
@@ -58,11 +58,16 @@ class _Batch:
     def add(
         self, meta: bytes, attrs: dict[int, int] | None, bodies: list[bytes], tally: Tally | None
     ) -> None:
-        if tally is not None:
+        if tally is not None and not (self.tallies and self.tallies[-1][0].extend(tally)):
             self.tallies.append((tally, len(self.bodies)))
+        if not self.metas:
+            self.bodies = bodies
+        elif len(self.metas) == 1:  # the first ones are not ours to change
+            self.bodies = self.bodies + bodies
+        else:
+            self.bodies += bodies
         self.metas.append((meta, len(bodies)))
         self.attrs.append((attrs, len(bodies)))
-        self.bodies = self.bodies + bodies if self.bodies else bodies
         overhead = MESSAGE_OVERHEAD_BYTES + len(meta)
         self.size_bytes += sum(map(len, bodies)) + overhead * len(bodies)
 
@@ -78,6 +83,8 @@ class Publishes:
         self._services = channel.services
         self._host = channel.host
         self._batches: dict[QueueId, _Batch] = {}
+        # To the default exchange, in this read: nothing can change before the next one.
+        self._last_route: tuple[bytes, Route] | None = None
         self._in_flight_bytes = 0
         self._paused = False
         self._flush_due = False
@@ -86,13 +93,18 @@ class Publishes:
 
     def receive(self, event: Publish) -> Coroutine[Any, Any, None] | None:
         """Done at once, unless this node's copy of the catalog must be brought up to date first."""
-        exchange, key = exchange_and_key(event.where)
         if event.immediate:
             raise ConnectionError_(NOT_IMPLEMENTED, "immediate=true")
-        self._host.access.check("write", "exchange", exchange)
         properties = event.properties
+        look = props.needs_look(properties)
+        last = self._last_route
+        if last is not None and last[0] == event.where and not look and b"CC" not in properties:
+            self._routed(event, last[1], properties, None)
+            return None
+        exchange, key = exchange_and_key(event.where)
+        self._host.access.check("write", "exchange", exchange)
         attrs: dict[int, int] | None = None
-        if props.needs_look(properties):
+        if look:
             attrs, properties = self._look(properties)
         if exchange == "" and key.startswith(PREFIX):
             self._reply(event, key, properties)
@@ -101,6 +113,8 @@ class Publishes:
         careful = self.confirms is not None or self.transaction is not None or event.mandatory
         if route is None or (careful and not route.queues):
             return self._when_up_to_date(event, exchange, key, properties, attrs)
+        if exchange == "" and len(route.queues) == 1 and b"CC" not in properties:
+            self._last_route = event.where, route
         self._routed(event, route, properties, attrs)
         return None
 
@@ -228,6 +242,7 @@ class Publishes:
 
     def flush(self) -> None:
         """What has come so far leaves for its queues."""
+        self._last_route = None
         if not self._batches:
             return
         batches, self._batches = self._batches, {}
@@ -326,11 +341,11 @@ def _spread(runs: list[tuple[Any, int]]) -> Any:
 def _attrs_of(expiration: str | None, priority: int | None) -> dict[int, int] | None:
     attrs: dict[int, int] = {}
     if expiration is not None:
-        if not (expiration.isascii() and expiration.isdecimal()) or int(expiration) > TTL_MS_MAX:
+        if not (expiration.isascii() and expiration.isdecimal()) or int(expiration) > SPAN_MS_MAX:
             raise ChannelError_(
                 PRECONDITION_FAILED,
                 f"invalid expiration '{expiration}': must be a whole number of ms, as text, up to"
-                f" {TTL_MS_MAX}",
+                f" {SPAN_MS_MAX}",
             )
         attrs[ATTR_TTL_MS] = int(expiration)
     if priority:

@@ -79,7 +79,9 @@ class Reader:
     """
 
     def __init__(self, *, frame_bytes_max: int, channel_max: int, message_bytes_max: int) -> None:
-        self.frame_bytes_max = frame_bytes_max  # the whole frame; may be raised when it is tuned
+        # Of the whole frame, says AMQP; some clients count the payload alone, and RabbitMQ takes
+        # both. Raised when it is tuned.
+        self.frame_bytes_max = frame_bytes_max
         self.channel_max = channel_max
         self.message_bytes_max = message_bytes_max
         self.error: AmqpError | None = None
@@ -140,11 +142,11 @@ class Reader:
                 at = self._read_content(channel, where, flags, data, at, at + len(frame), events)
                 continue
             kind, channel, size = _FRAME.unpack_from(data, at)
-            if size > self.frame_bytes_max - FRAME_OVERHEAD_BYTES:
+            if size > self.frame_bytes_max:
                 raise ConnectionError_(
                     FRAME_ERROR,
                     f"type {kind}, frame of {size} bytes of payload is too large, "
-                    f"at most {self.frame_bytes_max - FRAME_OVERHEAD_BYTES} are allowed",
+                    f"at most {self.frame_bytes_max} are allowed",
                 )
             stop = at + 7 + size
             if stop >= end:
@@ -269,7 +271,7 @@ class Reader:
                 and other == channel
                 and class_id == _BASIC
                 and weight == 0
-                and 14 <= size <= frame_bytes_max - FRAME_OVERHEAD_BYTES
+                and 14 <= size <= frame_bytes_max
                 and 0 < size_bytes <= self.message_bytes_max
                 and end - header_stop >= _BODY_FRAME.size
             ):
@@ -281,7 +283,7 @@ class Reader:
                     and kind == _BODY
                     and other == channel
                     and size == size_bytes
-                    and size <= frame_bytes_max - FRAME_OVERHEAD_BYTES
+                    and size <= frame_bytes_max
                     and body_stop < end
                     and data[body_stop] == FRAME_END
                 ):
@@ -302,8 +304,7 @@ class Reader:
         return header_at
 
     def _body_frame_bytes_max(self) -> int:
-        payload = self.frame_bytes_max - FRAME_OVERHEAD_BYTES
-        return min(payload, self.message_bytes_max)
+        return min(self.frame_bytes_max, self.message_bytes_max)
 
     def _content_header(self, data: bytes, at: int, stop: int) -> tuple[bytes, int]:
         if stop - at < 14:

@@ -15,7 +15,7 @@ from node.protocols.amqp.channel import Channel, ChannelHost
 from node.protocols.amqp.connection import AmqpConnection
 from node.protocols.amqp.ends import Phase
 from node.protocols.amqp.handshake import Terms, server_properties
-from node.protocols.amqp.listing import describe
+from node.protocols.amqp.listing import describe, details
 from node.protocols.amqp.services import Services
 from node.sections import TlsSettings
 from node.settings import SettingsError
@@ -142,8 +142,9 @@ class AmqpServer:
 
     def channels(self) -> list[dict[str, Any]]:
         """All channels of all connections."""
+        node = self.services.settings.node
         return [
-            channel.describe()
+            {**channel.describe(), "node": node, "connection_details": details(connection)}
             for connection in self._open
             for channel in list(connection.channels.values())
         ]

@@ -302,7 +302,17 @@ async def purge_queue(channel: Channel, method: commands.Queue.Purge) -> None:
 
 
 async def delete_queue(channel: Channel, method: commands.Queue.Delete) -> None:
-    """Deleting what is not there is fine, as in RabbitMQ."""
+    channel.deliveries.hold_notices()
+    try:
+        count = await _delete(channel, method)
+        if not method.nowait:
+            channel.say(Queue.DeleteOk(count))
+    finally:
+        channel.deliveries.tell_notices()
+
+
+async def _delete(channel: Channel, method: commands.Queue.Delete) -> int:
+    """How many messages went with it. Deleting what is not there is fine, as in RabbitMQ."""
     host, cluster = channel.host, channel.services.broker.cluster
     count = 0
     try:
@@ -335,5 +345,4 @@ async def delete_queue(channel: Channel, method: commands.Queue.Delete) -> None:
             else:
                 raise
         host.exclusive_queues.pop(info.name, None)
-    if not method.nowait:
-        channel.say(Queue.DeleteOk(count))
+    return count

@@ -27,6 +27,7 @@ from node.auth import Auth
 from node.broker import Broker
 from node.dispatch import Counts
 from node.errors import BrokerError, Elsewhere, Refused
+from node.message import as_map
 from node.outgoing import Batch
 from node.permissions import Operation
 from node.protocols.basic_auth import BasicAuth
@@ -345,7 +346,7 @@ def _ranges(value: Any) -> list[tuple[int, int]]:
 
 
 def _messages(batch: Batch) -> list[dict[str, Any]]:
-    shared: Any = batch.meta
+    shared = as_map(batch.meta)
     each = cast("list[Any]", shared) if type(shared) is list else None
     return [
         {

@@ -7,6 +7,7 @@ from typing import Any, assert_never
 
 import cbor2
 
+from node.message import as_map
 from node.outgoing import (
     Active,
     Answer,
@@ -57,7 +58,7 @@ def _array(frame: Outgoing, url_of: UrlOf) -> list[Any]:
 
 
 def chunks(batches: list[Batch]) -> list[list[Any]]:
-    return [list(batch) for batch in batches]
+    return [list(batch._replace(meta=as_map(batch.meta))) for batch in batches]
 
 
 def welcome(

@@ -204,7 +204,7 @@ class TestErrors:
             pytest.param(publish()[:-1] + b"x", errors.FRAME_ERROR, id="body's frame end"),
             pytest.param(frame(5, 0, b""), errors.FRAME_ERROR, id="frame type"),
             pytest.param(frame(8, 0, b"a"), errors.FRAME_ERROR, id="heartbeat with a payload"),
-            pytest.param(b"\x01\x00\x01\x00\x00\x0f\xf9", errors.FRAME_ERROR, id="large frame"),
+            pytest.param(b"\x01\x00\x01\x00\x00\x10\x01", errors.FRAME_ERROR, id="large frame"),
             pytest.param(b"GET / HTTP/1.1\r\n\r\n", errors.FRAME_ERROR, id="another protocol"),
             pytest.param(header(1, 1), errors.UNEXPECTED_FRAME, id="header of no method"),
             pytest.param(body(1, b"a"), errors.UNEXPECTED_FRAME, id="body of no method"),

@@ -561,7 +561,8 @@ class TestLife:
             "state": "running",
             "ssl": False,
         }
-        assert world.server.channels() == [{"number": 1}]
+        (channel,) = world.server.channels()
+        assert (channel["number"], channel["node"]) == (1, "node-1")
 
     async def test_an_operator_closes_a_connection_by_name(self, started: Any):
         world = await started()
