@@ -72,6 +72,12 @@ class Broker:
             )
         return info
 
+    async def find_shared(self, vhost: str, queue: str) -> QueueInfo:
+        """For who does not own queues: whoever asks here is not the connection that one belongs to."""
+        info = await self.find(vhost, queue)
+        check_shared(info)
+        return info
+
     async def catch_up(self) -> bool:
         """All that was in the catalog when this was called is known here. False: nobody could say
         so in time.
@@ -251,11 +257,7 @@ class Broker:
                 )
             if seqno < 1 and bodies:
                 raise Refused(codes.BAD_ARGUMENT, "a named publisher numbers its messages from 1")
-        metas: list[Any] = cast("list[Any]", meta) if type(meta) is list else [meta]
-        if type(meta) is list and len(metas) != len(bodies):
-            raise Refused(codes.BAD_ARGUMENT, "a list of meta has one for each body")
-        if any(type(each) is bytes for each in metas):
-            raise Refused(codes.BAD_ARGUMENT, "meta is a map, or anything but bytes")
+        check_meta(meta, len(bodies))
         if attrs is not None:
             check_attrs(attrs, len(bodies))
         return Enqueue(queue, publisher, seqno, bodies, meta, attrs), sum(sizes)
@@ -330,9 +332,28 @@ def check_name(name: str, kind: str) -> None:
         )
 
 
+def check_shared(info: QueueInfo) -> None:
+    """Not a queue that belongs to a connection."""
+    if info.exclusive:
+        raise Refused(
+            codes.EXCLUSIVE_OWNER,
+            f"cannot obtain exclusive access to locked queue '{info.name}' in vhost"
+            f" '{info.vhost}': it belongs to the connection that declared it",
+        )
+
+
 def check_credit(credit: int) -> None:
     if not 0 <= credit <= CREDIT_MAX:
         raise Refused(codes.BAD_ARGUMENT, f"credit is from 0 (no limit) to {CREDIT_MAX}")
+
+
+def check_meta(meta: Any, count: int) -> None:
+    """Whatever the client likes, but bytes: those are what AMQP says (node.message)."""
+    metas: list[Any] = cast("list[Any]", meta) if type(meta) is list else [meta] * count
+    if len(metas) != count:
+        raise Refused(codes.BAD_ARGUMENT, "a list of meta has one for each body")
+    if any(type(each) is bytes for each in metas):
+        raise Refused(codes.BAD_ARGUMENT, "meta is a map, or anything but bytes")
 
 
 def check_attrs(attrs: Any, count: int) -> None:

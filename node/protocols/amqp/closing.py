@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from pamqp import commands
 
+from cluster.machine.replies import NO_QUEUE
 from node.broker import Broker
 from node.protocols.amqp.errors import AmqpError
 from node.protocols.amqp.methods import encode_method, made
@@ -62,7 +63,9 @@ async def remove_queue(broker: Broker, vhost: str, name: str) -> None:
     deadline = loop.time() + REMOVE_S_MAX
     while True:
         outcome = await broker.cluster.remove_queue(vhost, name)
-        if outcome.kind == "ok" or (outcome.kind == "refused" and outcome.reply is not None):
+        answered = outcome.kind == "ok" or (outcome.kind == "refused" and outcome.reply is not None)
+        # An auto-delete queue may have gone already, with its last consumer.
+        if answered or outcome.code == NO_QUEUE:
             return
         if loop.time() >= deadline:
             return

@@ -340,8 +340,8 @@ class AmqpConnection(asyncio.Protocol):
 
     async def _remove_exclusive_queues(self) -> None:
         names, self.exclusive_queues = self.exclusive_queues, {}
-        for name in names:
-            await closing.remove_queue(self._services.broker, self.vhost, name)
+        broker, vhost = self._services.broker, self.vhost
+        await asyncio.gather(*(closing.remove_queue(broker, vhost, name) for name in names))
 
     def _end_channels(self, *, lost: bool) -> None:
         channels, self.channels = self.channels, {}
