@@ -9,7 +9,7 @@ from quorate.cli.output import emit, say, stdout
 
 Row = dict[str, Any]
 #: What is not wider is never folded.
-FOLDED_MIN = 14
+FOLDED_MIN = 15
 #: By their heads: what a row has in this column.
 Columns = Mapping[str, Callable[[Row], Any]]
 
