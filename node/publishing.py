@@ -75,8 +75,8 @@ class _Line:
         self.next = 1
         self.waiting: list[_Item] = []
         self.sent: deque[_Batch] = deque()
-        self.stalled = False  # a task looks for the leader, and sends all of `sent` again
-        self.round = 0  # grows whenever all is sent again: outcomes of before do not count
+        self.stalled = False  # a task looks for the leader, and sends the first of `sent` again
+        self.round = 0  # grows with every failure: outcomes of what was sent before do not count
         self.used_s = 0.0
 
     def batches(self) -> list[_Batch]:
@@ -169,36 +169,53 @@ class Publisher:
             line.used_s = now_s
             batches = line.batches()
             line.sent.extend(batches)
-            if not line.stalled:
-                for batch in batches:
-                    self._send(line, batch)
+            self._send_all(line, batches)
+
+    def _send_all(self, line: _Line, batches: Sequence[_Batch]) -> None:
+        for batch in batches:
+            if line.stalled:  # a refusal may come at once
+                return
+            self._send(line, batch)
 
     def _send(self, line: _Line, batch: _Batch) -> None:
         round_ = line.round
+        oldest = line.sent[0].command.seqno
 
         def done(outcome: Outcome) -> None:
             if line.round == round_:
-                self._outcome(line, batch, outcome)
+                self._outcome(line, batch, outcome, oldest)
 
         self._cluster.propose(line.info.group, batch.command, done)
 
-    def _outcome(self, line: _Line, batch: _Batch, outcome: Outcome) -> None:
+    def _outcome(self, line: _Line, batch: _Batch, outcome: Outcome, oldest: int) -> None:
+        """`oldest`: all numbers below it had their outcome when the batch was sent."""
         reply = outcome.reply
         if type(reply) is Enqueued and outcome.kind == "ok":
             self._counts.confirmed += reply.stored
             self._counts.duplicates += reply.duplicates
-            line.sent.remove(batch)  # nearly always the first
-            _tell(batch, reply.refused)
-        elif outcome.code == NO_QUEUE:
-            line.sent.remove(batch)
-            _tell(batch, ())
+            self._decided(line, batch, reply.refused)
+        elif outcome.code == NO_QUEUE and self._is_gone(line):
+            self._decided(line, batch, ())
         elif outcome.code in HOPELESS and line.sent[0] is batch:
             log.warning("publish_refused", queue=line.info.name, reason=outcome.reason)
             self._refuse(line)
         else:
             if outcome.code == OUT_OF_SEQUENCE:
-                self._check_sequence(line, getattr(reply, "detail", None))
+                self._check_sequence(line, getattr(reply, "detail", None), oldest)
             self._stall(line)
+
+    def _decided(self, line: _Line, batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:
+        line.sent.remove(batch)  # nearly always the first
+        _tell(batch, refused)
+        if line.stalled:  # it was the one that is sent first: the others may follow
+            line.stalled = False
+            self._send_all(line, list(line.sent))
+
+    def _is_gone(self, line: _Line) -> bool:
+        """Deleted. A queue that the catalog has is going to be made in its group: by who declares
+        it, or by the caretaker.
+        """
+        return self._cluster.catalog_machine.queue_by_id(line.info.queue) is None
 
     def _refuse(self, line: _Line) -> None:
         """The first numbers without an outcome are never used, so none behind them was taken: those
@@ -209,38 +226,39 @@ class Publisher:
         line.renumber(self._name())
         self._stall(line)
 
-    def _check_sequence(self, line: _Line, expected: Any) -> None:
+    def _check_sequence(self, line: _Line, expected: Any, oldest: int) -> None:
         """A gap is normal after a change of leader: what is before it is on its way again. Unless
-        the machine expects less than the first that has no outcome: then it forgot this publisher.
+        the machine expects a number that had its outcome: then it forgot this publisher.
         """
-        if type(expected) is int and line.sent and expected < line.sent[0].command.seqno:
+        if type(expected) is int and expected < oldest:
             log.warning("publisher_forgotten", queue=line.info.name, expected=expected)
             line.renumber(self._name())
 
     # --- after a failure --------------------------------------------------------------------------
 
     def _stall(self, line: _Line) -> None:
-        if not line.stalled:
-            line.stalled = True
-            line.round += 1
-            self._tasks.start(self._recover(line), name="publish_again")
+        line.stalled = True
+        line.round += 1
+        self._tasks.start(self._recover(line), name="publish_again")
 
     async def _recover(self, line: _Line) -> None:
-        """Send all that has no outcome again, in order, as soon as there is a leader."""
+        """As soon as there is a leader, send the first that has no outcome again, and once it has
+        one all others: a leader that refuses for long is not asked to take all of it each time.
+        """
         while True:
             await asyncio.sleep(RETRY_S)
             if self._cluster.leader_of(line.info.group) is not None:
                 break
             # Its node is down, and took a transient queue with it.
-            if self._cluster.catalog_machine.queue_by_id(line.info.queue) is None:
+            if self._is_gone(line):
                 pending, line.sent = line.sent, deque()
                 for batch in pending:
                     _tell(batch, ())
                 break
-        line.stalled = False
-        for batch in list(line.sent):
-            if not line.stalled:  # a refusal may come at once
-                self._send(line, batch)
+        if line.sent:
+            self._send(line, line.sent[0])
+        else:
+            line.stalled = False
 
 
 def _tell(batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:

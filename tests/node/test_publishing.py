@@ -1,0 +1,546 @@
+"""Lines of a node to queues anywhere, and settles: in order and once, whatever leaders say."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cluster.cluster_node import ClusterNode
+from cluster.machine import QueueMachine
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import (
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    Enqueue,
+    QueueConfig,
+    SetCredit,
+    Settle,
+)
+from cluster.machine.replies import UNKNOWN_DELIVERY, Enqueued, Ok
+from cluster.machine.replies import Refused as MachineRefused
+from cluster.outcome import Done, Outcome, refused, unknown
+from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, Stamp
+from node import publishing, settling
+from node.dispatch import Counts
+from node.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher
+from node.settling import Settler
+from node.tasks import Tasks
+
+GROUP, QUEUE = GroupId(1), QueueId(2)
+INFO = QueueInfo(QUEUE, GROUP, "/", "orders", {})
+NOBODY = refused("no_leader", "try again")
+LINK_LOST = unknown("the link broke")
+
+Ranges = Sequence[tuple[int, int]]
+
+
+class FakeCluster:
+    """Takes proposals, and answers them as the test says: with what the queue's machine says, or
+    without asking it.
+    """
+
+    def __init__(self) -> None:
+        self.node = NodeId("here")
+        self.links = SimpleNamespace(incarnation=7)
+        self.leader: NodeId | None = NodeId("there")
+        self.catalog: dict[QueueId, QueueInfo] = {QUEUE: INFO}
+        self.catalog_machine = SimpleNamespace(queue_by_id=self.catalog.get)
+        self.lost = False
+        self.transient = self
+        self.machine = QueueMachine()
+        self.at_once: Outcome | None = None  # told from inside `propose`
+        self.inbox: deque[tuple[Command, Done]] = deque()
+        self.proposed: list[Command] = []
+        self.order: list[bytes] = []  # as stored
+        self._index = 0
+        self._came = asyncio.Event()
+        self.apply(CreateQueue(QUEUE, "/", "orders", QueueConfig()))
+
+    def propose(self, group: GroupId, command: Command, done: Done) -> None:
+        assert group == GROUP
+        self.proposed.append(command)
+        if self.at_once is not None:
+            done(self.at_once)
+            return
+        self.inbox.append((command, done))
+        self._came.set()
+
+    def is_lost(self, _group: GroupId, _catalog: Any) -> bool:
+        return self.lost
+
+    def leader_of(self, _: GroupId) -> NodeId | None:
+        return self.leader
+
+    async def next(self) -> tuple[Any, Done]:
+        """The oldest proposal without an answer."""
+        while not self.inbox:
+            self._came.clear()
+            await self._came.wait()
+        return self.inbox.popleft()
+
+    async def answer(self, outcome: Outcome | None = None) -> Any:
+        """Answer the oldest, as the machine does; or with this."""
+        command, done = await self.next()
+        done(self.apply(command) if outcome is None else outcome)
+        return command
+
+    def apply(self, command: Command) -> Outcome:
+        self._index += 1
+        stamp = Stamp(self._index, 1, 1_000)
+        reply, _ = self.machine.apply(stamp, command)
+        if isinstance(reply, MachineRefused):
+            return Outcome("refused", reply, stamp, reply.code, reply.reason)
+        if isinstance(reply, Enqueued) and type(command) is Enqueue:
+            self.order += command.bodies[len(command.bodies) - reply.stored :]
+        return Outcome("ok", reply, stamp)
+
+    @property
+    def stored(self) -> int:
+        view = self.machine.queue(QUEUE)
+        return 0 if view is None else view.messages
+
+
+class Bench:
+    """A publisher, and what its clients were told."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.tasks = Tasks()
+        self.counts = Counts()
+        cluster = cast(ClusterNode, self.cluster)
+        self.publisher = Publisher(cluster, self.tasks, self.counts)
+        self.settler = Settler(cluster, self.tasks, self.counts)
+        self.told: list[tuple[str, Ranges]] = []
+
+    def publish(self, client: str, count: int = 1, metas: Any = None, attrs: Any = None) -> None:
+        bodies = [f"{client}{number}".encode() for number in range(count)]
+
+        def done(ranges: Ranges) -> None:
+            self.told.append((client, list(ranges)))
+
+        self.publisher.publish(INFO, bodies, metas, attrs, 100, done)
+
+    async def sent(self, *clients: str) -> None:
+        """Each leaves as a command of its own."""
+        for client in clients:
+            before = len(self.cluster.proposed)
+            self.publish(client)
+            await asyncio.sleep(0)
+            assert len(self.cluster.proposed) == before + 1
+
+
+@pytest.fixture(autouse=True)
+def leaders_are_looked_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "RETRY_S", 0.001)
+    monkeypatch.setattr(settling, "RETRY_S", 0.001)
+
+
+Test = Callable[[Bench], Awaitable[None]]
+
+
+def in_a_loop(test: Test) -> Callable[[], None]:
+    """Nothing here takes long; what never comes ends the test."""
+
+    async def run() -> None:
+        bench = Bench()
+        async with asyncio.timeout(5):
+            await test(bench)
+        await bench.tasks.stop()
+
+    def sync() -> None:
+        asyncio.run(run())
+
+    sync.__name__, sync.__doc__ = test.__name__, test.__doc__  # type: ignore[attr-defined]
+    return sync
+
+
+# --- one command of many clients ------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_what_is_published_in_one_iteration_leaves_as_one_command(bench: Bench) -> None:
+    bench.publish("a", 2, b"x")
+    bench.publish("b", 1, b"x")
+    bench.publish("c", 2, [b"y", b"z"], {1: 5})
+
+    command = await bench.cluster.answer()
+
+    assert command.bodies == [b"a0", b"a1", b"b0", b"c0", b"c1"]
+    assert command.meta == [b"x", b"x", b"x", b"y", b"z"]
+    assert command.attrs == [None, None, None, {1: 5}, {1: 5}]
+    assert command.seqno == 1
+    assert bench.told == [("a", []), ("b", []), ("c", [])]
+    assert bench.counts.confirmed == bench.counts.published == 5
+
+
+@in_a_loop
+async def test_each_client_is_told_which_of_its_own_messages_were_refused(bench: Bench) -> None:
+    for client, count in (("a", 3), ("b", 2), ("c", 4), ("d", 1)):
+        bench.publish(client, count)
+
+    await bench.cluster.answer(Outcome("ok", Enqueued(1, 4, 0, [(1, 3), (6, 8)])))
+
+    assert bench.told == [("a", [(1, 2)]), ("b", [(0, 0)]), ("c", [(1, 3)]), ("d", [])]
+
+
+@in_a_loop
+async def test_what_is_too_much_for_one_command_is_cut_between_clients(bench: Bench) -> None:
+    for client in "abc":
+        bench.publish(client, BODIES_AT_ONCE // 2)
+    await asyncio.sleep(0)
+
+    first, second = cast("list[Enqueue]", bench.cluster.proposed)
+
+    assert (len(first.bodies), first.seqno) == (BODIES_AT_ONCE, 1)
+    assert (len(second.bodies), second.seqno) == (BODIES_AT_ONCE // 2, BODIES_AT_ONCE + 1)
+
+
+# --- a leader that fails --------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_a_refused_command_and_those_behind_it_come_again_in_order(bench: Bench) -> None:
+    await bench.sent("a", "b", "c")
+    await bench.cluster.answer(NOBODY)
+    await bench.cluster.answer()  # out of sequence
+    await bench.cluster.answer()
+
+    for _ in "abc":
+        await bench.cluster.answer()
+
+    assert [client for client, _ in bench.told] == ["a", "b", "c"]
+    assert bench.cluster.stored == 3
+    assert len({command.publisher for command in _enqueues(bench)}) == 1
+
+
+@in_a_loop
+async def test_a_command_of_unknown_outcome_is_stored_once(bench: Bench) -> None:
+    await bench.sent("a", "b")
+    command, done = await bench.cluster.next()
+    bench.cluster.apply(command)
+    done(LINK_LOST)
+    await bench.cluster.answer(LINK_LOST)  # and this one was not applied
+
+    await bench.cluster.answer()
+    await bench.cluster.answer()
+
+    assert [client for client, _ in bench.told] == ["a", "b"]
+    assert bench.cluster.stored == 2
+    assert (bench.counts.confirmed, bench.counts.duplicates) == (1, 1)
+
+
+@in_a_loop
+async def test_an_outcome_that_comes_after_the_repeat_has_left_is_not_told_twice(
+    bench: Bench,
+) -> None:
+    await bench.sent("a", "b")
+    _, first = await bench.cluster.next()
+    late, done = await bench.cluster.next()
+    first(NOBODY)
+    await bench.cluster.answer()  # a, again
+    await bench.cluster.answer()  # b, again
+
+    done(bench.cluster.apply(late))
+
+    assert [client for client, _ in bench.told] == ["a", "b"]
+    assert bench.cluster.stored == 2
+
+
+@in_a_loop
+async def test_a_leader_that_goes_on_refusing_is_sent_the_first_command_only(bench: Bench) -> None:
+    await bench.sent("a", "b", "c")
+    for _ in "abc":
+        await bench.cluster.answer(NOBODY)
+    for _ in range(3):
+        assert (await bench.cluster.answer(NOBODY)).bodies == [b"a0"]
+    assert len(bench.cluster.proposed) == 6
+
+    for _ in "abc":
+        await bench.cluster.answer()
+
+    assert [client for client, _ in bench.told] == ["a", "b", "c"]
+
+
+@in_a_loop
+async def test_a_refusal_at_once_keeps_back_what_would_overtake(bench: Bench) -> None:
+    bench.cluster.at_once = NOBODY
+    for client in "abc":
+        bench.publish(client, BODIES_AT_ONCE)
+    await asyncio.sleep(0)
+    assert len(bench.cluster.proposed) == 1
+    bench.cluster.at_once = None
+
+    for _ in "abc":
+        await bench.cluster.answer()
+
+    assert [client for client, _ in bench.told] == ["a", "b", "c"]
+    assert len(bench.cluster.proposed) == 4
+
+
+@in_a_loop
+async def test_what_is_published_while_there_is_no_leader_waits_its_turn(bench: Bench) -> None:
+    bench.cluster.leader = None
+    await bench.sent("a")
+    await bench.cluster.answer(NOBODY)
+    bench.publish("b")
+    await asyncio.sleep(3 * publishing.RETRY_S)
+    assert len(bench.cluster.proposed) == 1
+
+    bench.cluster.leader = NodeId("other")
+    await bench.cluster.answer()
+    await bench.cluster.answer()
+
+    assert [client for client, _ in bench.told] == ["a", "b"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_to_commands_all_is_stored_once_and_in_order(seed: int) -> None:
+    dice = random.Random(seed)
+
+    @in_a_loop
+    async def scenario(bench: Bench) -> None:
+        cluster = bench.cluster
+        published: list[bytes] = []
+        while len(published) < 60 or len(bench.told) < len(published):
+            idle = len(bench.told) == len(published)
+            if len(published) < 60 and (idle or dice.random() < 0.6):
+                client = f"m{len(published)}:"
+                published.append(f"{client}0".encode())
+                bench.publish(client)
+                await asyncio.sleep(0)
+                continue
+            command, done = await cluster.next()
+            match dice.randint(0, 5):
+                case 0:
+                    done(NOBODY)
+                case 1:
+                    done(LINK_LOST)
+                case 2:
+                    cluster.apply(command)
+                    done(LINK_LOST)
+                case 3:
+                    cluster.inbox.append((command, done))  # overtaken
+                case _:
+                    done(cluster.apply(command))
+        assert cluster.order == published
+        assert sorted(client.encode() + b"0" for client, _ in bench.told) == sorted(published)
+
+    scenario()
+
+
+# --- a publisher that was forgotten ---------------------------------------------------------------
+
+
+@in_a_loop
+async def test_a_forgotten_publisher_goes_on_under_another_name(bench: Bench) -> None:
+    await bench.sent("a")
+    await bench.cluster.answer()
+    bench.cluster.apply(DeleteQueue(QUEUE))
+    bench.cluster.apply(CreateQueue(QUEUE, "/", "orders", QueueConfig()))  # remembers nobody
+    await bench.sent("b", "c")
+    await bench.cluster.answer()
+    await bench.cluster.answer()
+
+    again = await bench.cluster.answer()
+    await bench.cluster.answer()
+
+    assert [client for client, _ in bench.told] == ["a", "b", "c"]
+    assert (again.bodies, again.seqno) == ([b"b0"], 1)
+    assert again.publisher != _enqueues(bench)[0].publisher
+    assert bench.cluster.stored == 2
+
+
+@in_a_loop
+async def test_an_old_refusal_that_comes_late_is_no_sign_of_it(bench: Bench) -> None:
+    """The machine expected `a` when `b` overtook it; by the time this is heard, `a` is stored."""
+    await bench.sent("a", "b")
+    first, first_done = await bench.cluster.next()
+    second, second_done = await bench.cluster.next()
+    overtook = bench.cluster.apply(second)
+    first_done(bench.cluster.apply(first))
+    second_done(overtook)
+
+    again = await bench.cluster.answer()
+
+    assert again == second
+    assert [client for client, _ in bench.told] == ["a", "b"]
+
+
+@in_a_loop
+async def test_an_idle_line_ends_and_one_that_waits_does_not(bench: Bench) -> None:
+    await bench.sent("a")
+    now_s = asyncio.get_running_loop().time()
+    bench.publisher.forget_idle(now_s + 2 * IDLE_S_MAX)
+    await bench.sent("b")
+    await bench.cluster.answer()
+    await bench.cluster.answer()
+    bench.publisher.forget_idle(now_s + 2 * IDLE_S_MAX)
+    await bench.sent("c")
+
+    command = await bench.cluster.answer()
+
+    names = [each.publisher for each in _enqueues(bench)]
+    assert names[0] == names[1] != names[2]
+    assert command.seqno == 1
+
+
+# --- queues that are gone, or not there yet -------------------------------------------------------
+
+
+@in_a_loop
+async def test_what_goes_to_a_deleted_queue_is_done(bench: Bench) -> None:
+    bench.cluster.apply(DeleteQueue(QUEUE))
+    bench.cluster.catalog.clear()
+    await bench.sent("a", "b")
+    await bench.cluster.answer()
+    await bench.cluster.answer()
+
+    assert [client for client, _ in bench.told] == ["a", "b"]
+    assert bench.counts.confirmed == 0
+
+
+@in_a_loop
+async def test_a_queue_that_the_catalog_has_is_waited_for(bench: Bench) -> None:
+    """Two clients declare it at once: one is told that it is there before its group knows it."""
+    bench.cluster.apply(DeleteQueue(QUEUE))
+    await bench.sent("a", "b")
+    for _ in range(3):
+        await bench.cluster.answer()
+    assert bench.told == []
+
+    bench.cluster.apply(CreateQueue(QUEUE, "/", "orders", QueueConfig()))
+    await bench.cluster.answer()
+    await bench.cluster.answer()
+
+    assert [client for client, _ in bench.told] == ["a", "b"]
+    assert bench.cluster.stored == 2
+
+
+@in_a_loop
+async def test_a_transient_queue_that_went_with_its_node_is_not_waited_for(bench: Bench) -> None:
+    bench.cluster.leader = None
+    await bench.sent("a", "b")
+    await bench.cluster.answer(NOBODY)
+    await bench.cluster.answer(NOBODY)
+    assert bench.told == []
+
+    bench.cluster.catalog.clear()
+    while len(bench.told) < 2:
+        await asyncio.sleep(publishing.RETRY_S)
+
+    assert [client for client, _ in bench.told] == ["a", "b"]
+
+
+# --- what no repetition changes -------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_what_is_too_large_is_refused_and_what_is_behind_it_moves_up(bench: Bench) -> None:
+    await bench.sent("a", "b", "c")
+    await bench.cluster.answer()
+    await bench.cluster.answer(refused("too_large", "an entry holds less"))
+    await bench.cluster.answer()  # out of sequence, for ever
+
+    again = await bench.cluster.answer()
+
+    assert (again.bodies, again.seqno) == ([b"c0"], 1)
+    assert again.publisher != _enqueues(bench)[0].publisher
+    assert bench.told == [("a", []), ("b", [(0, 0)]), ("c", [])]
+    assert bench.cluster.stored == 2
+
+
+@in_a_loop
+async def test_it_is_refused_in_its_turn(bench: Bench) -> None:
+    await bench.sent("a", "b")
+    first, first_done = await bench.cluster.next()
+    await bench.cluster.answer(refused("too_large", "an entry holds less"))
+    assert bench.told == []
+    first_done(bench.cluster.apply(first))
+
+    await bench.cluster.answer()  # a, again
+    await bench.cluster.answer(refused("too_large", "an entry holds less"))
+
+    assert bench.told == [("a", []), ("b", [(0, 0)])]
+    assert bench.cluster.stored == 1
+
+
+# --- settles --------------------------------------------------------------------------------------
+
+SETTLE = Settle(QUEUE, ConsumerKey(1), [(1, 3)])
+GONE = Outcome("refused", MachineRefused(UNKNOWN_DELIVERY, "gone"), None, UNKNOWN_DELIVERY, "gone")
+
+
+def _tell(bench: Bench, command: Command, name: str) -> None:
+    bench.settler.tell(GROUP, command, lambda: bench.told.append((name, ())))
+
+
+@in_a_loop
+async def test_a_settle_is_decided_by_a_machine_either_way(bench: Bench) -> None:
+    _tell(bench, SETTLE, "done")
+    _tell(bench, SETTLE, "gone")
+
+    await bench.cluster.answer(Outcome("ok", Ok(3)))
+    await bench.cluster.answer(GONE)
+
+    assert bench.told == [("done", ()), ("gone", ())]
+    assert bench.counts.settled == 3
+
+
+@in_a_loop
+async def test_a_settle_of_unknown_outcome_is_repeated_until_it_is_decided(bench: Bench) -> None:
+    _tell(bench, SETTLE, "a")
+    await bench.cluster.answer(LINK_LOST)
+    await bench.cluster.answer(NOBODY)
+    assert bench.told == []
+
+    await bench.cluster.answer(Outcome("ok", Ok(3)))
+
+    assert bench.told == [("a", ())]
+    assert bench.counts.settled == 3
+
+
+@in_a_loop
+async def test_what_is_told_while_there_is_no_leader_keeps_its_order(bench: Bench) -> None:
+    """A credit that overtook a later one would stay."""
+    bench.cluster.leader = None
+    commands = [SetCredit(QUEUE, ConsumerKey(1), credit) for credit in (1, 2, 3)]
+    _tell(bench, commands[0], "1")
+    await bench.cluster.answer(NOBODY)
+    _tell(bench, commands[1], "2")
+    _tell(bench, commands[2], "3")
+    await asyncio.sleep(3 * publishing.RETRY_S)
+    assert len(bench.cluster.proposed) == 1
+
+    bench.cluster.leader = NodeId("other")
+    found = [await bench.cluster.answer(Outcome("ok", Ok())) for _ in commands]
+
+    assert found == commands
+    assert [name for name, _ in bench.told] == ["1", "2", "3"]
+
+
+@in_a_loop
+async def test_settles_of_a_transient_queue_that_is_gone_are_over(bench: Bench) -> None:
+    bench.cluster.lost = True
+    _tell(bench, SETTLE, "a")
+    await bench.cluster.answer(NOBODY)
+
+    assert bench.told == [("a", ())]
+
+
+@in_a_loop
+async def test_a_settle_that_cannot_be_is_over(bench: Bench) -> None:
+    _tell(bench, SETTLE, "a")
+    await bench.cluster.answer(refused("bad_argument", "no"))
+
+    assert bench.told == [("a", ())]
+
+
+def _enqueues(bench: Bench) -> list[Enqueue]:
+    return [command for command in bench.cluster.proposed if type(command) is Enqueue]
