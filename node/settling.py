@@ -3,12 +3,16 @@
 A client that cannot be redirected says once what became of a delivery, and is not answered: this
 node repeats it until a leader has decided. A repeat of what was applied already is refused by the
 machine (the delivery is gone), which is as good as done.
+
+While a group has no leader what is told to it waits, in its order, and one task looks for the next.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from cluster.cluster_node import ClusterNode
 from cluster.group import Outcome
@@ -20,7 +24,15 @@ from node.tasks import Tasks
 
 RETRY_S = 0.02
 #: Beyond, the group has lost its majority, and its sessions will be ended when it is back.
-RETRIES_MAX = 15_000
+PATIENCE_S = 300.0
+#: Refusals that no repetition changes.
+HOPELESS = frozenset({"too_large", "bad_argument", "unknown_command"})
+
+
+class Told(NamedTuple):
+    command: Command
+    done: Callable[[], None]
+    until_s: float  # loop time
 
 
 class Settler:
@@ -30,28 +42,49 @@ class Settler:
         self._cluster = cluster
         self._tasks = tasks
         self._counts = counts
+        self._waiting: dict[GroupId, list[Told]] = {}  # of groups whose leader is looked for
 
     def tell(self, group: GroupId, command: Command, done: Callable[[], None]) -> None:
         """Settle, Return, Discard or SetCredit. `done`: decided, one way or the other."""
+        told = Told(command, done, asyncio.get_running_loop().time() + PATIENCE_S)
+        waiting = self._waiting.get(group)
+        if waiting is None:
+            self._propose(group, told)
+        else:
+            waiting.append(told)
 
-        def first(outcome: Outcome) -> None:
-            if outcome.reply is None and outcome.code != "bad_argument":
-                self._tasks.start(self._again(group, command, done), name="settle_again")
-            else:
-                self._count(command, outcome)
-                done()
+    def _propose(self, group: GroupId, told: Told) -> None:
+        self._cluster.propose(group, told.command, partial(self._outcome, group, told))
 
-        self._cluster.propose(group, command, first)
+    def _outcome(self, group: GroupId, told: Told, outcome: Outcome) -> None:
+        decided = outcome.reply is not None or outcome.code in HOPELESS
+        if decided or self._is_over(group, told):
+            self._decided(told.command, outcome)
+            told.done()
+            return
+        waiting = self._waiting.get(group)
+        if waiting is not None:
+            waiting.append(told)
+            return
+        self._waiting[group] = [told]
+        self._tasks.start(self._again(group), name="settle_again")
 
-    def _count(self, command: Command, outcome: Outcome) -> None:
+    def _decided(self, command: Command, outcome: Outcome) -> None:
         if type(command) is Settle and type(outcome.reply) is Ok:
             self._counts.settled += outcome.reply.count
 
-    async def _again(self, group: GroupId, command: Command, done: Callable[[], None]) -> None:
-        for _ in range(RETRIES_MAX):
+    def _is_over(self, group: GroupId, told: Told) -> bool:
+        """Nobody will decide it: patience ended, or it was of a transient queue that is gone."""
+        cluster = self._cluster
+        late = asyncio.get_running_loop().time() >= told.until_s
+        return late or cluster.transient.is_lost(group, cluster.catalog_machine)
+
+    async def _again(self, group: GroupId) -> None:
+        """As soon as there is a leader; what it does not answer comes back."""
+        while True:
             await asyncio.sleep(RETRY_S)
-            outcome = await self._cluster.ask(group, command)
-            if outcome.reply is not None:
-                self._count(command, outcome)
+            leader = self._cluster.leader_of(group)
+            if leader is not None or self._is_over(group, self._waiting[group][0]):
                 break
-        done()
+        for told in self._waiting.pop(group):
+            self._propose(group, told)
