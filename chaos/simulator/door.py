@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, cast
 
+from chaos.simulator.amqp_host import AmqpHello, AmqpHost
 from chaos.simulator.channel import Channel, Closed, Welcome
+from chaos.simulator.ledger import Ledger, WatchedSettler
 from chaos.simulator.loop import Process
 from cluster.cluster_node import ClusterNode
 from node.broker import Broker
-from node.connection import Connection
+from node.connection import Connection, Peer
 from node.dead_letters import DeadLetters
 from node.errors import BrokerError, Refused
 from node.metrics import Metrics
 from node.outgoing import Delivery, Failure, Outgoing
+from node.protocols.amqp.direct_reply import DirectReplies
+from node.protocols.amqp.services import Services
 from node.protocols.native.handlers import Handlers
 from node.protocols.native.requests import Goodbye, Hello
+from node.publishing import Publisher
+from node.questions import Questions
 from node.relay import Relay
+from node.routing import Router
 from node.sections import LimitSettings
 from node.sessions import Sessions
+from node.settings import Settings
 from node.tasks import Tasks
 from node.traffic import Traffic
 from node.transactions import Transactions
@@ -82,16 +90,35 @@ class ChannelPeer:
             self.may_read.set()
 
 
+class NamedSessions(Sessions):
+    """A run is a function of its seed: sessions without a name get one that is not random."""
+
+    def __init__(self, broker: Broker, traffic: Traffic, relay: Relay, tasks: Tasks) -> None:
+        super().__init__(broker, traffic, relay, tasks)
+        self._made = 0
+        cluster = broker.cluster
+        self._prefix = f"amqp-{cluster.node}-{cluster.links.incarnation}"
+
+    def connect(self, peer: Peer, *, session: str | None, **how: Any) -> tuple[Connection, bool]:
+        if session is None:
+            self._made += 1
+            session = f"{self._prefix}-{self._made}"
+        return super().connect(peer, session=session, **how)
+
+
 class Door:
     """A node's door, and the broker behind it. Lives and dies with its process."""
 
-    def __init__(self, cluster: ClusterNode, process: Process, limits: LimitSettings) -> None:
+    def __init__(
+        self, cluster: ClusterNode, process: Process, limits: LimitSettings, ledger: Ledger
+    ) -> None:
         self._process = process
-        tasks = WatchedTasks(process)
-        broker = Broker(cluster, limits)
+        self._ledger = ledger
+        self._tasks = tasks = WatchedTasks(process)
+        self._broker = broker = Broker(cluster, limits)
         self.traffic = Traffic(broker, tasks)
         self.relay = Relay(broker, self.traffic, tasks)
-        self.sessions = Sessions(broker, self.traffic, self.relay, tasks)
+        self.sessions = NamedSessions(broker, self.traffic, self.relay, tasks)
         self.metrics = Metrics(
             cluster, self.traffic.dispatcher.counts, connections=lambda: len(self.sessions)
         )
@@ -99,10 +126,28 @@ class Door:
         letters = DeadLetters(broker, tasks, self.metrics)
         self.traffic.on_dead_letters.append(letters.ready)
         self._handlers = Handlers(broker)
+        self._questions = Questions(cluster, tasks)
+        self._amqp: Services
 
     def open(self) -> None:
         """The cluster has started."""
         self._process.spawn(self.relay.run(), "relay")
+        cluster, tasks, counts = self._broker.cluster, self._tasks, self.traffic.dispatcher.counts
+        self._amqp = Services(
+            settings=Settings(limits=self._broker.limits),
+            broker=self._broker,
+            sessions=self.sessions,
+            relay=self.relay,
+            router=Router(cluster.catalog_machine),
+            publisher=Publisher(cluster, tasks, counts),
+            settler=WatchedSettler(cluster, tasks, counts, ledger=self._ledger),
+            transactions=self.transactions,
+            direct_replies=DirectReplies(cluster.node, self._questions),
+            auth=cast(Any, None),  # for connections, which are simulated
+            alarms=cast(Any, None),
+            questions=self._questions,
+            tasks=tasks,
+        )
 
     def accept(self, channel: Channel) -> None:
         inbox: asyncio.Queue[Any] = asyncio.Queue()
@@ -114,6 +159,9 @@ class Door:
         """One connection, from its HELLO to its end: as `node.protocols.native.websocket`."""
         hello = await inbox.get()
         if hello is None:
+            return
+        if type(hello) is AmqpHello:
+            await self._serve_amqp(AmqpHost(channel, hello, self._amqp, self._ledger), inbox)
             return
         peer = ChannelPeer(channel)
         connection = self._greet(channel, peer, hello)
@@ -128,6 +176,14 @@ class Door:
                 break
             await self._handlers.handle(connection, request)
         self.sessions.disconnect(connection, goodbye=goodbye)
+
+    async def _serve_amqp(self, host: AmqpHost, inbox: asyncio.Queue[Any]) -> None:
+        while (events := await self._next(host, inbox)) is not None:
+            if type(events) is Goodbye:
+                await host.goodbye()
+                return
+            await host.receive(events)
+        host.end(lost=True)
 
     def _greet(self, channel: Channel, peer: ChannelPeer, hello: Hello) -> Connection | None:
         try:
@@ -145,6 +201,6 @@ class Door:
         channel.to_client(Welcome(connection.session, resumed))
         return connection
 
-    async def _next(self, peer: ChannelPeer, inbox: asyncio.Queue[Any]) -> Any:
+    async def _next(self, peer: ChannelPeer | AmqpHost, inbox: asyncio.Queue[Any]) -> Any:
         await peer.may_read.wait()
         return await inbox.get()

@@ -45,6 +45,9 @@ class Plan:
     deliver_buffer_bytes: int  # unsent, per connection: deliveries wait above it
     letters: bool  # two more queues: one's dead letters go to the other, in another group
     transfers: bool  # two more queues, in two groups: transactions publish to both
+    amqp_publishers: int
+    amqp_consumers: int
+    prefetch: int  # of an AMQP consumer, or of its whole channel; 0: no limit
     forwarded: float  # share of the clients that stay at one node, which forwards for them
     fault_every_s: float
     faults_s: float  # how long faults go on
@@ -63,6 +66,8 @@ class Plan:
             f"credit {self.credit}, resume {self.resume_ms} ms",
             f"dead letters {'across groups' if self.letters else 'none'}",
             f"transactions {'over two groups' if self.transfers else 'none'}",
+            f"{self.amqp_publishers} AMQP publishers",
+            f"{self.amqp_consumers} AMQP consumers with prefetch {self.prefetch}",
             f"{self.forwarded:.0%} of the clients forwarded",
             f"latency {self.latency_ms:.1f}+{self.jitter_ms:.1f} ms",
             f"link buffer {self.link_bytes_max >> 10} KiB",
@@ -101,6 +106,8 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
     ways = random.Random(f"ways/{seed}")
     letters = random.Random(f"letters/{seed}").random() < 0.4
     transfers = random.Random(f"transfers/{seed}").random() < 0.3
+    amqp = random.Random(f"amqp/{seed}")
+    with_amqp = amqp.random() < 0.6
     batch_max = dice.choice((1, 16, 128))
     body_bytes_max = min(dice.choice((16, 100, 1024, 16384)), BATCH_BYTES_MAX // batch_max)
     credit = dice.choice((1, 10, 100, 1000))
@@ -139,6 +146,9 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
         deliver_buffer_bytes=ways.choice((64 << 10, 4 << 20)),
         letters=letters,
         transfers=transfers,
+        amqp_publishers=with_amqp * amqp.randint(1, 2),
+        amqp_consumers=with_amqp * amqp.randint(1, 2),
+        prefetch=amqp.choice((0, 1, 10, 100)),
         forwarded=ways.choice((0.0, 0.3, 1.0)),
         fault_every_s=dice.choice((0.5, 1.5, 4.0)),
         faults_s=faults_s,

@@ -22,9 +22,14 @@ from chaos.checker import (
     total_queue,
 )
 from chaos.history import History
+from chaos.simulator.amqp_clients import AmqpClient
+from chaos.simulator.amqp_consumers import AmqpConsumer
+from chaos.simulator.amqp_publishers import AmqpPublisher
+from chaos.simulator.amqp_tellers import AmqpTeller
 from chaos.simulator.clients import Scene, declare
 from chaos.simulator.consumers import Consumer
 from chaos.simulator.invariants import LogWatch, Violation
+from chaos.simulator.ledger import Ledger
 from chaos.simulator.loop import Process, Stuck, World
 from chaos.simulator.nemesis import Nemesis
 from chaos.simulator.plan import Plan, draw_plan
@@ -79,11 +84,13 @@ class Run:
         self.world = World()
         self.trace = Trace(self.world, show)
         self.watch = LogWatch()
-        self.cluster = SimCluster(plan, self.world, self.trace, self.watch)
         self.history = History()
+        ledger = Ledger(self.history, self.world)
+        self.cluster = SimCluster(plan, self.world, self.trace, self.watch, ledger)
         self.scene = Scene(self.cluster, self.history)
         self.publishers: list[Publisher] = []
         self.consumers: list[Consumer] = []
+        self.amqp_clients: list[AmqpClient] = []
         self.tellers = Tellers(self.scene, TRANSFER_QUEUES)
         self._admin = Process(self.world, "admin")
         self._nemesis = Process(self.world, "nemesis")
@@ -145,6 +152,8 @@ class Run:
         self.scene.stopping = True
         for consumer in self.consumers:
             consumer.hurry()
+        for client in self.amqp_clients:
+            client.hurry()
         heal_until = (
             healed_s + 15.0
         )  # faults under way mend themselves until then, at the latest we do
@@ -157,6 +166,8 @@ class Run:
             return found
         for publisher in self.publishers:
             publisher.give_up()
+        for client in self.amqp_clients:
+            client.give_up()
         self.tellers.give_up()
         unfinished = self._unfinished()
         if unfinished is not None:
@@ -182,7 +193,7 @@ class Run:
         crashes = self.cluster.crashes()
         for process in (self.world.kernel, self._admin, self._nemesis):
             crashes += process.crashes
-        for client in [*self.publishers, *self.consumers]:
+        for client in [*self.publishers, *self.consumers, *self.amqp_clients]:
             crashes += client.process.crashes
         broken = [*self.watch.violations, *self.cluster.broken]
         if broken:
@@ -196,6 +207,9 @@ class Run:
         for publisher in self.publishers:
             if not publisher.idle:
                 return f"{publisher.name} waits for {len(publisher.unconfirmed)} confirms"
+        for client in self.amqp_clients:
+            if (wait := client.waits) is not None:
+                return wait
         machines = list(self.cluster.machines.values())
         if (teller := self.tellers.waiting(machines)) is not None:
             return f"{teller} waits for its transaction"
@@ -275,12 +289,25 @@ class Run:
             for machine in self.cluster.machines.values():
                 if machine.running and machine.door is not None:
                     self.tellers.serve(machine)
+        self._start_amqp()
         for number in range(plan.consumers):
             self.consumers.append(Consumer(scene, f"c{number}", SHARED_QUEUE))
         for number in range(plan.sac_consumers):
             self.consumers.append(Consumer(scene, f"s{number}", SAC_QUEUE, guarded=True))
         for consumer in self.consumers:
             consumer.process.spawn(consumer.run(), "run")
+
+    def _start_amqp(self) -> None:
+        plan, scene, clients = self.plan, self.scene, self.amqp_clients
+        for number in range(plan.amqp_publishers):
+            clients.append(AmqpPublisher(scene, f"w{number}", (SHARED_QUEUE, SAC_QUEUE)))
+        for number in range(plan.amqp_consumers):
+            clients.append(AmqpConsumer(scene, f"r{number}", SHARED_QUEUE))
+        if plan.transfers and clients:
+            clients.append(AmqpTeller(scene, "y0", SHARED_QUEUE, TRANSFER_QUEUES))
+            clients.append(AmqpConsumer(scene, "z0", TRANSFER_QUEUES[0]))
+        for client in clients:
+            client.process.spawn(client.run(), "run")
 
     def _judge(self) -> list[Verdict]:
         ops = self.history.ops

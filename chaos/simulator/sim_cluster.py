@@ -15,6 +15,7 @@ from chaos.simulator.clock import SimClock
 from chaos.simulator.disk import DiskOptions, Platter, SimDisk
 from chaos.simulator.door import Door
 from chaos.simulator.invariants import LogWatch, Violation
+from chaos.simulator.ledger import Ledger
 from chaos.simulator.links import NetworkOptions, SimNetwork
 from chaos.simulator.loop import Process, ProcessState, World
 from chaos.simulator.plan import Plan
@@ -94,8 +95,11 @@ class Machine:
 class SimCluster:
     """All machines of a run; implements `chaos.faults.Faults`."""
 
-    def __init__(self, plan: Plan, world: World, trace: Trace, watch: LogWatch) -> None:
+    def __init__(
+        self, plan: Plan, world: World, trace: Trace, watch: LogWatch, ledger: Ledger
+    ) -> None:
         self.plan = plan
+        self.ledger = ledger
         self.world = world
         self.trace = trace
         self.watch = watch
@@ -182,7 +186,7 @@ class SimCluster:
         limits = LimitSettings.model_validate(
             {"deliver_buffer_bytes_max": self.plan.deliver_buffer_bytes}
         )
-        door = Door(cluster, machine.process, limits)
+        door = Door(cluster, machine.process, limits, self.ledger)
         await cluster.start()
         door.open()
         machine.door = door

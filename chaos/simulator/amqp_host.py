@@ -1,0 +1,201 @@
+"""A node's end of an AMQP client's connection: the real channels, without socket and handshake.
+
+What clients say travels as the events that a reader would make of it; what channels write is bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pamqp import commands
+
+from chaos.simulator.channel import Channel as Link
+from chaos.simulator.channel import Closed
+from chaos.simulator.ledger import Ledger
+from node.auth import User
+from node.outgoing import Delivery, Outgoing
+from node.permissions import Access
+from node.protocols.amqp import closing, writer
+from node.protocols.amqp.channel import Channel
+from node.protocols.amqp.errors import AmqpError, ConnectionError_
+from node.protocols.amqp.events import Event, Method
+from node.protocols.amqp.methods import made
+from node.protocols.amqp.services import Services
+
+VHOST = "/"
+USER = "guest"
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpHello:
+    """First of what an AMQP client says; everything else is lists of events, one a read."""
+
+    client: str
+    frame_max: int
+
+
+class AmqpHost:
+    """Implements `node.protocols.amqp.channel.ChannelHost`."""
+
+    client_capabilities: Mapping[str, Any]
+
+    def __init__(self, link: Link, hello: AmqpHello, services: Services, ledger: Ledger) -> None:
+        catalog = services.broker.cluster
+        self.name = self.id = hello.client
+        self.vhost = VHOST
+        self.user = User(USER)
+        self.access = Access(lambda: catalog.catalog_machine, USER, VHOST)
+        self.frame_max = hello.frame_max
+        self.client_capabilities = {"consumer_cancel_notify": True}
+        self.exclusive_queues: dict[str, None] = {}
+        self.channels: dict[int, Channel] = {}
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+        self._link = link
+        self._services = services
+        self._ledger = ledger
+        self._closing = False
+        self._closing_channels: set[int] = set()
+        self._pauses: set[str] = set()
+        self._written: list[bytes] = []
+        self._untaken_bytes = 0
+        self._congested = False
+        self._buffer_bytes_max = services.settings.limits.deliver_buffer_bytes_max
+
+    # --- what channels use ------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        if self._closing:
+            return
+        if not self._written:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._written.append(data)
+        self._untaken_bytes += len(data)
+        self._congested = self._congested or self._untaken_bytes > self._buffer_bytes_max
+
+    def _flush(self) -> None:
+        written, self._written = self._written, []
+        if written:
+            data = b"".join(written)
+            self._link.to_client(data)
+            self._link.soon_at_node(lambda: self._taken(len(data)))
+
+    def _taken(self, size: int) -> None:
+        self._untaken_bytes -= size
+        if self._congested and self._untaken_bytes * 2 <= self._buffer_bytes_max:
+            self._congested = False
+            for channel in list(self.channels.values()):
+                channel.writable()
+
+    @property
+    def congested(self) -> bool:
+        return self._congested
+
+    def pause_reading(self, why: str) -> None:
+        self._pauses.add(why)
+        self.may_read.clear()
+
+    def resume_reading(self, why: str) -> None:
+        self._pauses.discard(why)
+        if not self._pauses:
+            self.may_read.set()
+
+    def channel_error(self, number: int, error: AmqpError) -> None:
+        channel = self.channels.pop(number, None)
+        if channel is not None and not self._closing:
+            channel.close()
+            self._closing_channels.add(number)
+            self.write(writer.method(number, closing.channel_close(error)))
+
+    def connection_error(self, error: AmqpError) -> None:
+        if not self._closing:
+            self.end(lost=False)
+            self._close(error.reply_text)
+
+    def _close(self, text: str) -> None:
+        self._flush()
+        self._closing = True
+        self._link.to_client(Closed(text))
+        self.may_read.set()
+
+    # --- what the client says ---------------------------------------------------------------------
+
+    async def receive(self, events: list[Event]) -> None:
+        """One read."""
+        touched: dict[int, None] = {}
+        for event in events:
+            assert not isinstance(event, (ConnectionError_, type(None)))
+            number = getattr(event, "channel", 0)
+            channel = self.channels.get(number)
+            method = event.method if type(event) is Method else None
+            if isinstance(method, commands.Channel.Open):
+                self.channels[number] = self._channel(number)
+                self.write(writer.method(number, made(commands.Channel.OpenOk)))
+            elif isinstance(method, commands.Channel.CloseOk):
+                self._closing_channels.discard(number)
+            elif channel is None:
+                if isinstance(method, commands.Channel.Close):  # both at once
+                    self.write(writer.method(number, made(commands.Channel.CloseOk)))
+                else:
+                    assert number in self._closing_channels, event
+            elif isinstance(method, commands.Channel.Close):
+                channel.end_of_read()
+                await channel.finish()
+                self.channels.pop(number, None)
+                self.write(writer.method(number, made(commands.Channel.CloseOk)))
+            else:
+                touched[number] = None
+                channel.receive(event)  # type: ignore[arg-type]
+            if self._closing:
+                return
+        for number in touched:
+            channel = self.channels.get(number)
+            if channel is not None:
+                channel.end_of_read()
+
+    def _channel(self, number: int) -> Channel:
+        channel = Channel(self, number, self._services)
+        deliveries = channel.deliveries
+        send = deliveries.send
+
+        def watched(frame: Outgoing) -> None:
+            if type(frame) is Delivery:
+                for consumer in deliveries.consumers.values():
+                    if consumer.key == frame.consumer and consumer.info.name == frame.queue:
+                        info = consumer.info
+                        self._ledger.hand(
+                            self.name,
+                            consumer.tag,
+                            info.name,
+                            info.queue,
+                            consumer.key,
+                            frame.batches,
+                        )
+            send(frame)
+
+        deliveries.send = watched
+        return channel
+
+    async def goodbye(self) -> None:
+        for channel in list(self.channels.values()):
+            await channel.finish()
+        self.end(lost=False)
+        await self._remove_queues()
+        if not self._closing:
+            self._close("goodbye")
+
+    def end(self, *, lost: bool) -> None:
+        channels, self.channels = self.channels, {}
+        for channel in channels.values():
+            channel.close(lost=lost)
+        if lost:
+            self._closing = True
+            self._services.tasks.start(self._remove_queues(), name="exclusive_queues")
+
+    async def _remove_queues(self) -> None:
+        names, self.exclusive_queues = self.exclusive_queues, {}
+        for name in names:
+            await closing.remove_queue(self._services.broker, VHOST, name)

@@ -1,0 +1,125 @@
+"""AMQP clients that publish in confirm mode to queues that are led anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pamqp import commands
+
+from chaos.history import Op, OpType
+from chaos.simulator.amqp_clients import AmqpChannel, AmqpClient
+from chaos.simulator.amqp_wire import Confirmed
+from chaos.simulator.clients import RETRY_S, Scene
+from node.message import where_of
+from node.protocols.amqp import properties as props
+from node.protocols.amqp.events import Event, Publish
+
+PLAIN = props.build({"delivery_mode": 2})
+RUNS_A_READ_MAX = 4
+
+
+class AmqpPublisher(AmqpClient):
+    """Each of its publishes gets one outcome, and no second one, while its channel lives (B27)."""
+
+    kind = "amqp-publisher"
+
+    def __init__(self, scene: Scene, name: str, queues: Sequence[str]) -> None:
+        super().__init__(scene, name)
+        self._queues = queues
+        self._open: dict[int, Op] = {}  # by number, ascending
+        self._published = 0
+        self._again = 0  # messages without an outcome when a channel ended
+        self._told = asyncio.Event()
+
+    @property
+    def waits(self) -> str | None:
+        return f"{self.name} waits for {len(self._open)} confirms" if self._open else None
+
+    @property
+    def finished(self) -> bool:
+        return self.scene.stopping and not self._open and not self._again
+
+    async def work(self, channel: AmqpChannel) -> None:
+        plan = self.scene.cluster.plan
+        channel.on_confirm = self._confirmed
+        self._published = 0
+        if await channel.ask(commands.Confirm.Select, commands.Confirm.SelectOk) is None:
+            return
+        while not channel.over.is_set() and not self.finished:
+            full = len(self._open) >= plan.window * plan.batch_max
+            if full or (self.scene.stopping and not self._again):
+                self._told.clear()
+                waits = [asyncio.ensure_future(e.wait()) for e in (self._told, channel.over)]
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                for each in waits:
+                    each.cancel()
+                continue
+            self._publish(channel)
+            await self._pace()
+            if self.dice.random() < 0.01:
+                return
+
+    async def _pace(self) -> None:
+        plan, counts = self.scene.cluster.plan, self.scene.cluster.trace.counts
+        await self.pause(plan.pause_ms / 1e3)
+        while not self.scene.stopping:
+            sent = counts["messages confirmed"]
+            done = counts["messages settled"] + counts["messages discarded"]
+            loaded_s = self.scene.cluster.world.now_s - self.scene.began_s
+            if sent - done < plan.backlog_max and sent <= plan.messages_per_s_max * loaded_s:
+                return
+            await asyncio.sleep(RETRY_S)
+
+    def _publish(self, channel: AmqpChannel) -> None:
+        """One read of the node: runs of messages, each run to one queue."""
+        plan = self.scene.cluster.plan
+        events: list[Event] = []
+        for _ in range(self.dice.randint(1, RUNS_A_READ_MAX)):
+            queue = self.dice.choice(self._queues)
+            bodies: list[bytes] = []
+            for _ in range(self.dice.randint(1, plan.batch_max)):
+                self._published += 1
+                number = self._published
+                head = f"{channel.name}:{number}|".encode()
+                bodies.append(head + bytes(self.dice.randint(0, plan.body_bytes_max)))
+                self._open[number] = self.scene.history.invoke(
+                    self.name,
+                    "publish",
+                    {
+                        "queue": queue,
+                        "publisher": channel.name,
+                        "first": number,
+                        "count": 1,
+                        "ordered": True,
+                    },
+                    node=channel.node,
+                    **self.scene.now(),
+                )
+            where = where_of("", queue)
+            events.append(Publish(channel.number, where, False, False, PLAIN, bodies))
+            again = min(self._again, len(bodies))
+            self._again -= again
+            self.count("republished by the client", again)
+        channel.send(*events)
+
+    def _confirmed(self, confirm: Confirmed) -> None:
+        tag, multiple, refused = confirm.tag, confirm.multiple, confirm.refused
+        assert tag in self._open, f"{self.name}: a second outcome, or one of no publish: {confirm}"
+        if multiple:
+            tags = [number for number in self._open if number <= tag]
+        else:
+            tags = [tag]
+        for number in tags:
+            self._end(self._open.pop(number), "refused" if refused else "ok")
+        self.count("publishes refused" if refused else "messages confirmed", len(tags))
+        self._told.set()
+
+    def _end(self, op: Op, kind: OpType) -> None:
+        self.scene.history.end(op, kind, None, **self.scene.now())
+
+    def lost(self, channel: AmqpChannel) -> None:
+        for op in self._open.values():
+            self._end(op, "unknown")
+        self._again += len(self._open)
+        self._open.clear()

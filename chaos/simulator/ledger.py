@@ -1,0 +1,139 @@
+"""What nodes handed to AMQP clients, and what became of the settles: a client is told neither.
+
+On the wire a delivery has a tag, and an ack no answer. The checkers want to know which decision a
+delivery is part of, and which acks were decided, so nodes under simulation write it down here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from chaos.history import History, Op
+from chaos.simulator.loop import World
+from cluster.cluster_node import ClusterNode
+from cluster.machine.commands import Command, Discard, Settle
+from cluster.machine.replies import Ok
+from cluster.outcome import Outcome
+from cluster.types import ConsumerKey, GroupId, QueueId
+from node.dispatch import Counts
+from node.outgoing import Batch
+from node.settling import Settler, Told
+from node.tasks import Tasks
+
+
+class Row(NamedTuple):
+    """One message handed to one consumer."""
+
+    client: str
+    queue: str
+    message: str
+    consumer: ConsumerKey
+    token: int
+    position: int
+    delivery_count: int
+    acquired_count: int
+
+
+def message_id(body: bytes) -> str:
+    return body.split(b"|", 1)[0].decode()
+
+
+class Ledger:
+    """One a run."""
+
+    def __init__(self, history: History, world: World) -> None:
+        self._history = history
+        self._world = world
+        self._handed: dict[tuple[str, str], deque[Row]] = {}
+        self._held: dict[tuple[QueueId, ConsumerKey, int], Row] = {}
+
+    def _now(self) -> dict[str, int]:
+        now_ns = self._world.now_ns
+        return {"wall_ms": now_ns // 1_000_000, "monotonic_ns": now_ns}
+
+    def hand(
+        self,
+        client: str,
+        tag: str,
+        queue: str,
+        queue_id: QueueId,
+        key: ConsumerKey,
+        batches: Sequence[Batch],
+    ) -> None:
+        """A node is about to write these."""
+        for batch in batches:
+            for position, body in enumerate(batch.bodies, batch.first):
+                message = message_id(body)
+                counts = batch.delivery_count, batch.acquired_count
+                row = Row(client, queue, message, key, batch.token, position, *counts)
+                self._handed.setdefault((tag, message), deque()).append(row)
+                self._held[queue_id, key, position] = row
+
+    def take(self, tag: str, message: str) -> Row | None:
+        """A client was given this by the consumer of that tag, which is never used twice."""
+        rows = self._handed.get((tag, message))
+        return rows.popleft() if rows else None
+
+    # --- settles ----------------------------------------------------------------------------------
+
+    def settle(self, command: Settle | Discard) -> list[Op]:
+        """A node sets out to have these settled."""
+        found: dict[int, list[Row]] = {}
+        for first, last in command.ranges:
+            for position in range(first, last + 1):
+                row = self._held.get((command.queue, command.consumer, position))
+                if row is not None:
+                    found.setdefault(row.token, []).append(row)
+        return [
+            self._history.invoke(
+                rows[0].client,
+                "settle" if type(command) is Settle else "discard",
+                {
+                    "queue": rows[0].queue,
+                    "consumer": int(command.consumer),
+                    "token": token,
+                    "messages": [row.message for row in rows],
+                },
+                **self._now(),
+            )
+            for token, rows in found.items()
+        ]
+
+    def settled(self, ops: Sequence[Op], outcome: Outcome, *, again: bool) -> None:
+        """What was decided. One that is asked for again may have been done the time before."""
+        asked = sum(len(op.value["messages"]) for op in ops)
+        reply = outcome.reply
+        for op in ops:
+            if type(reply) is Ok and reply.count == asked:
+                self._history.end(op, "ok", None, **self._now())
+            else:
+                kind = "unknown" if again or type(reply) is Ok or reply is None else "refused"
+                self._history.end(op, kind, None, **self._now())
+
+
+class WatchedSettler(Settler):
+    """Writes down what it was told to settle, and what was decided."""
+
+    def __init__(self, cluster: ClusterNode, tasks: Tasks, counts: Counts, ledger: Ledger) -> None:
+        super().__init__(cluster, tasks, counts)
+        self._ledger = ledger
+        self._open: dict[int, list[Op]] = {}
+        self._tries: Counter[int] = Counter()
+
+    def tell(self, group: GroupId, command: Command, done: Callable[[], None]) -> None:
+        if isinstance(command, (Settle, Discard)):
+            self._open[id(command)] = self._ledger.settle(command)
+        super().tell(group, command, done)
+
+    def _propose(self, group: GroupId, told: Told) -> None:
+        self._tries[id(told.command)] += 1
+        super()._propose(group, told)
+
+    def _decided(self, command: Command, outcome: Outcome) -> None:
+        super()._decided(command, outcome)
+        again = self._tries.pop(id(command)) > 1
+        ops = self._open.pop(id(command), None)
+        if ops is not None:
+            self._ledger.settled(ops, outcome, again=again)
