@@ -73,7 +73,7 @@ class Broker:
         return info
 
     async def find_shared(self, vhost: str, queue: str) -> QueueInfo:
-        """For who does not own queues: whoever asks here is not the connection that one belongs to."""
+        """For who cannot be the connection that a queue belongs to."""
         info = await self.find(vhost, queue)
         check_shared(info)
         return info

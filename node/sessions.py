@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from urllib.parse import quote
 
 import structlog
 
@@ -25,6 +26,11 @@ log = structlog.get_logger(__name__)
 #: The end of a session is told to its groups until they have heard, with pauses up to this.
 PAUSE_S_MAX = 2.0
 PAUSE_S_MIN = 0.05
+
+
+def name_of(session: SessionId) -> str:
+    """What the user calls it."""
+    return session.partition("/")[2]
 
 
 class Sessions:
@@ -57,10 +63,12 @@ class Sessions:
         resume_ms: int,
         vhost: str,
         forward: bool,
+        user: str = "",
         counted: bool = True,
     ) -> tuple[Connection, bool]:
         """A connection, and whether its session was known here. Refused when there are too many.
 
+        What two users call by one name are two sessions: names can be seen and guessed.
         Not `counted`: a channel of a connection that was.
         """
         limits = self._broker.limits
@@ -73,7 +81,7 @@ class Sessions:
             check_name(session, "session")
         if resume_ms > limits.resume_ms_max:
             raise Refused("bad_argument", f"resume_ms may be at most {limits.resume_ms_max}")
-        key = SessionId(session)
+        key = SessionId(f"{quote(user, safe='')}/{session}" if user else session)
         older = self._connections.get(key)
         if older is None and counted and len(self._connections) >= limits.connections_max:
             raise Refused("too_many_connections", f"this node takes {limits.connections_max}")

@@ -81,11 +81,11 @@ class Handlers:
         connection.publish(request, info, publisher, seqno, bodies, meta, attrs)
 
     async def _settle(self, connection: Connection, frame: requests.Settle) -> None:
-        info = await self._broker.find(connection.vhost, frame.queue)
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
         connection.settle(frame.request, info, frame.consumer, frame.ranges)
 
     async def _return(self, connection: Connection, frame: requests.Return) -> None:
-        info = await self._broker.find(connection.vhost, frame.queue)
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
         connection.return_(
             frame.request,
             info,
@@ -96,19 +96,19 @@ class Handlers:
         )
 
     async def _discard(self, connection: Connection, frame: requests.Discard) -> None:
-        info = await self._broker.find(connection.vhost, frame.queue)
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
         connection.discard(frame.request, info, frame.consumer, frame.ranges)
 
     async def _extend(self, connection: Connection, frame: requests.Extend) -> None:
-        info = await self._broker.find(connection.vhost, frame.queue)
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
         connection.extend(frame.request, info, frame.consumer, frame.ranges, frame.timeout_ms)
 
     async def _credit(self, connection: Connection, frame: requests.Credit) -> None:
-        info = await self._broker.find(connection.vhost, frame.queue)
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
         connection.set_credit(frame.request, info, frame.consumer, frame.credit)
 
     async def _subscribe(self, connection: Connection, frame: requests.Subscribe) -> None:
-        info = await self._broker.find(connection.vhost, frame.queue)
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
         await connection.run(
             frame.request,
             frame.queue,
@@ -126,7 +126,7 @@ class Handlers:
         )
 
     async def _cancel(self, connection: Connection, frame: requests.Cancel) -> None:
-        info = await self._broker.find(connection.vhost, frame.queue)
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
         await connection.run(
             frame.request,
             frame.queue,
@@ -134,7 +134,7 @@ class Handlers:
         )
 
     async def _get(self, connection: Connection, frame: requests.Get) -> None:
-        info = await self._broker.find(connection.vhost, frame.queue)
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
         await connection.run(
             frame.request,
             frame.queue,
@@ -151,6 +151,7 @@ class Handlers:
         )
 
     async def _delete(self, connection: Connection, frame: requests.Delete) -> None:
+        await self._broker.find_shared(connection.vhost, frame.queue)
         await connection.run(
             frame.request,
             frame.queue,
@@ -160,13 +161,13 @@ class Handlers:
         )
 
     async def _purge(self, connection: Connection, frame: requests.Purge) -> None:
-        info = await self._broker.find(connection.vhost, frame.queue)
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
         await connection.run(
             frame.request, frame.queue, lambda: connection.purge(frame.request, info)
         )
 
     async def _pause(self, connection: Connection, frame: requests.Pause) -> None:
-        info = await self._broker.find(connection.vhost, frame.queue)
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
         await connection.run(
             frame.request,
             frame.queue,

@@ -24,7 +24,7 @@ from cluster.machine.interface import RowState
 from cluster.machine.replies import Enqueued, Ok
 from cluster.types import ConsumerKey, NodeId
 from node.auth import Auth
-from node.broker import Broker
+from node.broker import Broker, check_shared
 from node.dispatch import Counts
 from node.errors import BrokerError, Elsewhere, Refused
 from node.message import as_map
@@ -114,6 +114,12 @@ class HttpRoutes:
         self._broker.led(info.group)
         return info
 
+    async def _shared(self, request: web.Request) -> QueueInfo:
+        """To be changed or emptied: not a queue that belongs to a connection."""
+        info = await self._led(request)
+        check_shared(info)
+        return info
+
     # --- looking ----------------------------------------------------------------------------------
 
     async def _status(self, request: web.Request) -> web.Response:
@@ -132,7 +138,7 @@ class HttpRoutes:
         return answer(request, await self._broker.info(await self._led(request)))
 
     async def _peek(self, request: web.Request) -> web.Response:
-        info = await self._led(request)
+        info = await self._shared(request)
         start = _number(request.query.get("start", "1"), "start", 0, 2**63 - 1)
         count = _number(request.query.get("count", "10"), "count", 1, 1_000)
         state = request.query.get("state") or None
@@ -157,6 +163,7 @@ class HttpRoutes:
         return answer(request, declared, status=201 if declared["created"] else 200)
 
     async def _delete(self, request: web.Request) -> web.Response:
+        check_shared(await self._find(request))
         await self._broker.delete(
             request.match_info["vhost"],
             request.match_info["name"],
@@ -166,11 +173,11 @@ class HttpRoutes:
         return answer(request, {"outcome": "ok"})
 
     async def _purge(self, request: web.Request) -> web.Response:
-        count = await self._broker.purge(await self._led(request))
+        count = await self._broker.purge(await self._shared(request))
         return answer(request, {"outcome": "ok", "count": count})
 
     async def _pause(self, request: web.Request) -> web.Response:
-        info = await self._led(request)
+        info = await self._shared(request)
         paused = (await _body(request)).get("paused", True)
         if type(paused) is not bool:
             raise Refused(codes.BAD_ARGUMENT, "paused is true or false")
@@ -229,7 +236,7 @@ class HttpRoutes:
         )
 
     async def _get(self, request: web.Request) -> web.Response:
-        info = await self._led(request)
+        info = await self._shared(request)
         fields = await _body(request)
         auto_settle = fields.get("auto_settle", False)
         if type(auto_settle) is not bool:
@@ -252,7 +259,7 @@ class HttpRoutes:
         return answer(request, about)
 
     async def _settle(self, request: web.Request) -> web.Response:
-        info = await self._led(request)
+        info = await self._shared(request)
         fields = await _body(request)
         consumer = ConsumerKey(_number(fields.get("consumer"), "consumer", 0, 2**63 - 1))
         ranges = _ranges(fields.get("ranges"))

@@ -29,7 +29,7 @@ from node.protocols.native.requests import (
     HelloMissing,
     MalformedFrame,
 )
-from node.sessions import Sessions
+from node.sessions import Sessions, name_of
 
 log = structlog.get_logger(__name__)
 
@@ -188,6 +188,7 @@ class WebSockets:
                 resume_ms=hello.resume_ms,
                 vhost=hello.vhost,
                 forward=hello.forward,
+                user=user.name,
             )
         except FrameError as error:
             _refuse(peer, error)
@@ -215,7 +216,7 @@ class WebSockets:
         return replies.welcome(
             node=cluster.node,
             cluster=cluster.config.cluster,
-            session=connection.session,
+            session=name_of(connection.session),
             resumed=resumed,
             limits={
                 "frame_bytes_max": int(limits.frame_bytes_max),
