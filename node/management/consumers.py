@@ -36,7 +36,7 @@ def _consumer(info: QueueInfo, consumer: ConsumerFacts, channel: Json | None) ->
         "activity_status": consumer.status,
         "exclusive": consumer.exclusive,
         "arguments": {"x-priority": consumer.priority} if consumer.priority else {},
-        **_said_by(channel, consumer),
+        **_said_by(channel, info.name, consumer),
     }
 
 
@@ -52,8 +52,9 @@ def _details(consumer: ConsumerFacts, channel: Json | None) -> Json:
     }
 
 
-def _said_by(channel: Json | None, consumer: ConsumerFacts) -> Json:
+def _said_by(channel: Json | None, queue: str, consumer: ConsumerFacts) -> Json:
+    """Keys are told apart within a group only; a name is the queue's alone in its vhost."""
     for each in cast("list[Json]", [] if channel is None else channel.get("consumers", [])):
-        if each.get("key") == consumer.key:
+        if each.get("key") == consumer.key and each.get("queue") == queue:
             return {name: each[name] for name in _OF_CHANNEL if name in each}
     return {}
