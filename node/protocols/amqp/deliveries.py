@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 import structlog
 from pamqp import commands
 
+from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
+from cluster.machine.checks import NAME_BYTES_MAX
 from cluster.machine.commands import Return, SetCredit
 from cluster.types import ConsumerKey
 from node import outgoing
 from node.chunks import merged
 from node.connection import Connection
 from node.connection import Consumer as BrokerConsumer
+from node.errors import Refused
 from node.outgoing import Batch, Delivery, Outgoing
 from node.protocols.amqp import writer
 from node.protocols.amqp.consumers import Consumer, Verdict, cut, runs
@@ -70,6 +73,7 @@ class Deliveries:
         self._held: deque[_Held] = deque()
         self._untaken: list[Delivery] = []
         self._requests = 0
+        self._cancels = 0
         self._notices: list[str] | None = None  # cancelled meanwhile, to be told later
         self._connection: Connection | None = None
 
@@ -260,7 +264,7 @@ class Deliveries:
                 lambda: self.connection.subscribe(
                     request,
                     consumer.info,
-                    consumer.tag,
+                    self._name_for_broker(consumer.tag, request),
                     credit=NO_ACK_CREDIT if consumer.no_ack else credit,
                     priority=consumer.priority,
                     exclusive=consumer.exclusive,
@@ -273,32 +277,47 @@ class Deliveries:
             self.consumers.pop(consumer.tag, None)
             raise
 
+    def _name_for_broker(self, tag: str, request: int) -> str:
+        """To the broker a name means the same consumer for the life of its session, with all that
+        it holds; to a client a tag is free again once its consumer was cancelled.
+        """
+        if not self._cancels:
+            return tag
+        return f"{request}#{tag}".encode()[:NAME_BYTES_MAX].decode(errors="ignore")
+
     async def cancel(self, tag: str) -> None:
         """No delivery leaves for it any more; what was delivered can still be settled (A16)."""
         consumer = self.consumers.pop(tag, None)
         if consumer is None:
             return
+        self._cancels += 1
         consumer.cancelled = True
-        kept: deque[_Held] = deque()
-        for held in self._held:
-            if held.consumer is not consumer:
-                kept.append(held)
-                continue
-            batch, info = held.batch, consumer.info
+        info, key = consumer.info, consumer.key
+        for batch in self._take_held(consumer):
             last = batch.first + len(batch.bodies) - 1
-            self.settles.tell(info.group, Return(info.queue, consumer.key, [(batch.first, last)]))
+            self.settles.tell(info.group, Return(info.queue, key, [(batch.first, last)]))
+        try:
+            await self._channel.patiently(lambda: self.connection.cancel(0, info, key))
+        except Refused as error:
+            if error.code not in {codes.NO_QUEUE, codes.NO_CONSUMER}:
+                raise  # else it ended with its queue, which is about to be told
+        self._by_key.pop((info.name, key), None)
+
+    def _take_held(self, consumer: Consumer) -> list[Batch]:
+        """What has not been delivered to it, and is not going to be."""
+        taken = [held for held in self._held if held.consumer is consumer]
+        self._held = deque(held for held in self._held if held.consumer is not consumer)
+        for held in taken:
             if held.frame is not None:
                 self._taken(held.frame)
-        self._held = kept
-        await self._channel.patiently(
-            lambda: self.connection.cancel(0, consumer.info, consumer.key)
-        )
+        return [held.batch for held in taken]
 
     def _ended(self, queue: str, key: ConsumerKey, reason: str) -> None:
         """By the broker: its queue was deleted, or it did not settle in time."""
         consumer = self._by_key.pop((queue, key), None)
         if consumer is None:
             return
+        self._take_held(consumer)
         if reason == "queue_deleted":
             self.consumers.pop(consumer.tag, None)
             self._notify_cancelled(consumer)

@@ -1,0 +1,60 @@
+"""Consumers that come, go and come again, in plain frames."""
+
+from __future__ import annotations
+
+from pamqp.commands import Basic, Queue
+
+from tests.node.amqp.conftest import Connect
+from tests.semantics.wire import Wire
+
+
+def _delivery(wire: Wire) -> tuple[str, int, bytes]:
+    (found,) = wire.take(1, Basic.Deliver)
+    return found.method.consumer_tag, found.method.delivery_tag, found.body
+
+
+def test_a_tag_that_is_used_again_gets_nothing_that_the_channel_holds(connect: Connect) -> None:
+    """The consumer before it was cancelled: what it holds stays where it is (A16)."""
+    wire = connect()
+    wire.call(Queue.Declare(queue="again", exclusive=True), Queue.DeclareOk)
+    wire.call(Basic.Qos(prefetch_count=1), Basic.QosOk)
+    wire.publish("again", "1", "2", "3")
+    wire.call(Basic.Consume(queue="again", consumer_tag="t"), Basic.ConsumeOk)
+    assert _delivery(wire) == ("t", 1, b"1")
+    for tag, body in ((2, b"2"), (3, b"3")):
+        wire.call(Basic.Cancel(consumer_tag="t"), Basic.CancelOk)
+        wire.call(Basic.Consume(queue="again", consumer_tag="t"), Basic.ConsumeOk)
+        assert _delivery(wire) == ("t", tag, body)
+    wire.send(Basic.Ack(3, multiple=True))
+    wire.call(Basic.Cancel(consumer_tag="t"), Basic.CancelOk)
+    deleted = wire.call(Queue.Delete(queue="again"), Queue.DeleteOk)
+    assert deleted.message_count == 0
+
+
+def test_the_longest_tag_can_be_used_again(connect: Connect) -> None:
+    wire = connect()
+    wire.call(Queue.Declare(queue="long tag", exclusive=True), Queue.DeclareOk)
+    tag = "ü" * 127 + "t"
+    for _ in range(3):
+        wire.call(Basic.Consume(queue="long tag", consumer_tag=tag), Basic.ConsumeOk)
+        wire.call(Basic.Cancel(consumer_tag=tag), Basic.CancelOk)
+
+
+def test_nothing_is_delivered_once_the_end_of_a_consumer_was_told(connect: Connect) -> None:
+    """Its queue was deleted while the channel's prefetch held deliveries back (B16)."""
+    wire, other = connect(), connect()
+    wire.call(Queue.Declare(queue="held", durable=True), Queue.DeclareOk)
+    wire.call(Queue.Declare(queue="kept", exclusive=True), Queue.DeclareOk)
+    wire.call(Basic.Qos(prefetch_count=1, global_=True), Basic.QosOk)
+    wire.publish("kept", "kept 1", "kept 2")
+    wire.call(Basic.Consume(queue="kept", consumer_tag="k"), Basic.ConsumeOk)
+    assert _delivery(wire) == ("k", 1, b"kept 1")
+    wire.call(Basic.Consume(queue="held", consumer_tag="h"), Basic.ConsumeOk)
+    wire.publish("held", "held 1")
+    # It is on its way to the consumer when it is no longer ready.
+    while other.call(Queue.Declare(queue="held", passive=True), Queue.DeclareOk).message_count:
+        pass
+    other.call(Queue.Delete(queue="held"), Queue.DeleteOk)
+    assert wire.expect(Basic.Cancel).consumer_tag == "h"
+    wire.send(Basic.Ack(1))
+    assert _delivery(wire) == ("k", 2, b"kept 2")
