@@ -24,6 +24,8 @@ class AmqpConsumer(AmqpClient):
     """Sees every delivery once, and none after a cancel was answered."""
 
     kind = "amqp-consumer"
+    #: Goes on as it is when the load is over.
+    stays = False
 
     def __init__(self, scene: Scene, name: str, queue: str) -> None:
         super().__init__(scene, name)
@@ -42,7 +44,7 @@ class AmqpConsumer(AmqpClient):
         channel.on_delivery = lambda frame: self._take(channel, frame)
         if not await self.begin(channel) or not await self._subscribe(channel):
             return
-        hasty = self.scene.stopping
+        hasty = self.scene.stopping or self.stays
         lives_s = 60.0 if hasty else self.dice.uniform(2.0, 20.0)
         until_s = self.scene.cluster.world.now_s + lives_s
         while not channel.over.is_set() and self.scene.cluster.world.now_s < until_s:

@@ -1,4 +1,4 @@
-"""AMQP clients that publish in confirm mode to queues that are led anywhere."""
+"""AMQP clients that publish in confirm mode to queues led anywhere, or to one node's own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pamqp import commands
 
 from chaos.history import Op, OpType
 from chaos.simulator.amqp_clients import AmqpChannel, AmqpClient
+from chaos.simulator.amqp_queues import AmqpQueues
 from chaos.simulator.amqp_wire import Confirmed
 from chaos.simulator.clients import RETRY_S, Scene
 from node.message import where_of
@@ -24,9 +25,11 @@ class AmqpPublisher(AmqpClient):
 
     kind = "amqp-publisher"
 
-    def __init__(self, scene: Scene, name: str, queues: Sequence[str]) -> None:
+    def __init__(self, scene: Scene, name: str, queues: Sequence[str], others: AmqpQueues) -> None:
         super().__init__(scene, name)
         self._queues = queues
+        self._others = others
+        self._fresh: str | None = None  # declared on this channel
         self._open: dict[int, Op] = {}  # by number, ascending
         self._published = 0
         self._again = 0  # messages without an outcome when a channel ended
@@ -44,6 +47,7 @@ class AmqpPublisher(AmqpClient):
         plan = self.scene.cluster.plan
         channel.on_confirm = self._confirmed
         self._published = 0
+        self._fresh = None
         if await channel.ask(commands.Confirm.Select, commands.Confirm.SelectOk) is None:
             return
         while not channel.over.is_set() and not self.finished:
@@ -55,6 +59,12 @@ class AmqpPublisher(AmqpClient):
                 for each in waits:
                     each.cancel()
                 continue
+            fresh = self._others.fresh
+            if fresh is not None and fresh != self._fresh:
+                # Others do the same at the same time; whoever is told that it is there may publish.
+                if not await self._others.declare(channel, fresh):
+                    return
+                self._fresh = fresh
             self._publish(channel)
             await self._pace()
             if self.dice.random() < 0.01:
@@ -76,7 +86,7 @@ class AmqpPublisher(AmqpClient):
         plan = self.scene.cluster.plan
         events: list[Event] = []
         for _ in range(self.dice.randint(1, RUNS_A_READ_MAX)):
-            queue = self.dice.choice(self._queues)
+            queue = self._choose()
             bodies: list[bytes] = []
             for _ in range(self.dice.randint(1, plan.batch_max)):
                 self._published += 1
@@ -102,6 +112,14 @@ class AmqpPublisher(AmqpClient):
             self._again -= again
             self.count("republished by the client", again)
         channel.send(*events)
+
+    def _choose(self) -> str:
+        chance = self.dice.random()
+        if chance < 0.2 and self._fresh is not None:
+            return self._fresh
+        if chance < 0.3 and self._others.owned:
+            return self.dice.choice(list(self._others.owned))
+        return self.dice.choice(self._queues)
 
     def _confirmed(self, confirm: Confirmed) -> None:
         tag, multiple, refused = confirm.tag, confirm.multiple, confirm.refused

@@ -21,10 +21,17 @@ from chaos.checker import (
     sac_exclusion,
     total_queue,
 )
-from chaos.history import History
+from chaos.history import History, Op
 from chaos.simulator.amqp_clients import AmqpClient
 from chaos.simulator.amqp_consumers import AmqpConsumer
 from chaos.simulator.amqp_publishers import AmqpPublisher
+from chaos.simulator.amqp_queues import (
+    FRESH_QUEUES,
+    OWNED_PREFIX,
+    AmqpQueues,
+    FreshConsumer,
+    Owner,
+)
 from chaos.simulator.amqp_tellers import AmqpTeller
 from chaos.simulator.clients import Scene, declare
 from chaos.simulator.consumers import Consumer
@@ -91,6 +98,7 @@ class Run:
         self.publishers: list[Publisher] = []
         self.consumers: list[Consumer] = []
         self.amqp_clients: list[AmqpClient] = []
+        self._amqp_queues = AmqpQueues(self.scene, {"x-delivery-limit": DELIVERY_LIMIT})
         self.tellers = Tellers(self.scene, TRANSFER_QUEUES)
         self._admin = Process(self.world, "admin")
         self._nemesis = Process(self.world, "nemesis")
@@ -166,16 +174,18 @@ class Run:
             return found
         for publisher in self.publishers:
             publisher.give_up()
+        alive = dict(self._amqp_queues.owned)
         for client in self.amqp_clients:
             client.give_up()
         self.tellers.give_up()
+        self._amqp_queues.owned = alive
         unfinished = self._unfinished()
         if unfinished is not None:
             return Status.STUCK, [f"{CONVERGE_S_MAX:.0f} s after the faults ended: {unfinished}"]
         for machine in self.cluster.machines.values():
             for group in machine.groups().values():
                 self.cluster.check_state(machine.name, group)
-        for queue in self.queues:
+        for queue in (*self.queues, *FRESH_QUEUES, *self._amqp_queues.owned):
             self.history.saw("harness", "drain", {"queue": queue}, **self.scene.now())
         self.trace.event("harness", "+", "drained and converged")
         return self._wrong() or (Status.OK, [])
@@ -216,6 +226,12 @@ class Run:
         apart = self.cluster.converged()
         if apart is not None:
             return apart
+        for machine in machines:
+            own = None if machine.cluster is None else machine.cluster.transient.own
+            views = [] if own is None else [own.machine.queue(q) for q in own.machine.queues()]
+            for view in views:
+                if view is not None and view.messages:
+                    return f"queue {view.name} of {machine.name} holds {view.messages} messages"
         for group_id in self.cluster.group_ids():
             leader = self.cluster.leader(group_id)
             group = None if leader is None else self.cluster.machines[leader].groups()[group_id]
@@ -300,20 +316,36 @@ class Run:
     def _start_amqp(self) -> None:
         plan, scene, clients = self.plan, self.scene, self.amqp_clients
         for number in range(plan.amqp_publishers):
-            clients.append(AmqpPublisher(scene, f"w{number}", (SHARED_QUEUE, SAC_QUEUE)))
+            clients.append(
+                AmqpPublisher(scene, f"w{number}", (SHARED_QUEUE, SAC_QUEUE), self._amqp_queues)
+            )
         for number in range(plan.amqp_consumers):
             clients.append(AmqpConsumer(scene, f"r{number}", SHARED_QUEUE))
         if plan.transfers and clients:
             clients.append(AmqpTeller(scene, "y0", SHARED_QUEUE, TRANSFER_QUEUES))
             clients.append(AmqpConsumer(scene, "z0", TRANSFER_QUEUES[0]))
+        if clients:
+            for number, queue in enumerate(FRESH_QUEUES):
+                clients.append(FreshConsumer(scene, f"f{number}", queue, self._amqp_queues))
+            clients.append(Owner(scene, "o0", self._amqp_queues))
         for client in clients:
             client.process.spawn(client.run(), "run")
+
+    def _ended(self, op: Op) -> bool:
+        """Confirmed into a queue that ended with its client: it need not come out."""
+        queue = op.value.get("queue", "")
+        owned = queue.startswith(OWNED_PREFIX) and queue not in self._amqp_queues.owned
+        return owned and op.f == "publish" and op.type == "ok"
 
     def _judge(self) -> list[Verdict]:
         ops = self.history.ops
         # What died in one queue comes out of another, perhaps before any client saw it: what is
         # lost of that the checker of dead letters says.
-        kept = [op for op in ops if op.value.get("queue") not in (DYING_QUEUE, DEAD_QUEUE)]
+        kept = [
+            op
+            for op in ops
+            if op.value.get("queue") not in (DYING_QUEUE, DEAD_QUEUE) and not self._ended(op)
+        ]
         dying = [op for op in ops if op.value.get("queue") == DYING_QUEUE]
         tried = [op for op in dying if op.f != "publish" or op.type == "invoke"]
         others = [op for op in ops if op.value.get("queue") != DYING_QUEUE]
