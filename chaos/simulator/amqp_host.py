@@ -198,4 +198,4 @@ class AmqpHost:
     async def _remove_queues(self) -> None:
         names, self.exclusive_queues = self.exclusive_queues, {}
         for name in names:
-            await closing.remove_queue(self._services.broker, VHOST, name)
+            await closing.remove_queue(self._services.broker, VHOST, name, self.id)

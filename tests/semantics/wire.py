@@ -173,6 +173,10 @@ class Wire:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
+    def hang_up(self) -> None:
+        """Without a word as well, but what was sent arrives."""
+        self._socket.close()
+
     def close(self) -> None:
         with suppress(OSError, Closed):
             self.call(Connection.Close(200, "bye", 0, 0), Connection.CloseOk, 0)

@@ -341,7 +341,9 @@ class AmqpConnection(asyncio.Protocol):
     async def _remove_exclusive_queues(self) -> None:
         names, self.exclusive_queues = self.exclusive_queues, {}
         broker, vhost = self._services.broker, self.vhost
-        await asyncio.gather(*(closing.remove_queue(broker, vhost, name) for name in names))
+        await asyncio.gather(
+            *(closing.remove_queue(broker, vhost, name, self.id) for name in names)
+        )
 
     def _end_channels(self, *, lost: bool) -> None:
         channels, self.channels = self.channels, {}

@@ -219,7 +219,7 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
     _check_text(name, "queue")
     arguments = dict(method.arguments or {})
     exclusive, auto_delete = bool(method.exclusive), bool(method.auto_delete)
-    durable = bool(method.durable)
+    durable = bool(method.durable) and not exclusive  # as RabbitMQ has it, whatever was said
     owner = host.id if exclusive else None
     if known is not None:
         refused = difference(
@@ -241,6 +241,8 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
     if isinstance(dead_letter_exchange, str):
         host.access.check("read", "queue", name)
         host.access.check("write", "exchange", dead_letter_exchange)
+    if exclusive:  # from now on: should the connection end meanwhile, the queue must end with it
+        host.exclusive_queues[name] = None
     outcome = await broker.cluster.declare_queue(
         vhost,
         name,
@@ -255,8 +257,6 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
     info = broker.locate(vhost, name)
     if info is None:  # deleted again at once
         raise no_queue(vhost, name)
-    if exclusive:
-        host.exclusive_queues[name] = None
     return info
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,16 @@ from tests.node.nodes import Nodes
 from tests.semantics.wire import Wire
 
 Connect = Callable[[], Wire]
+
+LONGEST_S = 20.0
+POLL_S = 0.01
+
+
+def until(check: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + LONGEST_S
+    while not check():
+        assert time.monotonic() < end_s
+        time.sleep(POLL_S)
 
 
 @pytest.fixture(scope="session")

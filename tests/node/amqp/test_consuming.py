@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pamqp.commands import Basic, Queue
 
-from tests.node.amqp.conftest import Connect
+from tests.node.amqp.conftest import Connect, until
 from tests.semantics.wire import Wire
 
 
@@ -52,8 +52,8 @@ def test_nothing_is_delivered_once_the_end_of_a_consumer_was_told(connect: Conne
     wire.call(Basic.Consume(queue="held", consumer_tag="h"), Basic.ConsumeOk)
     wire.publish("held", "held 1")
     # It is on its way to the consumer when it is no longer ready.
-    while other.call(Queue.Declare(queue="held", passive=True), Queue.DeclareOk).message_count:
-        pass
+    look = Queue.Declare(queue="held", passive=True)
+    until(lambda: not other.call(look, Queue.DeclareOk).message_count)
     other.call(Queue.Delete(queue="held"), Queue.DeleteOk)
     assert wire.expect(Basic.Cancel).consumer_tag == "h"
     wire.send(Basic.Ack(1))
