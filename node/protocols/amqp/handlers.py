@@ -31,6 +31,7 @@ from node.protocols.amqp.errors import (
     ChannelError_,
     ConnectionError_,
 )
+from node.protocols.amqp.tables import plain
 
 if TYPE_CHECKING:
     from node.protocols.amqp.channel import Channel
@@ -97,7 +98,7 @@ async def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
         return
     info = await topology.find_queue(channel, method.queue)
     host.access.check("read", "queue", info.name)
-    arguments = dict(method.arguments or {})
+    arguments = plain(method.arguments or {})
     consumer = Consumer(
         tag,
         info,

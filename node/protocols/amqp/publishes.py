@@ -15,9 +15,10 @@ from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import ATTR_PRIORITY, ATTR_TTL_MS, Command, Enqueue
 from cluster.types import GroupId, QueueId
+from node.errors import Elsewhere
 from node.message import exchange_and_key
 from node.protocols.amqp import properties as props
-from node.protocols.amqp import writer
+from node.protocols.amqp import tables, writer
 from node.protocols.amqp.confirms import Confirms, Tally
 from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
 from node.protocols.amqp.errors import (
@@ -127,11 +128,15 @@ class Publishes:
         attrs: dict[int, int] | None,
     ) -> None:
         """A copy that lags must not lose what is to be confirmed, nor miss an exchange."""
-        await self._services.broker.catch_up()
+        await self._channel.patiently(self._catch_up)
         route = self._route(exchange, key, properties)
         if route is None:
             raise no_exchange(self._host.vhost, exchange)
         self._routed(event, route, properties, attrs)
+
+    async def _catch_up(self) -> None:
+        if not await self._services.broker.catch_up():
+            raise Elsewhere(None)
 
     def _look(self, properties: bytes) -> tuple[dict[int, int] | None, bytes]:
         """What the broker must know of the properties; and them, as consumers are to see them."""
@@ -158,7 +163,7 @@ class Publishes:
         vhost, router = self._host.vhost, self._services.router
 
         def headers() -> Any:
-            return props.parse(properties).headers
+            return tables.plain(props.parse(properties).headers)
 
         def property_of(name: str) -> object:
             return getattr(props.parse(properties), name, None)
@@ -191,11 +196,11 @@ class Publishes:
         if self.confirms is not None:
             first = self.confirms.number(count)
             tally = Tally(first, first + count - 1, len(route.queues))
+        if b"BCC" in properties:
+            properties = props.with_headers(properties, {}, drop=("BCC",))
         if not route.queues:
             self._unroutable(event, properties, tally)
             return
-        if b"BCC" in properties:
-            properties = props.with_headers(properties, {}, drop=("BCC",))
         meta = event.where + properties
         for info in route.queues:
             batch = self._batches.get(info.queue)

@@ -86,6 +86,17 @@ def join_entries(entries: Iterable[bytes]) -> bytes:
     return _LONG.pack(len(joined)) + joined
 
 
+def plain(value: Any) -> Any:
+    """As the catalog holds it and bindings compare it: times in seconds, decimals as floats."""
+    if type(value) is dict:
+        return {name: plain(each) for name, each in cast("dict[str, Any]", value).items()}
+    if type(value) is list:
+        return [plain(each) for each in cast("list[Any]", value)]
+    if isinstance(value, dt.datetime):
+        return int(value.timestamp())
+    return float(value) if isinstance(value, Decimal) else value
+
+
 # --- decoding -------------------------------------------------------------------------------------
 
 

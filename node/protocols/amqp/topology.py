@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pamqp import commands
 
 from cluster.machine import replies as codes
+from cluster.machine.arguments import ArgumentError, parse_arguments
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.catalog_commands import DestinationKind
 from cluster.machine.catalog_queues import difference
@@ -35,6 +36,7 @@ from node.protocols.amqp.errors import (
 )
 from node.protocols.amqp.methods import made
 from node.protocols.amqp.refusals import locked, no_exchange, no_queue
+from node.protocols.amqp.tables import plain
 
 if TYPE_CHECKING:
     from node.protocols.amqp.channel import Channel
@@ -100,6 +102,8 @@ async def declare_exchange(channel: Channel, method: commands.Exchange.Declare) 
     host = channel.host
     name, vhost = method.exchange, host.vhost
     catalog = channel.services.broker.cluster.catalog_machine
+    if name == "":
+        raise ChannelError_(ACCESS_REFUSED, "operation not permitted on the default exchange")
     if method.passive:
         if catalog.exchange(vhost, name) is None:
             await channel.services.broker.catch_up()
@@ -113,7 +117,7 @@ async def declare_exchange(channel: Channel, method: commands.Exchange.Declare) 
             raise ChannelError_(
                 ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'"
             )
-        arguments = dict(method.arguments or {})
+        arguments = plain(method.arguments or {})
         alternate = arguments.get("alternate-exchange")
         if isinstance(alternate, str) and known is None:
             host.access.check("read", "exchange", name)
@@ -143,7 +147,7 @@ async def delete_exchange(channel: Channel, method: commands.Exchange.Delete) ->
 
 
 async def bind_exchange(channel: Channel, method: commands.Exchange.Bind) -> None:
-    arguments = dict(method.arguments or {})
+    arguments = plain(method.arguments or {})
     await _bind(
         channel, Bind, method.source, "exchange", method.destination, method.routing_key, arguments
     )
@@ -152,7 +156,7 @@ async def bind_exchange(channel: Channel, method: commands.Exchange.Bind) -> Non
 
 
 async def unbind_exchange(channel: Channel, method: commands.Exchange.Unbind) -> None:
-    arguments = dict(method.arguments or {})
+    arguments = plain(method.arguments or {})
     await _bind(
         channel,
         Unbind,
@@ -217,11 +221,14 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
     if known is None and not server_named and name.startswith(RESERVED_PREFIX):
         raise ChannelError_(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
     _check_text(name, "queue")
-    arguments = dict(method.arguments or {})
+    arguments = plain(method.arguments or {})
     exclusive, auto_delete = bool(method.exclusive), bool(method.auto_delete)
     durable = bool(method.durable) and not exclusive  # as RabbitMQ has it, whatever was said
     owner = host.id if exclusive else None
     if known is not None:
+        config = parse_arguments(arguments)
+        if isinstance(config, ArgumentError):
+            raise Refused(config.code, config.reason)
         refused = difference(
             known,
             DeclareQueue(
@@ -271,9 +278,8 @@ async def _declare_replies(channel: Channel, method: commands.Queue.Declare) -> 
 
 async def bind_queue(channel: Channel, method: commands.Queue.Bind) -> None:
     info = await find_queue(channel, method.queue)
-    arguments = dict(method.arguments or {})
-    # Without a name and a key: the last queue, under its own name (AMQP 0-9-1, queue.bind).
-    key = method.routing_key or ("" if method.queue else info.name)
+    arguments = plain(method.arguments or {})
+    key = _key_of(method, info)
     await _bind(channel, Bind, method.exchange, "queue", info.name, key, arguments)
     if not method.nowait:
         channel.say(Queue.BindOk())
@@ -286,11 +292,15 @@ async def unbind_queue(channel: Channel, method: commands.Queue.Unbind) -> None:
         if error.code != NOT_FOUND:
             raise
     else:
-        arguments = dict(method.arguments or {})
-        await _bind(
-            channel, Unbind, method.exchange, "queue", info.name, method.routing_key, arguments
-        )
+        arguments = plain(method.arguments or {})
+        key = _key_of(method, info)
+        await _bind(channel, Unbind, method.exchange, "queue", info.name, key, arguments)
     channel.say(Queue.UnbindOk())
+
+
+def _key_of(method: commands.Queue.Bind | commands.Queue.Unbind, info: QueueInfo) -> str:
+    """Without a name and a key: the last queue, under its own name (AMQP 0-9-1, queue.bind)."""
+    return method.routing_key or ("" if method.queue else info.name)
 
 
 async def purge_queue(channel: Channel, method: commands.Queue.Purge) -> None:

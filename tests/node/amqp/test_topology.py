@@ -1,0 +1,85 @@
+"""Exchanges, queues and bindings: what RabbitMQ's clients may say, in plain frames."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pamqp import base
+from pamqp.commands import Basic, Exchange, Queue
+
+from tests.node.amqp.conftest import Connect
+from tests.semantics.wire import Properties
+
+MOMENT = dt.datetime(2020, 2, 29, tzinfo=dt.UTC)
+ODD: dict[str, Any] = {"time": MOMENT, "price": Decimal("1.5"), "deep": {"times": [MOMENT, None]}}
+
+
+def test_arguments_may_hold_times_and_decimals(connect: Connect) -> None:
+    wire = connect()
+    for _ in range(2):
+        wire.call(Queue.Declare(queue="odd", exclusive=True, arguments=ODD), Queue.DeclareOk)
+        declare = Exchange.Declare(exchange="odd", exchange_type="fanout", arguments=ODD)
+        wire.call(declare, Exchange.DeclareOk)
+    wire.call(Basic.Consume(queue="odd", arguments=ODD), Basic.ConsumeOk)
+    wire.call(Exchange.Delete(exchange="odd"), Exchange.DeleteOk)
+
+
+def test_headers_are_matched_by_times_and_decimals(connect: Connect) -> None:
+    wire = connect()
+    wire.call(Queue.Declare(queue="matched", exclusive=True), Queue.DeclareOk)
+    bind = Queue.Bind(queue="matched", exchange="amq.headers", arguments=ODD)
+    wire.call(bind, Queue.BindOk)
+    properties = Properties(headers=ODD)
+    wire.publish("", "yes", exchange="amq.headers", properties=properties, mandatory=True)
+    properties = Properties(headers={**ODD, "price": Decimal("2.5")})
+    wire.publish("", "no", exchange="amq.headers", properties=properties, mandatory=True)
+    (returned,) = wire.take(1, Basic.Return)
+    assert returned.body == b"no"
+    wire.call(Basic.Get(queue="matched"), Basic.GetOk)
+
+
+@pytest.mark.parametrize("bind", [Queue.Bind, Queue.Unbind])
+def test_without_a_name_and_a_key_it_is_the_last_queue_under_its_name(
+    connect: Connect, bind: type[base.Frame]
+) -> None:
+    wire = connect()
+    wire.call(Queue.Declare(queue="last", exclusive=True), Queue.DeclareOk)
+    wire.call(Queue.Bind(queue="last", exchange="amq.direct", routing_key="last"), Queue.BindOk)
+    wire.call(Queue.Unbind(exchange="amq.direct"), Queue.UnbindOk)
+    if bind is Queue.Bind:
+        wire.call(Queue.Bind(exchange="amq.direct"), Queue.BindOk)
+    wire.publish("last", "m", exchange="amq.direct", mandatory=True)
+    wire.call(Queue.Declare(queue="last", passive=True), Queue.DeclareOk)
+    wire.send(Basic.Get(queue="last"))
+    expected = Basic.GetOk if bind is Queue.Bind else Basic.Return
+    wire.take(1, expected)
+
+
+def test_nobody_declares_the_default_exchange_not_even_passively(connect: Connect) -> None:
+    wire = connect()
+    wire.send(Exchange.Declare(exchange="", passive=True))
+    closed = wire.refusal()
+    assert (closed.code, closed.text) == (
+        403,
+        "ACCESS_REFUSED - operation not permitted on the default exchange",
+    )
+
+
+def test_a_queue_type_that_there_is_not_is_refused_for_a_queue_that_there_is(
+    connect: Connect,
+) -> None:
+    wire = connect()
+    wire.call(Queue.Declare(queue="typed", exclusive=True), Queue.DeclareOk)
+    wire.send(Queue.Declare(queue="typed", exclusive=True, arguments={"x-queue-type": "wat"}))
+    assert wire.refusal().code == 406
+
+
+def test_blind_copies_are_not_shown_in_what_is_returned(connect: Connect) -> None:
+    wire = connect()
+    properties = Properties(headers={"BCC": ["nobody either"], "CC": ["nor here"]})
+    wire.publish("nobody", "m", properties=properties, mandatory=True)
+    (returned,) = wire.take(1, Basic.Return)
+    assert returned.properties.headers == {"CC": ["nor here"]}

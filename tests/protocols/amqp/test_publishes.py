@@ -1,0 +1,69 @@
+"""Publishes on their way to queues, on a node whose copy of the catalog may be behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from cluster.machine.catalog import ExchangeInfo, QueueInfo
+from cluster.types import GroupId, QueueId
+from node.errors import Elsewhere
+from node.protocols.amqp.confirms import Confirms
+from node.protocols.amqp.events import Publish
+from node.protocols.amqp.properties import NONE
+from node.protocols.amqp.publishes import Publishes
+from node.routing import Route
+
+WHERE = b"\x00\x01q"
+QUEUE = QueueInfo(QueueId(1), GroupId(1), "/", "q", {})
+
+
+class FakeChannel:
+    """A node that is told of the queue by the third look at the catalog; two get no answer."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.closed = False
+        self.looks = 0
+        self.published: list[Any] = []
+        self.written: list[bytes] = []
+        access = SimpleNamespace(check=print)
+        self.host = SimpleNamespace(vhost="/", access=access, write=self.written.append)
+        self.services = SimpleNamespace(
+            router=SimpleNamespace(route=self._route),
+            broker=SimpleNamespace(catch_up=self._catch_up),
+            publisher=SimpleNamespace(publish=self._publish),
+            settings=SimpleNamespace(limits=SimpleNamespace(in_flight_bytes_max=1 << 20)),
+        )
+
+    def _publish(self, info: QueueInfo, *_: Any) -> None:
+        self.published.append(info)
+
+    def _route(self, *_: Any) -> Route:
+        exchange = ExchangeInfo("/", "", "direct", True, False, False, {})
+        return Route(exchange, (QUEUE,) if self.looks == 3 else ())
+
+    async def _catch_up(self) -> bool:
+        self.looks += 1
+        return self.looks == 3
+
+    async def patiently(self, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                return await work()
+            except Elsewhere:
+                await asyncio.sleep(0)
+
+
+async def test_nothing_is_confirmed_as_unroutable_while_nobody_answers_for_the_catalog() -> None:
+    channel = FakeChannel()
+    publishes = Publishes(cast(Any, channel))
+    publishes.confirms = Confirms()
+    work = publishes.receive(Publish(1, WHERE, False, False, NONE, [b"body"]))
+    assert work is not None
+    await work
+    publishes.flush()
+    assert channel.published == [QUEUE]
+    assert channel.written == []
