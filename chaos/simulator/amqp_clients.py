@@ -44,6 +44,7 @@ class AmqpChannel:
         self.why = ""
         self.on_confirm: Callable[[Confirmed], None] | None = None
         self.on_delivery: Callable[[Delivered], None] | None = None
+        self.on_cancel: Callable[[], None] | None = None
         self._answers: dict[type[base.Frame], asyncio.Future[Any]] = {}
         self._tag = 0  # of the last delivery
         self._closing = False
@@ -94,6 +95,9 @@ class AmqpChannel:
                 case Said(_, commands.Channel.Close() as method):
                     self.send(self.say(commands.Channel.CloseOk))
                     self.end(method.reply_text)
+                case Said(_, commands.Basic.Cancel()):
+                    assert self.on_cancel is not None, f"{self.name} lost its consumer"
+                    self.on_cancel()
                 case Said(_, method):
                     self._answer(method)
 

@@ -73,10 +73,16 @@ class Owner(AmqpConsumer):
 
     async def begin(self, channel: AmqpChannel) -> bool:
         self.queue = OWNED_PREFIX + channel.name
+        channel.on_cancel = lambda: self._ended(channel)
         if not await self._others.declare(channel, self.queue, exclusive=True):
             return False
         self._others.owned[self.queue] = None
         return True
+
+    def _ended(self, channel: AmqpChannel) -> None:
+        """The cluster took its node for gone, and the queue went with it."""
+        self.count("AMQP owned queues ended by the cluster")
+        channel.end("the queue is gone")
 
     def lost(self, channel: AmqpChannel) -> None:
         super().lost(channel)
