@@ -164,7 +164,7 @@ def process(*flags: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_process_gracefully(tmp_path: Path, number: signal.Signals):
     http, peer = free_ports(2)
-    flags = ["--data-dir", str(tmp_path / "n"), "--http", f"127.0.0.1:{http}"]
+    flags = ["--data-dir", str(tmp_path / "n"), "--http", f"127.0.0.1:{http}", "--amqp", "off"]
     node = process(*flags, "--peer", f"127.0.0.1:{peer}", "--log.min-free-bytes", "0")
     assert node.stderr is not None
     seen = ""
@@ -182,7 +182,7 @@ def test_a_signal_stops_the_process_gracefully(tmp_path: Path, number: signal.Si
 def test_a_folder_of_another_node_is_refused(tmp_path: Path):
     http, peer = free_ports(2)
     folder = ["--data-dir", str(tmp_path / "n"), "--log.min-free-bytes", "0"]
-    at = ["--http", f"127.0.0.1:{http}", "--peer", f"127.0.0.1:{peer}"]
+    at = ["--http", f"127.0.0.1:{http}", "--peer", f"127.0.0.1:{peer}", "--amqp", "off"]
     node = process(*folder, *at)
     assert node.stderr is not None
     while "node_registered" not in (line := node.stderr.readline()):
