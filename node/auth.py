@@ -77,8 +77,7 @@ class Auth:
         """Raises AccessRefused, or Refused when it cannot be said now. `address`: where from, so
         that who guesses from there has to wait.
         """
-        if name in self._loopback_users and not loopback:
-            raise AccessRefused(f"user '{name}' can only connect via localhost")
+        self._check_loopback(name, loopback=loopback, address=address)
         await self._ready()
         if await self._is_right(name, password, address):
             user = self.user(name)
@@ -86,6 +85,21 @@ class Auth:
                 return user
         log.warning("login_refused", user=name[:100], address=address)
         raise self._refusal(AccessRefused(f"user '{name}' - invalid credentials"))
+
+    async def certified(self, name: str, *, loopback: bool, address: str) -> User:
+        """Who proved its name by a certificate. Raises as `login` does."""
+        self._check_loopback(name, loopback=loopback, address=address)
+        await self._ready()
+        user = self.user(name)
+        if user is None:
+            log.warning("login_refused", user=name[:100], address=address)
+            raise self._refusal(AccessRefused(f"user '{name}' - is not known"))
+        return user
+
+    def _check_loopback(self, name: str, *, loopback: bool, address: str) -> None:
+        if name in self._loopback_users and not loopback:
+            log.warning("login_refused", user=name[:100], address=address, reason="not loopback")
+            raise AccessRefused(f"user '{name}' can only connect via localhost")
 
     async def guest(self) -> User | None:
         """Who comes from this machine without saying who it is: the user guest, while anybody
@@ -132,6 +146,17 @@ class Auth:
 
     def may_enter(self, user: User, vhost: str) -> bool:
         return self._catalog().entry("permissions", (user.name, vhost)) is not None
+
+    def farewell(self, user: str, vhost: str) -> str | None:
+        """Why a connection of this user in this vhost must end; None: it need not."""
+        catalog = self._catalog()
+        if catalog.entry("vhosts", (vhost,)) is None:
+            return f"vhost '{vhost}' is deleted"
+        if catalog.entry("users", (user,)) is None:
+            return f"user '{user}' is deleted"
+        if catalog.entry("permissions", (user, vhost)) is None:
+            return f"access to vhost '{vhost}' refused for user '{user}'"
+        return None
 
     async def admit(self, user: User, vhost: str) -> Access:
         """`access`, once this node knows what was decided while it was away."""

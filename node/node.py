@@ -17,6 +17,7 @@ from cluster.log import LogError, RealDisk, SystemClock
 from node.alarms import Alarms
 from node.auth import Auth
 from node.broker import Broker
+from node.clients import Clients
 from node.data_folder import DataFolder
 from node.dead_letters import DeadLetters
 from node.health import Health
@@ -70,6 +71,7 @@ class Node:
         self.cluster: ClusterNode
         self.questions: Questions
         self.auth: Auth
+        self.clients: Clients
         self.alarms: Alarms
         self.broker: Broker
         self.traffic: Traffic
@@ -120,6 +122,7 @@ class Node:
             loopback_users=settings.auth.loopback_users,
             catch_up=self.broker.catch_up,
         )
+        self.clients = Clients(self.auth, self.questions)
         self.alarms = Alarms(
             self.questions,
             memory_bytes_max=settings.limits.memory_bytes_max(available_bytes()),
@@ -130,7 +133,7 @@ class Node:
         self.relay = Relay(self.broker, self.traffic, self._tasks)
         self.sessions = Sessions(self.broker, self.traffic, self.relay, self._tasks)
         self.metrics = Metrics(
-            self.cluster, self.traffic.dispatcher.counts, connections=lambda: len(self.sessions)
+            self.cluster, self.traffic.dispatcher.counts, connections=lambda: len(self.clients)
         )
         observe.append(self.metrics.fsync_seconds.observe)
         letters = DeadLetters(self.broker, self._tasks, self.metrics)
@@ -157,6 +160,7 @@ class Node:
                 questions=self.questions,
                 tasks=self._tasks,
             ),
+            clients=self.clients,
             incarnation=links.incarnation,
         )
         management = ManagementRoutes(
@@ -164,6 +168,7 @@ class Node:
                 settings=settings,
                 broker=self.broker,
                 sessions=self.sessions,
+                clients=self.clients,
                 router=router,
                 publisher=self.publisher,
                 auth=self.auth,
@@ -184,7 +189,9 @@ class Node:
 
     def _add_routes(self, app: web.Application) -> None:
         health = self.health = Health(self.cluster, stopping=lambda: self._stopping)
-        app.router.add_get("/v1/connect", WebSockets(self.broker, self.sessions, self.auth).connect)
+        app.router.add_get(
+            "/v1/connect", WebSockets(self.broker, self.sessions, self.auth, self.clients).connect
+        )
         counts = self.traffic.dispatcher.counts
         HttpRoutes(self.broker, self.sessions, counts, self.auth).add_to(app)
         app.router.add_get("/health/live", health.live)
@@ -202,6 +209,7 @@ class Node:
             if space.refuse_publishes != self.alarms.disk:
                 log.warning("disk_space", free_bytes=space.free_bytes, full=space.refuse_publishes)
             self.alarms.sample(disk=space.refuse_publishes)
+            self.clients.look()
             self.publisher.forget_idle(asyncio.get_running_loop().time())
             problem = self.cluster.log.cleaner.archive_error
             if problem is not None and problem != archive_problem:
@@ -226,7 +234,7 @@ class Node:
         if self._care is not None:
             self._care.cancel()
         if hasattr(self, "sessions"):
-            log.info("node_stopping", connections=len(self.sessions))
+            log.info("node_stopping", connections=len(self.clients))
             self.sessions.hush()
             if hasattr(self, "amqp"):
                 self.amqp.hush()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -83,7 +83,15 @@ class Questions:
 
     async def ask_all(self, kind: str, *fields: Any) -> dict[NodeId, Any]:
         """The answers of all nodes that are up, this one included; who fails is left out."""
-        nodes = [self._cluster.node, *self.others()]
+        return await self._ask_each([self._cluster.node, *self.others()], kind, fields)
+
+    async def ask_others(self, kind: str, *fields: Any) -> dict[NodeId, Any]:
+        """As `ask_all`, without this node."""
+        return await self._ask_each(self.others(), kind, fields)
+
+    async def _ask_each(
+        self, nodes: Sequence[NodeId], kind: str, fields: Sequence[Any]
+    ) -> dict[NodeId, Any]:
         asked = [self.ask(node, kind, *fields) for node in nodes]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         found: dict[NodeId, Any] = {}

@@ -42,6 +42,7 @@ class Sessions:
         self._relay = relay
         self._tasks = tasks
         self._connections: dict[SessionId, Connection] = {}
+        self._counted: set[SessionId] = set()  # without the channels of other connections
         self._resumable: dict[SessionId, float] = {}  # detached here: until, loop time
         self._leases: dict[SessionId, asyncio.TimerHandle] = {}
         self._stopping = False
@@ -49,7 +50,7 @@ class Sessions:
         relay.on_session_over.append(self._ended)
 
     def __len__(self) -> int:
-        return len(self._connections)
+        return len(self._counted)
 
     @property
     def connections(self) -> list[Connection]:
@@ -83,7 +84,7 @@ class Sessions:
             raise Refused("bad_argument", f"resume_ms may be at most {limits.resume_ms_max}")
         key = SessionId(f"{quote(user, safe='')}/{session}" if user else session)
         older = self._connections.get(key)
-        if older is None and counted and len(self._connections) >= limits.connections_max:
+        if older is None and counted and len(self) >= limits.connections_max:
             raise Refused("too_many_connections", f"this node takes {limits.connections_max}")
         until = self._resumable.pop(key, 0.0)
         resumed = older is not None or until > asyncio.get_running_loop().time()
@@ -105,6 +106,8 @@ class Sessions:
             # Groups hear OpenSession again when they are used again, and goodbye in any case.
             connection.moved_groups |= older.groups | older.moved_groups
         self._connections[key] = connection
+        if counted:
+            self._counted.add(key)
         return connection, resumed
 
     def disconnect(self, connection: Connection, *, goodbye: bool) -> None:
@@ -112,6 +115,7 @@ class Sessions:
         if self._connections.get(connection.session) is not connection:
             return
         del self._connections[connection.session]
+        self._counted.discard(connection.session)
         self._release(connection)
         groups = connection.groups | connection.moved_groups
         if not goodbye and connection.resume_ms > 0:

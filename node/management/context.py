@@ -13,6 +13,7 @@ from cluster.machine.replies import Ok
 from node.alarms import Alarms
 from node.auth import Auth, User
 from node.broker import Broker
+from node.clients import Clients
 from node.errors import reply_of
 from node.health import Health
 from node.management.errors import not_authorised, not_found
@@ -56,6 +57,7 @@ class Services:
     settings: Settings
     broker: Broker
     sessions: Sessions
+    clients: Clients
     router: Router
     publisher: Publisher
     auth: Auth

@@ -59,7 +59,7 @@ async def virtual_hosts(call: Call) -> Answer:
 
 
 async def connection_limit(call: Call) -> Answer:
-    count, limit = len(call.services.sessions), call.services.settings.limits.connections_max
+    count, limit = len(call.services.clients), call.services.settings.limits.connections_max
     reason = None if count < limit else "node connection limit is reached"
     return _verdict(reason, connections=count, limit=limit)
 

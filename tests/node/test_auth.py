@@ -114,6 +114,14 @@ async def test_guest_comes_from_this_machine_only(auth: Auth, tables: Tables):
     anywhere.close()
 
 
+async def test_a_certificate_brings_guest_in_from_this_machine_only(auth: Auth):
+    assert await auth.certified("shop", loopback=False, address="192.0.2.1") == User("shop")
+    assert (await auth.certified("guest", loopback=True, address="127.0.0.1")).name == "guest"
+    for name in ("guest", "nobody"):
+        with pytest.raises(AccessRefused):
+            await auth.certified(name, loopback=False, address="192.0.2.1")
+
+
 async def test_a_storm_of_one_client_costs_one_check(auth: Auth, checks: Checks):
     logins = [auth.login("shop", "secret", loopback=True) for _ in range(500)]
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from pamqp import base
+from pamqp import base, commands
 
 from node.auth import User
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown
@@ -112,10 +112,17 @@ class Channel:
             self._failed(event, error)
             return
         if work is not None:
-            self._busy = True
-            self._task = self.services.tasks.start(self._finish(event, work), name="amqp_method")
-            # A channel that closes at once cancels it before its first step.
-            self._task.add_done_callback(lambda _: work.close())
+            self._carry_out(event, work)
+
+    def begin_with(self, work: Coroutine[Any, Any, None]) -> None:
+        """What the client says meanwhile waits."""
+        self._carry_out(Method(self.number, commands.Channel.Open()), work)
+
+    def _carry_out(self, event: ChannelEvent, work: Coroutine[Any, Any, None]) -> None:
+        self._busy = True
+        self._task = self.services.tasks.start(self._finish(event, work), name="amqp_method")
+        # A channel that closes at once cancels it before its first step.
+        self._task.add_done_callback(lambda _: work.close())
 
     @property
     def idle(self) -> bool:

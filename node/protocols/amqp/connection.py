@@ -11,6 +11,7 @@ import structlog
 from pamqp import base, commands
 
 from node.auth import User
+from node.clients import Clients
 from node.permissions import Access
 from node.protocols.amqp import closing, writer
 from node.protocols.amqp.admission import Admission
@@ -46,6 +47,7 @@ class Home(Protocol):
     offer: Terms
     server_properties: Mapping[str, Any]
     admission: Admission
+    clients: Clients
     make_channel: Callable[[ChannelHost, int, Services], Channel]
 
     def next_id(self) -> str: ...
@@ -84,6 +86,7 @@ class AmqpConnection(asyncio.Protocol):
             message_bytes_max=home.services.settings.limits.message_bytes_max,
         )
         self._closing_channels: set[int] = set()
+        self._channels_in_question = 0
         self._timer: asyncio.TimerHandle | None = None
         self._close_ok = closing.Search()
         self._lost = False
@@ -96,7 +99,7 @@ class AmqpConnection(asyncio.Protocol):
 
     @property
     def channel_count(self) -> int:
-        return len(self.channels)
+        return len(self.channels) - self._channels_in_question
 
     # --- asyncio ----------------------------------------------------------------------------------
 
@@ -137,6 +140,7 @@ class AmqpConnection(asyncio.Protocol):
         self.wire.abort()  # its timers end too
         if self.exclusive_queues:
             self._start(self._remove_exclusive_queues(), "exclusive_queues")
+        self._home.clients.remove(self)
         self._home.remove(self)
         log.info("connection_closed", connection=self.name, user=self.user.name, orderly=gracefully)
 
@@ -177,6 +181,7 @@ class AmqpConnection(asyncio.Protocol):
             return
         log.warning("connection_error", connection=self.name, error=str(error))
         self.phase = Phase.CLOSING
+        self._home.clients.remove(self)
         self.opening.stop()
         self._end_channels(lost=False)
         self.say(closing.connection_close(error))
@@ -226,6 +231,7 @@ class AmqpConnection(asyncio.Protocol):
         """The handshake is done."""
         self._cancel_timer()
         self.phase = Phase.RUNNING
+        self._home.clients.add(self)
         log.info("connection_opened", connection=self.name, user=self.user.name, vhost=self.vhost)
 
     # --- running ----------------------------------------------------------------------------------
@@ -295,9 +301,7 @@ class AmqpConnection(asyncio.Protocol):
             case commands.Channel.Open() if channel is not None:
                 raise _unexpected(method, "second 'channel.open' seen")
             case commands.Channel.Open():
-                self._home.admission.check_channels(self.user.name, self.vhost)
-                self.channels[number] = self._home.make_channel(self, number, self._services)
-                self.say(made(commands.Channel.OpenOk), number)
+                self._open_channel(number)
             case _ if channel is None:
                 raise _unexpected(method, "expected 'channel.open'")
             case commands.Channel.Close() if channel.idle:
@@ -312,6 +316,22 @@ class AmqpConnection(asyncio.Protocol):
                 self.say(made(commands.Channel.FlowOk, active=True), number)
             case _:
                 raise _unexpected(method)
+
+    def _open_channel(self, number: int) -> None:
+        channel = self._home.make_channel(self, number, self._services)
+        self.channels[number] = channel
+        if self._home.clients.limits_channels(self.user.name, self.vhost):
+            self._channels_in_question += 1
+            channel.begin_with(self._when_there_is_room(number))
+        else:
+            self.say(made(commands.Channel.OpenOk), number)
+
+    async def _when_there_is_room(self, number: int) -> None:
+        try:
+            await self._home.admission.check_channels(self.user.name, self.vhost)
+        finally:
+            self._channels_in_question -= 1
+        self.say(made(commands.Channel.OpenOk), number)
 
     async def _finish(self, number: int, channel: Channel) -> None:
         await channel.finish()

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import structlog
 
+from node.clients import Clients
 from node.protocols.amqp.admission import Admission
 from node.protocols.amqp.channel import Channel, ChannelHost
 from node.protocols.amqp.connection import AmqpConnection
@@ -34,16 +35,18 @@ class AmqpServer:
         self,
         services: Services,
         *,
+        clients: Clients,
         incarnation: int,
         make_channel: Callable[[ChannelHost, int, Services], Channel] = Channel,
     ) -> None:
         settings = services.settings
         options = settings.amqp_options
         self.services = services
+        self.clients = clients
         self.make_channel = make_channel
         self.offer = Terms(options.channel_max, options.frame_bytes_max, options.heartbeat_s)
         self.server_properties: Mapping[str, Any] = server_properties(settings.cluster)
-        self.admission = Admission(services.auth, lambda: self._open)
+        self.admission = Admission(services.auth, clients)
         self.address: str | None = None  # that clients are told; None: not listening
         self.tls_address: str | None = None
         self._id_prefix = f"{settings.node}.{incarnation}"

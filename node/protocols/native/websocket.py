@@ -13,6 +13,7 @@ from cluster.machine import replies as codes
 from cluster.types import NodeId
 from node.auth import Auth, User
 from node.broker import Broker
+from node.clients import Clients
 from node.connection import Connection
 from node.errors import BrokerError, Refused
 from node.outgoing import Delivery, Outgoing
@@ -52,6 +53,10 @@ class SocketPeer:
     def __init__(self, socket: web.WebSocketResponse, url_of: Callable[[str], str | None]) -> None:
         self.connection: Connection | None = None
         self.access: Access | None = None
+        self.user_name = ""
+        self.vhost = ""
+        self.channel_count = 0
+        self.expelled = False
         self._socket = socket
         self._url_of = url_of
         self._outbox: deque[tuple[bytes, Delivery | None]] = deque()
@@ -94,6 +99,11 @@ class SocketPeer:
             self._closing = (code, reason)
             self._may_read.set()
 
+    def force_close(self, text: str) -> None:
+        """Its user or its vhost is gone: its session ends too."""
+        self.expelled = True
+        self.close_with(CloseCode.ACCESS_REFUSED, text)
+
     # --- called by the handler --------------------------------------------------------------------
 
     async def readable(self) -> None:
@@ -124,10 +134,10 @@ class SocketPeer:
 class WebSockets:
     """Serves the WebSocket route."""
 
-    def __init__(self, broker: Broker, sessions: Sessions, auth: Auth) -> None:
+    def __init__(self, broker: Broker, sessions: Sessions, auth: Auth, clients: Clients) -> None:
         self._broker = broker
         self._sessions = sessions
-        self._auth = auth
+        self._clients = clients
         self._basic = BasicAuth(auth)
         self._handlers = Handlers(broker)
 
@@ -159,7 +169,8 @@ class WebSockets:
                 goodbye = await self._converse(socket, peer, peer.connection, protocol)
         finally:
             if peer.connection is not None:
-                self._sessions.disconnect(peer.connection, goodbye=goodbye)
+                self._clients.remove(peer)
+                self._sessions.disconnect(peer.connection, goodbye=goodbye or peer.expelled)
             await _finish(request, socket, peer, writer)
         return socket
 
@@ -181,7 +192,7 @@ class WebSockets:
                 return False
             hello = protocol.receive(_binary(message))
             assert isinstance(hello, Hello), "the first request is HELLO or an error"
-            peer.access = await self._auth.admit(user, hello.vhost)
+            peer.access = await self._clients.admit(user, hello.vhost)
             peer.connection, resumed = self._sessions.connect(
                 peer,
                 session=hello.session,
@@ -203,6 +214,8 @@ class WebSockets:
             }
             peer.close_with(close_codes.get(error.code, CloseCode.HELLO_MISSING), error.reason)
             return False
+        peer.user_name, peer.vhost = user.name, hello.vhost
+        self._clients.add(peer)
         peer.send_bytes(self._welcome(peer.connection, resumed=resumed))
         return True
 

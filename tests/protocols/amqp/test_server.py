@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,10 +18,11 @@ from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker
 
 from cluster.outcome import Outcome
 from node.auth import User, UserLimits
+from node.clients import Clients
 from node.errors import AccessRefused, Refused
 from node.protocols.amqp import writer
 from node.protocols.amqp.channel import ChannelHost
-from node.protocols.amqp.errors import ChannelError_
+from node.protocols.amqp.errors import ChannelError_, ConnectionError_
 from node.protocols.amqp.events import Acks, Event, Method, Publish
 from node.protocols.amqp.handshake import PROTOCOL_HEADER
 from node.protocols.amqp.methods import encode_method, made
@@ -52,6 +53,14 @@ class FakeAuth:
             raise AccessRefused(f"access to vhost '{vhost}' refused for user '{user.name}'")
         if vhost != "/":
             raise Refused("no_vhost", f"vhost '{vhost}' not found")
+        return object()
+
+    async def certified(self, name: str, *, loopback: bool, address: str) -> User:
+        if name != "ann":
+            raise AccessRefused("no")
+        return User(name)
+
+    def access(self, user: User, vhost: str) -> Any:
         return object()
 
     def limits(self, user: str, vhost: str) -> UserLimits:
@@ -109,6 +118,15 @@ class FakeChannel:
             case _:
                 pass
 
+    def begin_with(self, work: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except ConnectionError_ as error:
+                self.host.connection_error(error)
+
+        self.task = asyncio.ensure_future(guarded())
+
     def end_of_read(self) -> None:
         self.said.append("end of read")
 
@@ -123,6 +141,14 @@ class FakeChannel:
 
     def describe(self) -> Mapping[str, Any]:
         return {"number": self.number}
+
+
+def nothing(*_: Any) -> None:
+    pass
+
+
+async def nobody(*_: Any) -> dict[str, Any]:
+    return {}
 
 
 class World:
@@ -140,7 +166,13 @@ class World:
             tasks=self.tasks,
         )
         make_channel = cast(Any, FakeChannel)
-        self.server = AmqpServer(cast(Any, services), incarnation=7, make_channel=make_channel)
+        questions = SimpleNamespace(on=nothing, ask_others=nobody)
+        self.server = AmqpServer(
+            cast(Any, services),
+            clients=Clients(cast(Any, self.auth), cast(Any, questions)),
+            incarnation=7,
+            make_channel=make_channel,
+        )
 
     @property
     def port(self) -> int:
