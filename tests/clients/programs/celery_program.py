@@ -263,7 +263,8 @@ def publish_throughout(given: Given, made: Bench, state: program.Failover, noted
             seen[:] = [line for line in noted.read_bytes().split() if line != b"begin"]
             return set(state.confirmed) <= set(seen)
 
-        until(all_done, "all tasks that are confirmed")
+        # A worker tries for 20 s to declare its delays at the node that is gone.
+        until(all_done, "all tasks that are confirmed", wait_s=3 * program.WAIT_S_MAX)
         return state.verdict(seen)
 
 

@@ -110,12 +110,18 @@ def short(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:120]} ... {text[-60:]}"
 
 
-def until(check: Callable[[], Any], what: str, *, step: Callable[[], Any] | None = None) -> None:
+def until(
+    check: Callable[[], Any],
+    what: str,
+    *,
+    step: Callable[[], Any] | None = None,
+    wait_s: float = WAIT_S_MAX,
+) -> None:
     """Until `check` is true; `step` lets the client work (it may block for a moment)."""
-    deadline = time.monotonic() + WAIT_S_MAX
+    deadline = time.monotonic() + wait_s
     while not check():
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {WAIT_S_MAX:g} s")
+            raise AssertionError(f"{what}: not within {wait_s:g} s")
         if step is None:
             time.sleep(0.02)
         else:
