@@ -33,7 +33,7 @@ from cluster.machine.replies import NO_QUEUE, Enqueued
 from cluster.types import BodyRef, GroupId, QueueId
 from node.broker import Broker
 from node.errors import BrokerError, Elsewhere
-from node.message import headers_of, routing_key_of
+from node.message import carbon_copies, headers_of, routing_key_of
 from node.metrics import Metrics
 from node.routing import Router
 from node.tasks import Tasks
@@ -142,13 +142,16 @@ class DeadLetters:
             log.error("dead_letter_unreadable", queue=name, number=dead.number, index=dead.index)
             return Letter(dead.number, b"", None, None, ())
         body, meta = found[0]
-        key = dead.routing_key
-        if key is None:
-            key = routing_key_of(meta)
-        if key is None:
-            key = name
-        targets = self.route(vhost, dead.exchange, key, meta)
-        return Letter(dead.number, body, meta, dead.deaths, targets, key, dead.priority)
+        if dead.routing_key is not None:
+            keys = [dead.routing_key]
+        else:
+            own = routing_key_of(meta)
+            keys = [name if own is None else own, *carbon_copies(headers_of(meta))]
+        targets = {
+            info.queue: info for key in keys for info in self.route(vhost, dead.exchange, key, meta)
+        }
+        to = tuple(targets.values())
+        return Letter(dead.number, body, meta, dead.deaths, to, keys[0], dead.priority)
 
     def route(self, vhost: str, exchange: str, key: str, meta: Any) -> tuple[QueueInfo, ...]:
         """The queues that a letter goes to: none as well when the exchange is gone."""

@@ -72,6 +72,14 @@ def headers_of(meta: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", headers) if type(headers) is dict else {}
 
 
+def carbon_copies(headers: Mapping[str, Any]) -> list[str]:
+    """Routing keys besides the message's own, as AMQP publishers give them."""
+    found = headers.get("CC")
+    if type(found) is not list:
+        return []
+    return [each for each in cast("list[Any]", found) if type(each) is str]
+
+
 def as_map(meta: Any) -> Any:
     """For native clients: AMQP properties by name, `exchange` and `key` beside them."""
     if type(meta) is bytes:

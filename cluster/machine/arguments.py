@@ -176,11 +176,15 @@ def inequivalence(
     """
     for key in sorted((current.keys() | received.keys()).intersection(names)):
         before, now = current.get(key), received.get(key)
-        if type(before) is not type(now) or before != now:
-            return (
-                f"inequivalent arg '{key}' for {thing}:"
-                f" received {_described(now)} but current is {_described(before)}"
-            )
+        if type(before) is type(now) and before == now:
+            continue
+        if before is not None and now is not None:
+            received_, current_ = f"'{_text(now)}'", f"'{_text(before)}'"
+        else:
+            received_, current_ = _described(now), _described(before)
+        return (
+            f"inequivalent arg '{key}' for {thing}: received {received_} but current is {current_}"
+        )
     return None
 
 
@@ -188,19 +192,19 @@ def unlike(field: str, current: str | bool, received: str | bool, thing: str) ->
     """The same for what is declared by a field of its own."""
     if current == received:
         return None
-    before, now = (
-        str(each).lower() if type(each) is bool else each for each in (current, received)
-    )
+    before, now = _text(current), _text(received)
     return f"inequivalent arg '{field}' for {thing}: received '{now}' but current is '{before}'"
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if type(value) is bool else str(value)
 
 
 def _described(value: Any) -> str:
     if value is None:
         return "none"
-    if type(value) is bool:
-        return f"the value '{str(value).lower()}' of type 'bool'"
-    kind = "long" if type(value) is int else "longstr"
-    return f"the value '{value}' of type '{kind}'"
+    kind = "bool" if type(value) is bool else "long" if type(value) is int else "longstr"
+    return f"the value '{_text(value)}' of type '{kind}'"
 
 
 def _bad(reason: str) -> ArgumentError:

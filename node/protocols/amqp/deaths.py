@@ -10,10 +10,11 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, cast
 
-from node.message import exchange_and_key, where_of
+from node.message import carbon_copies, exchange_and_key, where_of
 from node.protocols.amqp import properties as props
 
 DELIVERY_COUNT = "x-delivery-count"
+COUNT_MAX = 2**63 - 1
 
 
 def marked(
@@ -24,38 +25,68 @@ def marked(
     if delivery_count:
         headers[DELIVERY_COUNT] = delivery_count
     records = cast("list[dict[str, Any]]", deaths or [])
+    drop: tuple[str, ...] = ()
     if records:
         exchange, key = exchange_and_key(where)
-        headers |= _death_headers(records, exchange, key)
+        headers |= _death_headers(records, exchange, key, props.parse(properties).headers)
         to = records[0].get("to")
+        if to is not None and to[1] is not None:
+            drop = ("CC",)  # another key than the publisher's: its copies do not count either
         if to is not None:
             where = where_of(exchange if to[0] is None else to[0], key if to[1] is None else to[1])
         if any("original-expiration" in record for record in records):
             properties = props.replace(properties, expiration=None)
-    return where, props.with_headers(properties, headers)
+    return where, props.with_headers(properties, headers, drop=drop)
 
 
-def _death_headers(records: list[dict[str, Any]], exchange: str, key: str) -> dict[str, Any]:
-    table = [_shown(record, exchange, key) for record in records]
+def _death_headers(
+    records: list[dict[str, Any]], exchange: str, key: str, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`given`: the publisher's headers. Who publishes a dead letter again, with its headers, wants
+    its deaths counted on.
+    """
+    keys = [key, *carbon_copies(given)]
+    table = [_shown(record, exchange, keys) for record in records]
     first = next(
         (shown for shown, record in zip(table, records, strict=True) if record.get("first")),
         table[-1],
     )
+    _count_on(table, given.get("x-death"))
     headers: dict[str, Any] = {"x-death": table}
     for which, record in (("first", first), ("last", table[0])):
         for name in ("exchange", "queue", "reason"):
-            headers[f"x-{which}-death-{name}"] = record[name]
+            header = f"x-{which}-death-{name}"
+            headers[header] = record[name]
+            if which == "first" and type(given.get(header)) is str:
+                headers[header] = given[header]
     return headers
 
 
-def _shown(record: Mapping[str, Any], exchange: str, key: str) -> dict[str, Any]:
+def _count_on(table: list[dict[str, Any]], before: Any) -> None:
+    """`before`: as the publisher gave it, whatever that is."""
+    if type(before) is not list:
+        return
+    own = {(record["queue"], record["reason"]): record for record in table}
+    for old in cast("list[Any]", before):
+        if type(old) is not dict:
+            continue
+        old = cast("dict[str, Any]", old)
+        where = (old.get("queue"), old.get("reason"))
+        known = own.get(where) if all(type(each) is str for each in where) else None
+        if known is None:
+            table.append(old)
+        elif type(old.get("count")) is int:
+            known["count"] = min(known["count"] + max(0, old["count"]), COUNT_MAX)
+
+
+def _shown(record: Mapping[str, Any], exchange: str, keys: list[str]) -> dict[str, Any]:
     own = record.get("exchange")
     shown: dict[str, Any] = {
         "count": record["count"],
         "exchange": exchange if own is None else own,
         "queue": record["queue"],
         "reason": record["reason"],
-        "routing-keys": record.get("routing-keys") or [key],
+        "routing-keys": record.get("routing-keys") or keys,
         "time": dt.datetime.fromtimestamp(record.get("time", 0) // 1000, tz=dt.UTC),
     }
     if "original-expiration" in record:
