@@ -21,11 +21,13 @@ from quorate.local import AMQP_PORT_FIRST, HTTP_PORT_FIRST, LocalCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+#: A program that takes longer hangs.
+LINE_S_MAX = 90.0
 FILE = re.compile(r"# (\w+\.py)\n")
 
 pytestmark = [
     pytest.mark.clients,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
     pytest.mark.xdist_group("clients"),
     pytest.mark.asyncio(loop_scope="module"),
 ]
@@ -82,20 +84,22 @@ async def start(line: str, folder: Path, **environment: str) -> asyncio.subproce
 async def printed(line: str, folder: Path, **environment: str) -> str:
     process = await start(line, folder, **environment)
     try:
-        output, _ = await process.communicate()
+        output, _ = await asyncio.wait_for(process.communicate(), LINE_S_MAX)
+    except TimeoutError:
+        pytest.fail(f"{line}: it does not end")
     finally:
-        end(process)
+        await end(process)
     assert process.returncode == 0, f"{line}: {output.decode()}"
     return output.decode()
 
 
-def end(process: asyncio.subprocess.Process) -> None:
+async def end(process: asyncio.subprocess.Process) -> None:
     """With all that it started."""
-    if process.returncode is not None:
-        return
-    for child in psutil.Process(process.pid).children(recursive=True):
-        child.kill()
-    process.kill()
+    if process.returncode is None:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()
+        process.kill()
+    await process.communicate()
 
 
 @asynccontextmanager
@@ -106,16 +110,12 @@ async def worker(line: str, folder: Path) -> AsyncIterator[None]:
     said = b""
     try:
         while b" ready." not in said:
-            more = await process.stdout.readline()
+            more = await asyncio.wait_for(process.stdout.readline(), LINE_S_MAX)
             said += more
             assert more, f"{line}: {said.decode()}"
-        drain = asyncio.create_task(process.stdout.read())
         yield
-        process.terminate()
-        await process.wait()
-        await drain
     finally:
-        end(process)
+        await end(process)
 
 
 async def test_pika_and_celery_work_as_readme_says(cluster: LocalCluster, tmp_path: Path):
