@@ -154,10 +154,12 @@ async def _run(cluster: LocalCluster, stopping: asyncio.Event, *, as_json: bool)
 def _announce(view: View, *, as_json: bool) -> None:
     cluster = view.cluster
     if as_json:
-        emit({"event": "ready", "urls": cluster.urls, "pids": [n.pid for n in cluster.nodes]})
+        amqp = [node.amqp_url for node in cluster.nodes]
+        pids = [node.pid for node in cluster.nodes]
+        emit({"event": "ready", "urls": cluster.urls, "amqp": amqp, "pids": pids})
         return
     for node in cluster.nodes:
-        say(f"{node.name}  {node.url}  pid {node.pid}")
+        say(f"{node.name}  {node.url}  amqp://127.0.0.1:{node.amqp}  pid {node.pid}")
     say(view.summary())
     say("try, in another terminal here: quorate publish orders --count 100000")
 
@@ -209,7 +211,7 @@ def _picture(view: View) -> Any:
 
     from quorate.cli.nodes import groups_table
 
-    nodes = Table("node", "state", "http", "pid", "leads")
+    nodes = Table("node", "state", "http", "amqp", "pid", "leads")
     for node in view.cluster.nodes:
         answering = node.name in view.status
         state = node.state if answering or not node.running else "not answering"
@@ -219,6 +221,7 @@ def _picture(view: View) -> Any:
             node.name,
             f"[{colour}]{state}[/{colour}]",
             node.url,
+            f"127.0.0.1:{node.amqp}",
             str(node.pid or "-"),
             f"{leads} groups",
         )
