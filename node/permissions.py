@@ -78,6 +78,20 @@ class Access:
                 f"access to {kind} '{what}' in vhost '{self.vhost}' refused for user '{self.user}'"
             )
 
+    def check_dead_letters(self, queue: str, arguments: Mapping[str, Any]) -> None:
+        """What a new queue does not keep goes on in its owner's name. Raises AccessRefused."""
+        exchange = arguments.get("x-dead-letter-exchange")
+        if isinstance(exchange, str):
+            self.check("read", "queue", queue)
+            self.check("write", "exchange", exchange)
+
+    def check_alternate(self, exchange: str, arguments: Mapping[str, Any]) -> None:
+        """As `check_dead_letters`, for what a new exchange has no queue for."""
+        alternate = arguments.get("alternate-exchange")
+        if isinstance(alternate, str):
+            self.check("read", "exchange", exchange)
+            self.check("write", "exchange", alternate)
+
     def check_topic(self, operation: TopicOperation, exchange: str, key: str) -> None:
         """Raises AccessRefused."""
         if not self.may_topic(operation, exchange, key):

@@ -11,7 +11,12 @@ from typing import Any, cast
 
 import pika
 import pytest
-from pika.exceptions import AMQPConnectionError, AMQPError, ConnectionClosedByBroker
+from pika.exceptions import (
+    AMQPConnectionError,
+    AMQPError,
+    ChannelClosedByBroker,
+    ConnectionClosedByBroker,
+)
 
 from cluster.machine.commands import DropEntry, PutEntry
 from node.clients import Clients
@@ -194,3 +199,22 @@ async def test_many_connections_of_a_few_users_are_looked_at_quickly():
     assert looked == [("ann", "/"), ("bob", "/")]
     assert ended == ["gone"] * 3
     assert len(clients) == 10_000
+
+
+async def test_a_copy_needs_the_permission_on_its_key_too(nodes: Nodes):
+    value = {"write": "^ann", "read": ""}
+    await change(nodes, PutEntry("topic_permissions", ("ann", VHOST, "amq.topic"), value))
+    connection = await Pika.connect(nodes, "n1")
+    channel = await connection.channel()
+    await asyncio.to_thread(channel.confirm_delivery)
+
+    def publish(*copies: str) -> None:
+        properties = pika.BasicProperties(headers={"CC": list(copies)})
+        channel.basic_publish("amq.topic", "ann.x", b"", properties)
+
+    await asyncio.to_thread(publish, "ann.y")
+    with pytest.raises(ChannelClosedByBroker) as caught:
+        await asyncio.to_thread(publish, "ann.y", "bob.x")
+    assert caught.value.reply_code == 403
+    assert "access to topic 'bob.x' in exchange 'amq.topic'" in caught.value.reply_text
+    await connection.close()

@@ -83,7 +83,7 @@ class AmqpConnection(asyncio.Protocol):
         self.reader = Reader(
             frame_bytes_max=FRAME_BYTES_MIN,
             channel_max=home.offer.channel_max,
-            message_bytes_max=home.services.settings.limits.message_bytes_max,
+            message_bytes_max=0,  # until somebody has logged in
         )
         self._closing_channels: set[int] = set()
         self._channels_in_question = 0
@@ -225,6 +225,7 @@ class AmqpConnection(asyncio.Protocol):
     def tuned(self, terms: Terms) -> None:
         self.frame_max = self.reader.frame_bytes_max = terms.frame_bytes_max
         self.reader.channel_max = terms.channel_max
+        self.reader.message_bytes_max = self._services.settings.limits.message_bytes_max
         self.wire.start_heartbeats(terms.heartbeat_s, self.silent)
 
     def opened(self) -> None:

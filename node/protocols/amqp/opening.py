@@ -87,12 +87,7 @@ class Opening:
         answer = self.handshake.receive(event.method)
         match answer:
             case None:  # tuned
-                terms = self.handshake.terms
-                self._connection.frame_max = self._connection.reader.frame_bytes_max = (
-                    terms.frame_bytes_max
-                )
-                self._connection.reader.channel_max = terms.channel_max
-                self._connection.wire.start_heartbeats(terms.heartbeat_s, self._connection.silent)
+                self._connection.tuned(self.handshake.terms)
             case Credentials():
                 self._begin(self._login(answer), "amqp_login")
             case OpenVhost(vhost):

@@ -182,6 +182,8 @@ class Publishes:
             return route
         found = {info.queue: info for info in route.queues}
         for copy in _carbon_copies(headers()):
+            if route.exchange.type == "topic":
+                self._host.access.check_topic("write", exchange, copy)
             more = router.route(vhost, exchange, copy, headers, property_of)
             if more is not None:
                 found.update((info.queue, info) for info in more.queues)

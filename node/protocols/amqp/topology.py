@@ -118,10 +118,8 @@ async def declare_exchange(channel: Channel, method: commands.Exchange.Declare) 
                 ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'"
             )
         arguments = plain(method.arguments or {})
-        alternate = arguments.get("alternate-exchange")
-        if isinstance(alternate, str) and known is None:
-            host.access.check("read", "exchange", name)
-            host.access.check("write", "exchange", alternate)
+        if known is None:
+            host.access.check_alternate(name, arguments)
         await _change(
             channel,
             DeclareExchange(
@@ -185,6 +183,9 @@ async def _bind(
     host.access.check("read", "exchange", source)
     catalog = channel.services.broker.cluster.catalog_machine
     info = catalog.exchange(host.vhost, source)
+    if info is None:  # a copy that lags must not miss that it is a topic
+        await channel.services.broker.catch_up()
+        info = catalog.exchange(host.vhost, source)
     if info is not None and info.type == "topic":
         host.access.check_topic("read", source, key)
     await _change(channel, kind_of_command(host.vhost, source, kind, destination, key, arguments))
@@ -244,10 +245,7 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
         if refused is not None:
             raise Refused(refused.code, refused.reason)
         return known
-    dead_letter_exchange = arguments.get("x-dead-letter-exchange")
-    if isinstance(dead_letter_exchange, str):
-        host.access.check("read", "queue", name)
-        host.access.check("write", "exchange", dead_letter_exchange)
+    host.access.check_dead_letters(name, arguments)
     if exclusive:  # from now on: should the connection end meanwhile, the queue must end with it
         host.exclusive_queues[name] = None
     outcome = await broker.cluster.declare_queue(

@@ -67,6 +67,8 @@ class Handlers:
             operation = _OPERATIONS.get(type(request))
             if access is not None and operation is not None:
                 access.check(operation, "queue", request.queue)  # type: ignore[union-attr]
+                if type(request) is requests.Declare:
+                    access.check_dead_letters(request.queue, request.arguments)
             await handler(connection, request)
         except BrokerError as error:
             connection.fail(request.request, request.queue, error)  # type: ignore[union-attr]

@@ -155,6 +155,8 @@ class HttpRoutes:
         arguments = (await _body(request)).get("arguments", {})
         if not isinstance(arguments, dict):
             raise Refused(codes.BAD_ARGUMENT, "arguments is a map")
+        access = self._auth.access(await self._basic.user(request), request.match_info["vhost"])
+        access.check_dead_letters(request.match_info["name"], cast("dict[str, Any]", arguments))
         declared = await self._broker.declare(
             request.match_info["vhost"],
             request.match_info["name"],

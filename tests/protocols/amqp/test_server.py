@@ -30,7 +30,8 @@ from node.protocols.amqp.reader import Reader
 from node.protocols.amqp.server import AmqpServer
 from node.settings import load
 from node.tasks import Tasks
-from tests.protocols.amqp.frames import HEARTBEAT, ack, publish
+from tests.protocols.amqp.frames import HEARTBEAT, ack, publish, publish_method
+from tests.protocols.amqp.frames import header as content_header
 
 
 class FakeAuth:
@@ -384,6 +385,17 @@ class TestHandshake:
 
         assert await second.method() is None
         first.leave()
+
+    async def test_no_body_is_taken_of_who_has_not_logged_in(self, started: Any):
+        world = await started()
+        client = await Client.connected(world.port)
+        client.send(PROTOCOL_HEADER)
+        assert await client.method() == "Connection.Start"
+
+        client.send(publish_method(), content_header(1, 2**20))  # and the body would follow
+
+        assert "before the vhost is open" in str(await client.method())
+        client.leave()
 
     @pytest.mark.parametrize(
         ("limits", "text"),
