@@ -32,7 +32,7 @@ from node.management import (
     users,
     vhosts,
 )
-from node.management.context import Answer, Call, Route, Services, check_tag, has_tag
+from node.management.context import Answer, Call, Needs, Route, Services, check_tag, has_tag
 from node.management.errors import ApiError, bad_request, not_authorised, not_found, of_broker
 from node.management.observer import Observer
 from node.management.values import Body
@@ -143,10 +143,13 @@ class ManagementRoutes:
         for part in ("exchange", "source", "destination"):
             if names.get(part) == DEFAULT_EXCHANGE:
                 names[part] = ""
-        self._check_vhost(user, names, exists=route.path != "vhosts/{vhost}")
+        sees: Needs = "monitoring" if method == "GET" else "administrator"
+        self._check_vhost(user, names, sees, exists=route.path != "vhosts/{vhost}")
         body = Body({}) if method == "GET" else await _body(request)
         call = Call(self._services, self._observer, user, names, request.query, body)
         found = await route.handler(call)
+        if method != "GET" and route not in messages.ROUTES:
+            log.info("managed", user=user.name, method=method, what=request.rel_url.raw_path)
         return found if isinstance(found, Answer) else Answer(200, found)
 
     def _find(self, words: Sequence[str]) -> _Resource | None:
@@ -155,14 +158,15 @@ class ManagementRoutes:
                 return resource
         return None
 
-    def _check_vhost(self, user: User, names: dict[str, str], *, exists: bool) -> None:
+    def _check_vhost(self, user: User, names: dict[str, str], sees: Needs, *, exists: bool) -> None:
+        """Those with the tag `sees` need no permissions in the virtual host."""
         vhost = names.get("vhost")
         if vhost is None:
             return
         if self._services.catalog.entry("vhosts", (vhost,)) is None:
             if exists:
                 raise not_found()
-        elif not has_tag(user, "monitoring") and not self._services.auth.may_enter(user, vhost):
+        elif not has_tag(user, sees) and not self._services.auth.may_enter(user, vhost):
             raise not_authorised(f"User not authorised to access virtual host '{vhost}'")
 
 

@@ -12,6 +12,7 @@ from node.management import shapes
 from node.management.context import Answer, Call, Route, deleted
 from node.management.errors import bad_request, not_found
 from node.management.paging import listed_as_is
+from node.management.queues import check_unlocked
 from node.management.values import Body
 
 Json = dict[str, Any]
@@ -84,10 +85,23 @@ async def between(call: Call) -> Any:
     return await _listed(call, _between(call))
 
 
-async def bind(call: Call) -> Answer:
-    source, destination, kind = call.names["source"], call.names["destination"], _kind(call)
+def _check_access(
+    call: Call, source: str, kind: DestinationKind, destination: str, key: str
+) -> None:
+    """To bind, and to unbind."""
     call.access.check("write", kind, destination)
     call.access.check("read", "exchange", source)
+    exchange = call.catalog.exchange(call.vhost, source)
+    if exchange is not None and exchange.type == "topic":
+        call.access.check_topic("read", source, key)
+    queue = call.catalog.queue(call.vhost, destination) if kind == "queue" else None
+    if queue is not None:
+        check_unlocked(queue)
+
+
+async def bind(call: Call) -> Answer:
+    source, destination, kind = call.names["source"], call.names["destination"], _kind(call)
+    _check_access(call, source, kind, destination, call.body.text("routing_key", ""))
     made = await bind_these(call, call.vhost, source, kind, destination, call.body)
     # Its last word is a word of a path, and so it is quoted once more.
     key = quote(shapes.properties_key(made), safe="~")
@@ -120,8 +134,7 @@ async def unbind(call: Call) -> Answer:
     info = _one(call)
     if info.source == "":
         raise bad_request("what the default exchange binds cannot be unbound")
-    call.access.check("write", info.kind, info.destination)
-    call.access.check("read", "exchange", info.source)
+    _check_access(call, info.source, info.kind, info.destination, info.key)
     command = Unbind(
         info.vhost, info.source, info.kind, info.destination, info.key, dict(info.arguments)
     )

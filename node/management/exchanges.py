@@ -45,8 +45,11 @@ async def one_exchange(call: Call) -> Json:
 
 
 async def declare(call: Call) -> Answer:
-    call.access.check("configure", "exchange", call.names["exchange"])
-    return created(await declare_exchange(call, call.vhost, call.names["exchange"], call.body))
+    name = call.names["exchange"]
+    call.access.check("configure", "exchange", name)
+    if call.catalog.exchange(call.vhost, name) is None:
+        call.access.check_alternate(name, call.body.mapping("arguments", {}))
+    return created(await declare_exchange(call, call.vhost, name, call.body))
 
 
 async def declare_exchange(call: Call, vhost: str, name: str, body: Body) -> int:

@@ -19,6 +19,7 @@ from node.management.values import Body
 from node.message import exchange_and_key, on_wire, where_of
 from node.protocols.amqp import properties as amqp
 from node.protocols.amqp.deaths import marked
+from node.protocols.amqp.publishes import IMPERSONATOR
 
 PUBLISH_S_MAX = 10.0
 TTL_MS_MAX = 2**32 - 1
@@ -63,6 +64,11 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
         )
     if services.alarms.blocked is not None:
         raise Refused("memory_full", services.alarms.blocked)
+    user_id = properties.get("user_id")
+    if user_id not in (None, call.user.name) and IMPERSONATOR not in call.user.tags:
+        raise bad_request(
+            f"user_id property set to '{user_id}' but authenticated user was '{call.user.name}'"
+        )
     headers = cast("Json", properties.get("headers") or {})
     try:
         meta = where_of(exchange, key) + amqp.build(properties)

@@ -15,6 +15,8 @@ Json = dict[str, Any]
 
 #: The only one with a meaning: a name for people, other than that of the settings.
 CLUSTER_NAME = "cluster_name"
+#: What RabbitMQ keeps as parameters, and definitions name so, has paths and rights of its own.
+_ELSEWHERE = frozenset({"policy", "operator_policy", "vhost-limits"})
 
 
 def parameters(call: Call, *, is_global: bool) -> list[Json]:
@@ -40,6 +42,8 @@ def _key(call: Call) -> tuple[str, str, str]:
         return ("", "", call.name)
     if not call.names["component"]:
         raise bad_request("a component has a name")
+    if call.names["component"] in _ELSEWHERE:
+        raise bad_request(f"{call.names['component']} may not be set using this method")
     return (call.names["component"], call.vhost, call.name)
 
 

@@ -50,12 +50,16 @@ def found(call: Call) -> QueueInfo:
 def unlocked(call: Call) -> QueueInfo:
     """To be changed or emptied: not one that belongs to a connection."""
     info = found(call)
+    check_unlocked(info)
+    return info
+
+
+def check_unlocked(info: QueueInfo) -> None:
     if info.exclusive:
         raise bad_request(
             "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue"
             f" '{info.name}' in vhost '{info.vhost}'"
         )
-    return info
 
 
 async def one_queue(call: Call) -> Json:
@@ -161,8 +165,11 @@ def _counted(facts: QueueFacts) -> Json:
 
 
 async def declare(call: Call) -> Answer:
-    call.access.check("configure", "queue", call.names["queue"])
-    return created(await declare_queue(call, call.vhost, call.names["queue"], call.body))
+    name = call.names["queue"]
+    call.access.check("configure", "queue", name)
+    if call.catalog.queue(call.vhost, name) is None:
+        call.access.check_dead_letters(name, call.body.mapping("arguments", {}))
+    return created(await declare_queue(call, call.vhost, name, call.body))
 
 
 async def declare_queue(call: Call, vhost: str, name: str, body: Body) -> bool:
