@@ -36,6 +36,8 @@ log = structlog.get_logger(__name__)
 #: How often loose consumers look for their leader.
 TICK_S = 0.1
 CALLS_OPEN_MAX = 1_000
+#: A leader that has not answered by then is asked again, or the client is told.
+ANSWER_S_MAX = 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -227,7 +229,10 @@ class Relay:
         try:
             if not self.tell(leader, link, "call", number, kind, info.vhost, info.name, fields):
                 raise Elsewhere(None)
-            return await future
+            async with asyncio.timeout(ANSWER_S_MAX):
+                return await future
+        except TimeoutError:
+            raise OutcomeUnknown(f"node {leader} did not answer") from None
         finally:
             del self._calls[number]
 
@@ -245,11 +250,17 @@ class Relay:
                 value = [key, ready, [list(batch) for batch in batches]]
             else:
                 value = await self._broker.info(info)
-            self.tell(peer, link, "answer", number, True, value)
+            answer = [True, value]
         except BrokerError as error:
             leader = getattr(error, "leader", None)
-            told = [error.code, error.reason, error.detail, leader]
-            self.tell(peer, link, "answer", number, False, told)
+            answer = [False, [error.code, error.reason, error.detail, leader]]
+        until_s = asyncio.get_running_loop().time() + ANSWER_S_MAX
+        while not self.tell(peer, link, "answer", number, *answer):
+            # A link that is full has room later; that it broke, who asked sees too.
+            broken = link is None or self._cluster.peers.states.get(peer) is not link
+            if broken or asyncio.get_running_loop().time() > until_s:
+                return
+            await asyncio.sleep(TICK_S)
 
     def _answered(self, number: int, done: bool, value: Any) -> None:
         call = self._calls.get(number)

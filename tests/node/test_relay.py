@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -18,10 +19,10 @@ from cluster.machine.effects import ConsumerEnded, Deliver
 from cluster.machine.replies import Chunk
 from cluster.peers import PeerState
 from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, SessionId
-from node import dispatch
+from node import dispatch, relay
 from node.connection import Consumer
 from node.dispatch import Dispatcher
-from node.errors import Elsewhere
+from node.errors import Elsewhere, OutcomeUnknown
 from node.outgoing import Delivery, Ended, Outgoing
 from node.plan import Detached, Send
 from node.relay import Relay
@@ -128,7 +129,9 @@ class FakeNode:
             send=self.send,
         )
         self._world = world
-        broker: Any = SimpleNamespace(cluster=self.cluster, led=self.led)
+        broker: Any = SimpleNamespace(
+            cluster=self.cluster, led=self.led, find=self.find, info=self.info
+        )
         self.traffic = FakeTraffic(world, self)
         self.relay = Relay(broker, self.traffic, Tasks())  # type: ignore[arg-type]
 
@@ -136,6 +139,13 @@ class FakeNode:
         if self._world.leader != self.name:
             raise Elsewhere(self._world.leader)
         return self.cluster.group(group)
+
+    async def find(self, vhost: str, name: str) -> QueueInfo:
+        return INFO
+
+    async def info(self, info: QueueInfo) -> dict[str, Any]:
+        self._world.full = True
+        return {"ready": 7}
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         if self._world.full:
@@ -347,3 +357,30 @@ def test_a_consumer_ends_when_its_transient_queue_went_with_its_node(linked: boo
     home.relay.tick()
     assert state.client.others == [Ended(INFO.name, KEY, "queue_deleted")]
     assert state.client.consumers == {}
+
+
+async def test_an_answer_that_the_link_did_not_take_is_sent_again() -> None:
+    world = World()
+    home, leader = (FakeNode(world, name) for name in (HOME, LEADERS[0]))
+    world.nodes = {HOME: home, LEADERS[0]: leader}
+    answer = asyncio.ensure_future(home.relay.info(INFO))
+    await asyncio.sleep(0)
+    world.carry(HOME, LEADERS[0])
+    while not world.full:
+        await asyncio.sleep(0)
+    world.full = False
+    async with asyncio.timeout(20):
+        while not answer.done():
+            world.carry(LEADERS[0], HOME)
+            await asyncio.sleep(0.01)
+    assert answer.result() == {"ready": 7}
+
+
+async def test_a_question_without_an_answer_does_not_wait_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relay, "ANSWER_S_MAX", 0.01)
+    world = World()
+    home = FakeNode(world, HOME)
+    with pytest.raises(OutcomeUnknown):
+        await home.relay.info(INFO)

@@ -81,6 +81,8 @@ class Deliveries:
     def connection(self) -> Connection:
         """The broker's end; a channel that only publishes needs none."""
         if self._connection is None:
+            if self._channel.closed:  # made now, it would stay: nobody ends it
+                raise Refused("closed", "the channel is closed")
             self._connection, _ = self._services.sessions.connect(
                 self,
                 session=None,
