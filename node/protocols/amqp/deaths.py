@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 from node.message import carbon_copies, exchange_and_key, where_of
 from node.protocols.amqp import properties as props
+from node.protocols.amqp.errors import AmqpError
 
 DELIVERY_COUNT = "x-delivery-count"
 COUNT_MAX = 2**63 - 1
@@ -20,7 +22,11 @@ COUNT_MAX = 2**63 - 1
 def marked(
     where: bytes, properties: bytes, deaths: Any, delivery_count: int
 ) -> tuple[bytes, bytes]:
-    """`where` and properties as a consumer is to see them."""
+    """`where` and properties as a consumer is to see them.
+
+    What the publisher's headers hold is not looked at before: those that cannot be read stay as
+    they are, or such a message would stop all that come with it.
+    """
     headers: dict[str, Any] = {}
     if delivery_count:
         headers[DELIVERY_COUNT] = delivery_count
@@ -28,7 +34,7 @@ def marked(
     drop: tuple[str, ...] = ()
     if records:
         exchange, key = exchange_and_key(where)
-        headers |= _death_headers(records, exchange, key, props.parse(properties).headers)
+        headers |= _death_headers(records, exchange, key, _headers(properties))
         to = records[0].get("to")
         if to is not None and to[1] is not None:
             drop = ("CC",)  # another key than the publisher's: its copies do not count either
@@ -36,7 +42,16 @@ def marked(
             where = where_of(exchange if to[0] is None else to[0], key if to[1] is None else to[1])
         if any("original-expiration" in record for record in records):
             properties = props.replace(properties, expiration=None)
-    return where, props.with_headers(properties, headers, drop=drop)
+    with suppress(AmqpError):
+        properties = props.with_headers(properties, headers, drop=drop)
+    return where, properties
+
+
+def _headers(properties: bytes) -> Mapping[str, Any]:
+    try:
+        return props.parse(properties).headers
+    except AmqpError:
+        return {}
 
 
 def _death_headers(
