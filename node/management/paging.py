@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from node.management.errors import ApiError, bad_request
+from node.patterns import check_pattern
 
 PAGE_SIZE_DEFAULT = 100
 PAGE_SIZE_MAX = 500
@@ -72,6 +73,7 @@ def _name(text: str, *, use_regex: bool) -> re.Pattern[str] | str | None:
         return text
     try:
         if len(text.encode()) <= PATTERN_BYTES_MAX:
+            check_pattern(text)
             return re.compile(text, re.IGNORECASE)
     except (re.error, OverflowError, RecursionError, UnicodeEncodeError):
         pass

@@ -10,6 +10,7 @@ from node.management.context import Answer, Call, Handler, Route, created, delet
 from node.management.errors import not_found
 from node.management.paging import listed_as_is
 from node.management.values import Body
+from node.patterns import check_pattern
 
 Json = dict[str, Any]
 Table = Literal["policies", "operator_policies"]
@@ -23,6 +24,7 @@ def policies(call: Call, table: Table) -> list[Json]:
 
 async def put_policy(call: Call, table: Table, vhost: str, name: str, body: Body) -> int:
     """1: it is new."""
+    check_pattern(body.text("pattern"))
     value = {
         "pattern": body.text("pattern"),
         "definition": body.mapping("definition"),

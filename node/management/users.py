@@ -12,6 +12,7 @@ from node.management.errors import bad_request, not_found
 from node.management.paging import listed_as_is
 from node.management.values import Body
 from node.passwords import hash_password
+from node.patterns import check_pattern
 
 Json = dict[str, Any]
 
@@ -116,8 +117,14 @@ async def put_permission(call: Call) -> Answer:
 
 
 async def put_permission_of(call: Call, user: str, vhost: str, body: Body) -> int:
-    value = {name: body.text(name) for name in ("configure", "write", "read")}
+    value = {name: _pattern(body, name) for name in ("configure", "write", "read")}
     return await call.change(PutEntry("permissions", (user, vhost), value))
+
+
+def _pattern(body: Body, name: str) -> str:
+    pattern = body.text(name)
+    check_pattern(pattern)
+    return pattern
 
 
 async def delete_permission(call: Call) -> Answer:
@@ -132,7 +139,7 @@ async def put_topic_permission(call: Call) -> Answer:
 async def put_topic_permission_of(call: Call, user: str, vhost: str, body: Body) -> int:
     exchange = body.text("exchange")
     exchange = "" if exchange == "amq.default" else exchange
-    value = {name: body.text(name) for name in ("write", "read")}
+    value = {name: _pattern(body, name) for name in ("write", "read")}
     return await call.change(PutEntry("topic_permissions", (user, vhost, exchange), value))
 
 

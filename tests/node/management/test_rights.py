@@ -128,3 +128,22 @@ async def test_who_changed_what_is_logged_once_and_without_secrets(api: Api):
         }
     ]
     assert "hunter2" not in str(logs)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "policies/%2F/p", {"pattern": "(a+)+$", "definition": {"max-length": 1}}),
+        ("PUT", "permissions/%2F/guest", {**EVERYTHING, "read": "(a+)+$"}),
+        (
+            "PUT",
+            "topic-permissions/%2F/guest",
+            {"exchange": "amq.topic", "write": "(a+)+$", "read": ""},
+        ),
+        ("GET", "queues?page=1&use_regex=true&name=(a%2B)%2B$", None),
+    ],
+)
+async def test_no_pattern_may_hold_a_node(api: Api, method: str, path: str, body: Any):
+    reply = await api.ask(method, path, body)
+    assert reply.status == 400
+    assert "too long to match" in reply.value["reason"]
