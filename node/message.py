@@ -116,5 +116,5 @@ def on_wire(meta: Any, queue: str) -> tuple[bytes, bytes]:
         return where_of("", key if type(key) is str else queue), amqp.build(
             {**values, "delivery_mode": 2}
         )
-    except (ValueError, TypeError):  # what CBOR holds and AMQP cannot
+    except (ValueError, TypeError, RecursionError):  # what CBOR holds and AMQP cannot
         return where_of("", queue), amqp.build({"delivery_mode": 2})

@@ -214,7 +214,9 @@ _DECODERS: dict[int, Callable[[bytes, int, int, int], tuple[Any, int]]] = {
 # --- encoding -------------------------------------------------------------------------------------
 
 
-def _entry(name: str, value: Any) -> bytes:
+def _entry(name: Any, value: Any) -> bytes:
+    if type(name) is not str:
+        raise ValueError(f"a field's name is text, not a {type(name).__name__}")
     raw = name.encode()
     if len(raw) > 255:
         raise ValueError(f"a field's name has at most 255 bytes: {name[:32]!r}...")
