@@ -104,12 +104,6 @@ def needs_look(properties: bytes) -> bool:
     return bool((properties[0] << 8 | properties[1]) & _LOOK)
 
 
-def is_persistent(properties: bytes) -> bool:
-    if not properties[0] & 0x10:  # no delivery mode
-        return False
-    return parse(properties).delivery_mode == 2
-
-
 def check(properties: bytes) -> None:
     """Every value ends where it should; what is in the table of headers is not looked at."""
     size = len(properties)

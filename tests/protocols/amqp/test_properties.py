@@ -64,13 +64,6 @@ class TestProperties:
 
         assert not properties.needs_look(properties.build(others))
 
-    def test_only_delivery_mode_2_is_persistent(self):
-        modes = [None, 1, 2]
-
-        found = [properties.is_persistent(properties.build({"delivery_mode": m})) for m in modes]
-
-        assert found == [False, False, True]
-
     @given(_NAMES)
     def test_one_is_replaced_and_the_others_stay(self, names: set[str]):
         values = {name: ALL[name] for name in names}
