@@ -205,7 +205,12 @@ async def declare_queue(channel: Channel, method: commands.Queue.Declare) -> Non
         info = await _declared(channel, method)
     channel.last_queue = info.name
     if not method.nowait:
-        ready, consumers = await _counts(channel, info)
+        try:
+            ready, consumers = await _counts(channel, info)
+        except Refused as error:
+            if method.passive or error.code != codes.NO_QUEUE:
+                raise
+            ready = consumers = 0  # deleted since
         channel.say(
             made(Queue.DeclareOk, queue=info.name, message_count=ready, consumer_count=consumers)
         )
@@ -260,8 +265,8 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
     )
     reply_of(outcome)
     info = broker.locate(vhost, name)
-    if info is None:  # deleted again at once
-        raise no_queue(vhost, name)
+    if info is None:  # deleted again at once, and this client is to have it all the same
+        return await _declared(channel, method)
     return info
 
 

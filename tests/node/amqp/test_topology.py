@@ -83,3 +83,18 @@ def test_blind_copies_are_not_shown_in_what_is_returned(connect: Connect) -> Non
     wire.publish("nobody", "m", properties=properties, mandatory=True)
     (returned,) = wire.take(1, Basic.Return)
     assert returned.properties.headers == {"CC": ["nor here"]}
+
+
+def test_a_declare_that_meets_deletes_makes_the_queue(connect: Connect) -> None:
+    """As in RabbitMQ, only a passive declare says that there is none."""
+    deleters = [connect() for _ in range(3)]
+    wire = connect()
+    for _ in range(50):
+        for deleter in deleters:
+            deleter.send(*[Queue.Delete(queue="fleeting")] * 4)
+        for _ in range(4):
+            wire.call(Queue.Declare(queue="fleeting", durable=True), Queue.DeclareOk)
+        for deleter in deleters:
+            for _ in range(4):
+                deleter.expect(Queue.DeleteOk)
+    wire.call(Queue.Delete(queue="fleeting"), Queue.DeleteOk)
