@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+import structlog
 from pamqp import base, commands
 
 from node.auth import User
@@ -20,6 +21,7 @@ from node.permissions import Access
 from node.protocols.amqp import methods, writer
 from node.protocols.amqp.deliveries import Deliveries
 from node.protocols.amqp.errors import (
+    INTERNAL_ERROR,
     PRECONDITION_FAILED,
     AmqpError,
     ChannelError_,
@@ -30,6 +32,8 @@ from node.protocols.amqp.handlers import begin
 from node.protocols.amqp.publishes import Publishes
 from node.protocols.amqp.refusals import refusal
 from node.protocols.amqp.services import Services
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 ChannelEvent = Publish | Acks | Method | ContentTooLarge
@@ -108,7 +112,7 @@ class Channel:
     def _handle(self, event: ChannelEvent) -> None:
         try:
             work = self._begin(event)
-        except (AmqpError, BrokerError) as error:
+        except Exception as error:  # noqa: BLE001 -- told to the client, whatever it is
             self._failed(event, error)
             return
         if work is not None:
@@ -150,7 +154,7 @@ class Channel:
     async def _finish(self, event: ChannelEvent, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except (AmqpError, BrokerError) as error:
+        except Exception as error:  # noqa: BLE001 -- told to the client, whatever it is
             self._failed(event, error)
         finally:
             self._busy = False
@@ -170,9 +174,12 @@ class Channel:
     def _why_paused(self) -> str:
         return f"channel {self.number} waits"
 
-    def _failed(self, event: ChannelEvent, error: AmqpError | BrokerError) -> None:
+    def _failed(self, event: ChannelEvent, error: Exception) -> None:
         if isinstance(error, BrokerError):
             error = refusal(error)
+        elif not isinstance(error, AmqpError):  # a bug: as RabbitMQ, rather than no answer
+            log.error("method_failed", channel=self.number, exc_info=error)
+            error = ConnectionError_(INTERNAL_ERROR, "the node's log says more")
         if not error.class_id:
             if type(event) is Method:
                 error.class_id, error.method_id = methods.method_ids(event.method)
