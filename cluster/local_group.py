@@ -140,7 +140,7 @@ class LocalGroup:
             return too_large(weight)
         if weight > COMMAND_OVERHEAD_BYTES and not self._has_room(weight):
             return refused(
-                "overloaded",
+                "transient_full",
                 f"the transient queues of node {self.node} hold {self.kept_bytes} bytes of"
                 f" messages, and may hold {self._bytes_max}: consume some, or use durable queues",
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -10,7 +10,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
-from cluster.machine.arguments import SPAN_MS_MAX, unknown_argument
+from cluster.machine.arguments import CLASSIC, QUEUE_TYPE, SPAN_MS_MAX, unknown_argument
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
@@ -116,6 +116,13 @@ class Broker:
         return reply_of(await self.cluster.ask(group, command))
 
     # --- queues -----------------------------------------------------------------------------------
+
+    def with_type(self, vhost: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What RabbitMQ's clients declare: of their vhost's kind of queue when they name none."""
+        if QUEUE_TYPE in arguments:
+            return dict(arguments)
+        entry = self.cluster.catalog_machine.entry("vhosts", (vhost,)) or {}
+        return {**arguments, QUEUE_TYPE: entry.get("default_queue_type") or CLASSIC}
 
     async def declare(self, vhost: str, queue: str, arguments: dict[str, Any]) -> dict[str, Any]:
         check_name(queue, "queue")

@@ -41,7 +41,7 @@ RETRY_S = 0.02
 IDLE_S_MAX = 600.0
 
 #: Refusals that no repetition changes.
-HOPELESS = frozenset({"too_large", "bad_argument", "unknown_command"})
+HOPELESS = frozenset({"too_large", "bad_argument", "unknown_command", "transient_full"})
 
 #: Called once with the offsets, in what was published, that the queue refused (over a limit), as
 #: ranges. All others are safe, or the queue is gone and they have nowhere to go.

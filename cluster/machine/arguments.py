@@ -31,6 +31,8 @@ PRIORITY_MAX = 255
 GROUP_SIZE_MAX = 99
 
 QUEUE_GROUP = "x-queue-group"
+QUEUE_TYPE = "x-queue-type"
+CLASSIC = "classic"
 DEDICATED = "dedicated"
 
 
@@ -135,7 +137,10 @@ def parse_arguments(arguments: Any) -> QueueConfig | ArgumentError:
 def settings_from(given: Mapping[str, Any], *, auto_delete: bool = False) -> QueueConfig:
     """The settings of arguments that are known to be good."""
     default = QueueConfig()
-    limit = cast("int | None", given.get("x-delivery-limit", default.delivery_limit))
+    # As in RabbitMQ: only a quorum queue gives a message up that nobody asked it to.
+    classic = given.get(QUEUE_TYPE) == CLASSIC
+    limit_default = None if classic else default.delivery_limit
+    limit = cast("int | None", given.get("x-delivery-limit", limit_default))
     timeout_ms = cast("int | None", given.get("x-consumer-timeout", default.consumer_timeout_ms))
     retry_min_ms = cast("int", given.get("x-delayed-retry-min", default.delayed_retry_min_ms))
     # A smallest delay over the usual largest one, given alone, moves the largest up with it.

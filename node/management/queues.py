@@ -181,7 +181,7 @@ async def declare_queue(call: Call, vhost: str, name: str, body: Body) -> bool:
     outcome = await call.services.cluster.declare_queue(
         vhost,
         name,
-        body.mapping("arguments", {}),
+        call.services.broker.with_type(vhost, body.mapping("arguments", {})),
         durable=durable,
         auto_delete=auto_delete,
         transient=auto_delete or not durable,

@@ -141,7 +141,7 @@ async def test_what_does_not_fit_is_refused_until_there_is_room() -> None:
     local = await Local(bytes_max=10_000).made()
     await local.ok(enqueue(QUEUE, b"x" * 6000))
     outcome = await local.group.ask(enqueue(QUEUE, b"x" * 6000))
-    assert (outcome.kind, outcome.code) == ("refused", "overloaded")
+    assert (outcome.kind, outcome.code) == ("refused", "transient_full")
     assert "10000" in (outcome.reason or "")
     assert local.ready_count() == 1
 

@@ -73,6 +73,12 @@ def test_a_delivery_limit_of_minus_one_is_none() -> None:
     assert parse_arguments({"x-delivery-limit": -1}) == QueueConfig(delivery_limit=None)
 
 
+def test_a_classic_queue_has_no_delivery_limit_unless_it_asks_for_one() -> None:
+    assert parse_arguments({"x-queue-type": "classic"}) == QueueConfig(delivery_limit=None)
+    asked = {"x-queue-type": "classic", "x-delivery-limit": 3}
+    assert parse_arguments(asked) == QueueConfig(delivery_limit=3)
+
+
 def test_a_consumer_timeout_or_dedup_window_of_zero_is_off() -> None:
     off = {"x-consumer-timeout": 0, "x-dedup-window": 0}
     assert parse_arguments(off) == QueueConfig(consumer_timeout_ms=None, dedup_window_ms=None)

@@ -227,7 +227,7 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
     if known is None and not server_named and name.startswith(RESERVED_PREFIX):
         raise ChannelError_(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
     _check_text(name, "queue")
-    arguments = plain(method.arguments or {})
+    arguments = broker.with_type(vhost, plain(method.arguments or {}))
     exclusive, auto_delete = bool(method.exclusive), bool(method.auto_delete)
     durable = bool(method.durable) and not exclusive  # as RabbitMQ has it, whatever was said
     owner = host.id if exclusive else None

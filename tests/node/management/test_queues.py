@@ -146,13 +146,14 @@ async def test_pages_filters_columns_and_order(api: Api):
         await api.queue(name)
     await api.publish("beta", "x")
 
+    typed = {"x-queue-type": "classic"}
     page = await api.get("queues?page=1&page_size=2&columns=name,message_stats.publish,arguments")
     assert page == {
         "filtered_count": 3,
         "item_count": 2,
         "items": [
-            {"name": "alpha", "arguments": {}},
-            {"name": "beta", "arguments": {}, "message_stats": {"publish": 1}},
+            {"name": "alpha", "arguments": typed},
+            {"name": "beta", "arguments": typed, "message_stats": {"publish": 1}},
         ],
         "page": 1,
         "page_count": 2,

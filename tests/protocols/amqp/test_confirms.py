@@ -93,7 +93,7 @@ def test_every_publish_has_one_outcome_whatever_the_order(sizes: list[int], data
         first = confirms.number(size)
         tallies.append(Tally(first, first + size - 1, 1))
     is_open = set(range(1, confirms.last + 1))
-    wanted = {tag: True for tag in is_open}
+    wanted = dict.fromkeys(is_open, True)
     told: dict[int, bool] = {}
     for tally in data.draw(st.permutations(tallies)):
         refused = data.draw(st.sets(st.integers(0, tally.last - tally.first)))
