@@ -15,8 +15,10 @@ from typing import Any, Protocol, TypeVar
 import structlog
 from pamqp import base, commands
 
+from cluster.machine import replies as codes
+from cluster.machine.catalog import QueueInfo
 from node.auth import User
-from node.errors import BrokerError, Elsewhere, OutcomeUnknown
+from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
 from node.permissions import Access
 from node.protocols.amqp import methods, writer
 from node.protocols.amqp.deliveries import Deliveries
@@ -218,8 +220,12 @@ class Channel:
         except BrokerError as error:
             self.fail(refusal(error))
 
-    async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """A leader that changes is a matter of time only; `work` may be done again."""
+    async def patiently(
+        self, work: Callable[[], Awaitable[T]], queue: QueueInfo | None = None
+    ) -> T:
+        """A leader that changes is a matter of time only, and so is a queue that is in the catalog
+        already and not yet in its group; `work` may be done again.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_S
         while True:
@@ -228,7 +234,15 @@ class Channel:
             except (Elsewhere, OutcomeUnknown):
                 if self.closed or loop.time() >= deadline:
                     raise
+            except Refused as error:
+                made = error.code != codes.NO_QUEUE or queue is None or not self._knows(queue)
+                if made or self.closed or loop.time() >= deadline:
+                    raise
             await asyncio.sleep(RETRY_S)
+
+    def _knows(self, queue: QueueInfo) -> bool:
+        catalog = self.services.broker.cluster.catalog_machine
+        return catalog.queue_by_id(queue.queue) is not None
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -272,7 +272,8 @@ class Deliveries:
                     exclusive=consumer.exclusive,
                     auto_settle=consumer.no_ack,
                     timeout_ms=consumer.timeout_ms,
-                )
+                ),
+                consumer.info,
             )
         except BaseException:
             self._subscribing.pop(request, None)
@@ -359,7 +360,7 @@ class Deliveries:
         self._getting[request] = Consumer("", info, no_ack=no_ack)
         try:
             await self._channel.patiently(
-                lambda: self.connection.get(request, info, 1, auto_settle=no_ack)
+                lambda: self.connection.get(request, info, 1, auto_settle=no_ack), info
             )
         finally:
             self._getting.pop(request, None)

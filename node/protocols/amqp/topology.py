@@ -309,7 +309,7 @@ def _key_of(method: commands.Queue.Bind | commands.Queue.Unbind, info: QueueInfo
 async def purge_queue(channel: Channel, method: commands.Queue.Purge) -> None:
     info = await find_queue(channel, method.queue)
     channel.host.access.check("read", "queue", info.name)
-    count = await channel.patiently(lambda: channel.services.broker.purge(info))
+    count = await channel.patiently(lambda: channel.services.broker.purge(info), info)
     if not method.nowait:
         channel.say(Queue.PurgeOk(count))
 
