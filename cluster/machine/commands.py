@@ -213,7 +213,8 @@ class Settle:
 @dataclass(frozen=True, slots=True)
 class Return:
     """Back to the original position (B08). `failed` adds one to the delivery count; over the limit
-    it is dead.
+    it is dead. With `token`, the highest of these deliveries, one that was made later is not meant,
+    so that the command may be repeated.
     """
 
     queue: QueueId
@@ -221,6 +222,7 @@ class Return:
     ranges: Ranges
     failed: bool = False
     delay_ms: int | None = None  # overrides the queue's delayed retry
+    token: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,9 @@ def give_back(queue: Queue, turn: Turn, command: Return) -> Reply:
     consumer = _holder(queue, command.consumer, command.ranges)
     if isinstance(consumer, Refused):
         return consumer
+    newer = _newer(consumer, command)
+    if newer is not None:
+        return newer
     count = 0
     for first, last in command.ranges:
         count += last - first + 1
@@ -121,6 +124,22 @@ def _holder(queue: Queue, key: ConsumerKey, ranges: Ranges) -> Consumer | Refuse
             )
         before = last
     return consumer
+
+
+def _newer(consumer: Consumer, command: Return) -> Refused | None:
+    """The refusal when one of them was delivered again since."""
+    if command.token is None:
+        return None
+    for first, last in command.ranges:
+        for start, _, hold in consumer.held.pieces(first, last):
+            if hold.token > command.token:
+                return Refused(
+                    UNKNOWN_DELIVERY,
+                    f"message {start} was delivered again, with token {hold.token}:"
+                    f" {command.token} was returned before",
+                    start,
+                )
+    return None
 
 
 def returned(

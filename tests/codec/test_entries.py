@@ -51,6 +51,7 @@ SAMPLES_V1: dict[str, Any] = {
     "set_credit": c.SetCredit(1, 65_536, 5),
     "settle": c.Settle(1, 65_536, ((1, 4), (7, 7))),
     "return": c.Return(1, 65_536, ((1, 1),), True, 500),
+    "return_up_to_token": c.Return(1, 65_536, ((1, 1),), True, None, 9),
     "discard": c.Discard(1, 65_536, ((2, 3),)),
     "extend": c.Extend(1, 65_536, ((2, 3),), 1_000),
     "get": c.Get(1, "s1", 8, True),
@@ -93,7 +94,7 @@ SAMPLES_V1: dict[str, Any] = {
     "drop_entry": c.DropEntry("policies", ["/", "short"]),
 }
 #: These have had fields added at the end since: their old bytes are read, others are written.
-GROWN = {"create_queue", "update_queue", "declare_queue"}
+GROWN = {"create_queue", "update_queue", "declare_queue", "return", "transaction_part"}
 
 REPLIES: list[r.Reply] = [
     r.Ok(3),

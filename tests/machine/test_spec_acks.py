@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.machine.commands import Enqueue, QueueConfig
+from cluster.machine.commands import Enqueue, QueueConfig, Return
 from cluster.machine.effects import Deliver
-from cluster.machine.replies import Enqueued
+from cluster.machine.replies import Enqueued, Ok, Refused
 from cluster.types import QueueId
 from tests.machine.told import told
 
@@ -32,6 +32,22 @@ def test_a_consumer_cannot_settle_what_another_holds():
 
     assert q.says("settle q b/t 1") == ["refused unknown_delivery 1"]
     assert q.says("settle q b/t 4-5") == ["ok 2"]
+
+
+def test_a_return_that_is_repeated_leaves_a_later_delivery_alone():
+    """B11: its outcome was lost, and the message has gone to the same consumer again since."""
+    q = told("queue q", *HELD)
+    queue, consumer = q.world.queue("q"), q.world.consumer("a/t")
+    (held,) = q.world.machine.consumer_holds(queue, consumer)
+    command = Return(queue, consumer, [(1, 2)], failed=True, token=held.token)
+
+    assert q.world.apply(command).reply == Ok(2)
+    before = q.world.machine.snapshot()
+    reply = q.world.apply(command).reply
+
+    assert isinstance(reply, Refused)
+    assert (reply.code, reply.detail) == ("unknown_delivery", 1)
+    assert q.world.machine.snapshot() == before
 
 
 @pytest.mark.parametrize("ranges", ["3-1", "0", "2 1", "1-2 2-3", "-1"])

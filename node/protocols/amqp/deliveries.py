@@ -176,7 +176,7 @@ class Deliveries:
         if consumer.no_ack:
             tag = self.settles.unacked.number(count)
         else:
-            tag = self.settles.unacked.add(consumer, batch.first, count)
+            tag = self.settles.unacked.add(consumer, batch.first, count, batch.token)
         redelivered = batch.acquired_count > 0
         number, frame_max = self._channel.number, self._host.frame_max
         wire_tag, name = consumer.wire_tag, consumer.info.name
@@ -233,7 +233,9 @@ class Deliveries:
             connection.taken(frame)
         if info is not None:
             ranges = [(b.first, b.first + len(b.bodies) - 1) for b in frame.batches]
-            self.settles.tell(info.group, Return(info.queue, frame.consumer, merged(ranges)))
+            token = max(batch.token for batch in frame.batches)
+            unseen = Return(info.queue, frame.consumer, merged(ranges), token=token)
+            self.settles.tell(info.group, unseen)
 
     def answered(self, where: bytes, properties: bytes, bodies: list[bytes]) -> None:
         """Direct reply-to: straight to this channel."""
@@ -298,7 +300,8 @@ class Deliveries:
         info, key = consumer.info, consumer.key
         for batch in self._take_held(consumer):
             last = batch.first + len(batch.bodies) - 1
-            self.settles.tell(info.group, Return(info.queue, key, [(batch.first, last)]))
+            unseen = Return(info.queue, key, [(batch.first, last)], token=batch.token)
+            self.settles.tell(info.group, unseen)
         try:
             await self._channel.patiently(lambda: self.connection.cancel(0, info, key))
         except Refused as error:
@@ -376,7 +379,7 @@ class Deliveries:
         if holder.no_ack:
             tag = self.settles.unacked.number(1)
         else:
-            tag = self.settles.unacked.add(holder, batch.first, 1)
+            tag = self.settles.unacked.add(holder, batch.first, 1, batch.token)
         ((_, _, where, properties),) = runs(batch, holder.info.name)
         data = writer.get_ok(
             self._channel.number,

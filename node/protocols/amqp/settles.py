@@ -97,8 +97,10 @@ def steps_of(
 ) -> list[tuple[GroupId, Step]]:
     """One a consumer. `failed`: what is requeued counts as a failed delivery (B09)."""
     ranges: dict[Consumer, list[tuple[int, int]]] = {}
+    tokens: dict[Consumer, int] = {}
     for part in taken:
         ranges.setdefault(part.consumer, []).append((part.first, part.last))
+        tokens[part.consumer] = max(part.token, tokens.get(part.consumer, 0))
     found: list[tuple[GroupId, Step]] = []
     for consumer, of_consumer in ranges.items():
         info, key, joined = consumer.info, consumer.key, merged(of_consumer)
@@ -106,7 +108,7 @@ def steps_of(
             case "ack":
                 step: Step = Settle(info.queue, key, joined)
             case "requeue":
-                step = Return(info.queue, key, joined, failed)
+                step = Return(info.queue, key, joined, failed, None, tokens[consumer])
             case "discard":
                 step = Discard(info.queue, key, joined)
         found.append((info.group, step))

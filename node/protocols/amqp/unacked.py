@@ -29,6 +29,7 @@ class Run(Generic[C]):
     last: int
     consumer: C
     position: int
+    token: int  # of the decision that delivered them
 
 
 class Taken(NamedTuple, Generic[C]):
@@ -38,6 +39,7 @@ class Taken(NamedTuple, Generic[C]):
     first: int
     last: int
     tag: int
+    token: int
 
 
 class Unacked(Generic[C]):
@@ -54,10 +56,10 @@ class Unacked(Generic[C]):
         self._next_tag += count
         return first
 
-    def add(self, consumer: C, position: int, count: int) -> int:
+    def add(self, consumer: C, position: int, count: int, token: int) -> int:
         """Deliveries that wait for an ack; the first one's tag."""
         first = self.number(count)
-        self._runs.append(Run(first, first + count - 1, consumer, position))
+        self._runs.append(Run(first, first + count - 1, consumer, position, token))
         self.count += count
         return first
 
@@ -113,7 +115,8 @@ class Unacked(Generic[C]):
         last = min(last, run.last)
         part = _part(run, tag, last)
         if last < run.last:
-            rest = Run(last + 1, run.last, run.consumer, run.position + last + 1 - run.first)
+            position = run.position + last + 1 - run.first
+            rest = Run(last + 1, run.last, run.consumer, position, run.token)
             if tag == run.first:
                 runs[at] = rest
             else:
@@ -129,7 +132,8 @@ class Unacked(Generic[C]):
         """A transaction was rolled back: these are open again, under their tags."""
         for part in taken:
             count = part.last - part.first + 1
-            self._runs.append(Run(part.tag, part.tag + count - 1, part.consumer, part.first))
+            last = part.tag + count - 1
+            self._runs.append(Run(part.tag, last, part.consumer, part.first, part.token))
             self.count += count
         self._runs.sort(key=_first)
 
@@ -143,4 +147,4 @@ def _first(run: Run[C]) -> int:
 
 def _part(run: Run[C], first: int, last: int) -> Taken[C]:
     position = run.position + first - run.first
-    return Taken(run.consumer, position, position + last - first, first)
+    return Taken(run.consumer, position, position + last - first, first, run.token)

@@ -17,19 +17,19 @@ def opened() -> Unacked[str]:
     """5 to 8 open, as in the guide's example."""
     unacked: Unacked[str] = Unacked()
     unacked.number(4)
-    assert unacked.add("c", 100, 4) == 5
+    assert unacked.add("c", 100, 4, 9) == 5
     return unacked
 
 
 def test_multiple_takes_all_up_to_the_tag():
     unacked = opened()
-    assert unacked.take_up_to(8) == [Taken("c", 100, 103, 5)]
+    assert unacked.take_up_to(8) == [Taken("c", 100, 103, 5, 9)]
     assert unacked.count == 0
 
 
 def test_without_multiple_the_earlier_ones_stay_open():
     unacked = opened()
-    assert unacked.take(8, 8) == ([Taken("c", 103, 103, 8)], None)
+    assert unacked.take(8, 8) == ([Taken("c", 103, 103, 8, 9)], None)
     assert unacked.count == 3
     assert tags(unacked.take_up_to(0)) == [5, 6, 7]
 
@@ -54,7 +54,7 @@ def test_a_multiple_that_covers_nothing_open_or_was_never_given_is_unknown(tag: 
 def test_what_is_acked_twice_is_unknown_the_second_time():
     unacked = opened()
     unacked.take(6, 6)
-    assert unacked.take(5, 7) == ([Taken("c", 100, 100, 5)], 6)
+    assert unacked.take(5, 7) == ([Taken("c", 100, 100, 5, 9)], 6)
 
 
 def test_a_rolled_back_settle_is_open_again_under_its_tags():
@@ -76,7 +76,7 @@ def test_any_order_of_deliveries_and_settles_agrees_with_a_dictionary(data: st.D
             case "deliver":
                 count = data.draw(st.integers(1, 5))
                 consumer = data.draw(st.sampled_from("ab"))
-                assert unacked.add(consumer, position, count) == next_tag
+                assert unacked.add(consumer, position, count, position) == next_tag
                 for n in range(count):
                     twin[next_tag + n] = (consumer, position + n)
                 next_tag += count
