@@ -49,11 +49,6 @@ def exchange_and_key(where: bytes) -> tuple[str, str]:
     return where[1:key_at].decode(), where[key_at + 1 : key_at + 1 + where[key_at]].decode()
 
 
-def exchange_of(meta: Any) -> str | None:
-    """None: published by a native client, straight to its queue."""
-    return exchange_and_key(split(meta)[0])[0] if type(meta) is bytes else None
-
-
 def routing_key_of(meta: Any) -> str | None:
     """None: it has none of its own."""
     if type(meta) is bytes:
