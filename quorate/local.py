@@ -155,9 +155,7 @@ class LocalCluster:
                 )
             _replace_busy_ports(rows, preferred_ports)
             made = [
-                LocalNode(
-                    row["node"], row["http"], row["peer"], row["amqp"], folder / row["node"]
-                )
+                LocalNode(row["node"], row["http"], row["peer"], row["amqp"], folder / row["node"])
                 for row in rows
             ]
             secret = _secret(folder)
