@@ -23,7 +23,7 @@ from cluster.codec.entries import (
 from cluster.group_like import GroupLike
 from cluster.machine.commands import Command
 from cluster.machine.replies import NO_GROUP
-from cluster.outcome import Done, Outcome, refused
+from cluster.outcome import Done, Outcome, outcome_of, refused
 from cluster.seams import Links
 from cluster.types import GroupId, NodeId, Stamp
 
@@ -87,14 +87,7 @@ class Forwarder:
 
     async def ask(self, group_id: GroupId, command: Command) -> Outcome:
         """The same, waiting for the outcome."""
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Outcome) -> None:
-            if not future.done():
-                future.set_result(outcome)
-
-        self.propose(group_id, command, done)
-        return await future
+        return await outcome_of(lambda done: self.propose(group_id, command, done))
 
     async def ask_until(self, group_id: GroupId, command: Command) -> Outcome:
         """Ask an idempotent question again until the machine answers it or patience ends."""

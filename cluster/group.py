@@ -6,7 +6,6 @@ and the truth did not arrive in time.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
@@ -22,7 +21,7 @@ from cluster.log_time import LogTime
 from cluster.machine.commands import Barrier, Command, Tick
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
-from cluster.outcome import Done, Outcome, refused, unknown
+from cluster.outcome import Done, Outcome, outcome_of, refused, unknown
 from cluster.proposals import ENTRY_BYTES_MAX, Batch, Proposals, too_large, weigh
 from cluster.raft.journal import RaftJournal
 from cluster.raft.member import Member, Role
@@ -218,14 +217,7 @@ class Group:
 
     async def ask(self, command: Command) -> Outcome:
         """Propose and wait for the outcome."""
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Outcome) -> None:
-            if not future.done():
-                future.set_result(outcome)
-
-        self.propose(command, done)
-        return await future
+        return await outcome_of(lambda done: self.propose(command, done))
 
     async def barrier(self) -> Outcome:
         """Once ok, everything confirmed before is in this machine: reads are linearizable."""

@@ -20,7 +20,7 @@ from cluster.machine import QueueMachine
 from cluster.machine.commands import Command, Enqueue, Tick
 from cluster.machine.effects import Effect
 from cluster.machine.replies import Refused
-from cluster.outcome import Done, Outcome, refused, unknown
+from cluster.outcome import Done, Outcome, outcome_of, refused, unknown
 from cluster.proposals import (
     COMMAND_OVERHEAD_BYTES,
     ENTRY_BYTES_MAX,
@@ -154,14 +154,7 @@ class LocalGroup:
 
     async def ask(self, command: Command) -> Outcome:
         """Propose and wait for the outcome."""
-        future: asyncio.Future[Outcome] = self._loop.create_future()
-
-        def done(outcome: Outcome) -> None:
-            if not future.done():
-                future.set_result(outcome)
-
-        self.propose(command, done)
-        return await future
+        return await outcome_of(lambda done: self.propose(command, done))
 
     def stop(self) -> None:
         """No more proposals, no more time: its queues are over."""

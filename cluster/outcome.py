@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -31,3 +32,15 @@ def refused(code: str, reason: str, leader: NodeId | None = None) -> Outcome:
 
 def unknown(reason: str, leader: NodeId | None = None) -> Outcome:
     return Outcome("unknown", None, None, "leadership_lost", reason, leader)
+
+
+async def outcome_of(propose: Callable[[Done], None]) -> Outcome:
+    """Propose, and wait for what is told."""
+    future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def done(outcome: Outcome) -> None:
+        if not future.done():
+            future.set_result(outcome)
+
+    propose(done)
+    return await future

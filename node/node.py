@@ -130,7 +130,7 @@ class Node:
         )
         self.alarms.on_change.append(self._alarmed)
         self.traffic = Traffic(self.broker, self._tasks)
-        self.relay = Relay(self.broker, self.traffic, self._tasks)
+        self.relay = Relay(self.broker, self.traffic, self.questions)
         self.sessions = Sessions(self.broker, self.traffic, self.relay, self._tasks)
         self.metrics = Metrics(
             self.cluster, self.traffic.dispatcher.counts, connections=lambda: len(self.clients)

@@ -15,7 +15,9 @@ from typing import Any
 import structlog
 
 from cluster.cluster_node import BROKER_LEVEL, ClusterNode
+from cluster.peers import PeerState
 from cluster.types import NodeId
+from node.dispatch import ELSEWHERE
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
 from node.tasks import Tasks
 
@@ -24,6 +26,10 @@ log = structlog.get_logger(__name__)
 #: A node that is up and does not answer within this is stuck, and the question is of unknown fate.
 ANSWER_S_MAX = 5.0
 OPEN_MAX = 10_000
+#: How long an answer waits for room on its link.
+RESEND_S_MAX = 30.0
+#: How often it is looked whether the link broke, or has room again.
+LOOK_S = 0.1
 
 #: Gets the asking node and the fields; answers what CBOR can hold, at once or as a coroutine.
 Handler = Callable[[NodeId, list[Any]], Any]
@@ -61,7 +67,7 @@ class Questions:
         for node in self.others():
             self.tell(node, kind, *fields)
 
-    async def ask(self, node: NodeId, kind: str, *fields: Any) -> Any:
+    async def ask(self, node: NodeId, kind: str, *fields: Any, wait_s: float = ANSWER_S_MAX) -> Any:
         """What the handler there answers. BrokerError: refused there, cannot be reached, lost."""
         if node == self._cluster.node:
             return await self._answer(node, kind, list(fields))
@@ -70,16 +76,27 @@ class Questions:
         self._number += 1
         number = self._number
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        link = self._link(node)
         self._open[number] = (node, future)
         try:
-            if not self._cluster.send(node, [BROKER_LEVEL, "ask", number, kind, list(fields)]):
+            question = [BROKER_LEVEL, "ask", number, kind, list(fields)]
+            if link is None or not self._cluster.send(node, question):
                 raise Elsewhere(None)
-            async with asyncio.timeout(ANSWER_S_MAX):
-                return await future
+            async with asyncio.timeout(wait_s):
+                while not future.done():
+                    await asyncio.wait({future}, timeout=LOOK_S)
+                    if self._link(node) is not link and not future.done():
+                        raise OutcomeUnknown(f"the link to node {node} broke")
+                return future.result()
         except TimeoutError:
             raise OutcomeUnknown(f"node {node} did not answer") from None
         finally:
             del self._open[number]
+
+    def _link(self, node: NodeId) -> PeerState | None:
+        """Another one than before: messages may have been lost. None: it is down."""
+        link = self._cluster.peers.states.get(node)
+        return link if link is not None and link.up else None
 
     async def ask_all(self, kind: str, *fields: Any) -> dict[NodeId, Any]:
         """The answers of all nodes that are up, this one included; who fails is left out."""
@@ -132,11 +149,21 @@ class Questions:
         return await answer if inspect.isawaitable(answer) else answer
 
     async def _tell_answer(self, peer: NodeId, number: int, kind: str, fields: list[Any]) -> None:
+        link = self._link(peer)
+        told: list[Any]
         try:
             told = [True, await self._answer(peer, kind, fields)]
         except BrokerError as error:
-            told = [False, [error.code, error.reason]]
-        self._cluster.send(peer, [BROKER_LEVEL, "told", number, *told])
+            leader = getattr(error, "leader", None)
+            told = [False, [error.code, error.reason, error.detail, leader]]
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + RESEND_S_MAX
+        answer = [BROKER_LEVEL, "told", number, *told]
+        while link is not None and self._link(peer) is link:
+            # A link that is full has room later; that it broke, who asked sees too.
+            if self._cluster.send(peer, answer) or loop.time() > until_s:
+                return
+            await asyncio.sleep(LOOK_S)
 
     def _told(self, peer: NodeId, number: int, done: bool, value: Any) -> None:
         asked = self._open.get(number)
@@ -145,4 +172,13 @@ class Questions:
         if done:
             asked[1].set_result(value)
         else:
-            asked[1].set_exception(Refused(str(value[0]), str(value[1])))
+            asked[1].set_exception(_error_of(*value))
+
+
+def _error_of(code: str, reason: str, detail: Any, leader: NodeId | None) -> BrokerError:
+    """As it was raised there."""
+    if code in ELSEWHERE:
+        return Elsewhere(leader)
+    if code == "unknown":
+        return OutcomeUnknown(reason)
+    return Refused(code, reason, detail)

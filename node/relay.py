@@ -6,7 +6,7 @@ the client's node, which attaches again from where it was: nothing here is ever 
 
 Messages between nodes, each `[-2, kind, ...]`; an attachment is a number of the client's node:
 attach, cancel, detach, taken go to the leader; deliver, active, ended, drained, detached come back.
-`call` and `answer` are questions that only a leader can answer, `session_over` news for everyone.
+`session_over` is news for everyone. What only a leader can answer is asked by `node.questions`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
 from node.broker import Broker
 from node.chunks import Progress
 from node.connection import Connection, Consumer
-from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
+from node.errors import Elsewhere
 from node.outgoing import Active, Batch, Delivery, Ended, Outgoing
 from node.plan import ConnectionId, Detached, Drained
-from node.tasks import Tasks
+from node.questions import Questions
 from node.traffic import Traffic
 
 log = structlog.get_logger(__name__)
 
 #: How often loose consumers look for their leader.
 TICK_S = 0.1
-CALLS_OPEN_MAX = 1_000
 #: A leader that has not answered by then is asked again, or the client is told.
 ANSWER_S_MAX = 30.0
 
@@ -92,20 +91,21 @@ class _Served:
 class Relay:
     """Both ends, for one node."""
 
-    def __init__(self, broker: Broker, traffic: Traffic, tasks: Tasks) -> None:
+    def __init__(self, broker: Broker, traffic: Traffic, questions: Questions) -> None:
         self.on_session_over: list[Callable[[GroupId, SessionId, str], None]] = []
         self._broker = broker
         self._cluster = broker.cluster
         self._traffic = traffic
-        self._tasks = tasks
+        self._questions = questions
         self._number = 0
         self._attached: dict[int, _Attached] = {}
         self._of_consumer: dict[Consumer, int] = {}
         self._loose: dict[Consumer, Connection] = {}
         self._served: dict[tuple[NodeId, int], _Served] = {}
         self._to_detach: set[tuple[NodeId, int]] = set()
-        self._calls: dict[int, tuple[NodeId, PeerState | None, asyncio.Future[Any]]] = {}
         self._cluster.on_node_message.append(self._receive)
+        questions.on("get", self._answer_get)
+        questions.on("queue_info", self._answer_info)
 
     # --- the client's node ------------------------------------------------------------------------
 
@@ -209,73 +209,30 @@ class Relay:
     async def get(
         self, info: QueueInfo, session: SessionId, *, count: int, auto_settle: bool
     ) -> tuple[ConsumerKey, int, list[Batch]]:
-        key, ready, batches = await self._call(info, "get", [session, count, auto_settle])
+        key, ready, batches = await self._ask(info, "get", session, count, auto_settle)
         return ConsumerKey(key), ready, [Batch(*batch) for batch in batches]
 
     async def info(self, info: QueueInfo) -> dict[str, Any]:
-        return await self._call(info, "info", [])
+        return await self._ask(info, "queue_info")
 
-    async def _call(self, info: QueueInfo, kind: str, fields: list[Any]) -> Any:
+    async def _ask(self, info: QueueInfo, kind: str, *fields: Any) -> Any:
         leader = self._cluster.leader_of(info.group)
         if leader is None:
             raise Elsewhere(None)
-        if len(self._calls) >= CALLS_OPEN_MAX:
-            raise Refused("overloaded", "too many questions to other nodes are open: try again")
-        self._number += 1
-        number = self._number
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        link = self._cluster.peers.states.get(leader)
-        self._calls[number] = (leader, link, future)
-        try:
-            if not self.tell(leader, link, "call", number, kind, info.vhost, info.name, fields):
-                raise Elsewhere(None)
-            async with asyncio.timeout(ANSWER_S_MAX):
-                return await future
-        except TimeoutError:
-            raise OutcomeUnknown(f"node {leader} did not answer") from None
-        finally:
-            del self._calls[number]
+        where = (info.vhost, info.name)
+        return await self._questions.ask(leader, kind, *where, *fields, wait_s=ANSWER_S_MAX)
 
-    async def _answer(self, peer: NodeId, number: int, message: list[Any]) -> None:
-        kind, vhost, name, fields = message
-        link = self._cluster.peers.states.get(peer)
-        try:
-            info = await self._broker.find(vhost, name)
-            value: Any
-            if kind == "get":
-                session, count, auto_settle = fields
-                key, ready, batches = await self._broker.get(
-                    info, SessionId(session), count=count, auto_settle=auto_settle
-                )
-                value = [key, ready, [list(batch) for batch in batches]]
-            else:
-                value = await self._broker.info(info)
-            answer = [True, value]
-        except BrokerError as error:
-            leader = getattr(error, "leader", None)
-            answer = [False, [error.code, error.reason, error.detail, leader]]
-        until_s = asyncio.get_running_loop().time() + ANSWER_S_MAX
-        while not self.tell(peer, link, "answer", number, *answer):
-            # A link that is full has room later; that it broke, who asked sees too.
-            broken = link is None or self._cluster.peers.states.get(peer) is not link
-            if broken or asyncio.get_running_loop().time() > until_s:
-                return
-            await asyncio.sleep(TICK_S)
+    async def _answer_get(self, _: NodeId, fields: list[Any]) -> Any:
+        vhost, name, session, count, auto_settle = fields
+        info = await self._broker.find(vhost, name)
+        key, ready, batches = await self._broker.get(
+            info, SessionId(session), count=count, auto_settle=auto_settle
+        )
+        return [key, ready, [list(batch) for batch in batches]]
 
-    def _answered(self, number: int, done: bool, value: Any) -> None:
-        call = self._calls.get(number)
-        if call is None or call[2].done():
-            return
-        if done:
-            call[2].set_result(value)
-            return
-        code, reason, detail, leader = value
-        error: BrokerError = Refused(code, reason, detail)
-        if code in {"not_leader", "no_leader"}:
-            error = Elsewhere(leader)
-        elif code == "unknown":
-            error = OutcomeUnknown(reason)
-        call[2].set_exception(error)
+    async def _answer_info(self, _: NodeId, fields: list[Any]) -> Any:
+        vhost, name = fields
+        return await self._broker.info(await self._broker.find(vhost, name))
 
     # --- both ends --------------------------------------------------------------------------------
 
@@ -323,10 +280,6 @@ class Relay:
                 served = self._served.get((peer, attachment))
                 if served is not None:
                     self.unserve(served)
-            case ["call", int(number), *fields] if len(fields) == 4:
-                self._tasks.start(self._answer(peer, number, fields), name="call")
-            case ["answer", int(number), bool(done), value]:
-                self._answered(number, done, value)
             case ["session_over", int(group), str(session), str(reason)]:
                 for listener in self.on_session_over:
                     listener(GroupId(group), SessionId(session), reason)
@@ -383,9 +336,6 @@ class Relay:
         for served in list(self._served.values()):
             if peers.get(served.peer) is not served.link:
                 self.unserve(served)
-        for leader, link, future in list(self._calls.values()):
-            if peers.get(leader) is not link and not future.done():
-                future.set_exception(OutcomeUnknown(f"the link to node {leader} broke"))
         for peer, attachment in sorted(self._to_detach):
             if self.tell(peer, peers.get(peer), "detached", attachment):
                 self._to_detach.discard((peer, attachment))

@@ -117,7 +117,8 @@ class Door:
         self._tasks = tasks = WatchedTasks(process)
         self._broker = broker = Broker(cluster, limits)
         self.traffic = Traffic(broker, tasks)
-        self.relay = Relay(broker, self.traffic, tasks)
+        self._questions = Questions(cluster, tasks)
+        self.relay = Relay(broker, self.traffic, self._questions)
         self.sessions = NamedSessions(broker, self.traffic, self.relay, tasks)
         self.metrics = Metrics(
             cluster, self.traffic.dispatcher.counts, connections=lambda: len(self.sessions)
@@ -126,7 +127,6 @@ class Door:
         letters = DeadLetters(broker, tasks, self.metrics)
         self.traffic.on_dead_letters.append(letters.ready)
         self._handlers = Handlers(broker)
-        self._questions = Questions(cluster, tasks)
         self._amqp: Services
 
     def open(self) -> None:

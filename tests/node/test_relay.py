@@ -25,6 +25,7 @@ from node.dispatch import Dispatcher
 from node.errors import Elsewhere, OutcomeUnknown
 from node.outgoing import Delivery, Ended, Outgoing
 from node.plan import Detached, Send
+from node.questions import Questions
 from node.relay import Relay
 from node.tasks import Tasks
 
@@ -129,11 +130,12 @@ class FakeNode:
             send=self.send,
         )
         self._world = world
+        cluster: Any = self.cluster
         broker: Any = SimpleNamespace(
             cluster=self.cluster, led=self.led, find=self.find, info=self.info
         )
         self.traffic = FakeTraffic(world, self)
-        self.relay = Relay(broker, self.traffic, Tasks())  # type: ignore[arg-type]
+        self.relay = Relay(broker, self.traffic, Questions(cluster, Tasks()))  # type: ignore[arg-type]
 
     def led(self, group: GroupId) -> Any:
         if self._world.leader != self.name:
@@ -384,3 +386,14 @@ async def test_a_question_without_an_answer_does_not_wait_for_ever(
     home = FakeNode(world, HOME)
     with pytest.raises(OutcomeUnknown):
         await home.relay.info(INFO)
+
+
+async def test_a_question_whose_link_breaks_is_of_unknown_outcome() -> None:
+    world = World()
+    home, leader = (FakeNode(world, name) for name in (HOME, LEADERS[0]))
+    world.nodes = {HOME: home, LEADERS[0]: leader}
+    answer = asyncio.ensure_future(home.relay.info(INFO))
+    await asyncio.sleep(0)
+    world.break_link(HOME, LEADERS[0])
+    with pytest.raises(OutcomeUnknown, match="broke"):
+        await answer
