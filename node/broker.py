@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any, cast
 
 from cluster.cluster_node import ClusterNode
@@ -36,6 +37,7 @@ from node.chunks import batch_of, fitting, merged
 from node.errors import Elsewhere, Refused, reply_of
 from node.message import as_map
 from node.outgoing import Batch
+from node.routing import Router
 from node.sections import LimitSettings
 
 NAME_BYTES_MAX = 255
@@ -54,6 +56,11 @@ class Broker:
         self.limits = limits
         #: What a node of the cluster is low on: settles still work, so that consumers make room.
         self.lack = Lack()
+
+    @cached_property
+    def router(self) -> Router:
+        """There is a catalog to route by once the cluster has started."""
+        return Router(self.cluster.catalog_machine)
 
     # --- where ------------------------------------------------------------------------------------
 

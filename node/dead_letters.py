@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import structlog
@@ -35,7 +34,6 @@ from node.broker import Broker
 from node.errors import BrokerError, Elsewhere
 from node.message import carbon_copies, headers_of, routing_key_of
 from node.metrics import Metrics
-from node.routing import Router
 from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)
@@ -75,10 +73,6 @@ class DeadLetters:
         self._tasks = tasks
         self._metrics = metrics
         self._working: set[QueueId] = set()
-
-    @cached_property
-    def _router(self) -> Router:
-        return Router(self._broker.cluster.catalog_machine)  # which there is once it has started
 
     def ready(self, group: GroupId, queue: QueueId) -> None:
         """The outbox of this queue is not empty."""
@@ -159,7 +153,7 @@ class DeadLetters:
         def headers() -> Mapping[str, Any]:
             return headers_of(meta)
 
-        route = self._router.route(vhost, exchange, key, headers)
+        route = self._broker.router.route(vhost, exchange, key, headers)
         return () if route is None else route.queues
 
     # --- sending ----------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ from node.protocols.native.websocket import WebSockets
 from node.publishing import Publisher
 from node.questions import Questions
 from node.relay import Relay
-from node.routing import Router
 from node.sessions import Sessions
 from node.settings import Settings, SettingsError
 from node.settling import Settler
@@ -143,14 +142,13 @@ class Node:
         direct_replies = DirectReplies(self.cluster.node, self.questions)
         self._add_routes(app)
         await self.cluster.start()
-        router = Router(self.cluster.catalog_machine)
         self.amqp = AmqpServer(
             AmqpServices(
                 settings=settings,
                 broker=self.broker,
                 sessions=self.sessions,
                 relay=self.relay,
-                router=router,
+                router=self.broker.router,
                 publisher=self.publisher,
                 settler=Settler(self.cluster, self._tasks, self.traffic.dispatcher.counts),
                 transactions=transactions,
@@ -169,7 +167,7 @@ class Node:
                 broker=self.broker,
                 sessions=self.sessions,
                 clients=self.clients,
-                router=router,
+                router=self.broker.router,
                 publisher=self.publisher,
                 auth=self.auth,
                 alarms=self.alarms,

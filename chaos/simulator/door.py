@@ -27,7 +27,6 @@ from node.protocols.native.requests import Goodbye, Hello
 from node.publishing import Publisher
 from node.questions import Questions
 from node.relay import Relay
-from node.routing import Router
 from node.sections import LimitSettings
 from node.sessions import Sessions
 from node.settings import Settings
@@ -138,7 +137,7 @@ class Door:
             broker=self._broker,
             sessions=self.sessions,
             relay=self.relay,
-            router=Router(cluster.catalog_machine),
+            router=self._broker.router,
             publisher=Publisher(cluster, tasks, counts),
             settler=WatchedSettler(cluster, tasks, counts, ledger=self._ledger),
             transactions=self.transactions,
