@@ -13,15 +13,26 @@ Ops of a queue history, by `f`, and what their `value` holds:
 - store: queue, consumer, token, accepted: a write to a store that refuses tokens below the highest
   it has seen
 - drain: queue: ok when the queue was found empty on every replica, after all faults were healed
+
+Where a protocol does not tell token or position they are null, and `acquired_count` is 1 when the
+delivery was flagged as redelivered, else 0. An acknowledgement that is never answered is unknown.
+More, of live runs:
+- fault: process "nemesis": kind, nodes, and what else describes it; invoke when it begins, ok when
+  it is over
+- leads: process "watch": node, group, term: this node says that it leads
+- length: queue; ok adds `length`: messages in the queue, linearizable
+- transaction: publishes: [[queue, message], ...], settles: [[queue, message], ...]
+- declare, delete, bind, unbind: what is declared; ok: it is so
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 OpType = Literal["invoke", "ok", "refused", "unknown"]
 
@@ -74,10 +85,36 @@ class History:
         return len(self.ops)
 
 
+class Recorder(History):
+    """A history of now: each op is timed by this machine's clocks, and on its way to a file when
+    the call returns.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file: IO[str] = path.open("w", encoding="utf-8", buffering=1 << 16)
+
+    def _add(self, op: Op) -> Op:
+        now = replace(op, wall_ms=time.time_ns() // 1_000_000, monotonic_ns=time.monotonic_ns())
+        super()._add(now)
+        self._file.write(line_of(now))
+        return now
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def line_of(op: Op) -> str:
+    return json.dumps(asdict(op), separators=(",", ":")) + "\n"
+
+
 def write_history(ops: Iterable[Op], path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         for op in ops:
-            file.write(json.dumps(asdict(op), separators=(",", ":")) + "\n")
+            file.write(line_of(op))
 
 
 def read_history(path: Path) -> list[Op]:
