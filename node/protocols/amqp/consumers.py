@@ -16,6 +16,7 @@ Verdict = Literal["ack", "requeue", "discard"]
 
 
 NO_KEY = ConsumerKey(0)
+SINGLE_ACTIVE = "x-single-active-consumer"
 
 
 @dataclass(slots=True, eq=False)
@@ -34,17 +35,22 @@ class Consumer:
     timeout_ms: int | None = None
     cancel_on_move: bool = False
     silent: bool = False  # the client wants no consume-ok
+    fenced: bool = field(init=False)  # its deliveries carry their tokens
+
+    def __post_init__(self) -> None:
+        self.fenced = self.info.arguments.get(SINGLE_ACTIVE) is True
 
     @property
     def wire_tag(self) -> bytes:
         return self.tag.encode()
 
 
-def runs(batch: Batch, queue: str) -> list[tuple[int, int, bytes, bytes]]:
+def runs(batch: Batch, queue: str, *, fenced: bool = False) -> list[tuple[int, int, bytes, bytes]]:
     """(start, end, where, properties) of neighbours that look the same to a client."""
     count = len(batch.bodies)
     metas = _metas(batch)
-    plain = not batch.deaths and not batch.delivery_count
+    plain = not batch.deaths and not batch.delivery_count and not fenced
+    token = batch.token if fenced else None
     runs: list[tuple[int, int, bytes, bytes]] = []
     start = 0
     while start < count:
@@ -54,7 +60,7 @@ def runs(batch: Batch, queue: str) -> list[tuple[int, int, bytes, bytes]]:
                 end += 1
         where, properties = on_wire(batch.meta if metas is None else metas[start], queue)
         if not plain:
-            where, properties = marked(where, properties, batch.deaths, batch.delivery_count)
+            where, properties = marked(where, properties, batch.deaths, batch.delivery_count, token)
         runs.append((start, end, where, properties))
         start = end
     return runs

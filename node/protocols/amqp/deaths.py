@@ -1,7 +1,7 @@
 """What consumers are told about a message's past: headers made from the broker's own records.
 
 RabbitMQ's names: x-death, x-first-death-*, x-last-death-* (dead lettering), x-delivery-count and
-x-acquired-count (quorum queues).
+x-acquired-count (quorum queues). Of our own: x-fencing-token.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from node.protocols.amqp import properties as props
 from node.protocols.amqp.errors import AmqpError
 
 DELIVERY_COUNT = "x-delivery-count"
+FENCING_TOKEN = "x-fencing-token"  # noqa: S105 -- a header's name
 COUNT_MAX = 2**63 - 1
 
 
 def marked(
-    where: bytes, properties: bytes, deaths: Any, delivery_count: int
+    where: bytes, properties: bytes, deaths: Any, delivery_count: int, token: int | None = None
 ) -> tuple[bytes, bytes]:
-    """`where` and properties as a consumer is to see them.
+    """`where` and properties as a consumer is to see them. `token`: of the delivery, if it is told.
 
     What the publisher's headers hold is not looked at before: those that cannot be read stay as
     they are, or such a message would stop all that come with it.
@@ -30,6 +31,8 @@ def marked(
     headers: dict[str, Any] = {}
     if delivery_count:
         headers[DELIVERY_COUNT] = delivery_count
+    if token is not None:
+        headers[FENCING_TOKEN] = token
     records = cast("list[dict[str, Any]]", deaths or [])
     drop: tuple[str, ...] = ()
     if records:

@@ -180,7 +180,7 @@ class Deliveries:
         redelivered = batch.acquired_count > 0
         number, frame_max = self._channel.number, self._host.frame_max
         wire_tag, name = consumer.wire_tag, consumer.info.name
-        for start, end, where, properties in runs(batch, name):
+        for start, end, where, properties in runs(batch, name, fenced=consumer.fenced):
             data = writer.deliveries(
                 number,
                 wire_tag,

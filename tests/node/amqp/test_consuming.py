@@ -58,3 +58,44 @@ def test_nothing_is_delivered_once_the_end_of_a_consumer_was_told(connect: Conne
     assert wire.expect(Basic.Cancel).consumer_tag == "h"
     wire.send(Basic.Ack(1))
     assert _delivery(wire) == ("k", 2, b"kept 2")
+
+
+def test_deliveries_of_a_single_active_consumer_carry_a_token_that_grows(connect: Connect) -> None:
+    """Who takes over from a consumer has a higher one than it had, for the same message too."""
+    first, second = connect(), connect()
+    declare = Queue.Declare(
+        queue="fenced", durable=True, arguments={"x-single-active-consumer": True}
+    )
+    first.call(declare, Queue.DeclareOk)
+    theirs = Basic.Properties(headers={"x-fencing-token": 2**62, "kept": "yes"}, app_id="shop")
+    first.publish("fenced", "1", properties=theirs)
+    first.call(Basic.Consume(queue="fenced"), Basic.ConsumeOk)
+    (before,) = first.take(1, Basic.Deliver)
+    second.call(Basic.Consume(queue="fenced"), Basic.ConsumeOk)
+    first.close()
+    (after,) = second.take(1, Basic.Deliver)
+
+    assert after.body == before.body == b"1"
+    assert before.properties.app_id == after.properties.app_id == "shop"
+    assert before.properties.headers.keys() == {"x-fencing-token", "kept"}
+    assert after.properties.headers.keys() == {"x-fencing-token", "kept"}
+    assert (
+        0
+        < before.properties.headers["x-fencing-token"]
+        < after.properties.headers["x-fencing-token"]
+        < 2**62
+    )
+    second.call(Queue.Delete(queue="fenced"), Queue.DeleteOk)
+
+
+def test_deliveries_of_other_queues_are_as_they_were_published(connect: Connect) -> None:
+    wire = connect()
+    wire.call(Queue.Declare(queue="plain", durable=True), Queue.DeclareOk)
+    wire.publish("plain", "1", properties=Basic.Properties(headers={"x-fencing-token": 7}))
+    wire.publish("plain", "2", properties=Basic.Properties())
+    wire.call(Basic.Consume(queue="plain"), Basic.ConsumeOk)
+    theirs, none = wire.take(2, Basic.Deliver)
+
+    assert theirs.properties.headers == {"x-fencing-token": 7}
+    assert none.properties.headers is None
+    wire.call(Queue.Delete(queue="plain"), Queue.DeleteOk)
