@@ -16,6 +16,7 @@ from cluster.applying import Applying, Notes
 from cluster.codec.cbor import pack
 from cluster.codec.entries import AnyCommand, encode_entry
 from cluster.group_options import GroupOptions
+from cluster.group_status import group_status
 from cluster.log import KIND_ROLE, SnapshotRefused
 from cluster.log_time import LogTime
 from cluster.machine.commands import Barrier, Command, Tick
@@ -23,6 +24,7 @@ from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
 from cluster.outcome import Done, Outcome, outcome_of, refused, unknown
 from cluster.proposals import ENTRY_BYTES_MAX, Batch, Proposals, too_large, weigh
+from cluster.raft.configuration import Configuration, split
 from cluster.raft.journal import RaftJournal
 from cluster.raft.member import Member, Role
 from cluster.raft.snapshots import Incoming
@@ -44,7 +46,6 @@ log = structlog.get_logger(__name__)
 
 #: Nothing waits longer for a tick than this, whatever was computed: clocks jump.
 TICK_S_MAX = 0.050
-
 
 OnApplied = Callable[["Group", Stamp, Sequence[Effect]], None]
 OnRole = Callable[["Group", Role, int], None]
@@ -73,7 +74,6 @@ class Group:
     ) -> None:
         self.id = group
         self.name = name
-        self.members = tuple(members)
         self.node = self_node
         self.machine = machine
         self.journal = journal
@@ -81,8 +81,7 @@ class Group:
         #: Called with every applied command that has effects, on every member; only the leader
         #: carries them out.
         self.on_applied: list[OnApplied] = []
-        #: LEADER is told once the machine is up to date (the no-op of the term is applied), the
-        #: others at once.
+        #: LEADER is told once the machine is up to date, the others at once.
         self.on_role: list[OnRole] = []
         #: Set by `Rounds`: asks for a step soon, runs a coroutine to its end.
         self.wake: Callable[[], None] = lambda: None
@@ -98,7 +97,6 @@ class Group:
         self._stopping = False
         self._installing = False
         self._tick_index = 0  # entry of the Tick that is on its way
-        self._snapshots = Snapshots(name, machine, journal, self.options)
         self.member = Member(
             group,
             self_node,
@@ -110,11 +108,28 @@ class Group:
             random=random,
             options=self.options,
         )
+        self._snapshots = Snapshots(
+            name, machine, journal, self.options, join=self.member.configurations.joined
+        )
         snapshot = journal.load_snapshot()
         if snapshot is not None:
-            machine.restore(snapshot.data)
+            machine.restore(split(snapshot.data)[1])
 
     # --- what it is
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        """Voters and learners, as this copy knows them."""
+        return self.configuration.members
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.member.configuration
+
+    @property
+    def configured_at(self) -> int:
+        """Index of the entry that says so."""
+        return self.member.configurations.index
 
     @property
     def role(self) -> Role:
@@ -148,7 +163,7 @@ class Group:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes proposed here and not applied yet."""
+        """Proposed here and not applied yet."""
         return self._proposals.bytes
 
     @property
@@ -158,29 +173,14 @@ class Group:
 
     def caught_up(self, node: NodeId) -> bool:
         """As the leader: `node` could take over now or in a moment."""
-        return self.lag().get(node, 1 << 62) <= 1
+        return self.member.replication.lacks(node) <= 1
 
     def lag(self) -> dict[NodeId, int]:
         """As the leader: entries that each other member lacks."""
         return self.member.replication.lag()
 
     def status(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "name": self.name,
-            "members": list(self.members),
-            "role": self.role.name.lower(),
-            "leader": self.leader,
-            "term": self.term,
-            "commit": self.commit_index,
-            "applied": self.applied_index,
-            "last": self.last_index,
-            "base": self.journal.base_index,
-            "lag": self.lag(),
-            "poisoned": self.poisoned,
-            "pending_bytes": self.pending_bytes,
-            "machine": self.machine.overview(),
-        }
+        return group_status(self)
 
     # --- proposing
 
@@ -235,6 +235,16 @@ class Group:
         """Hand leadership to `to`, or whoever is closest; until then proposals are refused."""
         if self.member.transfer(to):
             self.wake()
+
+    @property
+    def may_change_members(self) -> bool:
+        """Leads, and what says who the members are is committed."""
+        return self._ready and self.member.accepts and self.member.may_change()
+
+    def change_members(self, configuration: Configuration) -> None:
+        """To one that differs by a voter at most; when it may."""
+        self.member.change(configuration)
+        self.wake()
 
     def stop(self) -> None:
         """No more proposals; what waits is unknown, as far as this node can tell."""

@@ -18,7 +18,10 @@ class GroupLike(Protocol):
 
     id: GroupId
     name: str
-    members: tuple[NodeId, ...]
+
+    @property
+    def members(self) -> tuple[NodeId, ...]: ...
+
     node: NodeId
 
     @property

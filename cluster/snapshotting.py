@@ -28,7 +28,16 @@ class Limits(Protocol):
 class Snapshots:
     """Counts what was applied since the last one; saving runs beside the rounds."""
 
-    def __init__(self, group: str, machine: Machine, journal: RaftJournal, limits: Limits) -> None:
+    def __init__(
+        self,
+        group: str,
+        machine: Machine,
+        journal: RaftJournal,
+        limits: Limits,
+        *,
+        join: Callable[[int, bytes], bytes],
+    ) -> None:
+        self._join = join  # what else is to be known at that entry
         self._group = group
         self._machine = machine
         self._journal = journal
@@ -62,7 +71,8 @@ class Snapshots:
         self._saving = True
         self.restart()
         try:
-            data, live = self._machine.snapshot(), self._machine.live_indexes()
+            data = self._join(index, self._machine.snapshot())
+            live = self._machine.live_indexes()
             await self._journal.save_snapshot(index, term, data, live)
             log.info("snapshot_taken", group=self._group, index=index, bytes=len(data))
         except SnapshotRefused as error:

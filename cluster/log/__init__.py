@@ -21,6 +21,7 @@ from cluster.log.format import (
 from cluster.log.journal import Journal
 from cluster.log.log import Log, LogOptions, Space
 from cluster.log.snapshots import Snapshot
+from cluster.log.stock_names import MEMBERSHIP
 
 __all__ = [
     "KIND_CLOCK",
@@ -29,6 +30,7 @@ __all__ = [
     "KIND_LINK_UP",
     "KIND_ROLE",
     "KIND_ROUND",
+    "MEMBERSHIP",
     "FatalDiskError",
     "Identity",
     "Journal",

@@ -13,7 +13,7 @@ from cluster.log.hot_tail import HotTail
 from cluster.log.index import Place, Sparse, Tail, ranges_of
 from cluster.log.replay import Replay
 from cluster.log.snapshots import BIRTH, Mark, Ranges, Snapshot, SnapshotStore
-from cluster.log.stock_names import NO_OP, LogEntry, StockNames
+from cluster.log.stock_names import MEMBERSHIP, NO_OP, LogEntry, StockNames
 from cluster.log.wal import Wal
 
 
@@ -49,6 +49,7 @@ class Journal(StockNames):
         self.install: Install | None = None
         self.removed = False
         self.mark_again = False  # the mark on disk is not the one in use
+        self.memberships: list[tuple[int, bytes]] = []  # above the base, as recovery found them
         self._wal = wal
         self._store = store
         self._hot = hot
@@ -72,6 +73,10 @@ class Journal(StockNames):
         self.written_index = self.syncing_index = self.synced_index = self.last_index
         self.current_term, self.voted_for = replay.term, replay.voted_for
         self.commit_index = min(max(replay.commit, self.base_index), self.last_index)
+        for index in sorted(replay.memberships):
+            command = self.read(index) if index > self.base_index else None
+            if command is not None and command[:1] == MEMBERSHIP:
+                self.memberships.append((index, command))
 
     @property
     def first_index(self) -> int:

@@ -11,6 +11,7 @@ from cluster.log.errors import LogCorrupt, UnsupportedFormat, WrongIdentity
 from cluster.log.index import Sparse, Tail
 from cluster.log.replay import Replay
 from cluster.log.snapshots import BIRTH, Mark, Snapshot, SnapshotStore
+from cluster.log.stock_names import MEMBERSHIP
 from cluster.log.wal import Segment, Wal
 from cluster.seams import File
 
@@ -129,6 +130,7 @@ def _scan(data: bytes, start: int, segment: Segment, found: Recovered) -> int:
         fmt.RECORD_HEADER,
         fmt.MARKER,
     )
+    command, (membership,) = header + fmt.HASH_BYTES, MEMBERSHIP
     replays = found.replays
     group, replay = -1, Replay()
     run = replay.run
@@ -163,6 +165,8 @@ def _scan(data: bytes, start: int, segment: Segment, found: Recovered) -> int:
             put_offset(at)
             put_length(length)
             put_term(term)
+            if data[at + command] == membership:
+                replay.memberships.add(index)
         else:
             _other(found, replay, segment, kind, group, (index, term, at), data[at + header : stop])
             group = -1
@@ -204,6 +208,8 @@ def _other(
     found.replays[group] = replay
     if kind == fmt.KIND_LIVE:
         replay.loose.put(index, segment.number, at, len(payload), term)
+        if payload[fmt.HASH_BYTES :][:1] == MEMBERSHIP:
+            replay.memberships.add(index)
     elif kind == fmt.KIND_INSTALLED:
         replay.staged.put(index, segment.number, at, len(payload), term)
     else:

@@ -61,6 +61,7 @@ class Replay:
         self.next = self.run.first
         self.loose = Scattered()  # those before it, and those written again
         self.staged = Scattered()  # of installs; they count only below a snapshot
+        self.memberships = set[int]()  # where an entry about members is, or once was
 
     def jump(self, index: int) -> None:
         """The next entry is not the expected one: it replaces some, or some before it are gone."""

@@ -9,6 +9,8 @@ from typing import Final, overload
 #: The command of a no-op in PySyncObj's encoding: what stands at the base, whose own command may be
 #: gone.
 NO_OP: Final = b"\x01"
+#: How a command begins that says who the members are.
+MEMBERSHIP: Final = b"\x02"
 
 LogEntry = tuple[bytes, int, int]  # command, index, term: PySyncObj's order
 

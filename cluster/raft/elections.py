@@ -53,7 +53,7 @@ class Elections:
     # --- when
 
     def start(self, now: float) -> None:
-        rank = self._member.me.rank
+        rank = self._member.rank
         self.deadline = now + (START_DELAY_S + rank * START_RANK_S if self._member.peers else 0)
 
     def heard_leader(self, now: float) -> None:
@@ -65,15 +65,15 @@ class Elections:
     def connected(self, now: float) -> None:
         """A peer is back: perhaps the one that was missing for a majority."""
         if self._member.leader is None:
-            soon = now + START_DELAY_S + self._member.me.rank * START_RANK_S
+            soon = now + START_DELAY_S + self._member.rank * START_RANK_S
             self.deadline = min(self.deadline, soon)
 
     def leader_gone(self, leader: Peer, now: float) -> None:
         """The leader's process ended: no reason to wait for a timeout."""
         self.heard_at = -math.inf
         self._gone_tries = GONE_TRIES
-        me = self._member.me
-        rank = me.rank - (leader.rank < me.rank)
+        rank = self._member.rank
+        rank -= self._member.rank_of(leader) < rank
         jitter = GONE_JITTER_S * self._random.random()
         self.deadline = now + GONE_DELAY_S + rank * GONE_RANK_S + jitter
 
@@ -85,7 +85,7 @@ class Elections:
         """When to ask next, should this attempt come to nothing."""
         if self._gone_tries > 0:
             self._gone_tries -= 1
-            rank = self._member.me.rank
+            rank = self._member.rank
             self.deadline = now + (2 + rank) * GONE_RANK_S + GONE_JITTER_S * self._random.random()
         else:
             self._timeout = self.timeout()
@@ -100,7 +100,7 @@ class Elections:
         if not member.may_lead:
             return
         self._pre_votes = {member.me}
-        if self._majority(self._pre_votes):
+        if member.majority(self._pre_votes):
             self.stand(now)
             return
         for peer in member.voters:
@@ -132,7 +132,7 @@ class Elections:
         if not member.may_lead:
             return  # not any more
         self._pre_votes.add(peer)
-        if self._majority(self._pre_votes):
+        if member.majority(self._pre_votes):
             self.stand(member.now)
 
     # --- votes
@@ -144,7 +144,7 @@ class Elections:
         self._again(now)
         member.become_candidate()
         self._votes = {member.me}
-        if self._majority(self._votes):
+        if member.majority(self._votes):
             member.become_leader()
             return
         for peer in member.voters:
@@ -172,11 +172,8 @@ class Elections:
         if not member.may_lead:
             return  # not any more
         self._votes.add(peer)
-        if self._majority(self._votes):
+        if member.majority(self._votes):
             member.become_leader()
-
-    def _majority(self, peers: set[Peer]) -> bool:
-        return len(peers) > (len(self._member.voters) + 1) // 2
 
     def _up_to_date(self, last_index: int, last_term: int) -> bool:
         """Raft, 5.4.1: the candidate's log must not lack what ours has."""

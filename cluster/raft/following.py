@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cluster.log import MEMBERSHIP
 from cluster.raft.snapshots import Incoming
 from cluster.raft.stock import Peer
 from cluster.raft.transport import APPENDED, INSTALLED, REJECTED
@@ -36,6 +37,12 @@ class Following:
             self.forget()
             member.step_down(leader)
         member.elections.heard_leader(member.now)
+        if member.withholds_votes and member.voted_for is None:
+            member.vote_for(leader)  # whatever it forgot: in this term it helps nobody else
+
+    def _matched(self, peer: Peer, match: int) -> None:
+        counts = [] if not self._member.withholds_votes else [False]
+        self._member.send(peer, APPENDED, match, *counts)
 
     def on_append(
         self, peer: Peer, prev: int, prev_term: int, commit: int, entries: list[Any] | None
@@ -51,6 +58,8 @@ class Following:
             member.send(peer, REJECTED, prev, *hint)
             return
         index = prev
+        configurations = member.configurations
+        before = configurations.current
         for command, term in entries or ():
             index += 1
             if index <= last:
@@ -59,8 +68,13 @@ class Following:
                 if index <= member.commit_index:
                     raise Diverged(f"{peer.id} sent term {term} for committed entry {index}")
                 journal.truncate_from(index)
+                configurations.truncate(index)
                 last = index - 1
             journal.add(command, index, term)
+            if command[:1] == MEMBERSHIP:
+                configurations.add(index, command)
+        if configurations.current is not before:
+            member.reconfigure()
         match = max(index, base)  # what a snapshot covers is committed, so every leader has it
         member.commit(min(commit, match))
         if self._incoming is not None and member.commit_index >= self._incoming.index:
@@ -68,7 +82,7 @@ class Following:
         if member.withholds_votes and commit <= match and journal.term_at(commit) == member.term:
             member.trust_again(peer)  # committed in its term: so is all that was before
         if entries is not None:
-            member.send(peer, APPENDED, match)
+            self._matched(peer, match)
 
     def on_timeout_now(self, peer: Peer) -> None:
         """The leader hands over: no pre-vote, which its own life would refuse."""
@@ -82,12 +96,12 @@ class Following:
         member = self._member
         if member.commit_index >= index:
             self.forget()
-            member.send(peer, APPENDED, member.commit_index)
+            self._matched(peer, member.commit_index)
             return
         if number == 0:
             if member.journal.term_at(index) == part[1]:  # Raft, 7: the log agrees, keep all of it
                 member.commit(index)
-                member.send(peer, APPENDED, index)
+                self._matched(peer, index)
                 return
             self._incoming = Incoming(index, member.journal)
         incoming = self._incoming
@@ -111,7 +125,7 @@ class Following:
         leader = self._member.leader
         if leader is not None:
             if done:
-                self._member.send(leader, APPENDED, incoming.index)
+                self._matched(leader, incoming.index)
             else:
                 self._member.send(leader, INSTALLED, incoming.index, -1)
         return incoming

@@ -18,14 +18,15 @@ from typing import Any
 from pysyncobj.config import SyncObjConf
 from pysyncobj.syncobj import SyncObj
 
-from cluster.codec.cbor import unpack
+from cluster.raft.configuration import Configuration, Configurations, encode
 from cluster.raft.elections import Elections
 from cluster.raft.following import Following
 from cluster.raft.host import Host, Role
 from cluster.raft.journal import RaftJournal
 from cluster.raft.options import RaftOptions
 from cluster.raft.replication import Replication
-from cluster.raft.stock import MEMBERSHIP, REGULAR, Peer, injected
+from cluster.raft.seats import Seats
+from cluster.raft.stock import REGULAR, Peer, injected
 from cluster.raft.transport import (
     APPEND,
     APPENDED,
@@ -87,7 +88,7 @@ APPLY_BYTES_MAX = 4 << 20
 __all__ = ["Host", "Member", "Role"]
 
 
-class Member(SyncObj):
+class Member(Seats, SyncObj):
     """A member of one group.
 
     Driven from outside: `receive` messages, then `tick`, then `flush`, once a round.
@@ -118,19 +119,17 @@ class Member(SyncObj):
         random: Random,
         options: RaftOptions,
     ) -> None:
-        ranked = [Peer(node, rank) for rank, node in enumerate(sorted(members), start=1)]
         self.group = group
         self.journal = journal
         self.poisoned: str | None = None
         #: What this disk promised is lost: no votes until a leader gave it again what is committed.
         self.withholds_votes = False
         self.now = clock.monotonic_ns() / 1e9
-        self.me = next(peer for peer in ranked if peer.id == self_node)
-        # Members that only listen will be in `peers`, not in `voters`: quorums and elections ask
-        # the voters.
-        self.peers = tuple(peer for peer in ranked if peer is not self.me)
-        self.voters = self.peers
-        self.transport = GroupTransport(group, self.peers, links)
+        snapshot = journal.load_snapshot()
+        first = Configuration(tuple(sorted(members)))
+        known = Configurations(first, journal, None if snapshot is None else snapshot.data)
+        Seats.__init__(self, self_node, known)
+        self.transport = GroupTransport(group, self.peer, links)
         self.host = host
         self._clock = clock
         self._random = random
@@ -160,11 +159,37 @@ class Member(SyncObj):
             onStateChanged=self._on_state_changed,
         )
         with injected(journal=journal, clock=clock, random=random):
-            super().__init__(self.me, self.peers, conf, transport=self.transport)
+            SyncObj.__init__(self, self.me, self.peers, conf, transport=self.transport)
         self._SyncObj__raftLastApplied = journal.base_index
         committed = min(max(journal.commit_index, journal.base_index), journal.last_index)
         self._SyncObj__raftCommitIndex = committed
         self.elections.start(self.now)
+
+    # --- who takes part
+
+    def may_change(self) -> bool:
+        """One change at a time, and none before this leadership has committed an entry: the flaw
+        of the rule as it was first published.
+        """
+        noop, committed = self.noop_index, self.commit_index
+        return noop is not None and max(noop, self.configurations.index) <= committed
+
+    def change(self, configuration: Configuration) -> None:
+        """As the leader: write it, and go by it from now on."""
+        assert self.may_change()
+        assert configuration.follows(self.configuration)
+        assert self.me.id in configuration.voters, "a leader hands over before it goes"
+        index = self.journal.last_index + 1
+        command = encode(configuration)
+        self.journal.add(command, index, self.term)
+        self.configurations.add(index, command)
+        self.reconfigure()
+
+    def reconfigure(self) -> None:
+        """The newest configuration of the log is another one than before."""
+        self.take_seats()
+        if self.leads:
+            self.replication.reconfigure(self.now)
 
     # --- what it is
 
@@ -231,7 +256,7 @@ class Member(SyncObj):
     @property
     def may_lead(self) -> bool:
         """Not when it could not apply what it would commit, or does not have all of it."""
-        return self.poisoned is None and not self.withholds_votes
+        return self.votes and self.poisoned is None and not self.withholds_votes
 
     def has_quorum(self) -> bool:
         """Leading, and a majority answered within an election timeout."""
@@ -355,7 +380,9 @@ class Member(SyncObj):
         incoming = self.following.installed(done=done)
         if done:
             self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied = incoming.index
-            self.host.restore(incoming.data, incoming.index)
+            data = self.configurations.install(incoming.index, incoming.data)
+            self.reconfigure()
+            self.host.restore(data, incoming.index)
 
     # --- SyncObj's own steps, replaced
 
@@ -419,12 +446,5 @@ class Member(SyncObj):
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:
         raise AssertionError("entries are applied by the group, never unpickled")
 
-    def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> list[str] | None:
-        """A change of membership as `["add" | "rem", node]` in CBOR; anything else is none."""
-        if command[:1] != MEMBERSHIP:
-            return None
-        match unpack(command[1:]):
-            case ["add" | "rem" as change, str(node)]:
-                return [change, node]
-            case _:
-                return None
+    def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:
+        """None of its own: see `configuration`."""

@@ -22,6 +22,7 @@ class Progress:
 
     __slots__ = (
         "commit_sent",
+        "counts",
         "heard",
         "in_flight",
         "in_flight_bytes",
@@ -37,6 +38,7 @@ class Progress:
     def __init__(self, peer: Peer, *, next_index: int, now: float) -> None:
         self.peer = peer
         self.match = 0  # highest index known to be in its log, on its disk
+        self.counts = True  # what it has is a part of a majority
         self.next = next_index  # first index not sent yet; > match
         self.heard = now  # when it last answered
         self.sent_at = 0.0  # when something was last sent
@@ -48,6 +50,10 @@ class Progress:
         self.outgoing: Outgoing | None = (
             None  # a snapshot on its way: entries wait until it is there
         )
+
+    @property
+    def counted(self) -> int:
+        return self.match if self.counts else 0
 
     def may_send(self) -> bool:
         if self.probing:

@@ -49,6 +49,17 @@ class Replication:
             peer: Progress(peer, next_index=next_index, now=now) for peer in self._member.peers
         }
 
+    def reconfigure(self, now: float) -> None:
+        """Members came or went: those that stay are where they were."""
+        next_index = self._member.last_index + 1
+        known = self.followers
+        self.followers = {
+            peer: known.get(peer) or Progress(peer, next_index=next_index, now=now)
+            for peer in self._member.peers
+        }
+        if self._transfer not in self._member.voters:
+            self._transfer = None
+
     def stop(self) -> None:
         self.followers = {}
         self._transfer = None
@@ -63,6 +74,13 @@ class Replication:
         last = self._member.last_index
         return {peer.id: last - each.match for peer, each in self.followers.items()}
 
+    def lacks(self, node: NodeId) -> int:
+        """Entries that a follower lacks on a disk that can be counted on."""
+        progress = self.followers.get(self._member.peer(node))
+        if progress is None or not progress.counts or progress.outgoing is not None:
+            return 1 << 62
+        return self._member.last_index - progress.match
+
     # --- the round
 
     def tick(self, now: float) -> None:
@@ -75,19 +93,20 @@ class Replication:
 
     def heard_by_majority(self, now: float) -> bool:
         """Check-quorum (Raft thesis, 6.2): a leader that is cut off must not go on as if it led."""
-        voters = self._member.voters
+        member = self._member
         since = now - self._quorum_s
-        heard = 1 + sum(self.followers[peer].heard > since for peer in voters)
-        return heard > (len(voters) + 1) // 2
+        heard = member.votes + sum(self.followers[peer].heard > since for peer in member.voters)
+        return heard >= member.configuration.quorum
 
     def _advance_commit(self, now: float) -> None:
         """The highest index on a majority of disks, if it is of this term (Raft, 5.4.2)."""
         member = self._member
         followers = self.followers
-        indexes = [followers[peer].match for peer in member.voters]
-        indexes.append(member.journal.synced_index)
+        indexes = [followers[peer].counted for peer in member.voters]
+        if member.votes:
+            indexes.append(member.journal.synced_index)
         indexes.sort()
-        index = indexes[(len(indexes) - 1) // 2]
+        index = indexes[-member.configuration.quorum]
         if index > member.commit_index and member.journal.term_at(index) == member.term:
             member.commit(index)
             self._untold_since = min(self._untold_since, now)
@@ -191,12 +210,16 @@ class Replication:
 
     # --- answers
 
-    def on_appended(self, peer: Peer, match: int) -> None:
+    def on_appended(self, peer: Peer, match: int, counts: bool = True) -> None:
+        """`counts` is false of a disk that forgot what it promised: it may have helped a later
+        leader, so it is no part of a majority until it was brought up to date.
+        """
         progress = self.followers.get(peer)
         if progress is None:
             return
         assert match <= self._member.last_index, f"{peer.id} matched more than there is"
         progress.heard = self._member.now
+        progress.counts = counts
         progress.matched(match)
         if progress.outgoing is not None and match >= progress.outgoing.index:
             progress.outgoing = None
@@ -207,8 +230,12 @@ class Replication:
         if progress is None:
             return
         progress.heard = self._member.now
-        if progress.outgoing is not None or prev <= progress.match:
-            return  # of something that was sent before
+        if progress.outgoing is not None:
+            return
+        if prev <= progress.match:
+            # It had that: what it dropped to begin anew must be sent again, and counts no more.
+            progress.match = 0
+            progress.probing = False
         if progress.probing and prev != progress.next - 1:
             return
         index, _ = self.hint(min(hint_index, prev - 1), hint_term)
@@ -291,7 +318,7 @@ class Replication:
         """
         able = [peer for peer in self._member.voters if peer in self._member.connected]
         if to is None:
-            to = max(able, key=lambda peer: (self.match_of(peer), -peer.rank), default=None)
+            to = max(able, key=self.match_of, default=None)  # of equals the first
         if to is None or to not in able:
             return False
         if self._transfer is not to:

@@ -143,7 +143,7 @@ class Rounds:
             self.syncs += 1
         self.count += 1
         for group in ready.values():
-            if self._attempt(group, group.synced):
+            if self._attempt(group, group.synced) and group.id in groups:
                 self._ready[group.id] = group
         self._links.flush()
 

@@ -24,10 +24,10 @@ from cluster.types import NodeId
 PINNED = "0.3.17"
 assert VERSION == PINNED, f"cluster.raft is written for pysyncobj {PINNED}, not {VERSION}"
 
-#: Regular and no-op commands as PySyncObj numbers them: the first byte of every entry.
+#: Regular and no-op commands as PySyncObj numbers them: the first byte of every entry. Those about
+#: members begin with `cluster.log.MEMBERSHIP`.
 REGULAR = b"\x00"
 NO_OP = b"\x01"
-MEMBERSHIP = b"\x02"
 
 
 class PickleRefused(RuntimeError):
@@ -58,20 +58,20 @@ class _NoPoller:
 class Peer(Node):
     """A member's name inside PySyncObj.
 
-    Its hash is its rank, so that no order depends on the hash seed.
+    Its hash is its number, so that no order depends on the hash seed.
     """
 
-    def __init__(self, node: NodeId, rank: int) -> None:
+    def __init__(self, node: NodeId, number: int) -> None:
         super().__init__(node)  # pyright: ignore[reportUnknownMemberType] no types there
         self._id: NodeId = node
-        self.rank = rank
+        self.number = number
 
     @property
     def id(self) -> NodeId:
         return self._id
 
     def __hash__(self) -> int:
-        return self.rank
+        return self.number
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Peer) and self.id == other.id

@@ -10,7 +10,7 @@ be true after a power cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 from pysyncobj.node import Node
@@ -22,7 +22,9 @@ from cluster.types import GroupId, NodeId
 
 # term, prev_index, prev_term, commit, [[command, term], ...] | None: commit only, no answer wanted
 APPEND = "ae"
-APPENDED = "ao"  # term, match: my log is yours up to here, and on disk
+APPENDED = (
+    "ao"  # term, match[, False]: my log is yours up to here, and on disk; False: do not count it
+)
 REJECTED = "an"  # term, prev_index, hint_index, hint_term (0: my log is too short)
 PRE_VOTE = "pv"  # term asked for, last_index, last_term
 PRE_VOTED = "pr"  # own term, term asked for, granted
@@ -43,10 +45,10 @@ class GroupTransport(Transport):
     must wait.
     """
 
-    def __init__(self, group: GroupId, peers: Iterable[Peer], links: Links) -> None:
+    def __init__(self, group: GroupId, peer: Callable[[NodeId], Peer], links: Links) -> None:
         super().__init__(None, None, [])
         self.group = group
-        self._peers = {peer.id: peer for peer in peers}
+        self._peer = peer
         self._links = links
         self._late: list[tuple[NodeId, Message]] = []
 
@@ -74,16 +76,10 @@ class GroupTransport(Transport):
         self._late = [each for each in self._late if each[0] != node]
 
     def receive(self, sender: NodeId, message: Message) -> None:
-        peer = self._peers.get(sender)
-        if peer is not None:
-            self._onMessageReceived(peer, message)
+        self._onMessageReceived(self._peer(sender), message)
 
     def up(self, node: NodeId) -> None:
-        peer = self._peers.get(node)
-        if peer is not None:
-            self._onNodeConnected(peer)
+        self._onNodeConnected(self._peer(node))
 
     def down(self, node: NodeId) -> None:
-        peer = self._peers.get(node)
-        if peer is not None:
-            self._onNodeDisconnected(peer)
+        self._onNodeDisconnected(self._peer(node))

@@ -159,8 +159,7 @@ def test_ours_no_pickle_is_reached_from_network_or_disk(monkeypatch):
     world.elect()
     world.restart(leader.name)
     world.elect()
-    assert leader.member._SyncObj__parseChangeClusterRequest(b"\x02\x82cadd\x62n9") == ["add", "n9"]
-    assert leader.member._SyncObj__parseChangeClusterRequest(b"\x02\x80") is None
+    assert leader.member._SyncObj__parseChangeClusterRequest(b"\x02\x82cadd\x62n9") is None
 
 
 def test_ours_refuses_even_to_name_pickle():

@@ -123,6 +123,10 @@ class MemoryJournal:
     def last_term(self) -> int:
         return self.tail[-1][2] if self.tail else self.base_term
 
+    @property
+    def memberships(self) -> list[tuple[int, bytes]]:
+        return [(index, command) for command, index, _ in self.tail if command[:1] == b"\x02"]
+
     def add(self, command: bytes, idx: int, term: int) -> None:
         assert idx == self.last_index + 1
         self.tail.append((bytes(command), idx, term))

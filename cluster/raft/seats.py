@@ -1,0 +1,57 @@
+"""Who takes part in a group, as one member of it sees that."""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_left
+from collections.abc import Collection
+
+from cluster.raft.configuration import Configuration, Configurations
+from cluster.raft.stock import Peer
+from cluster.types import NodeId
+
+
+class Seats:
+    """The part of a member that knows the others. Quorums and elections ask the voters; learners
+    only listen.
+    """
+
+    def __init__(self, node: NodeId, configurations: Configurations) -> None:
+        self._peers: dict[NodeId, Peer] = {}
+        self.me = self.peer(node)
+        self.configurations = configurations
+        self.take_seats()
+
+    def take_seats(self) -> None:
+        """By the newest configuration of the log."""
+        configuration = self.configurations.current
+        others = [self.peer(node) for node in configuration.members if node != self.me.id]
+        self.peers = tuple(others)  # learners too
+        self.voters = tuple(peer for peer in others if peer.id in configuration.voters)
+        self.votes = self.me.id in configuration.voters
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.configurations.current
+
+    def peer(self, node: NodeId) -> Peer:
+        """Any node, also one that is no member as far as is known here: that it was made one may
+        be news (Raft thesis, 4.1).
+        """
+        found = self._peers.get(node)
+        if found is None:
+            found = self._peers[node] = Peer(node, zlib.crc32(node.encode()))
+        return found
+
+    def majority(self, peers: Collection[Peer]) -> bool:
+        """Of the voters, this member among them if it is one."""
+        configuration = self.configuration
+        return sum(peer.id in configuration.voters for peer in peers) >= configuration.quorum
+
+    @property
+    def rank(self) -> int:
+        """Its place among the members, from 1: so that two seldom stand at once."""
+        return self.rank_of(self.me)
+
+    def rank_of(self, peer: Peer) -> int:
+        return bisect_left(self.configuration.members, peer.id) + 1
