@@ -14,6 +14,7 @@ from aiohttp import web
 
 from cluster.cluster_node import ClusterNode
 from cluster.log import LogError, RealDisk, SystemClock
+from cluster.seams import Clock
 from node.alarms import Alarms
 from node.auth import Auth
 from node.broker import Broker
@@ -57,11 +58,11 @@ EXIT_DATA = 3
 class Node:
     """One broker process, without the process: start it, stop it, many times in a test."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
         self.settings = settings
         self.http_address = ""
         self._folder = DataFolder(settings.data_dir)
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
         self._tasks = Tasks()
         self._stopping = False
         self._runner: web.AppRunner | None = None
@@ -288,9 +289,9 @@ async def _listen(host: str, port: int) -> socket.socket:
 # --- the process ----------------------------------------------------------------------------------
 
 
-async def run(settings: Settings) -> int:
+async def run(settings: Settings, clock: Clock | None = None) -> int:
     """Start, serve until told to stop, stop. The exit status."""
-    node = Node(settings)
+    node = Node(settings, clock=clock)
     await node.start()
     assert node.failed is not None
     loop = asyncio.get_running_loop()
@@ -309,17 +310,17 @@ async def run(settings: Settings) -> int:
     return EXIT_FAILED if broken else EXIT_OK
 
 
-def main(settings: Settings) -> int:
-    """Run a node in this process until SIGTERM or SIGINT."""
+def main(settings: Settings, *, clock: Clock | None = None) -> int:
+    """Run a node in this process until SIGTERM or SIGINT; `clock`: not the machine's own."""
     configure_logs(settings)
     keep_freed_memory()
     try:
         try:
             import uvloop
         except ImportError:  # not on every platform; asyncio's own loop does the same, slower
-            return asyncio.run(run(settings))
+            return asyncio.run(run(settings, clock))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(run(settings))
+            return runner.run(run(settings, clock))
     except SettingsError as error:
         log.error("settings_refused", reason=str(error))
         return error.exit_code

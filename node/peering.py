@@ -7,8 +7,9 @@ import secrets
 import ssl
 
 from cluster.cluster_node import ClusterConfig
-from cluster.log import LogOptions, SystemClock
+from cluster.log import LogOptions
 from cluster.raft.links import TcpLinks, TlsConfig
+from cluster.seams import Clock
 from cluster.types import NodeId
 from node.settings import Settings, SettingsError
 
@@ -39,7 +40,7 @@ def cluster_config(settings: Settings, addresses: dict[str, str]) -> ClusterConf
     )
 
 
-def tcp_links(settings: Settings, incarnation: int, clock: SystemClock) -> TcpLinks:
+def tcp_links(settings: Settings, incarnation: int, clock: Clock) -> TcpLinks:
     """SettingsError: the certificates cannot be used."""
     secret = settings.cluster_secret()
     tls = None

@@ -1,0 +1,434 @@
+"""Real nodes as processes, and all that can befall them: `Faults` on the machine that this is.
+
+Its calls block for some milliseconds, some for a second: from a loop they belong in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+
+from chaos.faults import Damage, Grudge, Weather
+from chaos.live import data_faults
+from chaos.live.clocks import ClockFile
+from chaos.live.seams import Disks, Network, Place
+from cluster.types import NodeId
+
+ROOT = Path(__file__).parents[2]
+CLUSTER = "chaos"
+START_S_MAX = 60.0
+ASK_S_MAX = 2.0
+LOOK_S = 0.05
+LOG_LINES_SHOWN = 5
+#: Exit status of a node whose data is damaged and that says so.
+EXIT_DAMAGED = 3
+GUEST = aiohttp.BasicAuth("guest", "guest")
+
+
+class NotReadyError(Exception):
+    """Nodes ended or did not become ready; the text says which, and where their logs are."""
+
+
+@dataclass
+class Machine:
+    """One node's place, and its newest process."""
+
+    place: Place
+    folder: Path  # settings and log file: outside of the disk that faults strike
+    data: Path
+    clock: ClockFile
+    process: subprocess.Popen[bytes] | None = None
+    paused: bool = False
+    without_power: bool = False
+    log_start: int = 0  # where the log of its newest process begins
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "node.log"
+
+    @property
+    def copy(self) -> Path:
+        return self.folder / "copy"
+
+
+class LiveCluster:
+    """`settings` is TOML that is added to each node's; `build` names what is broken in all of
+    them, on purpose.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: Sequence[str],
+        network: Network,
+        disks: Disks,
+        *,
+        build: str | None = None,
+        settings: str = "",
+    ) -> None:
+        self.folder = folder.resolve()
+        self.network = network
+        self.disks = disks
+        self.missing: dict[str, str] = {**network.missing, **disks.missing}
+        self._build = build
+        self._settings = settings
+        self._machines: dict[NodeId, Machine] = {}
+        self._damages = 0
+        self.folder.mkdir(parents=True, exist_ok=True)
+        secret = self.folder / "secret"
+        secret.write_text(secrets.token_urlsafe(24) + "\n", encoding="utf-8")
+        founders = [NodeId(name) for name in nodes]
+        for node in founders:
+            self._make_room(node)
+        for node in founders:
+            self._write_settings(node, founders)
+
+    # --- where things are
+
+    @property
+    def nodes(self) -> list[NodeId]:
+        return list(self._machines)
+
+    def url(self, node: NodeId) -> str:
+        place = self._machines[node].place
+        return f"http://{place.host}:{place.ports.http}"
+
+    def amqp_url(self, node: NodeId) -> str:
+        """As user guest, in vhost /."""
+        place = self._machines[node].place
+        return f"amqp://guest:guest@{place.host}:{place.ports.amqp}/%2F"
+
+    def data_folder(self, node: NodeId) -> Path:
+        return self._machines[node].data
+
+    def log_file(self, node: NodeId) -> Path:
+        return self._machines[node].log_file
+
+    def log_since_start(self, node: NodeId) -> str:
+        """What its newest process has said."""
+        machine = self._machines[node]
+        with contextlib.suppress(FileNotFoundError), machine.log_file.open("rb") as log:
+            log.seek(machine.log_start)
+            return log.read().decode(errors="replace")
+        return ""
+
+    def running(self, node: NodeId) -> bool:
+        process = self._machines[node].process
+        return process is not None and process.poll() is None
+
+    def paused(self, node: NodeId) -> bool:
+        return self._machines[node].paused and self.running(node)
+
+    def pid(self, node: NodeId) -> int | None:
+        process = self._machines[node].process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def exit_code(self, node: NodeId) -> int | None:
+        """Of its newest process: None while that runs, negative for a signal, `EXIT_DAMAGED` when
+        it refused its data.
+        """
+        process = self._machines[node].process
+        return None if process is None else process.poll()
+
+    # --- life of the cluster
+
+    def add_node(self, name: str) -> NodeId:
+        """Room for one more, which asks to be let in when it is started."""
+        node = NodeId(name)
+        self._make_room(node)
+        self._write_settings(node, self.nodes, joins=True)
+        return node
+
+    def start_all(self) -> None:
+        for node in self.nodes:
+            self.start(node)
+
+    async def until_ready(
+        self, nodes: Sequence[NodeId] | None = None, *, timeout_s: float = START_S_MAX
+    ) -> None:
+        """These nodes say that clients may come. Raises NotReadyError."""
+        waiting = list(self.nodes if nodes is None else nodes)
+        try:
+            async with asyncio.timeout(timeout_s), _session() as http:
+                while waiting:
+                    if await self._ready(http, waiting[0]):
+                        waiting.pop(0)
+                    elif not self.running(waiting[0]):
+                        raise NotReadyError(self.obituary(waiting[0]))
+                    else:
+                        await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            names = ", ".join(waiting)
+            raise NotReadyError(
+                f"{names} not ready after {timeout_s:g} s: see the logs under {self.folder}"
+            ) from None
+
+    async def _ready(self, http: aiohttp.ClientSession, node: NodeId) -> bool:
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with http.get(f"{self.url(node)}/health/ready") as answer:
+                return answer.status == 200
+        return False
+
+    async def until_ended(self, node: NodeId, *, timeout_s: float) -> bool:
+        """Whether its process is gone in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.running(node):
+                    await asyncio.sleep(LOOK_S)
+        return not self.running(node)
+
+    async def status(self, node: NodeId) -> dict[str, Any] | None:
+        """What the node knows of the cluster; None when it does not answer."""
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            async with _session() as http, http.get(f"{self.url(node)}/v1/status") as answer:
+                if answer.status == 200:
+                    return cast("dict[str, Any]", await answer.json())
+        return None
+
+    def obituary(self, node: NodeId) -> str:
+        lines = self.log_since_start(node).splitlines()[-LOG_LINES_SHOWN:]
+        end = "".join(f"\n  {line}" for line in lines)
+        return f"{node} ended with status {self.exit_code(node)}; its log ends:{end}"
+
+    def copy_logs(self, to: Path) -> None:
+        """Settings, log and data of every node, none of which runs, into folders of `to`."""
+        for node, machine in self._machines.items():
+            self._at_rest(node)
+            target = to / node
+            target.mkdir(parents=True, exist_ok=True)
+            for file in (machine.log_file, machine.folder / "quorate.toml"):
+                if file.exists() and file.parent != target:
+                    shutil.copy2(file, target)
+            if machine.data != target / "data":
+                _replace(machine.data, target / "data")
+
+    def close(self) -> None:
+        """End all processes, then what they ran on. Logs and plain folders stay."""
+        for node in self.nodes:
+            self.kill(node)
+        self.disks.close()
+        self.network.close()
+        for machine in self._machines.values():
+            machine.clock.close()
+
+    # --- faults: network
+
+    def partition(self, grudge: Grudge, *, reset: bool = False) -> None:
+        self.network.partition(grudge, reset=reset)
+
+    def degrade(self, weather: Weather) -> None:
+        self.network.degrade(weather)
+
+    def cut_clients(self, node: NodeId) -> None:
+        """Clients do not reach this node, until `heal`."""
+        self.network.cut_clients(node)
+
+    def heal(self) -> None:
+        """Everything but processes that are down."""
+        self.network.heal()
+        for node, machine in self._machines.items():
+            if not machine.without_power:
+                self.disks.heal(node)
+            machine.clock.set(0)
+            self.resume(node)
+
+    # --- faults: processes
+
+    def kill(self, node: NodeId, *, power_loss: bool = False) -> None:
+        if power_loss:
+            self._cut_power([node])
+        else:
+            self._end(node)
+
+    def power_loss_all(self) -> None:
+        """All machines at the same instant."""
+        self._cut_power(self.nodes)
+
+    def terminate(self, node: NodeId) -> None:
+        self._signal(node, signal.SIGTERM)
+
+    def start(self, node: NodeId) -> None:
+        """Does nothing when it runs already; waits for nothing."""
+        machine = self._machines[node]
+        if self.running(node):
+            return
+        self._power(node)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("QUORATE_")}
+        harness = ["--harness", str(machine.folder / "harness.json")]
+        if self._build is not None:
+            harness += ["--build", self._build]
+        with machine.log_file.open("ab") as log:
+            machine.log_start = log.tell()
+            machine.process = subprocess.Popen(
+                [
+                    *machine.place.launch,
+                    *(sys.executable, "-m", "chaos.live.node_process"),
+                    *("--config", str(machine.folder / "quorate.toml")),
+                    *harness,
+                ],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C is for the harness, which ends its nodes itself.
+                start_new_session=True,
+            )
+        machine.paused = False
+
+    def pause(self, node: NodeId) -> None:
+        self._machines[node].paused = True
+        self._signal(node, signal.SIGSTOP)
+
+    def resume(self, node: NodeId) -> None:
+        self._machines[node].paused = False
+        self._signal(node, signal.SIGCONT)
+
+    # --- faults: disks of running nodes
+
+    def slow_disk(self, node: NodeId, sync_ms: float) -> None:
+        if (pid := self.pid(node)) is not None:
+            self.disks.slow(node, pid, sync_ms)
+
+    def fail_fsync(self, node: NodeId) -> None:
+        if (pid := self.pid(node)) is not None:
+            self.disks.fail(node, pid)
+
+    def lie_fsync(self, node: NodeId) -> None:
+        if (pid := self.pid(node)) is not None:
+            self.disks.lie(node, pid)
+
+    def fill_disk(self, node: NodeId) -> None:
+        self.disks.fill(node)
+
+    def heal_disk(self, node: NodeId) -> None:
+        """This one's disk alone: others may be struck still."""
+        if not self._machines[node].without_power:
+            self.disks.heal(node)
+
+    # --- faults: folders of nodes that are down
+
+    def wipe(self, node: NodeId) -> None:
+        self._at_rest(node)
+        _empty(self._machines[node].data)
+
+    def copy_data(self, node: NodeId) -> None:
+        self._at_rest(node)
+        machine = self._machines[node]
+        _replace(machine.data, machine.copy)
+
+    def restore_data(self, node: NodeId) -> None:
+        self._at_rest(node)
+        machine = self._machines[node]
+        if machine.copy.is_dir():
+            _replace(machine.copy, machine.data)
+
+    def damage(self, node: NodeId, kind: Damage) -> str | None:
+        self._at_rest(node)
+        self._damages += 1
+        dice = random.Random(f"{kind}/{node}/{self._damages}")
+        return data_faults.damage(self._machines[node].data, kind, dice)
+
+    # --- faults: clocks
+
+    def skew_clock(self, node: NodeId, offset_ms: int) -> None:
+        self._machines[node].clock.set(offset_ms)
+
+    # ---
+
+    def _make_room(self, node: NodeId) -> None:
+        folder = self.folder / "nodes" / node
+        folder.mkdir(parents=True, exist_ok=True)
+        clock = folder / "clock"
+        (folder / "harness.json").write_text(json.dumps({"clock": str(clock)}), encoding="utf-8")
+        self._machines[node] = Machine(
+            self.network.add(node), folder, self.disks.add(node) / "data", ClockFile(clock)
+        )
+
+    def _write_settings(
+        self, node: NodeId, members: Sequence[NodeId], *, joins: bool = False
+    ) -> None:
+        machine = self._machines[node]
+        place, address = machine.place, self.network.peer_address
+        lines: dict[str, Any] = {
+            "node": node,
+            "cluster": CLUSTER,
+            "data_dir": str(machine.data),
+            "http": f"{place.host}:{place.ports.http}",
+            "amqp": f"{place.host}:{place.ports.amqp}",
+            "peer": address(node, node),
+            "peers": [f"{member}={address(node, member)}" for member in members],
+            "secret_file": str(self.folder / "secret"),
+            "log_format": "json",
+            # Clients of the harness may be on another host than the node.
+            "auth.loopback_users": [],
+        }
+        if joins:
+            lines["join"] = True
+        # JSON text, lists and booleans are TOML too.
+        text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
+        (machine.folder / "quorate.toml").write_text(text + self._settings, encoding="utf-8")
+
+    def _signal(self, node: NodeId, number: signal.Signals) -> None:
+        process = self._machines[node].process
+        if process is not None:
+            process.send_signal(number)  # which does nothing once it has ended
+
+    def _end(self, node: NodeId) -> None:
+        machine = self._machines[node]
+        if machine.process is not None:
+            machine.process.kill()
+            machine.process.wait()
+        machine.paused = False
+
+    def _cut_power(self, nodes: Sequence[NodeId]) -> None:
+        powered = [node for node in nodes if not self._machines[node].without_power]
+        self.disks.power_loss(powered)
+        for node in powered:
+            self._machines[node].without_power = True
+        # First all of them, then wait: they end as close to each other as one process can do it.
+        for node in nodes:
+            self._signal(node, signal.SIGKILL)
+        for node in nodes:
+            self._end(node)
+
+    def _power(self, node: NodeId) -> None:
+        machine = self._machines[node]
+        if machine.without_power:
+            self.disks.power_back([node])
+            machine.without_power = False
+
+    def _at_rest(self, node: NodeId) -> None:
+        assert not self.running(node), f"{node} runs: its folder is its own"
+        self._power(node)
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S_MAX), auth=GUEST)
+
+
+def _empty(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Make `target` a copy of `source`, which need not be there."""
+    _empty(target)
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)

@@ -1,0 +1,35 @@
+"""One node as a process of the harness: the real node, but for its wall clock, and for one thing
+broken in it on purpose when a build is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from chaos.live.clocks import SkewedClock
+from node import node
+from node.settings import load
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos.live.node_process", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="the node's settings (TOML)")
+    parser.add_argument(
+        "--harness", type=Path, required=True, help='JSON: {"clock": file with the offset}'
+    )
+    parser.add_argument("--build", help="what to break, by its name in chaos.builds")
+    asked = parser.parse_args(arguments)
+    harness = json.loads(asked.harness.read_text(encoding="utf-8"))
+    if asked.build is not None:
+        # Broken only where it is asked for: no other process may even load it.
+        import_module("chaos.builds").break_node(asked.build)
+    return node.main(load(file=asked.config), clock=SkewedClock(Path(harness["clock"])))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
