@@ -22,12 +22,15 @@ def damage(data: Path, kind: Damage, dice: random.Random) -> str | None:
     """Damage one file of this data folder. "FILE:OFFSET", where the node should see it; None: it
     has nothing yet that could be damaged so.
     """
-    log = data / "log"
-    if kind == "snapshot_bit":
-        return _flip_snapshot_bit(log / "snapshots", dice)
-    if not log.is_dir():
+    if not data.is_dir():
         return None
-    return _flip_log_bit(log, dice) if kind == "log_bit" else _cut_log_end(log, dice)
+    match kind:
+        case "log_bit":
+            return _flip_log_bit(data, dice)
+        case "log_end":
+            return _cut_log_end(data, dice)
+        case "snapshot_bit":
+            return _flip_snapshot_bit(data / "snapshots", dice)
 
 
 def _flip_log_bit(log: Path, dice: random.Random) -> str | None:
