@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chaos.checker.deliveries import deliveries_by_message, published, whole_settles
+from chaos.checker.deliveries import (
+    deliveries_by_message,
+    positions,
+    published,
+    unflagged_again,
+    whole_settles,
+)
 from chaos.checker.verdict import Checker, Verdict, judge
 from chaos.history import Op
 
@@ -31,6 +37,8 @@ def dead_letters(source: str, target: str) -> Checker:
                     confirmed.update(dict.fromkeys(published(op), op.index))
             elif op.f == "settle" and queue == source:
                 perhaps.update(op.value["messages"])
+            elif op.f == "transaction":
+                perhaps.update(message for place, message in op.value["settles"] if place == source)
         surely = {
             message: op.index
             for op in whole_settles(ops)
@@ -56,9 +64,12 @@ def dead_letters(source: str, target: str) -> Checker:
                     seen[0].describe() for message, seen in dead.items() if message not in attempted
                 ],
                 "stored twice": [
-                    f"{message} at positions {sorted({each.position for each in seen})}"
+                    f"{message} at positions {positions(seen)}"
                     for message, seen in dead.items()
-                    if len({each.position for each in seen}) > 1
+                    if len(positions(seen)) > 1
+                ],
+                "duplicated without the flag": [
+                    again.describe() for seen in dead.values() for again in unflagged_again(seen)
                 ],
                 "settled, yet dead": [
                     f"settled by op {surely[message]}, yet {seen[0].describe()}"
