@@ -127,7 +127,13 @@ class Door(Protocol):
         """Linearizable: messages in the queue, ready and unsettled, as an int."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """In good order: what it holds goes back to its queues at once. Later calls are refused."""
+        ...
+
+    async def drop(self) -> None:
+        """As `close`, but as a killed program leaves: its connections end without a word."""
+        ...
 
 
 def body_of(message: str, size: int) -> bytes:

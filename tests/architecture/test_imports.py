@@ -9,11 +9,14 @@ from tests.architecture.sources import PACKAGES, ROOT, modules
 
 # Where each third-party package may be imported: one home, so that it can be replaced.
 HOMES = {
+    "aiormq": ("chaos.load",),
     "aiohttp": ("node", "quorate", "chaos"),
     "cbor2": ("cluster", "node", "quorate", "chaos"),
     "click": ("quorate.cli",),
     "cryptography": ("cluster.raft", "node"),
     "google_crc32c": ("cluster.log",),
+    "matplotlib": ("chaos.report",),
+    "netfilterqueue": ("chaos.live.packets",),
     "pamqp": ("node.protocols.amqp", "chaos.simulator"),
     "prometheus_client": ("node",),
     "psutil": (),
