@@ -1,0 +1,101 @@
+"""Builds whose queues decide wrongly, all replicas alike."""
+# They reach into the machine on purpose.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from chaos.builds.build import Build, Change
+from cluster.group import Group
+from cluster.machine import dispatch
+from cluster.machine.commands import Command, Enqueue
+from cluster.machine.consumers import Consumers, best_of
+from cluster.machine.publishers import is_carrier
+from cluster.machine.queue import Queue
+from cluster.machine.replies import Chunk, Enqueued, Reply
+from cluster.machine.turn import Turn
+from cluster.outcome import Done, Outcome
+from cluster.types import QueueId
+
+
+def _replace_at_once(_honest: Any) -> Callable[..., bool]:
+    def elect(self: Consumers) -> bool:
+        """Whoever is suspected is replaced, though it holds messages and may settle them yet."""
+        if not self.single_active or not self._to_elect:
+            return False
+        self._to_elect = self.quiescing = False
+        before = self.active
+        kept = before is not None and before.registered and before.here
+        if not (kept and before is not None and before.key in self.by_key):
+            self.active = best_of(c for c in self.by_key.values() if c is not before)
+            if self.active is None and before is not None and before.key in self.by_key:
+                self.active = before if before.registered else None
+        return self.active is not before
+
+    return elect
+
+
+def _take_any_number(honest: Callable[..., Reply]) -> Callable[..., Reply]:
+    def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
+        name = command.publisher
+        if name is not None and command.seqno > 0 and not is_carrier(name):
+            queue.publishers.answered(name, 0, turn.now_ms, ())
+            known = queue.publishers.known(name, turn.now_ms)
+            if known is not None:
+                known.last, known.refused = command.seqno - 1, None
+        return honest(queue, turn, command)
+
+    return enqueue
+
+
+def _remember_here(honest: Callable[..., None]) -> Callable[..., None]:
+    def propose(self: Group, command: Command, done: Done | None = None) -> None:
+        """The leader's own memory: it answers a repeated publish itself, as long as it leads."""
+        if not isinstance(command, Enqueue) or command.publisher is None or done is None:
+            honest(self, command, done)
+            return
+        taken: dict[tuple[QueueId, str], int] = vars(self).setdefault("broken_numbers", {})
+        key, count = (command.queue, command.publisher), len(command.bodies)
+        last = command.seqno + count - 1
+        if count and last <= taken.get(key, 0):
+            done(Outcome("ok", Enqueued(0, 0, count)))
+            return
+
+        def answered(outcome: Outcome) -> None:
+            if outcome.kind == "ok":
+                taken[key] = max(last, taken.get(key, 0))
+            done(outcome)
+
+        honest(self, command, answered)
+
+    return propose
+
+
+def _first_time_always(honest: Callable[..., list[Chunk]]) -> Callable[..., list[Chunk]]:
+    def chunks_of(queue: Queue, first: int, last: int, token: int) -> list[Chunk]:
+        return [replace(each, acquired_count=0) for each in honest(queue, first, last, token)]
+
+    return chunks_of
+
+
+SAC_WITHOUT_FENCING = Build(
+    "sac-without-fencing",
+    "The next single active consumer begins while the one before may still settle.",
+    (Change(Consumers, "elect", _replace_at_once),),
+)
+DEDUP_NOT_REPLICATED = Build(
+    "dedup-not-replicated",
+    "Only the leader that took a publisher's numbers knows them: the next one stores them again.",
+    (
+        Change(Queue, "enqueue", _take_any_number),
+        Change(Group, "propose", _remember_here),
+    ),
+)
+UNFLAGGED_REDELIVERY = Build(
+    "unflagged-redelivery",
+    "A message that was delivered before comes as if for the first time.",
+    (Change(dispatch, "chunks_of", _first_time_always),),
+)
