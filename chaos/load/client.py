@@ -1,0 +1,206 @@
+"""One process of a workload: a door, and what it does in the history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from chaos.load.door import Answer, Consumption, Door, Protocols, Publish, Received
+from chaos.load.workload import Scene, recorded
+
+#: Between a call that failed and the next one.
+PAUSE_S = 0.1
+PREFETCH = 20
+
+#: What a consumer does with what it got. False: it wants another subscription.
+Handle = Callable[[Consumption, Received], Awaitable[bool]]
+
+
+class Client:
+    """Its messages are `name:0`, `name:1` and so on."""
+
+    def __init__(self, scene: Scene, name: str, protocol: Protocols) -> None:
+        self.name = name
+        self._scene = scene
+        self._protocol: Protocols = protocol
+        self.recorder = scene.recorder
+        self.dice = scene.dice(name)
+        self.door: Door = scene.open_door(name, protocol)
+        self.published = 0  # so far: the next number
+
+    async def close(self) -> None:
+        await self.door.close()
+
+    async def crash(self) -> None:
+        """Its connections end without a word, and it comes back as a new program."""
+        await self.door.drop()
+        self.door = self._scene.open_door(self.name, self._protocol)
+
+    # --- what is declared -------------------------------------------------------------------------
+
+    async def declare(self, queue: str, arguments: Mapping[str, Any]) -> Answer:
+        value = {"queue": queue, "arguments": dict(arguments)}
+        return await self.record("declare", value, self.door.declare(queue, arguments))
+
+    async def declare_all(self, queues: Mapping[str, Mapping[str, Any]]) -> None:
+        """Before a run. Raises when one cannot be had."""
+        for queue, arguments in queues.items():
+            answer = await self.declare(queue, arguments)
+            if not answer.ok:
+                raise RuntimeError(f"{queue} cannot be declared: {answer.type}, {answer.reason}")
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def take_numbers(self, count: int) -> tuple[int, list[str]]:
+        """The next numbers of this publisher, and their messages."""
+        first = self.published
+        self.published += count
+        return first, [f"{self.name}:{first + each}" for each in range(count)]
+
+    async def publish(
+        self, queue: str, count: int = 1, *, ttl_ms: int | None = None, delay_ms: int | None = None
+    ) -> Answer:
+        """To one queue."""
+        first, messages = self.take_numbers(count)
+        value: dict[str, Any] = {
+            "queue": queue,
+            "publisher": self.name,
+            "first": first,
+            "count": count,
+        }
+        if ttl_ms is not None:
+            value["ttl_ms"] = ttl_ms
+        if delay_ms is not None:
+            value["delay_ms"] = delay_ms
+        publish = Publish(queue, messages, ttl_ms=ttl_ms, delay_ms=delay_ms)
+        return await self.record("publish", value, self.door.publish(publish), _kept_out)
+
+    def saw(self, received: Received) -> None:
+        value = {
+            **_about(received),
+            "first": received.first,
+            "delivery_count": received.delivery_count,
+            "acquired_count": int(received.redelivered),
+        }
+        if received.deaths:
+            value["reason"] = received.deaths[0].get("reason")
+        self.recorder.saw(self.name, "deliver", value, node=received.node)
+
+    async def settle(
+        self, consumption: Consumption, received: Received, call: Awaitable[Answer] | None = None
+    ) -> Answer:
+        """`call`: another way to do it."""
+        call = call or consumption.settle(received)
+        return await self.record("settle", _about(received), call)
+
+    async def length(self, queue: str) -> Answer:
+        call = self.door.length(queue)
+        return await self.record("length", {"queue": queue}, call, lambda a: {"length": a.value})
+
+    async def record(
+        self,
+        f: str,
+        value: dict[str, Any],
+        call: Awaitable[Answer],
+        extra: Callable[[Answer], dict[str, Any]] | None = None,
+    ) -> Answer:
+        def more(answer: Answer) -> dict[str, Any]:
+            return extra(answer) if extra is not None and answer.ok else {}
+
+        return await recorded(self.recorder, self.name, f, value, call, more)
+
+    # --- consuming --------------------------------------------------------------------------------
+
+    async def consume(
+        self, queue: str, stop: asyncio.Event, handle: Handle, *, prefetch: int = PREFETCH
+    ) -> None:
+        """Until `stop`, through as many subscriptions as it takes."""
+        while not stop.is_set():
+            consumption = await self.door.consume(queue, prefetch=prefetch)
+            if isinstance(consumption, Answer):
+                await wait(stop, PAUSE_S)
+                continue
+            while (received := await _next_or(consumption, stop)) is not None:
+                self.saw(received)
+                if not await handle(consumption, received):
+                    break
+            await consumption.close()
+
+    async def settle_all(self, consumption: Consumption, received: Received) -> bool:
+        """A consumer that just does its work."""
+        return (await self.settle(consumption, received)).type != "refused"
+
+
+async def publish_until(
+    stop: asyncio.Event, client: Client, rate: float, publish: Callable[[], Awaitable[object]]
+) -> None:
+    """One call after the other, about `rate` in a second."""
+    while not stop.is_set():
+        await publish()
+        await wait(stop, client.dice.uniform(0.5, 1.5) / rate)
+
+
+async def drain(clients: Mapping[str, Client], *, handle: Handle | None = None) -> None:
+    """Take what is left out of each queue, by its client, and write down that it is empty.
+
+    `handle`: what they do with it; settling it, if not told.
+    """
+
+    async def drained(queue: str, client: Client) -> None:
+        stop = asyncio.Event()
+        working = asyncio.create_task(client.consume(queue, stop, handle or client.settle_all))
+        await until_empty(client, queue)
+        stop.set()
+        await working
+
+    await asyncio.gather(*(drained(queue, client) for queue, client in clients.items()))
+
+
+async def until_empty(client: Client, queue: str) -> None:
+    """Others take out what is in it. Nothing is in flight either: that counts as in the queue."""
+    invoked = client.recorder.invoke(client.name, "drain", {"queue": queue})
+    while True:
+        answer = await client.door.length(queue)
+        if answer.ok and answer.value == 0:
+            break
+        await asyncio.sleep(PAUSE_S)
+    client.recorder.end(invoked, "ok", node=answer.node)
+
+
+async def wait(event: asyncio.Event, timeout_s: float) -> None:
+    """Until it is set, at most so long."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+async def close_all(clients: Sequence[Client]) -> None:
+    await asyncio.gather(*(client.close() for client in clients))
+
+
+async def _next_or(consumption: Consumption, stop: asyncio.Event) -> Received | None:
+    coming = asyncio.ensure_future(consumption.next())
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((coming, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return coming.result() if coming.done() else None
+    finally:
+        stopped.cancel()
+        if coming.cancel():
+            await asyncio.gather(coming, return_exceptions=True)
+
+
+def _about(received: Received) -> dict[str, Any]:
+    return {
+        "queue": received.queue,
+        "consumer": received.consumer,
+        "token": received.token,
+        "messages": list(received.messages),
+    }
+
+
+def _kept_out(answer: Answer) -> dict[str, Any]:
+    return {"refused": [list(each) for each in answer.refused]} if answer.refused else {}

@@ -1,0 +1,172 @@
+"""w6: messages that expire, by their own time and by their queue's, into queues for dead letters;
+and messages that wait before they may be taken.
+
+AMQP has no word for a delay: there only what comes out of a queue that nobody consumes is late on
+purpose, by its time to live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from chaos.checker import dead_letters, total_queue
+from chaos.checker.expiry import expiry
+from chaos.checker.verdict import Checker, Verdict
+from chaos.history import Op
+from chaos.load.client import PAUSE_S, Client, Handle, close_all, publish_until, wait
+from chaos.load.door import Consumption, Protocols, Received
+from chaos.load.workload import Scene
+
+#: How far the clocks of one machine, and what reads them, may be apart.
+TOLERANCE_MS = 100
+QUEUE_TTL_MS = 400
+TTLS_MS = (None, 50, 300, 1_000, 3_000)
+DELAYS_MS = (None, 100, 700, 2_000)
+PUBLISHES_PER_S = 10.0  # to each queue, of 1 to 4 messages
+REST_SHARE, REST_S_MAX = 0.1, 1.0  # of the deliveries of a source: others expire meanwhile
+CRASH_SHARE = 0.01
+#: What died may still be on its way when both queues are empty: it is waited for so long.
+QUIET_S = 15.0
+
+
+class Expiry:
+    """`tolerance_ms` None: clocks will jump, and times are not judged."""
+
+    def __init__(
+        self, scene: Scene, protocol: Protocols, *, tolerance_ms: int | None = TOLERANCE_MS
+    ) -> None:
+        self.name = name = f"w6-{protocol}"
+        self._scene = scene
+        self._tolerance_ms = tolerance_ms
+        # Its own time; the queue's, with consumers; the queue's, and nobody consumes.
+        self.mixed, self.short, self.waiting = (f"{name}.{q}" for q in ("mixed", "short", "wait"))
+        self.delayed = f"{name}.delayed" if protocol == "native" else None
+        self.sources = (self.mixed, self.short, self.waiting)
+        self.dead = {f"{source}.dead": source for source in self.sources}
+        queues = (*self.sources, *([self.delayed] if self.delayed else []))
+        self._publishers = {
+            queue: Client(scene, f"{name}/p{number}", protocol)
+            for number, queue in enumerate(queues)
+        }
+        consumed = [queue for queue in (*queues, *self.dead) if queue != self.waiting]
+        self._consumers = {
+            queue: Client(scene, f"{name}/c{number}", protocol)
+            for number, queue in enumerate(consumed)
+        }
+        self._left: set[tuple[str, str]] = set()  # confirmed at a source, and not yet taken
+
+    @property
+    def checkers(self) -> Mapping[str, Checker]:
+        times = {self.short: QUEUE_TTL_MS, self.waiting: QUEUE_TTL_MS}
+        checkers: dict[str, Checker] = {
+            "expiry": expiry(self.dead, times, tolerance_ms=self._tolerance_ms)
+        }
+        for target, source in self.dead.items():
+            checkers[f"dead-letters of {source}"] = dead_letters(source, target)
+        if self.delayed is not None:
+            checkers["total-queue"] = _only(self.delayed, total_queue)
+        return checkers
+
+    async def prepare(self) -> None:
+        declaring = self._publishers[self.mixed]
+        for target, source in self.dead.items():
+            own_ttl = {} if source == self.mixed else {"x-message-ttl": QUEUE_TTL_MS}
+            dies = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": target}
+            await declaring.declare_all({target: {}, source: {**own_ttl, **dies}})
+        if self.delayed is not None:
+            await declaring.declare_all({self.delayed: {}})
+
+    async def run(self) -> None:
+        ending = self._scene.ending
+        await asyncio.gather(
+            *(
+                publish_until(ending, client, PUBLISHES_PER_S, self._publishing(queue, client))
+                for queue, client in self._publishers.items()
+            ),
+            *(
+                client.consume(queue, ending, self._working(queue, client), prefetch=4)
+                for queue, client in self._consumers.items()
+            ),
+        )
+
+    async def drain(self) -> None:
+        """What died is in neither queue for a moment, so that all being empty is not yet the
+        end.
+        """
+        stop = asyncio.Event()
+        working = [
+            asyncio.create_task(client.consume(queue, stop, self._taking(queue, client)))
+            for queue, client in self._consumers.items()
+        ]
+        asking = self._publishers[self.mixed]
+        loop = asyncio.get_running_loop()
+        quiet_s = loop.time() + QUIET_S
+        left = len(self._left)
+        while self._left and loop.time() < quiet_s:
+            if left != len(self._left) or not await self._empty(asking):
+                left, quiet_s = len(self._left), loop.time() + QUIET_S
+            await asyncio.sleep(PAUSE_S)
+        while not await self._empty(asking):
+            await asyncio.sleep(PAUSE_S)
+        for queue in self._queues:
+            asking.recorder.saw(asking.name, "drain", {"queue": queue})
+        stop.set()
+        await asyncio.gather(*working)
+        await close_all([*self._publishers.values(), *self._consumers.values()])
+
+    @property
+    def _queues(self) -> list[str]:
+        return [*self._publishers, *self.dead]
+
+    async def _empty(self, asking: Client) -> bool:
+        lengths = [await asking.door.length(queue) for queue in self._queues]
+        return all(length.ok and length.value == 0 for length in lengths)
+
+    def _publishing(self, queue: str, client: Client) -> Callable[[], Awaitable[None]]:
+        async def publish() -> None:
+            count, dice = client.dice.randint(1, 4), client.dice
+            if queue == self.delayed:
+                await client.publish(queue, count, delay_ms=dice.choice(DELAYS_MS))
+                return
+            ttl_ms = dice.choice(TTLS_MS)
+            first = client.published
+            answer = await client.publish(queue, count, ttl_ms=ttl_ms)
+            if answer.ok:
+                self._left.update((queue, f"{client.name}:{first + n}") for n in range(count))
+
+        return publish
+
+    def _working(self, queue: str, client: Client) -> Handle:
+        """Under load: a slow consumer that dies at times."""
+        take, dice, ending = self._taking(queue, client), client.dice, self._scene.ending
+
+        async def work(consumption: Consumption, received: Received) -> bool:
+            if queue in self.sources and dice.random() < REST_SHARE:
+                await wait(ending, dice.uniform(0, REST_S_MAX))
+            if dice.random() < CRASH_SHARE:
+                await client.crash()
+                return False
+            return await take(consumption, received)
+
+        return work
+
+    def _taking(self, queue: str, client: Client) -> Handle:
+        source = self.dead.get(queue, queue)
+
+        async def take(consumption: Consumption, received: Received) -> bool:
+            if queue in self.dead:
+                self._left.difference_update((source, each) for each in received.messages)
+            answer = await client.settle(consumption, received)
+            if answer.type != "refused":
+                self._left.difference_update((source, each) for each in received.messages)
+            return answer.type != "refused"
+
+        return take
+
+
+def _only(queue: str, checker: Checker) -> Checker:
+    def check(ops: Sequence[Op]) -> Verdict:
+        return checker([op for op in ops if op.value.get("queue") == queue])
+
+    return check

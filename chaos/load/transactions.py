@@ -1,0 +1,93 @@
+"""w7: messages are moved out of one queue into two others, by transactions: wholly or not at all.
+
+The three queues are likely to be of different groups. Only AMQP has transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from chaos.checker import all_or_nothing, total_queue
+from chaos.checker.moves import moves
+from chaos.checker.verdict import Checker
+from chaos.load.client import Client, close_all, drain, publish_until, until_empty
+from chaos.load.door import Answer, Consumption, Protocols, Publish, Received
+from chaos.load.workload import Scene
+
+MOVERS = 2
+PREFETCH = 4
+PUBLISHES_PER_S = 20.0  # of 1 to 3 messages
+CRASH_SHARE = 0.01  # of the transactions
+
+
+class Transactions:
+    def __init__(self, scene: Scene, protocol: Protocols) -> None:
+        if protocol != "amqp":
+            raise ValueError(f"there are no transactions over {protocol}")
+        self.name = f"w7-{protocol}"
+        self.source, self.one, self.other = (
+            f"{self.name}.{place}" for place in ("source", "left", "right")
+        )
+        self._scene = scene
+        self._publisher = Client(scene, f"{self.name}/p0", protocol)
+        self._movers = [Client(scene, f"{self.name}/t{n}", protocol) for n in range(MOVERS)]
+        self._takers = [Client(scene, f"{self.name}/c{n}", protocol) for n in range(2)]
+
+    @property
+    def checkers(self) -> Mapping[str, Checker]:
+        return {
+            "all-or-nothing": all_or_nothing(self.one, self.other),
+            "moves": moves(self.source, self.one),
+            "total-queue": total_queue,
+        }
+
+    async def prepare(self) -> None:
+        await self._publisher.declare_all({self.source: {}, self.one: {}, self.other: {}})
+
+    async def run(self) -> None:
+        ending = self._scene.ending
+        one, other = self._takers
+        await asyncio.gather(
+            publish_until(ending, self._publisher, PUBLISHES_PER_S, self._publish),
+            *(self._move(client, ending) for client in self._movers),
+            one.consume(self.one, ending, one.settle_all),
+            other.consume(self.other, ending, other.settle_all),
+        )
+
+    async def drain(self) -> None:
+        moved = asyncio.Event()
+        moving = asyncio.create_task(self._move(self._movers[0], moved))
+        await until_empty(self._publisher, self.source)
+        moved.set()
+        await moving
+        await drain(dict(zip((self.one, self.other), self._takers, strict=True)))
+        await close_all([self._publisher, *self._movers, *self._takers])
+
+    async def _publish(self) -> None:
+        await self._publisher.publish(self.source, self._publisher.dice.randint(1, 3))
+
+    async def _move(self, client: Client, stop: asyncio.Event) -> None:
+        async def handle(_: Consumption, received: Received) -> bool:
+            if client.dice.random() < CRASH_SHARE:
+                task = asyncio.create_task(self._transaction(client, received))
+                await asyncio.sleep(client.dice.uniform(0, 0.01))
+                await asyncio.gather(client.crash(), task)
+                return False
+            # What is not surely done may come again; another subscription sees to that.
+            return (await self._transaction(client, received)).ok
+
+        await client.consume(self.source, stop, handle, prefetch=PREFETCH)
+
+    async def _transaction(self, client: Client, received: Received) -> Answer:
+        """Each message that is taken becomes one of the same new name in both queues."""
+        _, messages = client.take_numbers(len(received.messages))
+        queues = (self.one, self.other)
+        value = {
+            "consumer": received.consumer,
+            "publishes": [[queue, message] for queue in queues for message in messages],
+            "settles": [[self.source, message] for message in received.messages],
+        }
+        publishes = [Publish(queue, messages) for queue in queues]
+        call = client.door.transaction(publishes, [received])
+        return await client.record("transaction", value, call)
