@@ -1,0 +1,141 @@
+"""Runs as tables: the verdicts of one, and many runs side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from chaos.checker.verdict import Valid, Verdict
+from chaos.report.outcome import CLUSTER, Outcome, Status
+
+#: Names under which checkers count the four things that must never be.
+LOST = ("lost", "half done")
+UNEXPECTED = ("unexpected", "refused, yet delivered")
+UNFLAGGED = ("duplicated without the flag", "stored twice")
+TOKENS = ("token shared", "old token settled", "old token stored")
+
+_STYLES: dict[Valid, str] = {True: "green", False: "bold red", "unknown": "yellow"}
+_WORDS: dict[Valid, str] = {True: "valid", False: "VIOLATED", "unknown": "unknown"}
+_STATUS_STYLES = {
+    Status.VALID: "green",
+    Status.VIOLATED: "bold red",
+    Status.UNKNOWN: "yellow",
+    Status.CRASHED: "magenta",
+}
+
+
+def styled(status: Status) -> str:
+    return f"[{_STATUS_STYLES[status]}]{status.word}[/]"
+
+
+def counted(outcome: Outcome, names: Sequence[str]) -> int:
+    return sum(outcome.totals.counts[name] for name in names)
+
+
+def show_run(console: Console, outcome: Outcome) -> None:
+    """All verdicts of one run, with the evidence of what is wrong."""
+    totals = outcome.totals
+    console.print(
+        f"seed {outcome.seed}, mix {outcome.mix}, {outcome.seconds:g} s: {styled(outcome.status)}"
+    )
+    console.print(f"network: {outcome.network}; disks: {outcome.disks}", markup=False)
+    console.print(
+        f"{totals.operations:,} operations, {totals.confirmed:,} messages confirmed,"
+        f" {totals.delivered:,} delivered, {totals.unknown:,} outcomes unknown,"
+        f" longest gap {totals.longest_gap_s:.1f} s"
+    )
+    befell = ", ".join(f"{kind} {count}" for kind, count in sorted(totals.faults.items()))
+    console.print(f"faults: {befell or 'none'}", markup=False)
+    if outcome.missing:
+        console.print("not tried here: " + ", ".join(sorted(outcome.missing)), markup=False)
+    table = Table("workload", "checker", "verdict", "what it counted")
+    for name, verdicts in sorted(outcome.verdicts.items(), key=lambda row: row[0] == CLUSTER):
+        for place, verdict in enumerate(verdicts):
+            table.add_row(
+                name if place == 0 else "",
+                verdict.checker,
+                f"[{_STYLES[verdict.valid]}]{_WORDS[verdict.valid]}[/]",
+                escape(_counts(verdict)),
+            )
+    console.print(table)
+    for name, verdicts in outcome.verdicts.items():
+        for verdict in verdicts:
+            if verdict.valid is not True:
+                console.print(f"{name}: {verdict.describe()}", markup=False, soft_wrap=True)
+    if outcome.crash:
+        console.print("the harness failed:", style="magenta")
+        console.print(outcome.crash, markup=False, soft_wrap=True)
+    if outcome.status is not Status.VALID:
+        console.print(f"again: {outcome.command}", markup=False, soft_wrap=True)
+        console.print(f"kept: {outcome.folder}", markup=False, soft_wrap=True)
+
+
+def _counts(verdict: Verdict) -> str:
+    """Zeros say nothing: all that is bad is zero in a good run."""
+    return ", ".join(f"{name} {count:,}" for name, count in verdict.counts.items() if count)
+
+
+def show_campaign(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """A row for each run, then what was tried in all of them."""
+    table = Table(title=f"{len(outcomes)} runs", show_footer=True)
+    totals = [outcome.totals for outcome in outcomes]
+    numbers: list[tuple[str, str]] = [
+        ("faults", f"{sum(sum(each.faults.values()) for each in totals):,}"),
+        ("operations", f"{sum(each.operations for each in totals):,}"),
+        ("confirmed", f"{sum(each.confirmed for each in totals):,}"),
+        ("longest gap s", f"{max((each.longest_gap_s for each in totals), default=0.0):.1f}"),
+        ("lost", str(sum(counted(outcome, LOST) for outcome in outcomes))),
+        ("unexpected", str(sum(counted(outcome, UNEXPECTED) for outcome in outcomes))),
+        ("unflagged duplicates", str(sum(counted(outcome, UNFLAGGED) for outcome in outcomes))),
+        ("token violations", str(sum(counted(outcome, TOKENS) for outcome in outcomes))),
+    ]
+    table.add_column("seed", justify="right", footer="in all")
+    table.add_column("mix")
+    for name, footer in numbers:
+        table.add_column(name, justify="right", footer=footer)
+    bad = sum(1 for outcome in outcomes if outcome.status is not Status.VALID)
+    table.add_column("verdict", footer=f"{bad} not valid" if bad else "all valid")
+    for outcome in outcomes:
+        table.add_row(
+            str(outcome.seed),
+            outcome.mix,
+            f"{sum(outcome.totals.faults.values()):,}",
+            f"{outcome.totals.operations:,}",
+            f"{outcome.totals.confirmed:,}",
+            f"{outcome.totals.longest_gap_s:.1f}",
+            _red(counted(outcome, LOST)),
+            _red(counted(outcome, UNEXPECTED)),
+            _red(counted(outcome, UNFLAGGED)),
+            _red(counted(outcome, TOKENS)),
+            styled(outcome.status),
+        )
+    console.print(table)
+    missing = {kind: why for outcome in outcomes for kind, why in outcome.missing.items()}
+    show_faults(console, [each.faults for each in totals], missing)
+
+
+def _red(count: int) -> str:
+    return f"[bold red]{count}[/]" if count else "0"
+
+
+def show_faults(console: Console, runs: Sequence[Counter[str]], missing: Mapping[str, str]) -> None:
+    table = Table("fault", "times", "runs", title="Faults tried")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    every: Counter[str] = Counter()
+    for faults in runs:
+        every.update(faults)
+    for kind, count in sorted(every.items()):
+        table.add_row(escape(kind), str(count), str(sum(1 for faults in runs if faults[kind])))
+    console.print(table)
+    if missing:
+        table = Table(
+            "fault", "why not", title="Faults that this machine does not allow: not tried"
+        )
+        for kind, why in sorted(missing.items()):
+            table.add_row(escape(kind), escape(why))
+        console.print(table)
