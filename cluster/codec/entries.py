@@ -125,6 +125,11 @@ _COMMANDS: dict[int, Layout] = {
     73: Layout(commands.Unbind),
     74: Layout(commands.PutEntry),
     75: Layout(commands.DropEntry),
+    76: Layout(commands.AddNode),
+    77: Layout(commands.RemoveNode),
+    78: Layout(commands.NodeGone),
+    79: Layout(commands.MoveGroup),
+    80: Layout(commands.GroupHeld),
 }
 
 

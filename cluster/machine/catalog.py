@@ -17,6 +17,7 @@ import cbor2
 from cluster.machine.catalog_admin import Administration
 from cluster.machine.catalog_commands import DestinationKind
 from cluster.machine.catalog_entries import TABLES
+from cluster.machine.catalog_members import Members
 from cluster.machine.catalog_queues import Placing, created
 from cluster.machine.catalog_routing import Routing
 from cluster.machine.catalog_tables import (
@@ -33,6 +34,7 @@ from cluster.machine.catalog_tables import (
     Table,
 )
 from cluster.machine.commands import (
+    AddNode,
     Barrier,
     Bind,
     CreateGroup,
@@ -42,9 +44,13 @@ from cluster.machine.commands import (
     DropEntry,
     ForgetNode,
     ForgetVolatile,
+    GroupHeld,
+    MoveGroup,
+    NodeGone,
     PutEntry,
     QueueConfig,
     RegisterNode,
+    RemoveNode,
     RemoveQueue,
     Tick,
     Unbind,
@@ -85,6 +91,7 @@ class CatalogMachine:
         self._admin = admin = Administration(
             self._entries, self._queues, placing, routing, self._policies
         )
+        members = Members(self._nodes, self._groups, placing.forget)
         self._tables: dict[str, Table] = {
             "nodes": self._nodes,
             "groups": self._groups,
@@ -96,6 +103,11 @@ class CatalogMachine:
         self._clauses: dict[type[Any], Callable[[Any], Applied]] = {
             RegisterNode: placing.register_node,
             ForgetNode: placing.forget_node,
+            AddNode: members.add_node,
+            RemoveNode: members.remove_node,
+            NodeGone: members.node_gone,
+            MoveGroup: members.move_group,
+            GroupHeld: members.group_held,
             CreateGroup: placing.create_group,
             DeclareQueue: placing.declare_queue,
             RemoveQueue: placing.remove_queue,
@@ -136,6 +148,10 @@ class CatalogMachine:
         return self._nodes.by_id.get(node)
 
     def nodes(self) -> list[NodeInfo]:
+        return [info for info in self._nodes.all() if info.state != "removed"]
+
+    def nodes_ever(self) -> list[NodeInfo]:
+        """Those that were removed too."""
         return self._nodes.all()
 
     def group(self, group: GroupId) -> GroupInfo | None:
@@ -286,6 +302,7 @@ class CatalogMachine:
         groups, queues, nodes = self._groups, self._queues, self._nodes.all()
         assert sorted(groups.by_id) == list(range(1, len(groups) + 1)), "group ids are dense"
         assert len(groups.by_name) == len(groups.by_id)
+        assert all(group.members and group.founders and group.held for group in groups.all())
         assert sorted(node.number for node in nodes) == list(range(1, len(nodes) + 1))
         assert len(queues.by_name) == len(queues.by_id)
         holders = [*groups.by_id, *(node.transient_group for node in nodes)]

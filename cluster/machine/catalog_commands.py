@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cluster.types import NodeId
+from cluster.types import GroupId, NodeId, QueueId
 
 DestinationKind = Literal["queue", "exchange"]
 
@@ -23,6 +23,46 @@ class RegisterNode:
     addresses: dict[str, str] = field(
         default_factory=dict[str, str]
     )  # "peer", "http", "amqp" -> "host:port"
+
+
+@dataclass(frozen=True, slots=True)
+class AddNode:
+    """A new node may join, and is found at these addresses until it registers itself."""
+
+    node: NodeId
+    addresses: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveNode:
+    """A node leaves for good. Others take its places: the heir, or those that hold the least."""
+
+    node: NodeId
+    heir: NodeId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """A leaving node has no copy of anything any more: it is not let in again."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class MoveGroup:
+    """These nodes shall hold the group."""
+
+    group: GroupId
+    members: Sequence[NodeId]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHeld:
+    """Its leader says who has a copy, by the entry at `index` of the group's log."""
+
+    group: GroupId
+    index: int
+    members: Sequence[NodeId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +97,11 @@ class DeclareQueue:
 
 @dataclass(frozen=True, slots=True)
 class RemoveQueue:
+    """Ok(0) when there is none, or it is another one than that which is meant."""
+
     vhost: str
     name: str
+    queue: QueueId | None = None  # the one that is meant; None: whichever has the name
 
 
 @dataclass(frozen=True, slots=True)

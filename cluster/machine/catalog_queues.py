@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from cluster.machine.arguments import (
@@ -13,6 +13,7 @@ from cluster.machine.arguments import (
     parse_arguments,
     unlike,
 )
+from cluster.machine.catalog_members import wrong_members
 from cluster.machine.catalog_routing import Routing, no_vhost
 from cluster.machine.catalog_tables import (
     Entries,
@@ -39,6 +40,7 @@ from cluster.machine.replies import (
     INEQUIVALENT,
     LIMIT_REACHED,
     NO_GROUP,
+    NO_NODE,
     Declared,
     Ok,
     Refused,
@@ -48,7 +50,6 @@ from cluster.types import GroupId, NodeId, QueueId
 #: Each costs every node memory and, a group, some work every heartbeat.
 QUEUES_MAX = 100_000
 GROUPS_MAX = 4_000
-MEMBERS_MAX = 99
 
 #: Users share a queue's dedicated group by naming it, but cannot make one under such a name.
 DEDICATED_PREFIX = f"{DEDICATED}-"
@@ -88,17 +89,23 @@ class Placing:
                 f"node {command.node} registered with incarnation {known.incarnation} already;"
                 f" {command.incarnation} is older",
             )
+        if known is not None and known.state == "removed":
+            return _refused(
+                NO_NODE,
+                f"node {command.node} was removed from the cluster; `quorate node add` lets it in",
+            )
         number = len(self._nodes) + 1 if known is None else known.number
-        info = NodeInfo(command.node, command.incarnation, dict(command.addresses), number)
+        state = "member" if known is None else known.state
+        info = NodeInfo(command.node, command.incarnation, dict(command.addresses), number, state)
         self._nodes.put(info)
-        return Applied(Ok(1), self._forget(info, command.incarnation - 1))
+        return Applied(Ok(1), self.forget(info, command.incarnation - 1))
 
     def forget_node(self, command: ForgetNode) -> Applied:
         info = self._nodes.by_id.get(command.node)
-        effects = [] if info is None else self._forget(info, command.incarnation)
+        effects = [] if info is None else self.forget(info, command.incarnation)
         return Applied(Ok(len(effects)), effects)
 
-    def _forget(self, node: NodeInfo, incarnation: int) -> list[Effect]:
+    def forget(self, node: NodeInfo, incarnation: int) -> list[Effect]:
         """Drop what processes of the node had, up to this one."""
         return [
             self.remove(info)
@@ -182,9 +189,11 @@ class Placing:
         return None
 
     def remove_queue(self, command: RemoveQueue) -> Applied:
-        """Ok(0) when there is none, so that asking again after an unknown outcome is harmless."""
+        """Naming the queue makes asking again after an unknown outcome harmless."""
         info = self._queues.by_name.get((command.vhost, command.name))
-        return Applied(Ok(0)) if info is None else Applied(Ok(1), [self.remove(info)])
+        if info is None or command.queue not in (None, info.queue):
+            return Applied(Ok(0))
+        return Applied(Ok(1), [self.remove(info)])
 
     def remove(self, info: QueueInfo) -> Effect:
         self._queues.remove(info)
@@ -264,17 +273,16 @@ class Placing:
     def _refusal_of(self, members: Any, *, making: bool = True) -> Refused | None:
         if members is None:
             return Refused(NO_GROUP, "no such group, and no members were given to make it with")
-        names = list(cast("Iterable[Any]", members))
-        if not all(is_name(node) for node in names) or len(set(names)) != len(names):
-            return Refused(BAD_ARGUMENT, "members must be different node ids")
-        if not 1 <= len(names) <= MEMBERS_MAX:
-            return Refused(BAD_ARGUMENT, f"a group has from 1 to {MEMBERS_MAX} members")
+        refusal = wrong_members(members)
+        if refusal is not None:
+            return refusal
         if making and len(self._groups) >= GROUPS_MAX:
             return Refused(LIMIT_REACHED, f"the cluster holds {GROUPS_MAX} groups, its limit")
         return None
 
     def _make_group(self, name: str, members: Sequence[NodeId], *, default: bool) -> GroupInfo:
-        group = GroupInfo(self._groups.next_id, name, tuple(members), default)
+        homes = tuple(members)
+        group = GroupInfo(self._groups.next_id, name, homes, default, homes, homes)
         self._groups.put(group)
         return group
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import cbor2
 
 from cluster.machine.catalog_commands import DestinationKind
 from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId
+
+NodeState = Literal["member", "leaving", "removed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class NodeInfo:
     incarnation: int
     addresses: Mapping[str, str]  # "peer", "http", "amqp" -> "host:port"
     number: int = 0  # dense, from 1, in the order of first registration
+    state: NodeState = "member"  # leaving: others take its places; removed: only its name is known
 
     @property
     def transient_group(self) -> GroupId:
@@ -34,8 +37,17 @@ class NodeInfo:
 class GroupInfo:
     id: GroupId
     name: str
-    members: Sequence[NodeId]
+    members: Sequence[NodeId]  # that shall hold it
     default: bool  # unnamed queues are spread over the default ones
+    founders: Sequence[NodeId] = ()  # the members that its log begins with
+    held: Sequence[NodeId] = ()  # that have a copy, as its leader said...
+    held_at: int = 0  # ...by this entry of its own log
+    moves: int = 0  # how often other members were wanted
+
+    @property
+    def homes(self) -> set[NodeId]:
+        """Where a copy is, or shall be."""
+        return {*self.members, *self.held}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +110,15 @@ class Nodes:
 
     def dump(self) -> list[Any]:
         return [
-            [info.node, info.incarnation, dict(info.addresses), info.number] for info in self.all()
+            [info.node, info.incarnation, dict(info.addresses), info.number, info.state]
+            for info in self.all()
         ]
 
     def load(self, rows: Iterable[Any]) -> None:
         """Rows of before nodes were numbered get numbers in the order of their ids."""
         self.by_id = {}
-        for place, (node, incarnation, addresses, *number) in enumerate(rows, start=1):
-            self.put(NodeInfo(NodeId(node), incarnation, addresses, *(number or [place])))
+        for place, (node, incarnation, addresses, *later) in enumerate(rows, start=1):
+            self.put(NodeInfo(NodeId(node), incarnation, addresses, *(later or [place])))
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -131,13 +144,27 @@ class Groups:
         return [self.by_id[group] for group in sorted(self.by_id)]
 
     def dump(self) -> list[Any]:
-        return [[info.id, info.name, list(info.members), info.default] for info in self.all()]
+        return [
+            [
+                info.id,
+                info.name,
+                list(info.members),
+                info.default,
+                list(info.founders),
+                list(info.held),
+                info.held_at,
+                info.moves,
+            ]
+            for info in self.all()
+        ]
 
     def load(self, rows: Iterable[Any]) -> None:
         self.by_id = {}
         self.by_name = {}
-        for group, name, members, default in rows:
-            self.put(GroupInfo(GroupId(group), name, tuple(members), default))
+        for group, name, members, default, *later in rows:
+            founders, held, held_at, moves = later or (members, members, 0, 0)
+            places = tuple(members), default, tuple(founders), tuple(held), held_at, moves
+            self.put(GroupInfo(GroupId(group), name, *places))
 
     def __len__(self) -> int:
         return len(self.by_id)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cluster.machine.catalog_commands import (
+    AddNode,
     Bind,
     CreateGroup,
     DeclareExchange,
@@ -21,8 +22,12 @@ from cluster.machine.catalog_commands import (
     DropEntry,
     ForgetNode,
     ForgetVolatile,
+    GroupHeld,
+    MoveGroup,
+    NodeGone,
     PutEntry,
     RegisterNode,
+    RemoveNode,
     RemoveQueue,
     Unbind,
 )
@@ -367,6 +372,11 @@ Command = (
     | Barrier
     | UpgradeMachine
     | RegisterNode
+    | AddNode
+    | RemoveNode
+    | NodeGone
+    | MoveGroup
+    | GroupHeld
     | CreateGroup
     | DeclareQueue
     | RemoveQueue

@@ -92,9 +92,22 @@ SAMPLES_V1: dict[str, Any] = {
     "unbind": c.Unbind("/", "logs", "exchange", "audit", "a.*", {}),
     "put_entry": c.PutEntry("permissions", ["guest", "/"], {"configure": "^$", "write": ".*"}),
     "drop_entry": c.DropEntry("policies", ["/", "short"]),
+    "add_node": c.AddNode("n4", {"peer": "h4:1"}),
+    "remove_node": c.RemoveNode("n1", "n4"),
+    "node_gone": c.NodeGone("n1"),
+    "move_group": c.MoveGroup(3, ["n2", "n4"]),
+    "group_held": c.GroupHeld(3, 77, ["n2", "n4"]),
+    "remove_this_queue": c.RemoveQueue("/", "orders", 7),
 }
 #: These have had fields added at the end since: their old bytes are read, others are written.
-GROWN = {"create_queue", "update_queue", "declare_queue", "return", "transaction_part"}
+GROWN = {
+    "create_queue",
+    "update_queue",
+    "declare_queue",
+    "remove_queue",
+    "return",
+    "transaction_part",
+}
 
 REPLIES: list[r.Reply] = [
     r.Ok(3),

@@ -27,7 +27,7 @@ from cluster.machine.replies import (
     Ok,
     Refused,
 )
-from cluster.types import Stamp
+from cluster.types import GroupId, NodeId, Stamp
 
 MEMBERS = ["n1", "n2", "n3"]
 
@@ -55,6 +55,12 @@ class Book:
         return self.apply(c.DeclareQueue("/", name, named, group, members))
 
 
+def founded(group: int, name: str, members: list[str], *, default: bool = False) -> GroupInfo:
+    """As it is until somebody moves it."""
+    homes = tuple(NodeId(member) for member in members)
+    return GroupInfo(GroupId(group), name, homes, default, homes, homes)
+
+
 def test_a_node_is_found_with_its_addresses() -> None:
     book = Book()
     assert book.apply(c.RegisterNode("n1", 3, {"http": "a:1"})).reply == Ok(1)
@@ -79,15 +85,15 @@ def test_groups_are_numbered_from_one_in_the_order_they_were_made() -> None:
     assert first == Applied(Ok(1), [GroupCreated(1, "a", tuple(MEMBERS))])
     assert second == Applied(Ok(1), [GroupCreated(2, "b", ("n2",))])
     assert book.machine.groups() == [
-        GroupInfo(1, "a", tuple(MEMBERS), True),
-        GroupInfo(2, "b", ("n2",), False),
+        founded(1, "a", MEMBERS, default=True),
+        founded(2, "b", ["n2"]),
     ]
 
 
 def test_making_a_group_again_does_nothing() -> None:
     book = Book(1)
     assert book.apply(c.CreateGroup("default-1", ["n9"])) == Applied(Ok(0))
-    assert book.machine.group(1) == GroupInfo(1, "default-1", tuple(MEMBERS), True)
+    assert book.machine.group(1) == founded(1, "default-1", MEMBERS, default=True)
 
 
 @pytest.mark.parametrize("members", [[], ["n1", "n1"], [""], [5], [["n1"]]])
@@ -162,9 +168,7 @@ def test_a_dedicated_queue_has_a_group_of_its_own() -> None:
     book.declare("a", group="dedicated")
     book.declare("b", group="dedicated")
     assert [info.group for info in book.machine.queues()] == [2, 3]
-    assert book.machine.group_named("dedicated-2") == GroupInfo(
-        2, "dedicated-2", tuple(MEMBERS), False
-    )
+    assert book.machine.group_named("dedicated-2") == founded(2, "dedicated-2", MEMBERS)
 
 
 def test_a_dedicated_group_that_its_queue_left_is_used_again() -> None:
@@ -331,7 +335,7 @@ def test_a_snapshot_and_the_tail_give_the_same_state_as_the_whole_log(
 SCRIPT = """
 from cluster.machine import commands as c
 from cluster.machine.catalog import CatalogMachine
-from cluster.types import Stamp
+from cluster.types import GroupId, NodeId, Stamp
 machine = CatalogMachine()
 for n in range(1, 5):
     machine.apply(Stamp(n, 1, 0), c.CreateGroup(f"g{n}", ["n1", "n2"], True))

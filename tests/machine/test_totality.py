@@ -55,6 +55,11 @@ KINDS = [
 ]
 CATALOG = (
     c.RegisterNode,
+    c.AddNode,
+    c.RemoveNode,
+    c.NodeGone,
+    c.MoveGroup,
+    c.GroupHeld,
     c.CreateGroup,
     c.DeclareQueue,
     c.RemoveQueue,
