@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +24,8 @@ import aiohttp
 from chaos.faults import Damage, Grudge, Weather
 from chaos.live import data_faults
 from chaos.live.clocks import ClockFile
-from chaos.live.seams import Disks, Network, Place
+from chaos.live.machine import Machine, empty, replace, to_disk
+from chaos.live.seams import Disks, Network
 from cluster.types import NodeId
 
 ROOT = Path(__file__).parents[2]
@@ -41,28 +41,6 @@ GUEST = aiohttp.BasicAuth("guest", "guest")
 
 class NotReadyError(Exception):
     """Nodes ended or did not become ready; the text says which, and where their logs are."""
-
-
-@dataclass
-class Machine:
-    """One node's place, and its newest process."""
-
-    place: Place
-    folder: Path  # settings and log file: outside of the disk that faults strike
-    data: Path
-    clock: ClockFile
-    process: subprocess.Popen[bytes] | None = None
-    paused: bool = False
-    without_power: bool = False
-    log_start: int = 0  # where the log of its newest process begins
-
-    @property
-    def log_file(self) -> Path:
-        return self.folder / "node.log"
-
-    @property
-    def copy(self) -> Path:
-        return self.folder / "copy"
 
 
 class LiveCluster:
@@ -191,6 +169,13 @@ class LiveCluster:
                     await asyncio.sleep(LOOK_S)
         return not self.running(node)
 
+    async def until_started(self, node: NodeId, *, timeout_s: float = START_S_MAX) -> None:
+        """It has read its log and serves, or it has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.running(node) and '"node_started"' not in self.log_since_start(node):
+                    await asyncio.sleep(LOOK_S)
+
     async def status(self, node: NodeId) -> dict[str, Any] | None:
         """What the node knows of the cluster; None when it does not answer."""
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, ValueError):
@@ -214,7 +199,7 @@ class LiveCluster:
                 if file.exists() and file.parent != target:
                     shutil.copy2(file, target)
             if machine.data != target / "data":
-                _replace(machine.data, target / "data")
+                replace(machine.data, target / "data")
 
     def close(self) -> None:
         """End all processes, then what they ran on. Logs and plain folders stay."""
@@ -241,8 +226,7 @@ class LiveCluster:
         """Everything but processes that are down."""
         self.network.heal()
         for node, machine in self._machines.items():
-            if not machine.without_power:
-                self.disks.heal(node)
+            self.heal_disk(node)
             machine.clock.set(0)
             self.resume(node)
 
@@ -310,6 +294,7 @@ class LiveCluster:
 
     def lie_fsync(self, node: NodeId) -> None:
         if (pid := self.pid(node)) is not None:
+            self._machines[node].lied_to = True
             self.disks.lie(node, pid)
 
     def fill_disk(self, node: NodeId) -> None:
@@ -317,31 +302,39 @@ class LiveCluster:
 
     def heal_disk(self, node: NodeId) -> None:
         """This one's disk alone: others may be struck still."""
-        if not self._machines[node].without_power:
+        machine = self._machines[node]
+        if not machine.without_power:
             self.disks.heal(node)
+            if machine.lied_to:
+                to_disk(machine.data)  # else the lie would go on in all that it was told about
+                machine.lied_to = False
 
     # --- faults: folders of nodes that are down
 
     def wipe(self, node: NodeId) -> None:
         self._at_rest(node)
-        _empty(self._machines[node].data)
+        empty(self._machines[node].data)
+        to_disk(self._machines[node].data)
 
     def copy_data(self, node: NodeId) -> None:
         self._at_rest(node)
         machine = self._machines[node]
-        _replace(machine.data, machine.copy)
+        replace(machine.data, machine.copy)
 
     def restore_data(self, node: NodeId) -> None:
         self._at_rest(node)
         machine = self._machines[node]
         if machine.copy.is_dir():
-            _replace(machine.copy, machine.data)
+            replace(machine.copy, machine.data)
+            to_disk(machine.data)
 
     def damage(self, node: NodeId, kind: Damage) -> str | None:
         self._at_rest(node)
         self._damages += 1
         dice = random.Random(f"{kind}/{node}/{self._damages}")
-        return data_faults.damage(self._machines[node].data, kind, dice)
+        place = data_faults.damage(self._machines[node].data, kind, dice)
+        to_disk(self._machines[node].data)
+        return place
 
     # --- faults: clocks
 
@@ -356,7 +349,7 @@ class LiveCluster:
         clock = folder / "clock"
         (folder / "harness.json").write_text(json.dumps({"clock": str(clock)}), encoding="utf-8")
         self._machines[node] = Machine(
-            self.network.add(node), folder, self.disks.add(node) / "data", ClockFile(clock)
+            self.network.add(node), folder, self.disks.add(node), ClockFile(clock)
         )
 
     def _write_settings(
@@ -397,7 +390,8 @@ class LiveCluster:
 
     def _cut_power(self, nodes: Sequence[NodeId]) -> None:
         powered = [node for node in nodes if not self._machines[node].without_power]
-        self.disks.power_loss(powered)
+        if powered:
+            self.disks.power_loss(powered)
         for node in powered:
             self._machines[node].without_power = True
         # First all of them, then wait: they end as close to each other as one process can do it.
@@ -419,16 +413,3 @@ class LiveCluster:
 
 def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S_MAX), auth=GUEST)
-
-
-def _empty(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir()
-
-
-def _replace(source: Path, target: Path) -> None:
-    """Make `target` a copy of `source`, which need not be there."""
-    _empty(target)
-    if source.is_dir():
-        shutil.copytree(source, target, dirs_exist_ok=True)

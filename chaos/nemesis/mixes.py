@@ -1,0 +1,64 @@
+"""Which faults a run draws from, how often each, and what each needs of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: Kinds of faults, and their weights.
+Mix = tuple[tuple[str, float], ...]
+
+PROCESSES: Mix = (("kill", 4), ("terminate", 2), ("pause", 3), ("storm", 1))
+NETWORK: Mix = (("partition", 5), ("degrade", 2), ("cut_clients", 1))
+DISKS: Mix = (("slow_disk", 2), ("fail_fsync", 2), ("lie_fsync", 1), ("fill_disk", 1))
+POWER: Mix = (("power_loss", 2), ("power_loss_all", 1))
+DATA: Mix = (
+    ("damage_log_bit", 1),
+    ("damage_snapshot_bit", 1),
+    ("damage_log_end", 1),
+    ("wipe", 1),
+    ("old_copy", 1),
+)
+CLOCKS: Mix = (("skew_clock", 1),)
+
+MIXES: Mapping[str, Mix] = {
+    "calm": (),
+    "processes": PROCESSES,
+    "network": NETWORK,
+    "disks": DISKS,
+    "power": POWER,
+    "data": DATA,
+    "clocks": CLOCKS,
+    "everything": (*PROCESSES, *NETWORK, *DISKS, *POWER, *DATA, *CLOCKS),
+}
+
+#: What a kind needs, by the names in `Faults.missing`; kinds that are not here need nothing.
+NEEDS: Mapping[str, str] = {
+    "partition": "partition",
+    "degrade": "degrade",
+    "cut_clients": "cut_clients",
+    "slow_disk": "slow_disk",
+    "fail_fsync": "fail_fsync",
+    "lie_fsync": "lie_fsync",
+    "fill_disk": "fill_disk",
+    "power_loss": "kill:power_loss",
+    "power_loss_all": "kill:power_loss",
+}
+
+#: Those that change how fast or how late things are: they may happen beside others.
+MILD = frozenset({"degrade", "skew_clock"})
+#: Those that may have company.
+BOLD = frozenset({"kill", "terminate", "pause", "storm", "partition", "power_loss", "fail_fsync"})
+
+
+def possible(mix: Mix, missing: Mapping[str, str]) -> tuple[Mix, dict[str, str]]:
+    """What can be had of the mix, and what of it cannot: by kind or `kind:variant`, and why."""
+    not_tried = {
+        kind: reason
+        for kind, _ in mix
+        if (reason := missing.get(NEEDS.get(kind, kind))) is not None
+    }
+    kinds = {kind for kind, _ in mix}
+    variants = {name: why for name, why in missing.items() if name.partition(":")[0] in kinds}
+    variants.pop("kill:power_loss", None)  # a kind of its own
+    left = tuple((kind, weight) for kind, weight in mix if kind not in not_tried)
+    return left, {**not_tried, **variants}
