@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import heapq
+import importlib
 import json
 import os
 import random
@@ -19,12 +20,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from chaos.faults import FAIR, Weather
-
-if TYPE_CHECKING:
-    from netfilterqueue import NetfilterQueue, Packet
 
 QUEUE = 5
 QUEUE_PACKETS_MAX = 65_536
@@ -72,6 +70,20 @@ class Lane:
         return sent + max(0.0, chance.gauss(weather.delay_ms, weather.jitter_ms)) / 1e3
 
 
+class Packet(Protocol):
+    """What we need of one of NetfilterQueue."""
+
+    def get_payload(self) -> bytes: ...
+    def retain(self) -> None: ...
+    def accept(self) -> None: ...
+    def drop(self) -> None: ...
+
+
+class Queue(Protocol):
+    def get_fd(self) -> int: ...
+    def run(self, block: bool) -> None: ...
+
+
 @dataclass(order=True, slots=True)
 class _Held:
     due: float
@@ -115,11 +127,10 @@ class _Post:
             heapq.heappop(self._held).packet.accept()
 
 
-def _bound(namespace: str, receive: Callable[[Packet], None]) -> NetfilterQueue:
+def _bound(namespace: str, receive: Callable[[Packet], None]) -> Queue:
     """A queue of that namespace. Its socket stays there wherever this process goes next."""
-    # Only this process needs the library, which has to be built with libnetfilter-queue.
-    from netfilterqueue import COPY_PACKET, NetfilterQueue
-
+    # By name: it is a library of C that not every machine has, where this is read and checked.
+    library = importlib.import_module("netfilterqueue")
     descriptor = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
     try:
         # os.setns comes with Python 3.12.
@@ -127,14 +138,14 @@ def _bound(namespace: str, receive: Callable[[Packet], None]) -> NetfilterQueue:
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
     finally:
         os.close(descriptor)
-    queue = NetfilterQueue()
-    queue.bind(QUEUE, receive, QUEUE_PACKETS_MAX, COPY_PACKET, HEADER_BYTES, _SOCKET_BYTES)
+    queue = library.NetfilterQueue()
+    queue.bind(QUEUE, receive, QUEUE_PACKETS_MAX, library.COPY_PACKET, HEADER_BYTES, _SOCKET_BYTES)
     return queue
 
 
 def main() -> None:
     post = _Post()
-    queues: dict[int, NetfilterQueue] = {}
+    queues: dict[int, Queue] = {}
     served: set[str] = set()
     poll = select.poll()
     requests = sys.stdin.fileno()

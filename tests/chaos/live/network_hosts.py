@@ -95,6 +95,20 @@ class Hosts:
         events = [self.until(happened("heard", node, peer, word)) for node, peer in pairs]
         return [event["took_s"] for event in events]
 
+    def flood(self, node: str, peer: str, count: int, *, at_least: int) -> int:
+        """How many datagrams arrive of so many."""
+        place = self.places[peer]
+        self.tell(node, do="flood", host=place.host, port=place.ports.peer, count=count)
+        self.until(lambda event: event["event"] == "flooded")
+        deadline = time.monotonic() + WAIT_S_MAX
+        arrived = 0
+        while arrived < at_least and time.monotonic() < deadline:
+            time.sleep(SILENCE_S)
+            self.told.clear()
+            self.tell(peer, do="count")
+            arrived = self.until(lambda event: event["event"] == "counted")["count"]
+        return arrived
+
     def who_hears(self, word: str) -> set[Pair]:
         """From, to: of all who have heard it by now."""
         while not self._events.empty():
