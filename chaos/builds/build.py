@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,9 @@ def put(build: Build) -> list[tuple[Change, Any]]:
     """Break it; returns what `take_back` needs."""
     honest: list[tuple[Change, Any]] = []
     for change in build.changes:
-        assert change.name in vars(change.owner), f"{change.owner} has no {change.name} to break"
-        before: Any = vars(change.owner)[change.name]
+        owned = cast("dict[str, Any]", vars(change.owner))
+        assert change.name in owned, f"{change.owner} has no {change.name} to break"
+        before = owned[change.name]
         honest.append((change, before))
         setattr(change.owner, change.name, change.broken(before))
     return honest

@@ -47,6 +47,7 @@ class DiskOptions:
     )
     fails: bool = False  # fsync raises EIO: a dying disk
     fails_next: bool = False  # once: what a program that tries again takes for success
+    full: bool = False  # no room is left: a write is cut short
 
 
 @dataclass(eq=False)
@@ -177,6 +178,11 @@ class Platter:
             ):
                 del self.directories[path]
 
+    def cut_short(self, size: int) -> int:
+        """A write to a full disk: a part of it was written. As grave as a sync that failed."""
+        self.failures += 1
+        return self._dice.randrange(size) if size else 0
+
     def sync_seconds(self) -> float:
         options = self.options
         if self._dice.random() < options.stall_share:
@@ -193,7 +199,12 @@ class SimFile:
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         self._disk.check()
-        return self._inode.append(b"".join(buffers))
+        data = b"".join(buffers)
+        room = self._disk.room_for(len(data))
+        offset = self._inode.append(data[:room])
+        if room < len(data):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return offset
 
     def read(self, offset: int, size: int) -> bytes:
         self._disk.check()
@@ -226,6 +237,11 @@ class SimDisk:
     def check(self) -> None:
         if not self._process.alive:
             raise OSError(errno.EIO, "the process is dead")
+
+    def room_for(self, size: int) -> int:
+        """How much of a write finds room."""
+        platter = self._platter
+        return platter.cut_short(size) if platter.options.full else size
 
     async def wait_for_platter(self) -> bool:
         """False: this disk lies."""
@@ -323,4 +339,4 @@ class SimDisk:
 
     def free_bytes(self, path: str) -> int:
         self.check()
-        return self._platter.options.free_bytes
+        return 0 if self._platter.options.full else self._platter.options.free_bytes

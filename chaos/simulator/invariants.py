@@ -110,6 +110,11 @@ class LogWatch:
         promised = self._promised.get((node, group), (0, 0))
         self._promised[node, group] = max(promised, (term, index))
 
+    def lost_disk(self, node: NodeId) -> None:
+        """Its log may end anywhere from now on. Votes stay: a disk that forgot casts none again."""
+        for key in [key for key in self._promised if key[0] == node]:
+            del self._promised[key]
+
     # --- what members are
 
     def forget(self, node: NodeId) -> None:

@@ -143,7 +143,7 @@ class Nemesis:
         node = self._target()
         machine = self.cluster.machines[node]
         process = machine.process
-        self.cluster.fail_next_fsync(node)
+        self.cluster.fail_fsync(node)
         await self._until(lambda: machine.disk_failed or machine.process is not process)
         # What has to happen happens at once; a process manager looks once a second.
         await self._wait(0.1, 1.0)

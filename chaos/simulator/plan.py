@@ -53,12 +53,14 @@ class Plan:
     faults_s: float  # how long faults go on
     nemesis: str
     nemesis_weights: tuple[tuple[str, int], ...]
+    disk_weights: tuple[tuple[str, int], ...]  # of a second nemesis, for disks; empty: none
 
     def describe(self) -> str:
         parts = (
             f"seed {self.seed}: {len(self.nodes)} nodes",
             f"{self.default_groups} default groups",
             f"nemesis {self.nemesis}, a fault every {self.fault_every_s:.1f} s",
+            f"disks {'/'.join(kind for kind, _ in self.disk_weights) or 'remember'}",
             f"{self.publishers} named and {self.anonymous} anonymous publishers",
             f"batches up to {self.batch_max} of up to {self.body_bytes_max} B",
             f"{self.window} under way, {self.messages_per_s_max} messages/s",
@@ -95,6 +97,10 @@ FAULT_KINDS = (
     "directed",
 )
 
+
+#: Seeds from here on may draw faults of disks too; those below mean what they always meant.
+DISK_SEEDS_FROM = 10_000
+DISK_KINDS = ("wipe", "old_copy", "damage", "disk_full", "terminate")
 
 #: The largest publish, and room in a link's buffer for the largest message.
 BATCH_BYTES_MAX = 256 << 10
@@ -154,6 +160,7 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
         faults_s=faults_s,
         nemesis=nemesis,
         nemesis_weights=_weights(nemesis),
+        disk_weights=_disk_weights(seed),
     )
 
 
@@ -168,3 +175,11 @@ def _weights(nemesis: str) -> tuple[tuple[str, int], ...]:
         "calm": {"skew_clock": 1},
     }
     return tuple(sorted(chosen[nemesis].items()))
+
+
+def _disk_weights(seed: int) -> tuple[tuple[str, int], ...]:
+    dice = random.Random(f"disks/{seed}")
+    if seed < DISK_SEEDS_FROM or dice.random() < 0.1:
+        return ()
+    kinds = DISK_KINDS if dice.random() < 0.5 else dice.sample(DISK_KINDS, 2)
+    return tuple((kind, 1) for kind in kinds)

@@ -35,6 +35,7 @@ from chaos.simulator.amqp_queues import (
 from chaos.simulator.amqp_tellers import AmqpTeller
 from chaos.simulator.clients import Scene, declare
 from chaos.simulator.consumers import Consumer
+from chaos.simulator.disk_nemesis import DiskNemesis
 from chaos.simulator.invariants import LogWatch, Violation
 from chaos.simulator.ledger import Ledger
 from chaos.simulator.loop import Process, Stuck, World
@@ -147,11 +148,14 @@ class Run:
         if not declared.done():
             return Status.STUCK, [f"no queue could be declared within {SETUP_S_MAX} s"]
         self._start_clients()
-        nemesis = self._nemesis.spawn(Nemesis(self.cluster).run(), "nemesis")
+        nemeses = [self._nemesis.spawn(Nemesis(self.cluster).run(), "nemesis")]
+        if self.plan.disk_weights:
+            nemeses.append(self._nemesis.spawn(DiskNemesis(self.cluster).run(), "disks"))
         self._until(self.world.now_s + self.plan.faults_s, lambda: False)
         if (found := self._wrong()) is not None:
             return found
-        nemesis.cancel()
+        for nemesis in nemeses:
+            nemesis.cancel()
         return self._converge()
 
     def _converge(self) -> tuple[Status, list[str]]:

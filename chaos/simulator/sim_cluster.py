@@ -5,19 +5,20 @@ invariants.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from chaos.faults import Grudge
+from chaos.faults import Grudge, Weather
 from chaos.simulator.channel import Channel
 from chaos.simulator.clock import SimClock
 from chaos.simulator.disk import DiskOptions, Platter, SimDisk
+from chaos.simulator.disk_faults import DATA_DIR, DiskFaults
 from chaos.simulator.door import Door
 from chaos.simulator.invariants import LogWatch, Violation
 from chaos.simulator.ledger import Ledger
 from chaos.simulator.links import NetworkOptions, SimNetwork
 from chaos.simulator.loop import Process, ProcessState, World
+from chaos.simulator.machine import GroupView, Machine
 from chaos.simulator.plan import Plan
 from chaos.simulator.trace import Trace
 from cluster.cluster_node import ClusterConfig, ClusterNode
@@ -27,82 +28,25 @@ from cluster.raft.transport import APPENDED, INSTALL, VOTE, VOTED
 from cluster.types import GroupId, NodeId
 from node.sections import LimitSettings
 
-DATA_DIR = "data"
+#: Faults of live processes that a simulated world does not have.
+MISSING = {
+    "degrade:loss": "links between nodes are connections: what they lose they send again,"
+    " until a cut or a reset ends them"
+}
 #: Digests are compared at indexes divisible by this; machines check themselves at the same ones.
 DIGEST_EVERY = 8
 
 
-@dataclass(eq=False)
-class GroupView:
-    """A group's copy as the invariants see it."""
-
-    group: Group
-
-    @property
-    def term(self) -> int:
-        return self.group.term
-
-    @property
-    def leads(self) -> bool:
-        return self.group.role is Role.LEADER
-
-    @property
-    def last_index(self) -> int:
-        return self.group.journal.last_index
-
-    @property
-    def commit_index(self) -> int:
-        return self.group.commit_index
-
-    def hash_at(self, index: int) -> bytes | None:
-        return self.group.journal.hash_at(index)
-
-    def term_at(self, index: int) -> int | None:
-        return self.group.journal.term_at(index)
-
-
-class Machine:
-    """One simulated computer: its platter and clock stay when processes come and go."""
-
-    def __init__(self, name: NodeId, platter: Platter, clock: SimClock) -> None:
-        self.name = name
-        self.platter = platter
-        self.clock = clock
-        self.incarnation = 0
-        self.failures_known = 0  # of its disk, before this process
-        self.process: Process | None = None
-        self.cluster: ClusterNode | None = None
-        self.door: Door | None = None
-        self.channels: list[Channel] = []
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None and self.process.state is ProcessState.RUNNING
-
-    @property
-    def alive(self) -> bool:
-        return self.process is not None and self.process.alive
-
-    @property
-    def disk_failed(self) -> bool:
-        """Under this process, which must end itself."""
-        return self.platter.failures > self.failures_known
-
-    def groups(self) -> dict[GroupId, Group]:
-        return {} if self.cluster is None else self.cluster.groups
-
-
-class SimCluster:
+class SimCluster(DiskFaults):
     """All machines of a run; implements `chaos.faults.Faults`."""
 
     def __init__(
         self, plan: Plan, world: World, trace: Trace, watch: LogWatch, ledger: Ledger
     ) -> None:
+        super().__init__(trace, watch, random.Random(f"decay/{plan.seed}"))
         self.plan = plan
         self.ledger = ledger
         self.world = world
-        self.trace = trace
-        self.watch = watch
         self.broken: list[Violation] = []
         self.on_serving: list[Callable[[Machine], None]] = []
         self._dice = random.Random(f"cluster/{plan.seed}")
@@ -144,6 +88,10 @@ class SimCluster:
     @property
     def nodes(self) -> list[NodeId]:
         return list(self.plan.nodes)
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        return MISSING
 
     def start(self, node: NodeId) -> None:
         machine = self.machines[node]
@@ -214,6 +162,27 @@ class SimCluster:
         for key in [key for key in self._applied if key[0] == node]:
             del self._applied[key]
 
+    def terminate(self, node: NodeId) -> None:
+        machine = self.machines[node]
+        if machine.serves and machine.process is not None and machine.cluster is not None:
+            self.trace.event(node, "!", "SIGTERM")
+            self.trace.count("terminations")
+            machine.process.spawn(self._end(machine, machine.process, machine.cluster), "end")
+
+    async def _end(self, machine: Machine, process: Process, cluster: ClusterNode) -> None:
+        for channel in machine.channels:
+            channel.cut()
+        machine.channels.clear()
+        machine.door = None
+        if not cluster.stopping:
+            await cluster.stop()
+        # A process cannot collect itself while it runs.
+        self.world.kernel.call_soon(self._ended, machine, process)
+
+    def _ended(self, machine: Machine, process: Process) -> None:
+        if machine.process is process:
+            self.kill(machine.name)
+
     def pause(self, node: NodeId) -> None:
         machine = self.machines[node]
         if machine.running and machine.process is not None:
@@ -246,27 +215,28 @@ class SimCluster:
             self.trace.event("network", "+", "healed")
             self.network.set_cut(set())
 
+    def degrade(self, weather: Weather) -> None:
+        options, plan = self.network.options, self.plan
+        options.latency_ms = plan.latency_ms + weather.delay_ms
+        options.jitter_ms = plan.jitter_ms + weather.jitter_ms
+        options.bytes_per_s = weather.bytes_per_s or plan.bytes_per_s
+        self.trace.event("network", "!", f"{weather}")
+        self.trace.count("bad weather")
+
     def heal(self) -> None:
         self.heal_network()
+        self.network.options.latency_ms = self.plan.latency_ms
+        self.network.options.jitter_ms = self.plan.jitter_ms
+        self.network.options.bytes_per_s = self.plan.bytes_per_s
         for machine in self.machines.values():
             machine.platter.options.sync_ms_typical = self.plan.sync_ms
             machine.platter.options.stall_share = 0.0
             machine.platter.options.fails_next = False
+            machine.platter.options.full = machine.platter.options.lies = False
             machine.clock.offset_ms = 0
             self.resume(machine.name)
             if machine.disk_failed:
                 self.kill(machine.name)
-
-    def slow_disk(self, node: NodeId, sync_ms: float) -> None:
-        self.machines[node].platter.options.sync_ms_typical = sync_ms
-        self.trace.event(node, "!", f"disk: fsync takes about {sync_ms:.1f} ms")
-        self.trace.count("slow disks")
-
-    def fail_next_fsync(self, node: NodeId) -> None:
-        if self.machines[node].door is not None:
-            self.machines[node].platter.options.fails_next = True
-            self.trace.event(node, "!", "disk: the next fsync fails")
-            self.trace.count("failing fsyncs")
 
     def check_failed(self, node: NodeId) -> None:
         """Its disk failed a while ago: it must have stopped by itself."""
@@ -415,10 +385,14 @@ class SimCluster:
     def _break(self, invariant: str, text: str) -> None:
         self.broken.append(Violation(self.world.now_s, invariant, text))
 
+    def broke(self, invariant: str, text: str) -> None:
+        """What a nemesis saw."""
+        self._break(invariant, text)
+
     def crashes(self) -> list[BaseException | str]:
         found: list[BaseException | str] = []
         for machine in self.machines.values():
-            if machine.disk_failed:
+            if machine.disk_failed or (machine.damaged and machine.door is None):
                 continue  # `check_failed` sees that it stops, the restart ends what it was doing
             if machine.process is not None:
                 found += machine.process.crashes
