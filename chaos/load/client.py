@@ -84,7 +84,8 @@ class Client:
             "acquired_count": int(received.redelivered),
         }
         if received.deaths:
-            value["reason"] = received.deaths[0].get("reason")
+            death = received.deaths[0]
+            value |= {"reason": death.get("reason"), "died_in": death.get("queue")}
         self.recorder.saw(self.name, "deliver", value, node=received.node)
 
     async def settle(
@@ -93,6 +94,14 @@ class Client:
         """`call`: another way to do it."""
         call = call or consumption.settle(received)
         return await self.record("settle", _about(received), call)
+
+    async def give_back(self, consumption: Consumption, received: Received) -> Answer:
+        """As failed."""
+        call = consumption.give_back(received, failed=True)
+        return await self.record("return", _about(received), call)
+
+    async def discard(self, consumption: Consumption, received: Received) -> Answer:
+        return await self.record("discard", _about(received), consumption.discard(received))
 
     async def length(self, queue: str) -> Answer:
         call = self.door.length(queue)
@@ -121,11 +130,31 @@ class Client:
             if isinstance(consumption, Answer):
                 await wait(stop, PAUSE_S)
                 continue
-            while (received := await _next_or(consumption, stop)) is not None:
-                self.saw(received)
-                if not await handle(consumption, received):
-                    break
-            await consumption.close()
+            await self.work_off(consumption, stop, handle)
+
+    async def subscribe(self, queue: str, *, prefetch: int = PREFETCH) -> Consumption | Answer:
+        """For `work_off`."""
+        started: list[Consumption] = []
+
+        async def subscribed() -> Answer:
+            consumption = await self.door.consume(queue, prefetch=prefetch)
+            if isinstance(consumption, Answer):
+                return consumption
+            started.append(consumption)
+            return Answer("ok", consumption.consumer)
+
+        answer = await self.record(
+            "consume", {"queue": queue}, subscribed(), lambda answer: {"consumer": answer.value}
+        )
+        return started[0] if started else answer
+
+    async def work_off(self, consumption: Consumption, stop: asyncio.Event, handle: Handle) -> None:
+        """What one subscription brings, until it ends or `stop`."""
+        while (received := await _next_or(consumption, stop)) is not None:
+            self.saw(received)
+            if not await handle(consumption, received):
+                break
+        await consumption.close()
 
     async def settle_all(self, consumption: Consumption, received: Received) -> bool:
         """A consumer that just does its work."""
@@ -139,22 +168,6 @@ async def publish_until(
     while not stop.is_set():
         await publish()
         await wait(stop, client.dice.uniform(0.5, 1.5) / rate)
-
-
-async def drain(clients: Mapping[str, Client], *, handle: Handle | None = None) -> None:
-    """Take what is left out of each queue, by its client, and write down that it is empty.
-
-    `handle`: what they do with it; settling it, if not told.
-    """
-
-    async def drained(queue: str, client: Client) -> None:
-        stop = asyncio.Event()
-        working = asyncio.create_task(client.consume(queue, stop, handle or client.settle_all))
-        await until_empty(client, queue)
-        stop.set()
-        await working
-
-    await asyncio.gather(*(drained(queue, client) for queue, client in clients.items()))
 
 
 async def until_empty(client: Client, queue: str) -> None:

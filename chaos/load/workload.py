@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from chaos.checker.verdict import Checker
-from chaos.history import OpType, Recorder
+from chaos.checker.verdict import Checker, Verdict
+from chaos.history import Op, OpType, Recorder
 from chaos.load.door import Answer, Door, Protocols
 
 
@@ -58,6 +58,15 @@ class Workload(Protocol):
         Returns when that is done, however long it takes: the run has the bound.
         """
         ...
+
+
+def only(queue: str, checker: Checker) -> Checker:
+    """Of one queue of several."""
+
+    def check(ops: Sequence[Op]) -> Verdict:
+        return checker([op for op in ops if op.value.get("queue") == queue])
+
+    return check
 
 
 async def recorded(

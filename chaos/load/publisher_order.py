@@ -1,0 +1,87 @@
+"""w4: what one publisher sends in order is stored and handed out in order.
+
+A publisher that does not know an outcome ends there, and another begins: what was on its way then
+may be stored after what comes over another connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+
+from chaos.checker import publisher_order, total_queue
+from chaos.checker.verdict import Checker
+from chaos.load.client import Client, Handle, close_all, publish_until
+from chaos.load.door import Consumption, Protocols, Received
+from chaos.load.draining import Left, drain
+from chaos.load.workload import Scene
+
+PUBLISHERS = 2
+PUBLISHES_PER_S = 6.0  # of each, of 1 to 20 messages
+BATCH_MAX = 20
+BACKLOG_MAX = 5_000
+CRASH_SHARE = 0.02
+
+
+class PublisherOrder:
+    """Several publishers, and one consumer at a time, which settles all but dies at times."""
+
+    def __init__(self, scene: Scene, protocol: Protocols) -> None:
+        self.name = name = f"w4-{protocol}"
+        self.queue = f"{name}.log"
+        self._scene = scene
+        self._protocol: Protocols = protocol
+        self._publishers = [self._publisher(n, 0) for n in range(PUBLISHERS)]
+        self._ended = [0] * PUBLISHERS  # publishers of each place that are gone
+        self._consumer = Client(scene, f"{name}/c0", protocol)
+        self._left = Left()
+
+    @property
+    def checkers(self) -> Mapping[str, Checker]:
+        return {"publisher-order": publisher_order, "total-queue": total_queue}
+
+    async def prepare(self) -> None:
+        await self._consumer.declare_all({self.queue: {}})
+
+    async def run(self) -> None:
+        ending = self._scene.ending
+        await asyncio.gather(
+            *(
+                publish_until(ending, client, PUBLISHES_PER_S, partial(self._publish, place))
+                for place, client in enumerate(self._publishers)
+            ),
+            self._consumer.consume(self.queue, ending, self._work),
+        )
+
+    async def drain(self) -> None:
+        await close_all(self._publishers)
+        takers: dict[str, tuple[Client, Handle]] = {self.queue: (self._consumer, self._take)}
+        await drain(self.name, self._left, takers)
+        await self._consumer.close()
+
+    async def _publish(self, place: int) -> None:
+        if len(self._left.keys) > BACKLOG_MAX:
+            return
+        client = self._publishers[place]
+        first, count = client.published, client.dice.randint(1, BATCH_MAX)
+        answer = await client.publish(self.queue, count)
+        if answer.ok:
+            self._left.confirmed(self.queue, client.name, first, count)
+        elif answer.type == "unknown":
+            self._ended[place] += 1
+            self._publishers[place] = self._publisher(place, self._ended[place])
+            await client.close()
+
+    async def _work(self, consumption: Consumption, received: Received) -> bool:
+        if self._consumer.dice.random() < CRASH_SHARE:
+            await self._consumer.crash()
+            return False
+        return await self._take(consumption, received)
+
+    async def _take(self, consumption: Consumption, received: Received) -> bool:
+        self._left.out(self.queue, received.messages)
+        return await self._consumer.settle_all(consumption, received)
+
+    def _publisher(self, place: int, number: int) -> Client:
+        return Client(self._scene, f"{self.name}/p{place}.{number}", self._protocol)
