@@ -31,9 +31,9 @@ class FolderDisks(TracedDisks):
         return {**super().missing, **dict.fromkeys(NEEDS_LOOP, self._reason)}
 
     def add(self, node: NodeId) -> Path:
-        data = self._folder / node / "data"
-        data.mkdir(parents=True)
-        return data
+        disk = self._folder / node
+        disk.mkdir(parents=True)
+        return disk
 
     def power_loss(self, nodes: Sequence[NodeId]) -> None:
         raise DiskError(f"no power loss: {self._reason}")

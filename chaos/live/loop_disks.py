@@ -26,6 +26,9 @@ from cluster.types import NodeId
 FileSystem = Literal["ext4", "xfs"]
 
 DISK_BYTES = 512 << 20  # xfs wants 300 MiB at least; the files are sparse
+#: What nodes on such a disk need among their settings: by default a disk of this size is nearly
+#: full from the start.
+SETTINGS = 'log.min_free_bytes = "64MiB"\n'
 #: How long a file system may stay busy after its processes were killed.
 UNMOUNT_S_MAX = 15.0
 FILLER = "filler"
@@ -50,7 +53,7 @@ class DiskError(Exception):
 
 
 class LoopDisks(TracedDisks):
-    """Needs root. All is under one folder: NODE.img, mounted at NODE, and there NODE/data."""
+    """Needs root. All is under one folder: NODE.img, mounted at NODE, and there NODE/disk."""
 
     def __init__(self, folder: Path, filesystem: FileSystem = "ext4") -> None:
         super().__init__()
@@ -78,10 +81,10 @@ class LoopDisks(TracedDisks):
         self._mount_point(node).mkdir(exist_ok=True)
         self._nodes.append(node)
         self._mount(node)
-        data = self._mount_point(node) / "data"
-        data.mkdir()
+        disk = self._mount_point(node) / "disk"
+        disk.mkdir()
         _sync_folder(self._mount_point(node))
-        return data
+        return disk
 
     def power_loss(self, nodes: Sequence[NodeId]) -> None:
         folders = [os.open(self._mount_point(node), os.O_RDONLY) for node in nodes]

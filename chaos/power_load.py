@@ -1,0 +1,121 @@
+"""What is asked of nodes that lose their power: publishes at a steady rate, and too slow consumers.
+
+Messages are numbered and confirmed by both protocols; one publisher repeats what has no outcome
+under the same numbers until it is confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from chaos.checker.ack_finality import ack_finality
+from chaos.checker.total_queue import total_queue
+from chaos.checker.verdict import Checker
+from chaos.load.client import Client, close_all, drain, publish_until
+from chaos.load.door import Answer, Consumption, Protocols, Publish, Received
+from chaos.load.workload import Scene
+
+CHECKERS: Mapping[str, Checker] = {"total-queue": total_queue, "ack-finality": ack_finality}
+
+PROTOCOLS: tuple[Protocols, ...] = ("native", "amqp")
+PUBLISHERS = 2
+#: Batches a second of one publisher, and messages in one.
+RATE = 15.0
+BATCH_MAX = 20
+#: How long a consumer works on what it was handed; so that queues grow and settles go on always.
+WORK_S = 0.05
+
+
+class Load:
+    """One queue and the same clients for each protocol."""
+
+    name = "power"
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._publishers: dict[Protocols, list[Client]] = {
+            protocol: [self._client(f"{protocol}/p{each}", protocol) for each in range(PUBLISHERS)]
+            for protocol in PROTOCOLS
+        }
+        self._numbered = self._client("native/numbered", "native")
+        self._consumers: dict[Protocols, Client] = {
+            protocol: self._client(f"{protocol}/c0", protocol) for protocol in PROTOCOLS
+        }
+        self.confirmed = 0
+        self.confirmed_s: dict[str, float] = {}  # by protocol: when the newest was, monotonic
+        self._progress = asyncio.Condition()
+
+    def _client(self, name: str, protocol: Protocols) -> Client:
+        return Client(self._scene, f"{self.name}-{name}", protocol)
+
+    async def declare(self) -> None:
+        client = self._consumers["native"]
+        await client.declare_all({_queue(protocol): {} for protocol in PROTOCOLS})
+
+    async def run(self) -> None:
+        """Until the scene ends."""
+        ending = self._scene.ending
+        async with asyncio.TaskGroup() as tasks:
+            for protocol, clients in self._publishers.items():
+                for client in clients:
+                    publish = partial(self._publish, client, protocol)
+                    tasks.create_task(publish_until(ending, client, RATE, publish))
+            numbered = partial(self._publish_numbered, self._numbered)
+            tasks.create_task(publish_until(ending, self._numbered, RATE, numbered))
+            for protocol, client in self._consumers.items():
+                tasks.create_task(client.consume(_queue(protocol), ending, partial(_work, client)))
+
+    async def confirmed_since(self, start_s: float) -> float:
+        """Waits until both protocols have confirmed something after that: when they had."""
+        async with self._progress:
+            await self._progress.wait_for(
+                lambda: all(self.confirmed_s.get(each, 0.0) > start_s for each in PROTOCOLS)
+            )
+            return max(self.confirmed_s.values())
+
+    async def drain(self) -> None:
+        await drain({_queue(protocol): client for protocol, client in self._consumers.items()})
+
+    async def close(self) -> None:
+        everyone = [client for clients in self._publishers.values() for client in clients]
+        await close_all([*everyone, self._numbered, *self._consumers.values()])
+
+    async def _publish(self, client: Client, protocol: Protocols) -> None:
+        count = client.dice.randint(1, BATCH_MAX)
+        answer = await client.publish(_queue(protocol), count)
+        if answer.ok:
+            await self._tell(protocol, count)
+
+    async def _publish_numbered(self, client: Client) -> None:
+        first, messages = client.take_numbers(client.dice.randint(1, BATCH_MAX))
+        queue = _queue("native")
+        publish = Publish(queue, messages)
+        value = {"queue": queue, "publisher": client.name, "first": first, "count": len(messages)}
+
+        async def until_confirmed() -> Answer:
+            while True:
+                answer = await client.door.numbered(client.name, first, publish)
+                if answer.ok:
+                    return answer
+                await asyncio.sleep(1 / RATE)
+
+        await client.record("publish", value, until_confirmed())
+        await self._tell("native", len(messages))
+
+    async def _tell(self, protocol: Protocols, count: int) -> None:
+        async with self._progress:
+            self.confirmed += count
+            self.confirmed_s[protocol] = time.monotonic()
+            self._progress.notify_all()
+
+
+async def _work(client: Client, consumption: Consumption, received: Received) -> bool:
+    await asyncio.sleep(WORK_S)
+    return await client.settle_all(consumption, received)
+
+
+def _queue(protocol: Protocols) -> str:
+    return f"{Load.name}-{protocol}.orders"
