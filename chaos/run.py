@@ -1,0 +1,261 @@
+"""One run: real nodes, load and faults; then all is healed, drained, stopped and judged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from chaos.checker.verdict import Verdict
+from chaos.history import Op, Recorder
+from chaos.judging import Aftermath, judge_run
+from chaos.live import disks, networks
+from chaos.live.live_cluster import LiveCluster
+from chaos.live.loop_disks import SETTINGS as SMALL_DISKS
+from chaos.load.addresses import Address
+from chaos.load.all import make_workloads
+from chaos.load.doors import Doors
+from chaos.load.workload import Scene, Workload
+from chaos.nemesis.nemesis import Nemesis
+from chaos.nemesis.watch import Watch
+from chaos.plan import Plan
+from chaos.report.outcome import Outcome, Status, status_of, totals_of
+from chaos.report.write import write_report
+from cluster.types import NodeId
+
+NODES = ("node-1", "node-2", "node-3")
+#: Small segments, so that they are cleaned and nodes that were away are sent snapshots.
+SETTINGS = f'log.segment_bytes = "1MiB"\n{SMALL_DISKS}'
+PREPARE_S_MAX = 60.0
+#: Load goes on this long after the last fault: what comes back must be of use.
+CALM_S = 3.0
+#: After the load has ended, all must be taken out within this.
+DRAIN_S_MAX = 120.0
+#: And this long may nodes take until all have applied the same.
+SETTLE_S_MAX = 30.0
+STOP_S_MAX = 40.0
+LOOK_S = 0.2
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class _Found:
+    """What is known of a run so far; whatever happens later, this is judged."""
+
+    network: str = "none"
+    disks: str = "none"
+    missing: dict[str, str] = field(default_factory=dict[str, str])
+    workloads: Sequence[Workload] = ()
+    aftermath: Aftermath = field(default_factory=Aftermath)
+    crashes: list[str] = field(default_factory=list[str])
+
+
+class Run:
+    """`go` once. The folder holds nothing else."""
+
+    def __init__(self, plan: Plan, folder: Path, say: Say) -> None:
+        self.plan = plan
+        self._folder = folder
+        self._say = say
+        self._found = _Found()
+
+    async def go(self) -> Outcome:
+        """Never raises for what broker or harness did: the outcome tells it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        recorder = Recorder(self._folder / "history.jsonl")
+        began_s = time.monotonic()
+        try:
+            await self._on_machine(recorder)
+        except Exception:  # noqa: BLE001 -- the harness's own bug is a status, not the end of a campaign
+            self._found.crashes.append(traceback.format_exc())
+        finally:
+            recorder.close()
+        self._say("judging")
+        return await asyncio.to_thread(self._judge, recorder.ops, time.monotonic() - began_s)
+
+    # --- phases
+
+    async def _on_machine(self, recorder: Recorder) -> None:
+        """With nodes that run on a network and on disks, all of which go when it ends."""
+        plan, found = self.plan, self._found
+        self._say("making network and disks")
+        places = self._folder / "disks"
+        platters = await asyncio.to_thread(disks.choose, places, cast("Any", plan.disks))
+        try:
+            network = await asyncio.to_thread(networks.choose, plan.network)
+        except BaseException:
+            platters.close()
+            raise
+        found.network, found.disks = network.kind, platters.kind
+        cluster = LiveCluster(
+            self._folder, NODES, network, platters, build=plan.build, settings=SETTINGS
+        )
+        try:
+            await self._phases(cluster, recorder)
+        finally:
+            cluster.close()
+            shutil.rmtree(places, ignore_errors=True)
+
+    async def _phases(self, cluster: LiveCluster, recorder: Recorder) -> None:
+        found = self._found
+        self._say("starting nodes")
+        cluster.start_all()
+        await cluster.until_ready()
+        watch = Watch(cluster, recorder)
+        watching = asyncio.create_task(watch.run(), name="watch")
+        try:
+            await self._under_load(cluster, recorder, watch)
+            self._say("waiting until all nodes have applied the same")
+            found.aftermath.statuses = await _settled(cluster)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        self._say("stopping nodes")
+        found.aftermath.not_stopped = await _stop(cluster)
+        await asyncio.to_thread(cluster.copy_logs, self._folder / "nodes")
+        found.aftermath.folders = {
+            node: self._folder / "nodes" / node / "data" for node in cluster.nodes
+        }
+
+    async def _under_load(self, cluster: LiveCluster, recorder: Recorder, watch: Watch) -> None:
+        plan, found = self.plan, self._found
+        addresses = [
+            Address(node, cluster.url(node), cluster.amqp_url(node)) for node in cluster.nodes
+        ]
+        scene = Scene(recorder, Doors(addresses, plan.seed).open, plan.seed)
+        nemesis = Nemesis(cluster, watch, recorder, seed=plan.seed, mix=plan.faults)
+        found.missing = dict(nemesis.not_tried)
+        true_clocks = all(kind != "skew_clock" for kind, _ in nemesis.mix)
+        workloads = make_workloads(plan.workloads, scene, true_clocks=true_clocks)
+        found.workloads = workloads
+        self._say("declaring queues")
+        async with asyncio.timeout(PREPARE_S_MAX):
+            await asyncio.gather(*(workload.prepare() for workload in workloads))
+        tasks = {
+            workload.name: asyncio.create_task(workload.run(), name=workload.name)
+            for workload in workloads
+        }
+        try:
+            nemesis.start()
+            self._say(f"load and faults for {plan.seconds:g} s")
+            await asyncio.sleep(plan.seconds)
+            self._say("healing")
+            found.aftermath.not_whole = await nemesis.stop()
+            found.aftermath.findings = list(nemesis.findings)
+            found.aftermath.healed_ns = time.monotonic_ns()
+            await asyncio.sleep(CALM_S)
+            self._say("draining")
+            scene.ending.set()
+            await self._drain(workloads, tasks)
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    async def _drain(
+        self, workloads: Sequence[Workload], tasks: Mapping[str, asyncio.Task[None]]
+    ) -> None:
+        async def drained(workload: Workload) -> None:
+            await tasks[workload.name]
+            await workload.drain()
+
+        ends = {
+            workload.name: asyncio.create_task(drained(workload), name=f"drain {workload.name}")
+            for workload in workloads
+        }
+        await asyncio.wait(ends.values(), timeout=DRAIN_S_MAX)
+        for name, end in ends.items():
+            if not end.done():
+                stack = " < ".join(
+                    f"{frame.f_code.co_name}:{frame.f_lineno}" for frame in end.get_stack()
+                )
+                self._found.aftermath.not_drained.append(
+                    f"{name} did not end within {DRAIN_S_MAX:g} s ({stack})"
+                )
+                end.cancel()
+        await asyncio.gather(*ends.values(), return_exceptions=True)
+        for name, end in ends.items():
+            if not end.cancelled() and (error := end.exception()) is not None:
+                self._found.crashes.append(f"{name}: {''.join(traceback.format_exception(error))}")
+
+    def _judge(self, ops: Sequence[Op], took_s: float) -> Outcome:
+        found, plan = self._found, self.plan
+        verdicts: dict[str, list[Verdict]] = {}
+        try:
+            verdicts = judge_run(ops, found.workloads, found.aftermath)
+        except Exception:  # noqa: BLE001 -- no verdict is no pass, and the run is kept
+            found.crashes.append(traceback.format_exc())
+        crash = "\n".join(found.crashes)
+        outcome = Outcome(
+            seed=plan.seed,
+            mix=plan.mix,
+            workloads=plan.workloads,
+            seconds=took_s,
+            folder=self._folder,
+            command=plan.command,
+            network=found.network,
+            disks=found.disks,
+            status=status_of(verdicts, crash),
+            totals=totals_of(ops, verdicts),
+            verdicts=verdicts,
+            missing=found.missing,
+            crash=crash,
+        )
+        write_report(ops, outcome)
+        if outcome.status is Status.VALID:
+            for folder in found.aftermath.folders.values():
+                shutil.rmtree(folder, ignore_errors=True)
+        return outcome
+
+
+async def run_one(plan: Plan, out: Path, say: Say = lambda _: None) -> Outcome:
+    """`out`: a folder for this run; what is in it goes."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(out)
+    return await Run(plan, out, say).go()
+
+
+async def _settled(cluster: LiveCluster) -> dict[NodeId, dict[str, Any]]:
+    """Every node's status, when all have applied the same or the time is up."""
+    until_s = time.monotonic() + SETTLE_S_MAX
+    while True:
+        answers = await asyncio.gather(*(cluster.status(node) for node in cluster.nodes))
+        known = {
+            node: answer
+            for node, answer in zip(cluster.nodes, answers, strict=True)
+            if answer is not None
+        }
+        if len(known) == len(cluster.nodes) and not _unequal(known):
+            return known
+        if time.monotonic() > until_s:
+            return known
+        await asyncio.sleep(LOOK_S)
+
+
+def _unequal(statuses: Mapping[NodeId, Mapping[str, Any]]) -> list[str]:
+    applied: dict[str, set[tuple[int, int]]] = {}
+    for status in statuses.values():
+        for group in status["groups"]:
+            applied.setdefault(group["name"], set()).add((group["applied"], group["last"]))
+    return [name for name, seen in applied.items() if len(seen) > 1]
+
+
+async def _stop(cluster: LiveCluster) -> list[str]:
+    """In good order; those that did not end so, which is told."""
+    for node in cluster.nodes:
+        await asyncio.to_thread(cluster.terminate, node)
+    wrong: list[str] = []
+    for node in cluster.nodes:
+        if not await cluster.until_ended(node, timeout_s=STOP_S_MAX):
+            wrong.append(f"{node} did not end within {STOP_S_MAX:g} s")
+            await asyncio.to_thread(cluster.kill, node)
+        elif cluster.exit_code(node):
+            wrong.append(cluster.obituary(node))
+    return wrong
