@@ -16,6 +16,7 @@ from cluster.group import Role
 from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
 from cluster.machine.commands import CreateGroup, ForgetNode, ForgetVolatile, NodeDown
+from cluster.moving import Moving
 from cluster.outcome import Outcome
 from cluster.placement import place_all, preferred_leader
 from cluster.reconcile import queue_commands
@@ -44,6 +45,7 @@ class Caretaker:
 
     def __init__(self, cluster: ClusterNode) -> None:
         self._cluster = cluster
+        self._moving = Moving(cluster)
         self._now = asyncio.Event()
         self._proposed: set[GroupId] = set()  # asked already since the last period: wait and see
         self._due: set[GroupId] = set()  # lead since a moment ago: compare at once
@@ -98,6 +100,7 @@ class Caretaker:
                     [p for p in cluster.links.peers() if cluster.links.connected(p)]
                 )
             cluster.start_groups()
+            self._moving.look()
             self._make_default_groups()
             self._reconcile()
             self._forget_nodes()
@@ -113,7 +116,7 @@ class Caretaker:
             return
         self._proposed.add(CATALOG_GROUP)
         config = cluster.config
-        placed = place_all(config.members, config.replication, config.default_groups)
+        placed = place_all(cluster.homes(), config.replication, config.default_groups)
         for number, members in enumerate(placed, start=1):
             catalog.propose(CreateGroup(f"default-{number}", members, default=True))
 
@@ -162,7 +165,7 @@ class Caretaker:
         if now - self._started_s < cluster.config.election_max_ms / 1000:
             return
         for info in cluster.catalog_machine.nodes():
-            if cluster.peers.miss(info.node, info.incarnation, now):
+            if info.incarnation and cluster.peers.miss(info.node, info.incarnation, now):
                 gone = cluster.peers.states[info.node].gone
                 cluster.presence.tell_groups(NodeDown(info.node, info.incarnation, gone))
 
@@ -231,7 +234,7 @@ class Caretaker:
         if cluster.stopping:
             return
         for group in cluster.groups.values():
-            preferred = preferred_leader(group.id, group.members)
+            preferred = preferred_leader(group.id, group.configuration.voters)
             if not group.ready or preferred == cluster.node:
                 continue
             heard_s = cluster.peers.stays_for(preferred, now)

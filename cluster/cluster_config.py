@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from cluster.group import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES, GroupOptions
+from cluster.group_options import GroupOptions
 from cluster.local_group import TRANSIENT_BYTES_MAX
 from cluster.log import LogOptions
+from cluster.snapshotting import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES
 from cluster.types import NodeId
 
 
@@ -21,6 +22,8 @@ class ClusterConfig:
     cluster: str
     members: Sequence[NodeId]  # the initial members, the same list on every node
     data_dir: str
+    #: This node comes to a cluster that exists: the others founded it, and let it in.
+    join: bool = False
     default_groups: int = 8
     replication: int = 3
     election_min_ms: int = 1000
@@ -36,6 +39,10 @@ class ClusterConfig:
     care_period_s: float = 1.0
     #: A leader hands over to the preferred member only when that one has been heard for this long.
     balance_after_s: float = 5.0
+
+    @property
+    def founders(self) -> list[NodeId]:
+        return [node for node in self.members if not self.join or node != self.node]
 
     @property
     def catalog_options(self) -> GroupOptions:

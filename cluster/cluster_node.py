@@ -123,7 +123,7 @@ class ClusterNode:
 
     def _start_catalog(self) -> None:
         config = self.config
-        self._add_group(CATALOG_GROUP, "catalog", config.members, CatalogMachine(), CatalogGroup)
+        self._add_group(CATALOG_GROUP, "catalog", config.founders, CatalogMachine(), CatalogGroup)
         catalog = cast(CatalogGroup, self.catalog)
         self.warmth = Warmth(catalog.last_index)
         self.names = QueueNames(
@@ -135,6 +135,7 @@ class ClusterNode:
             transient=self.transient,
             incarnation=self.links.incarnation,
             is_up=self.peers.is_up,
+            homes=self.homes,
         )
         catalog.moved = self._catalog_moved
         self._catalog_moved(catalog.applied_index)
@@ -230,7 +231,7 @@ class ClusterNode:
             group.withhold_votes()
         self.rounds.add(group)
         for peer, state in self.peers.states.items():
-            if peer in group.members and peer != self.node and state.up:
+            if peer != self.node and state.up:
                 group.peer_up(peer)
 
     def group(self, group_id: GroupId) -> GroupLike | None:
@@ -238,13 +239,43 @@ class ClusterNode:
         return self.groups.get(group_id) or self.transient.get(group_id)
 
     def start_groups(self) -> None:
+        kept = self.log.groups()
         for info in self.catalog_machine.groups():
-            if info.id not in self.groups and self.node in info.members:
-                self._add_group(info.id, info.name, info.members, QueueMachine())
+            if info.id not in self.groups and (self.node in info.homes or info.id in kept):
+                self._add_group(info.id, info.name, info.founders, QueueMachine())
+                if info.moves and info.id not in kept:
+                    # Perhaps an earlier copy was dropped here, and what it had promised with it.
+                    self.groups[info.id].withhold_votes()
         own = self.transient.start(self.catalog_machine)
         if own is not None:
             own.on_applied.append(self._on_applied)
             self.presence.tell_all(own)
+
+    def drop_group(self, group_id: GroupId) -> None:
+        """This node's copy is not wanted any more, and counts for nothing."""
+        self.rounds.remove(group_id)
+        del self.groups[group_id]
+        self.log.remove_group(group_id)
+        self.rounds.wake()
+
+    def homes(self) -> list[NodeId]:
+        """The nodes that may be given groups: members, and not about to leave."""
+        stays = {info.node: info.state == "member" for info in self.catalog_machine.nodes_ever()}
+        return [node for node in self.catalog.members if stays.get(node, True)]
+
+    @property
+    def left(self) -> bool:
+        """This node was removed from the cluster, and others have taken over all that it had."""
+        info = self.catalog_machine.node(self.node)
+        if info is None or info.state == "member" or len(self.groups) > 1:
+            return False
+        return not any(self.node in group.homes for group in self.catalog_machine.groups())
+
+    def forget(self, peer: NodeId) -> None:
+        """It was removed from the cluster: its process counts as gone, and is not let in again."""
+        self.links.remove_peer(peer)
+        self._on_down(peer, gone=True)
+        self.peers.forget(peer)
 
     def _on_applied(self, group: GroupLike, stamp: Stamp, effects: Sequence[Effect]) -> None:
         if group.id == CATALOG_GROUP:
@@ -293,8 +324,7 @@ class ClusterNode:
         log.info("link_up", peer=peer, incarnation=incarnation)
         self._note(KIND_LINK_UP, [peer, incarnation])
         for group in self.groups.values():
-            if peer in group.members:
-                group.peer_up(peer)
+            group.peer_up(peer)
         self.presence.tell_groups(NodeUp(peer, incarnation))
         self.presence.tell_peers([peer])
         self.rounds.wake()
@@ -307,8 +337,7 @@ class ClusterNode:
         self.visibility.down(peer)
         self.warmth.down(peer)
         for group in self.groups.values():
-            if peer in group.members:
-                group.peer_down(peer, gone=gone)
+            group.peer_down(peer, gone=gone)
         if incarnation:
             self.presence.tell_groups(NodeDown(peer, incarnation, gone))
         self.rounds.wake()

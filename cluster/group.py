@@ -29,12 +29,10 @@ from cluster.raft.journal import RaftJournal
 from cluster.raft.member import Member, Role
 from cluster.raft.snapshots import Incoming
 from cluster.seams import Clock, Links
-from cluster.snapshotting import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES, Snapshots
+from cluster.snapshotting import Snapshots
 from cluster.types import BodyRef, GroupId, NodeId, Stamp
 
 __all__ = [
-    "SNAPSHOT_BYTES",
-    "SNAPSHOT_ENTRIES",
     "Group",
     "GroupOptions",
     "Machine",
@@ -173,7 +171,10 @@ class Group:
 
     def caught_up(self, node: NodeId) -> bool:
         """As the leader: `node` could take over now or in a moment."""
-        return self.member.replication.lacks(node) <= 1
+        return self.lacks(node) <= 1
+
+    def lacks(self, node: NodeId) -> int:
+        return self.member.replication.lacks(node)
 
     def lag(self) -> dict[NodeId, int]:
         """As the leader: entries that each other member lacks."""
@@ -242,7 +243,6 @@ class Group:
         return self._ready and self.member.accepts and self.member.may_change()
 
     def change_members(self, configuration: Configuration) -> None:
-        """To one that differs by a voter at most; when it may."""
         self.member.change(configuration)
         self.wake()
 
@@ -309,7 +309,7 @@ class Group:
         return self.member.leads and self.member.replication.may_commit()
 
     def fail(self, error: Exception) -> None:
-        """A bug in the protocol: this copy stops, the others go on."""
+        """A bug in the protocol."""
         self.failed = f"{type(error).__name__}: {error}"
         self._ready = False
         log.error("group_failed", group=self.name, node=self.node, exc_info=error)

@@ -40,6 +40,11 @@ class Peers:
         self.learn_leads(peer, ())
         return incarnation
 
+    def forget(self, peer: NodeId) -> None:
+        """It is no part of the cluster any more."""
+        self.states.pop(peer, None)
+        self._leaving.discard(peer)
+
     def is_up(self, node: NodeId) -> bool:
         state = self.states.get(node)
         return state is not None and state.up

@@ -7,6 +7,7 @@ queue is made and last when it goes, and what is left half done reconciliation c
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -39,7 +40,9 @@ class QueueNames:
         transient: TransientGroups,
         incarnation: int,
         is_up: Callable[[NodeId], bool],
+        homes: Callable[[], Sequence[NodeId]],
     ) -> None:
+        self._homes = homes  # nodes that may be given groups
         self._config = config
         self._catalog = catalog
         self._forwarder = forwarder
@@ -109,11 +112,8 @@ class QueueNames:
         return made if made.kind != "ok" else await self._seen(outcome)
 
     def _place(self, size: int) -> Sequence[NodeId]:
-        held: dict[NodeId, int] = {}
-        for info in self._catalog.groups():
-            for member in info.members:
-                held[member] = held.get(member, 0) + 1
-        return place(self._config.members, size, held)
+        held = Counter(node for info in self._catalog.groups() for node in info.members)
+        return place(self._homes(), size, held)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Or patience ends."""
@@ -138,7 +138,8 @@ class QueueNames:
             outcome = Outcome("ok", Ok(0), outcome.stamp)
         if outcome.kind != "ok":
             return outcome
-        removed = await self._forwarder.ask_until(CATALOG_GROUP, RemoveQueue(vhost, name))
+        removal = RemoveQueue(vhost, name, info.queue)
+        removed = await self._forwarder.ask_until(CATALOG_GROUP, removal)
         await self._seen(removed)
         return outcome if removed.kind == "ok" else removed
 

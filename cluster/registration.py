@@ -49,7 +49,7 @@ class Registration:
         info = cluster.catalog_machine.node(cluster.node)
         self.known_as(0 if info is None else info.incarnation)
         cluster.start_groups()
-        while any(group.withholds_votes for group in cluster.groups.values()):  # noqa: ASYNC110 -- nor is this
+        while self.forgot and any(group.withholds_votes for group in cluster.groups.values()):  # noqa: ASYNC110 -- nor is this
             await asyncio.sleep(AGAIN_S)
         await self.standing.record(max(incarnation, self.standing.registered))
         self.forgot = False

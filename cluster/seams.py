@@ -68,6 +68,14 @@ class Links(Protocol):
     incarnation: int  # of this process: grows with every start
 
     def peers(self) -> list[NodeId]: ...
+    def add_peer(self, peer: NodeId, address: str) -> None:
+        """A node joined. One that is known already may have another address from now on."""
+        ...
+
+    def remove_peer(self, peer: NodeId) -> None:
+        """A node left for good: its connection ends, and it is not let in again."""
+        ...
+
     async def start(self, on_message: OnMessage, on_up: OnUp, on_down: OnDown) -> None:
         """`on_down(peer, gone)`: gone means refused or reset, so its process ended; else it fell
         silent.

@@ -68,6 +68,7 @@ class Node:
         self._runner: web.AppRunner | None = None
         self._care: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[BaseException] | None = None
+        self.left: asyncio.Future[None]  # was removed from the cluster, and has nothing any more
         self.cluster: ClusterNode
         self.questions: Questions
         self.auth: Auth
@@ -96,6 +97,7 @@ class Node:
     async def _start(self) -> None:
         settings = self.settings
         self.failed = asyncio.get_running_loop().create_future()
+        self.left = asyncio.get_running_loop().create_future()
         # The port first: its number, when it was 0, is told to the cluster.
         app = web.Application(client_max_size=settings.limits.frame_bytes_max)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -105,7 +107,10 @@ class Node:
         self.http_address = settings.http_advertise or f"{host}:{bound}"
         observe: list[Callable[[float], None]] = []
         disk = TimedDisk(RealDisk(), self._clock, lambda s: observe[0](s) if observe else None)
-        addresses = {"http": self.http_address, "peer": settings.peer}
+        addresses = {
+            "http": self.http_address,
+            "peer": settings.peers.get(settings.node, settings.peer),
+        }
         amqp = settings.amqp_advertise or settings.amqp
         if amqp is not None:
             addresses["amqp"] = amqp
@@ -214,6 +219,8 @@ class Node:
             if problem is not None and problem != archive_problem:
                 log.warning("archive_failed", reason=problem)
             archive_problem = problem
+            if self.cluster.left and not self.left.done():
+                self.left.set_result(None)
             error = self.cluster.failed
             if error is not None and self.failed is not None and not self.failed.done():
                 log.critical("node_failed", error=str(error))
@@ -303,9 +310,16 @@ async def run(settings: Settings, clock: Clock | None = None) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
-    await asyncio.wait({told, node.failed}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({told, node.failed, node.left}, return_when=asyncio.FIRST_COMPLETED)
     broken = node.failed.done()
-    log.info("stop_asked", why="failure" if broken else told.result())
+    if node.left.done():
+        log.warning(
+            "node_removed",
+            node=settings.node,
+            reason="it was removed from the cluster, others have what it had: its folder may be"
+            " deleted; `quorate node add` lets it in again",
+        )
+    log.info("stop_asked", why="failure" if broken else told.result() if told.done() else "removed")
     await node.stop(transfer=not broken)
     return EXIT_FAILED if broken else EXIT_OK
 

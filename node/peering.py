@@ -23,6 +23,7 @@ def cluster_config(settings: Settings, addresses: dict[str, str]) -> ClusterConf
         cluster=settings.cluster,
         members=[NodeId(member) for member in members],
         data_dir=settings.data_dir,
+        join=settings.join,
         default_groups=settings.default_groups,
         replication=settings.replication,
         election_min_ms=raft.election_ms_min,

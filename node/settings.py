@@ -79,6 +79,10 @@ class Settings(BaseSettings):
         default_factory=dict[str, str],
         description="The nodes of the cluster, this one included; empty: a cluster of one.",
     )
+    join: bool = Field(
+        default=False,
+        description="This node joins a cluster that exists: `quorate node add` lets it in.",
+    )
     secret: str | None = Field(
         default=None,
         min_length=8,

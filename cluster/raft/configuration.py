@@ -87,7 +87,7 @@ class Configurations:
 
     def __init__(self, first: Configuration, journal: RaftJournal, snapshot: bytes | None) -> None:
         known, _ = split(b"" if snapshot is None else snapshot)
-        self._known = [(journal.base_index, known or first)]
+        self._known = [known or (0, first)]
         for index, command in journal.memberships:
             self.add(index, command)
 
@@ -97,7 +97,7 @@ class Configurations:
 
     @property
     def index(self) -> int:
-        """Of the entry that holds it."""
+        """Of the entry that holds it; 0: it is what the group began with."""
         return self._known[-1][0]
 
     def add(self, index: int, command: bytes) -> None:
@@ -110,28 +110,26 @@ class Configurations:
         while self._known[-1][0] >= index and len(self._known) > 1:
             self._known.pop()
 
-    def at(self, index: int) -> Configuration:
-        """That which held after this entry, which is at or above the base."""
-        return next(each for at, each in reversed(self._known) if at <= index)
-
     def joined(self, index: int, data: bytes) -> bytes:
         """A snapshot of the machine after `index`, and who the members were."""
-        members = encode(self.at(index))
         while len(self._known) > 1 and self._known[1][0] <= index:
             self._known.pop(0)  # nothing goes back behind a snapshot
-        return SNAPSHOT_MAGIC + _LENGTH.pack(len(members)) + members + data
+        at, members = self._known[0]
+        packed = pack([at, list(members.voters), list(members.learners)])
+        return SNAPSHOT_MAGIC + _LENGTH.pack(len(packed)) + packed + data
 
     def install(self, index: int, data: bytes) -> bytes:
         """A snapshot took the place of all that was; returns the machine's part of it."""
         found, machine = split(data)
-        self._known = [(index, found or self.current)]
+        self._known = [found or (index, self.current)]
         return machine
 
 
-def split(data: bytes) -> tuple[Configuration | None, bytes]:
-    """The members that a snapshot tells, if it does, and what is the machine's."""
+def split(data: bytes) -> tuple[tuple[int, Configuration] | None, bytes]:
+    """Since which entry who was a member, if the snapshot tells; and what is the machine's."""
     if data[: len(SNAPSHOT_MAGIC)] != SNAPSHOT_MAGIC:
         return None, data
     start = len(SNAPSHOT_MAGIC) + _LENGTH.size
     (length,) = cast("tuple[int]", _LENGTH.unpack_from(data, len(SNAPSHOT_MAGIC)))
-    return decode(data[start : start + length]), data[start + length :]
+    at, voters, learners = cast("list[Any]", unpack(data[start : start + length]))
+    return (at, Configuration(_nodes(voters), _nodes(learners))), data[start + length :]

@@ -36,9 +36,21 @@ class MeshLinks:
         self.full: set[str] = set()
         self.drop: Callable[[str, list[Any]], bool] = lambda _peer, _message: False
         self.running = False
+        self.known = {n for n in world.names if n != node}
 
     def peers(self) -> list[NodeId]:
-        return [NodeId(n) for n in self.world.names if n != self.node]
+        return [NodeId(n) for n in sorted(self.known)]
+
+    def add_peer(self, peer: NodeId, address: str) -> None:
+        self.known.add(peer)
+        other = self.world.links.get(peer)
+        if other is not None and other.running and peer not in self.up:
+            self.world.connect(self.node, peer)
+
+    def remove_peer(self, peer: NodeId) -> None:
+        self.known.discard(peer)
+        if peer in self.up:
+            self.world.break_link(self.node, peer, gone=False)
 
     async def start(self, on_message: Any, on_up: Any, on_down: Any) -> None:
         self.on_message, self.on_up, self.on_down = on_message, on_up, on_down
@@ -77,6 +89,7 @@ class World:
     def __init__(self, count: int = 3, **config: Any) -> None:
         self.loop: VirtualLoop = asyncio.get_running_loop()  # type: ignore[assignment]
         self.names = [f"n{i + 1}" for i in range(count)]
+        self.founders = list(self.names)
         self.config = {"default_groups": 3, "balance_after_s": 60.0, **config}
         self.disks = {name: MemoryDisk() for name in self.names}
         self.links: dict[str, MeshLinks] = {}
@@ -94,9 +107,10 @@ class World:
             ClusterConfig(
                 NodeId(name),
                 "test",
-                [NodeId(n) for n in self.names],
+                [NodeId(n) for n in self.names if n == name or n in self.founders],
                 "/data",
-                addresses={"http": f"{name}:80"},
+                addresses={"http": f"{name}:80", "peer": f"{name}:70"},
+                join=name not in self.founders,
                 log=LogOptions(min_free_bytes=0),
                 **{**self.config, **config},
             ),
@@ -107,6 +121,11 @@ class World:
         )
         self.links[name] = links
         return node
+
+    def add_machine(self, name: str) -> None:
+        """A computer on which nothing has run yet. The others do not know of it."""
+        self.names.append(name)
+        self.disks[name] = MemoryDisk()
 
     async def start(self, *names: str, **config: Any) -> World:
         for name in names or self.names:
@@ -182,6 +201,8 @@ class World:
     def connect(self, a: str, b: str) -> None:
         if frozenset((a, b)) in self.cut:
             return
+        if b not in self.links[a].known or a not in self.links[b].known:
+            return  # refused
         self._connections += 1
         number = self._connections
         one, two = self.links[a], self.links[b]

@@ -1,0 +1,192 @@
+"""Nodes join, leave and are replaced, and groups move, while messages pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from cluster.machine.commands import AddNode, MoveGroup, RemoveNode
+from cluster.types import CATALOG_GROUP, GroupId, NodeId
+from tests.cluster.world import World, in_world
+
+
+async def join(world: World, name: str) -> None:
+    world.add_machine(name)
+    await changed(world, AddNode(NodeId(name), {"peer": f"{name}:70"}))
+    await world.start(name)
+    await world.until(lambda: name in voters(world, CATALOG_GROUP))
+
+
+async def changed(world: World, command: object) -> None:
+    outcome = await world.any.change(command)  # type: ignore[arg-type]
+    assert outcome.kind == "ok", outcome
+
+
+def voters(world: World, group: GroupId | int) -> Sequence[str]:
+    name = world.leading(group)
+    return () if name is None else world[name].groups[GroupId(group)].configuration.voters
+
+
+def holders(world: World, group: GroupId | int) -> set[str]:
+    return {name for name, node in world.nodes.items() if GroupId(group) in node.groups}
+
+
+async def moved(world: World, group: GroupId, *members: str) -> None:
+    await changed(world, MoveGroup(group, [NodeId(name) for name in members]))
+    await world.until(lambda: set(voters(world, group)) == set(members), 60)
+    await world.until(lambda: holders(world, group) == set(members), 60)
+
+
+@in_world
+async def test_a_node_that_joins_has_the_catalog_and_no_group_yet() -> None:
+    world = await World().born()
+    await world.declare("q")
+    await join(world, "n4")
+
+    assert set(voters(world, CATALOG_GROUP)) == {"n1", "n2", "n3", "n4"}
+    assert world["n4"].queue_info("/", "q") is not None
+    assert list(world["n4"].groups) == [CATALOG_GROUP]
+    await world.stop()
+
+
+@in_world
+async def test_a_node_that_nobody_let_in_stays_outside() -> None:
+    world = await World().born()
+    world.add_machine("n4")
+    await world.start("n4")
+    await asyncio.sleep(10)
+
+    assert set(voters(world, CATALOG_GROUP)) == {"n1", "n2", "n3"}
+    assert world["n4"].catalog.role.name == "FOLLOWER"
+    assert world["n4"].catalog.term == 0
+    await world.stop()
+
+
+@in_world
+async def test_a_group_moves_to_other_nodes_with_all_its_messages() -> None:
+    world = await World().born()
+    await world.declare("q")
+    for number in range(30):
+        await world.publish("q", b"%d" % number)
+    await join(world, "n4")
+    await join(world, "n5")
+    group = world.group_of("q")
+
+    await moved(world, group, "n3", "n4", "n5")
+    for name in ("n1", "n2", "n3"):
+        if name != "n3":
+            assert world[name].log.groups().count(group) == 0
+    assert world.ready("q", "n4") == 30
+    await world.publish("q", b"more")
+    leader = world.leading(group) or ""
+    world.kill(leader)
+    await world.until(lambda: world.leading(group) is not None)
+    assert world.ready("q", world.leading(group) or "") == 31
+    await world.stop()
+
+
+@in_world
+async def test_a_group_comes_back_to_a_node_that_had_dropped_its_copy() -> None:
+    world = await World(default_groups=1).born()
+    await world.declare("q")
+    await world.publish("q", b"1")
+    await join(world, "n4")
+    group = world.group_of("q")
+
+    await moved(world, group, "n2", "n3", "n4")
+    await world.publish("q", b"2")
+    await moved(world, group, "n1", "n2", "n3")
+    await world.until(lambda: world.ready("q", "n1") == 2)
+    world.kill("n1")
+    await world.start("n1")
+    await world.until(lambda: world.ready("q", "n1") == 2)
+    await world.stop()
+
+
+@in_world
+async def test_a_node_leaves_and_others_take_its_places() -> None:
+    world = await World().born()
+    await world.declare("q")
+    await world.publish("q", b"1")
+    await join(world, "n4")
+
+    await changed(world, RemoveNode(NodeId("n1")))
+    await world.until(lambda: world["n1"].left, 60)
+    await world["n1"].stop()
+    world.nodes.pop("n1")
+    world.links.pop("n1")
+    await world.until(lambda: set(voters(world, CATALOG_GROUP)) == {"n2", "n3", "n4"})
+    for info in world.any.catalog_machine.groups():
+        assert set(voters(world, info.id)) == {"n2", "n3", "n4"}
+    await world.until(lambda: all("n1" not in links.known for links in world.links.values()))
+    assert [info.node for info in world.any.catalog_machine.nodes()] == ["n2", "n3", "n4"]
+    await world.publish("q", b"2")
+    await world.stop()
+
+
+@in_world
+async def test_a_dead_node_is_replaced_by_another() -> None:
+    world = await World().born()
+    await world.declare("q")
+    await world.publish("q", b"1")
+    world.kill("n2")
+    await world.publish("q", b"2")
+    await join(world, "n4")
+
+    await changed(world, RemoveNode(NodeId("n2"), NodeId("n4")))
+    await world.until(lambda: set(voters(world, CATALOG_GROUP)) == {"n1", "n3", "n4"}, 60)
+    group = world.group_of("q")
+    assert set(voters(world, group)) == {"n1", "n3", "n4"}
+    assert world.ready("q", "n4") == 2
+
+    # What was removed comes back, and disturbs nobody.
+    terms = {g.id: g.term for g in world["n1"].groups.values()}
+    await world.start("n2")
+    await asyncio.sleep(10)
+    assert {g.id: g.term for g in world["n1"].groups.values()} == terms
+    await world.stop()
+
+
+@pytest.mark.parametrize("crash", ["n1", "n2", "n3", "n4", "n5"])
+def test_a_cluster_grows_to_five_and_shrinks_while_a_node_crashes(crash: str) -> None:
+    @in_world
+    async def scenario() -> None:
+        world = await World(default_groups=2).born()
+        await world.declare("q")
+        published = 0
+
+        async def publish(count: int) -> None:
+            nonlocal published
+            for _ in range(count):
+                await world.publish("q", b"%d" % published)
+                published += 1
+
+        await publish(10)
+        await join(world, "n4")
+        await join(world, "n5")
+        for info in world.any.catalog_machine.groups():
+            command = MoveGroup(info.id, [NodeId(f"n{n}") for n in range(1, 6)])
+            await changed(world, command)
+        await publish(10)
+        world.kill(crash)
+        await asyncio.sleep(0.5)
+        await publish(10)
+        await world.start(crash)
+        for info in world.any.catalog_machine.groups():
+            await world.until(lambda g=info.id: len(voters(world, g)) == 5, 60)
+        await publish(10)
+        for name in ("n5", "n4"):
+            await changed(world, RemoveNode(NodeId(name)))
+            await world.until(lambda n=name: n in world.nodes and world[n].left, 60)
+            await world.nodes.pop(name).stop()
+            world.links.pop(name)
+            await publish(5)
+        group = world.group_of("q")
+        assert set(voters(world, group)) == {"n1", "n2", "n3"}
+        for name in ("n1", "n2", "n3"):
+            await world.until(lambda n=name: world.ready("q", n) == published)
+        await world.stop()
+
+    scenario()
