@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -34,9 +35,11 @@ START_S_MAX = 60.0
 ASK_S_MAX = 2.0
 LOOK_S = 0.05
 LOG_LINES_SHOWN = 5
+#: So that a short run sees snapshots taken and installed; a real node waits for many more entries.
+SNAPSHOT_ENTRIES = 1_000
 #: Exit status of a node whose data is damaged and that says so.
 EXIT_DAMAGED = 3
-GUEST = aiohttp.BasicAuth("guest", "guest")
+GUEST = {"Authorization": f"Basic {b64encode(b'guest:guest').decode()}"}
 
 
 class NotReadyError(Exception):
@@ -347,7 +350,8 @@ class LiveCluster:
         folder = self.folder / "nodes" / node
         folder.mkdir(parents=True, exist_ok=True)
         clock = folder / "clock"
-        (folder / "harness.json").write_text(json.dumps({"clock": str(clock)}), encoding="utf-8")
+        harness = {"clock": str(clock), "snapshot_entries": SNAPSHOT_ENTRIES}
+        (folder / "harness.json").write_text(json.dumps(harness), encoding="utf-8")
         self._machines[node] = Machine(
             self.network.add(node), folder, self.disks.add(node), ClockFile(clock)
         )
@@ -412,4 +416,4 @@ class LiveCluster:
 
 
 def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S_MAX), auth=GUEST)
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S_MAX), headers=GUEST)
