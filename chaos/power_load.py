@@ -14,8 +14,9 @@ from functools import partial
 from chaos.checker.ack_finality import ack_finality
 from chaos.checker.total_queue import total_queue
 from chaos.checker.verdict import Checker
-from chaos.load.client import Client, close_all, drain, publish_until
+from chaos.load.client import Client, Handle, close_all, publish_until
 from chaos.load.door import Answer, Consumption, Protocols, Publish, Received
+from chaos.load.draining import Left, drain
 from chaos.load.workload import Scene
 
 CHECKERS: Mapping[str, Checker] = {"total-queue": total_queue, "ack-finality": ack_finality}
@@ -44,6 +45,7 @@ class Load:
         self._consumers: dict[Protocols, Client] = {
             protocol: self._client(f"{protocol}/c0", protocol) for protocol in PROTOCOLS
         }
+        self._left = Left()
         self.confirmed = 0
         self.confirmed_s: dict[str, float] = {}  # by protocol: when the newest was, monotonic
         self._progress = asyncio.Condition()
@@ -66,7 +68,9 @@ class Load:
             numbered = partial(self._publish_numbered, self._numbered)
             tasks.create_task(publish_until(ending, self._numbered, RATE, numbered))
             for protocol, client in self._consumers.items():
-                tasks.create_task(client.consume(_queue(protocol), ending, partial(_work, client)))
+                tasks.create_task(
+                    client.consume(_queue(protocol), ending, self._take(client, WORK_S))
+                )
 
     async def confirmed_since(self, start_s: float) -> float:
         """Waits until both protocols have confirmed something after that: when they had."""
@@ -77,17 +81,21 @@ class Load:
             return max(self.confirmed_s.values())
 
     async def drain(self) -> None:
-        await drain({_queue(protocol): client for protocol, client in self._consumers.items()})
+        takers = {
+            _queue(protocol): (client, self._take(client, 0.0))
+            for protocol, client in self._consumers.items()
+        }
+        await drain(self.name, self._left, takers)
 
     async def close(self) -> None:
         everyone = [client for clients in self._publishers.values() for client in clients]
         await close_all([*everyone, self._numbered, *self._consumers.values()])
 
     async def _publish(self, client: Client, protocol: Protocols) -> None:
-        count = client.dice.randint(1, BATCH_MAX)
+        first, count = client.published, client.dice.randint(1, BATCH_MAX)
         answer = await client.publish(_queue(protocol), count)
         if answer.ok:
-            await self._tell(protocol, count)
+            await self._tell(protocol, client, first, count)
 
     async def _publish_numbered(self, client: Client) -> None:
         first, messages = client.take_numbers(client.dice.randint(1, BATCH_MAX))
@@ -103,18 +111,22 @@ class Load:
                 await asyncio.sleep(1 / RATE)
 
         await client.record("publish", value, until_confirmed())
-        await self._tell("native", len(messages))
+        await self._tell("native", client, first, len(messages))
 
-    async def _tell(self, protocol: Protocols, count: int) -> None:
+    async def _tell(self, protocol: Protocols, client: Client, first: int, count: int) -> None:
+        self._left.confirmed(_queue(protocol), client.name, first, count)
         async with self._progress:
             self.confirmed += count
             self.confirmed_s[protocol] = time.monotonic()
             self._progress.notify_all()
 
+    def _take(self, client: Client, work_s: float) -> Handle:
+        async def take(consumption: Consumption, received: Received) -> bool:
+            self._left.out(received.queue, received.messages)
+            await asyncio.sleep(work_s)
+            return await client.settle_all(consumption, received)
 
-async def _work(client: Client, consumption: Consumption, received: Received) -> bool:
-    await asyncio.sleep(WORK_S)
-    return await client.settle_all(consumption, received)
+        return take
 
 
 def _queue(protocol: Protocols) -> str:
