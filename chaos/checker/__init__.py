@@ -1,9 +1,13 @@
 """Judges of histories: pure functions, three-valued verdicts."""
 
 from chaos.checker.ack_finality import ack_finality
-from chaos.checker.all_or_nothing import all_or_nothing
+from chaos.checker.all_or_nothing import all_or_nothing, transactions
+from chaos.checker.convergence import convergence
 from chaos.checker.dead_letters import dead_letters
 from chaos.checker.delivery_count import delivery_count
+from chaos.checker.linearizable import linearizable_lengths
+from chaos.checker.liveness import liveness
+from chaos.checker.log_safety import log_safety
 from chaos.checker.publisher_order import publisher_order
 from chaos.checker.sac_exclusion import sac_exclusion
 from chaos.checker.total_queue import total_queue
@@ -15,10 +19,15 @@ __all__ = [
     "ack_finality",
     "all_or_nothing",
     "check_all",
+    "convergence",
     "dead_letters",
     "delivery_count",
+    "linearizable_lengths",
+    "liveness",
+    "log_safety",
     "merge",
     "publisher_order",
     "sac_exclusion",
     "total_queue",
+    "transactions",
 ]
