@@ -8,15 +8,15 @@ purpose, by its time to live.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 from chaos.checker import dead_letters, total_queue
 from chaos.checker.expiry import expiry
-from chaos.checker.verdict import Checker, Verdict
-from chaos.history import Op
-from chaos.load.client import PAUSE_S, Client, Handle, close_all, publish_until, wait
+from chaos.checker.verdict import Checker
+from chaos.load.client import Client, Handle, close_all, publish_until, wait
 from chaos.load.door import Consumption, Protocols, Received
-from chaos.load.workload import Scene
+from chaos.load.draining import Left, drain
+from chaos.load.workload import Scene, only
 
 #: How far the clocks of one machine, and what reads them, may be apart.
 TOLERANCE_MS = 100
@@ -24,10 +24,9 @@ QUEUE_TTL_MS = 400
 TTLS_MS = (None, 50, 300, 1_000, 3_000)
 DELAYS_MS = (None, 100, 700, 2_000)
 PUBLISHES_PER_S = 10.0  # to each queue, of 1 to 4 messages
+BACKLOG_MAX = 2_000
 REST_SHARE, REST_S_MAX = 0.1, 1.0  # of the deliveries of a source: others expire meanwhile
 CRASH_SHARE = 0.01
-#: What died may still be on its way when both queues are empty: it is waited for so long.
-QUIET_S = 15.0
 
 
 class Expiry:
@@ -54,7 +53,7 @@ class Expiry:
             queue: Client(scene, f"{name}/c{number}", protocol)
             for number, queue in enumerate(consumed)
         }
-        self._left: set[tuple[str, str]] = set()  # confirmed at a source, and not yet taken
+        self._left = Left()
 
     @property
     def checkers(self) -> Mapping[str, Checker]:
@@ -65,7 +64,7 @@ class Expiry:
         for target, source in self.dead.items():
             checkers[f"dead-letters of {source}"] = dead_letters(source, target)
         if self.delayed is not None:
-            checkers["total-queue"] = _only(self.delayed, total_queue)
+            checkers["total-queue"] = only(self.delayed, total_queue)
         return checkers
 
     async def prepare(self) -> None:
@@ -91,40 +90,19 @@ class Expiry:
         )
 
     async def drain(self) -> None:
-        """What died is in neither queue for a moment, so that all being empty is not yet the
-        end.
-        """
-        stop = asyncio.Event()
-        working = [
-            asyncio.create_task(client.consume(queue, stop, self._taking(queue, client)))
+        takers: dict[str, tuple[Client, Handle]] = {
+            queue: (client, self._taking(queue, client))
             for queue, client in self._consumers.items()
-        ]
-        asking = self._publishers[self.mixed]
-        loop = asyncio.get_running_loop()
-        quiet_s = loop.time() + QUIET_S
-        left = len(self._left)
-        while self._left and loop.time() < quiet_s:
-            if left != len(self._left) or not await self._empty(asking):
-                left, quiet_s = len(self._left), loop.time() + QUIET_S
-            await asyncio.sleep(PAUSE_S)
-        while not await self._empty(asking):
-            await asyncio.sleep(PAUSE_S)
-        for queue in self._queues:
-            asking.recorder.saw(asking.name, "drain", {"queue": queue})
-        stop.set()
-        await asyncio.gather(*working)
+        }
+        waiting = self._publishers[self.waiting]
+        takers[self.waiting] = waiting, self._taking(self.waiting, waiting)
+        await drain(self.name, self._left, takers)
         await close_all([*self._publishers.values(), *self._consumers.values()])
-
-    @property
-    def _queues(self) -> list[str]:
-        return [*self._publishers, *self.dead]
-
-    async def _empty(self, asking: Client) -> bool:
-        lengths = [await asking.door.length(queue) for queue in self._queues]
-        return all(length.ok and length.value == 0 for length in lengths)
 
     def _publishing(self, queue: str, client: Client) -> Callable[[], Awaitable[None]]:
         async def publish() -> None:
+            if len(self._left.keys) > BACKLOG_MAX:
+                return
             count, dice = client.dice.randint(1, 4), client.dice
             if queue == self.delayed:
                 await client.publish(queue, count, delay_ms=dice.choice(DELAYS_MS))
@@ -133,7 +111,7 @@ class Expiry:
             first = client.published
             answer = await client.publish(queue, count, ttl_ms=ttl_ms)
             if answer.ok:
-                self._left.update((queue, f"{client.name}:{first + n}") for n in range(count))
+                self._left.confirmed(queue, client.name, first, count)
 
         return publish
 
@@ -155,18 +133,7 @@ class Expiry:
         source = self.dead.get(queue, queue)
 
         async def take(consumption: Consumption, received: Received) -> bool:
-            if queue in self.dead:
-                self._left.difference_update((source, each) for each in received.messages)
-            answer = await client.settle(consumption, received)
-            if answer.type != "refused":
-                self._left.difference_update((source, each) for each in received.messages)
-            return answer.type != "refused"
+            self._left.out(source, received.messages)
+            return await client.settle_all(consumption, received)
 
         return take
-
-
-def _only(queue: str, checker: Checker) -> Checker:
-    def check(ops: Sequence[Op]) -> Verdict:
-        return checker([op for op in ops if op.value.get("queue") == queue])
-
-    return check

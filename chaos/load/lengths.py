@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 from chaos.checker.linearizable import linearizable_lengths
 from chaos.checker.verdict import Checker
-from chaos.load.client import PAUSE_S, Client, close_all, drain, wait
+from chaos.load.client import PAUSE_S, Client, close_all, wait
 from chaos.load.door import Answer, Consumption, Protocols, Received
+from chaos.load.draining import Left, drain
 from chaos.load.workload import Scene
 
 READERS = 4
@@ -40,7 +41,7 @@ class Lengths:
 
     @property
     def checkers(self) -> Mapping[str, Checker]:
-        return {"linearizable-lengths": linearizable_lengths}
+        return {"linearizable-lengths": linearizable_lengths()}
 
     async def prepare(self) -> None:
         self._turn_to(f"{self.name}.0")
@@ -51,7 +52,7 @@ class Lengths:
 
     async def drain(self) -> None:
         for queue in self._queues:
-            await drain({queue: self._writer}, handle=self._settled)
+            await drain(self.name, Left(), {queue: (self._writer, self._settled)})
         await close_all([self._writer, *self._readers])
 
     async def _read(self, client: Client) -> None:

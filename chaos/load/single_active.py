@@ -11,16 +11,19 @@ from collections.abc import Mapping
 
 from chaos.checker import sac_exclusion, total_queue
 from chaos.checker.verdict import Checker
-from chaos.load.client import Client, close_all, drain, publish_until, wait
+from chaos.load.client import Client, close_all, publish_until, wait
 from chaos.load.door import Consumption, Protocols, Received
+from chaos.load.draining import Left, drain
 from chaos.load.workload import Scene
 
 ARGUMENTS = {"x-single-active-consumer": True}
 CONSUMERS = 3
 PREFETCH = 10
-PUBLISHES_PER_S = 40.0  # of 1 to 4 messages
-STALL_SHARE = 0.02  # of the deliveries
-STALL_S_MAX = 2.0
+PUBLISHES_PER_S = 12.0  # of 1 to 4 messages
+BACKLOG_MAX = 2_000
+STALL_SHARE = 0.02
+#: Longer than the cluster waits for a client's return, or the other way round.
+STALL_S_MIN, STALL_S_MAX = 0.5, 5.0
 
 
 class Store:
@@ -38,11 +41,17 @@ class Store:
 
 
 class SingleActive:
-    def __init__(self, scene: Scene, protocol: Protocols) -> None:
+    """`stall_share`: of the deliveries."""
+
+    def __init__(
+        self, scene: Scene, protocol: Protocols, *, stall_share: float = STALL_SHARE
+    ) -> None:
         self.name = f"w3-{protocol}"
         self.queue = f"{self.name}.jobs"
         self._scene = scene
+        self._stall_share = stall_share
         self._store = Store()
+        self._left = Left()
         self._publisher = Client(scene, f"{self.name}/p0", protocol)
         self._consumers = [
             Client(scene, f"{self.name}/c{number}", protocol) for number in range(CONSUMERS)
@@ -68,17 +77,22 @@ class SingleActive:
         async def handle(consumption: Consumption, received: Received) -> bool:
             return self._write(client, received) and await client.settle_all(consumption, received)
 
-        await drain({self.queue: client}, handle=handle)
+        await drain(self.name, self._left, {self.queue: (client, handle)})
         await close_all([self._publisher, *self._consumers])
 
     async def _publish(self) -> None:
-        await self._publisher.publish(self.queue, self._publisher.dice.randint(1, 4))
+        if len(self._left.keys) > BACKLOG_MAX:
+            return
+        client = self._publisher
+        first, count = client.published, client.dice.randint(1, 4)
+        if (await client.publish(self.queue, count)).ok:
+            self._left.confirmed(self.queue, client.name, first, count)
 
     async def _consume(self, client: Client) -> None:
         async def handle(consumption: Consumption, received: Received) -> bool:
-            if client.dice.random() < STALL_SHARE:
+            if client.dice.random() < self._stall_share:
                 await client.crash()
-                await wait(self._scene.ending, client.dice.uniform(0, STALL_S_MAX))
+                await wait(self._scene.ending, client.dice.uniform(STALL_S_MIN, STALL_S_MAX))
                 self._write(client, received)
                 return False
             # Refused: another one has taken over, and what is held here is its own by now.
@@ -87,6 +101,7 @@ class SingleActive:
         await client.consume(self.queue, self._scene.ending, handle, prefetch=PREFETCH)
 
     def _write(self, client: Client, received: Received) -> bool:
+        self._left.out(self.queue, received.messages)
         assert received.token is not None, "deliveries of a single active consumer carry a token"
         accepted = self._store.write(received.token)
         value = {

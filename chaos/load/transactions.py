@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from chaos.checker import all_or_nothing, total_queue
 from chaos.checker.moves import moves
 from chaos.checker.verdict import Checker
-from chaos.load.client import Client, close_all, drain, publish_until, until_empty
+from chaos.load.client import Client, close_all, publish_until, until_empty
 from chaos.load.door import Answer, Consumption, Protocols, Publish, Received
+from chaos.load.draining import Left, drain
 from chaos.load.workload import Scene
 
 MOVERS = 2
 PREFETCH = 4
-PUBLISHES_PER_S = 20.0  # of 1 to 3 messages
+PUBLISHES_PER_S = 15.0  # of 1 to 3 messages
+BACKLOG_MAX = 1_000
 CRASH_SHARE = 0.01  # of the transactions
 
 
@@ -30,6 +32,7 @@ class Transactions:
             f"{self.name}.{place}" for place in ("source", "left", "right")
         )
         self._scene = scene
+        self._left = Left()  # in the source
         self._publisher = Client(scene, f"{self.name}/p0", protocol)
         self._movers = [Client(scene, f"{self.name}/t{n}", protocol) for n in range(MOVERS)]
         self._takers = [Client(scene, f"{self.name}/c{n}", protocol) for n in range(2)]
@@ -61,14 +64,22 @@ class Transactions:
         await until_empty(self._publisher, self.source)
         moved.set()
         await moving
-        await drain(dict(zip((self.one, self.other), self._takers, strict=True)))
+        one, other = self._takers
+        takers = {self.one: (one, one.settle_all), self.other: (other, other.settle_all)}
+        await drain(self.name, Left(), takers)
         await close_all([self._publisher, *self._movers, *self._takers])
 
     async def _publish(self) -> None:
-        await self._publisher.publish(self.source, self._publisher.dice.randint(1, 3))
+        if len(self._left.keys) > BACKLOG_MAX:
+            return
+        client = self._publisher
+        first, count = client.published, client.dice.randint(1, 3)
+        if (await client.publish(self.source, count)).ok:
+            self._left.confirmed(self.source, client.name, first, count)
 
     async def _move(self, client: Client, stop: asyncio.Event) -> None:
         async def handle(_: Consumption, received: Received) -> bool:
+            self._left.out(self.source, received.messages)
             if client.dice.random() < CRASH_SHARE:
                 task = asyncio.create_task(self._transaction(client, received))
                 await asyncio.sleep(client.dice.uniform(0, 0.01))

@@ -1,0 +1,91 @@
+"""The workloads about what queues can do besides, each for some seconds on three calm nodes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from chaos.load.churn import Churn
+from chaos.load.door import Protocols
+from chaos.load.expiry import Expiry
+from chaos.load.lengths import Lengths
+from chaos.load.single_active import SingleActive
+from chaos.load.transactions import Transactions
+from chaos.load.workload import Scene
+from quorate.local import LocalCluster
+from tests.chaos.load.calm import runs_and_drains, scene_on
+from tests.chaos.load.clusters import three_nodes
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.xdist_group("chaos-special"),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(300),
+]
+
+both = pytest.mark.parametrize("protocol", ["native", "amqp"])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
+    async with three_nodes(tmp_path_factory.mktemp("special") / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def scene(cluster: LocalCluster, tmp_path: Path) -> Scene:
+    return scene_on(cluster, tmp_path)
+
+
+@both
+async def test_a_consumer_that_stalled_is_kept_out_of_the_store(scene: Scene, protocol: Protocols):
+    workload = SingleActive(scene, protocol, stall_share=0.1)
+    counts = await runs_and_drains(workload, scene, load_s=12.0)
+
+    stored = [op.value["accepted"] for op in scene.recorder if op.f == "store"]
+    assert counts["sac-exclusion decisions"] > 0
+    assert counts["total-queue confirmed"] > 0
+    assert True in stored
+    assert False in stored
+
+
+@both
+async def test_names_are_used_again(scene: Scene, protocol: Protocols):
+    counts = await runs_and_drains(Churn(scene, protocol), scene)
+
+    ended = {(op.f, op.type) for op in scene.recorder}
+    assert {(f, "ok") for f in ("declare", "bind", "unbind", "delete", "publish")} <= ended
+    assert counts["churn publishes judged"] > 0
+    assert counts["churn drained"] > 0
+    assert counts["churn deleted"] > 0
+
+
+@both
+async def test_messages_expire_and_wait(scene: Scene, protocol: Protocols):
+    counts = await runs_and_drains(Expiry(scene, protocol), scene)
+
+    assert counts["expiry expired"] > 0
+    if protocol == "native":
+        assert counts["expiry delayed"] > 0
+        assert counts["total-queue confirmed"] > 0
+
+
+async def test_messages_are_moved_wholly_or_not_at_all(scene: Scene):
+    counts = await runs_and_drains(Transactions(scene, "amqp"), scene)
+
+    assert counts["all-or-nothing done"] > 0
+    assert counts["moves moved"] > 0
+    assert counts["total-queue confirmed"] > 0
+
+
+@both
+async def test_lengths_are_read_while_they_change(scene: Scene, protocol: Protocols):
+    await runs_and_drains(Lengths(scene, protocol), scene)
+
+    ended = [(op.f, op.type) for op in scene.recorder]
+    assert {("publish", "ok"), ("settle", "ok"), ("length", "ok")} <= set(ended)
+    lengths = {op.value["length"] for op in scene.recorder if op.f == "length" and op.type == "ok"}
+    assert len(lengths) > 1
