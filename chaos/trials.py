@@ -1,0 +1,167 @@
+"""What each broken build is put under, so that its broken promise shows: a load, and strikes that
+go for that promise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from chaos.faults import isolate
+from chaos.live.live_cluster import LiveCluster, NotReadyError
+from chaos.load.lengths import Lengths
+from chaos.load.numbered_publishers import NumberedPublishers
+from chaos.load.publish_consume import PublishConsume
+from chaos.load.single_active import SingleActive
+from chaos.load.workload import Scene, Workload
+from cluster.types import NodeId
+
+#: How long a node that was started may take until it serves.
+READY_S_MAX = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """The cluster under trial, as strikes see it."""
+
+    cluster: LiveCluster
+    dice: random.Random
+
+    async def do(self, fault: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        """Faults block for some milliseconds."""
+        await asyncio.to_thread(partial(fault, *arguments, **options))
+
+    async def ready(self, *nodes: NodeId) -> None:
+        """Or not: a broken node may never be."""
+        try:
+            await self.cluster.until_ready(nodes or None, timeout_s=READY_S_MAX)
+        except NotReadyError:
+            return
+
+    def shuffled(self) -> list[NodeId]:
+        return self.dice.sample(self.cluster.nodes, len(self.cluster.nodes))
+
+    async def pause(self, shortest_s: float, longest_s: float) -> None:
+        await asyncio.sleep(self.dice.uniform(shortest_s, longest_s))
+
+
+Strike = Callable[[Arena], Awaitable[None]]
+
+
+async def nothing(arena: Arena) -> None:
+    await arena.pause(0.5, 0.5)
+
+
+async def lose_all_power(arena: Arena) -> None:
+    """All of them at once, while they work."""
+    await arena.pause(1.0, 2.0)
+    await arena.do(arena.cluster.power_loss_all)
+    await arena.do(arena.cluster.start_all)
+    await arena.ready()
+
+
+async def kill_one(arena: Arena) -> None:
+    await arena.pause(0.5, 1.5)
+    node = arena.dice.choice(arena.cluster.nodes)
+    await arena.do(arena.cluster.kill, node)
+    await arena.pause(0.2, 1.0)
+    await arena.do(arena.cluster.start, node)
+    await arena.ready(node)
+
+
+async def isolate_one(arena: Arena) -> None:
+    """A leader among its own clients: longer than an election, shorter than clients wait."""
+    await arena.pause(0.5, 1.0)
+    cut = isolate(arena.dice.choice(arena.cluster.nodes), arena.cluster.nodes)
+    await arena.do(arena.cluster.partition, cut)
+    await arena.pause(2.5, 4.0)
+    await arena.do(arena.cluster.heal)
+    await arena.pause(0.5, 1.0)
+
+
+async def isolate_then_kill(arena: Arena) -> None:
+    """One lags, then it has to go on with one of the two others."""
+    lagging, ended, _ = arena.shuffled()
+    await arena.do(arena.cluster.partition, isolate(lagging, arena.cluster.nodes), reset=True)
+    await arena.pause(1.0, 2.0)
+    await arena.do(arena.cluster.kill, ended)
+    await arena.do(arena.cluster.heal)
+    await arena.pause(1.5, 2.5)
+    await arena.do(arena.cluster.start, ended)
+    await arena.ready(ended)
+
+
+async def vote_and_die(arena: Arena) -> None:
+    """Voters die in the middle of elections, and are back for the next ones."""
+    for _ in range(3):
+        first, second, _ = arena.shuffled()
+        await arena.do(arena.cluster.kill, first)
+        await arena.pause(0.0, 0.15)
+        await arena.do(arena.cluster.kill, second)
+        await arena.do(arena.cluster.start, second)
+        await arena.do(arena.cluster.start, first)
+        await arena.ready()
+
+
+async def wipe_one_of_a_majority(arena: Arena) -> None:
+    """What two acknowledged is on one disk then; the other of them must not vote with the third."""
+    lagging, wiped, witness = arena.shuffled()
+    await arena.do(arena.cluster.partition, isolate(lagging, arena.cluster.nodes), reset=True)
+    await arena.pause(2.5, 3.5)
+    for node in (wiped, witness):
+        await arena.do(arena.cluster.kill, node)
+    await arena.do(arena.cluster.wipe, wiped)
+    await arena.do(arena.cluster.heal)
+    await arena.do(arena.cluster.start, wiped)
+    await arena.pause(5.0, 6.0)
+    await arena.do(arena.cluster.start, witness)
+    await arena.ready()
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`build` None: the broker as it is."""
+
+    build: str | None
+    load: Callable[[Scene], Sequence[Workload]]
+    strike: Strike
+    load_s: float = 8.0  # how long each round loads and strikes
+    needs: tuple[str, ...] = ()  # faults that the machine must allow
+    #: Its strikes take promises from disks, which the logs then cannot be asked about.
+    wipes: bool = False
+
+
+def _both_orders(scene: Scene) -> Sequence[Workload]:
+    return [PublishConsume(scene, "native"), PublishConsume(scene, "amqp")]
+
+
+def _numbered(scene: Scene) -> Sequence[Workload]:
+    return [NumberedPublishers(scene, "native")]
+
+
+def _single_active(scene: Scene) -> Sequence[Workload]:
+    return [SingleActive(scene, "native")]
+
+
+def _lengths(scene: Scene) -> Sequence[Workload]:
+    return [Lengths(scene, "native"), Lengths(scene, "amqp")]
+
+
+CALM = Trial(None, _both_orders, nothing, load_s=2.0)
+TRIALS = (
+    Trial("ack-before-fsync", _both_orders, lose_all_power, needs=("kill:power_loss",)),
+    Trial("truncate-without-conflict", _both_orders, isolate_then_kill, needs=("partition",)),
+    Trial("forget-the-vote", _both_orders, vote_and_die),
+    Trial("sac-without-fencing", _single_active, isolate_one, load_s=20.0, needs=("partition",)),
+    Trial("dedup-not-replicated", _numbered, kill_one, load_s=20.0),
+    Trial("commit-by-one", _both_orders, isolate_one, needs=("partition",)),
+    Trial("stale-reads", _lengths, isolate_one, load_s=20.0, needs=("partition",)),
+    Trial("unflagged-redelivery", _both_orders, kill_one),
+    Trial(
+        "wiped-disk-votes", _both_orders, wipe_one_of_a_majority, needs=("partition",), wipes=True
+    ),
+)
