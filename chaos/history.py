@@ -23,6 +23,8 @@ More, of live runs:
 - length: queue; ok adds `length`: messages in the queue, linearizable
 - transaction: publishes: [[queue, message], ...], settles: [[queue, message], ...]
 - declare, delete, bind, unbind: what is declared; ok: it is so
+- consume: queue; ok adds `consumer`: its deliveries may come from now on
+- publish through an exchange: queue is null; exchange and key say where to
 """
 
 from __future__ import annotations
