@@ -38,9 +38,10 @@ async def why_not_whole(cluster: LiveCluster, node: NodeId) -> str | None:
     own = await cluster.status(node)  # after the leaders: what they had then it must have now
     if own is None:
         return f"{node} does not answer"
-    if '"node_registered"' not in cluster.log_since_start(node):
+    missing = missing_parts(node, own, [answer for answer in answers if answer is not None])
+    if missing is None and '"node_registered"' not in cluster.log_since_start(node):
         return f"{node} is not registered yet"
-    return missing_parts(node, own, [answer for answer in answers if answer is not None])
+    return missing
 
 
 def missing_parts(node: NodeId, own: dict[str, Any], answers: list[dict[str, Any]]) -> str | None:

@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from chaos.nemesis.episodes import Pace, draw, pick
+from chaos.nemesis.episodes import Pace, Target, draw, pick
 from chaos.nemesis.mixes import MIXES, possible
 from chaos.nemesis.nemesis import STRIKES
 from cluster.types import NodeId
@@ -79,7 +79,7 @@ def test_what_a_mix_does_not_hold_is_not_named_as_left_out():
 @pytest.mark.parametrize(
     ("target", "count"), [("one", 1), ("minority", 2), ("majority", 3), ("all", 5)]
 )
-def test_a_target_is_so_many_of_five_nodes(target, count):
+def test_a_target_is_so_many_of_five_nodes(target: Target, count: int):
     found = pick(target, NODES, None, random.Random(1))
 
     assert len(found) == len(set(found)) == count

@@ -15,7 +15,7 @@ from chaos.history import History
 from chaos.live import disks, networks
 from chaos.live.live_cluster import EXIT_DAMAGED, LiveCluster
 from chaos.live.whole import until_whole, why_not_whole
-from chaos.nemesis.episodes import Episode
+from chaos.nemesis.episodes import Episode, Target
 from chaos.nemesis.mixes import MIXES
 from chaos.nemesis.nemesis import Nemesis
 from chaos.nemesis.watch import Watch
@@ -29,9 +29,7 @@ NAMES = ("node-1", "node-2", "node-3")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
     folder = tmp_path_factory.mktemp("nemesis")
-    cluster = LiveCluster(
-        folder, NAMES, networks.choose(), disks.choose(folder / "disks"), settings=""
-    )
+    cluster = LiveCluster(folder, NAMES, networks.choose(), disks.choose(folder / "disks"))
     try:
         cluster.start_all()
         yield cluster
@@ -67,14 +65,16 @@ async def publish(cluster: LiveCluster) -> None:
                 await client.purge("load")
 
 
-async def strike(cluster: LiveCluster, kind: str, *, target: str = "one") -> dict[str, Any]:
+async def strike(cluster: LiveCluster, kind: str, *, target: Target = "one") -> dict[str, Any]:
     """What the history says of it in the end."""
     async with under_load(cluster) as (nemesis, history):
         if kind in nemesis.not_tried:
             pytest.skip(nemesis.not_tried[kind])
+        while not any(op.f == "leads" for op in history):  # or nobody knows a leader to strike
+            await asyncio.sleep(0.05)
         await nemesis.strike(Episode(f"{kind} of {target}", kind, target, lasts_s=1.5))
         assert nemesis.findings == []
-    begun, ended = [op for op in history if op.f == "fault"]
+    begun, ended = (op for op in history if op.f == "fault")
     assert (begun.type, ended.type, ended.invoke) == ("invoke", "ok", begun.index)
     assert begun.value["kind"] == kind
     assert set(begun.value["nodes"]) <= set(cluster.nodes)
@@ -103,7 +103,7 @@ async def strike(cluster: LiveCluster, kind: str, *, target: str = "one") -> dic
         ("old_copy", "leader"),
     ],
 )
-async def test_nodes_come_back_from(cluster: LiveCluster, kind: str, target: str):
+async def test_nodes_come_back_from(cluster: LiveCluster, kind: str, target: Target):
     await strike(cluster, kind, target=target)
 
 
