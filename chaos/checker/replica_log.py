@@ -121,7 +121,7 @@ class NodeLog:
         self.records = 0
         self._on_committed = on_committed
         try:
-            self._read(str(folder / "log"))
+            self._read(str(folder))
         except OSError as error:
             self.unreadable.append(str(error))
 
