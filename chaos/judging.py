@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.checker.verdict import Verdict, check_all, judge
+from chaos.checker import Verdict, check_all, convergence, liveness, log_safety
+from chaos.checker.verdict import judge
 from chaos.history import Op
 from chaos.load.workload import Workload
 from chaos.report.outcome import CLUSTER
 from chaos.report.series import workload_of
 from cluster.types import NodeId
 
+#: After these a node's disk may not know any more what it promised.
+FORGETFUL = ("wipe", "old_copy", "lie_fsync")
+
 
 @dataclass
 class Aftermath:
     """What a run saw when its faults were over."""
 
-    healed_ns: int | None = None  # when everything was healed and started
+    healed: bool = False  # everything was, and started
     findings: list[str] = field(default_factory=list[str])  # what nodes did that they must not
     not_whole: list[str] = field(default_factory=list[str])
     not_drained: list[str] = field(default_factory=list[str])
     not_stopped: list[str] = field(default_factory=list[str])
-    statuses: Mapping[NodeId, Mapping[str, Any]] = field(default_factory=dict[NodeId, Any])
+    #: None: it did not answer.
+    statuses: Mapping[NodeId, Mapping[str, Any] | None] = field(default_factory=dict[NodeId, Any])
     folders: Mapping[NodeId, Path] = field(default_factory=dict[NodeId, Path])
 
 
@@ -39,13 +44,19 @@ def judge_run(
         workload.name: check_all(parts.get(workload.name, []), workload.checkers)
         for workload in workloads
     }
-    if aftermath.healed_ns is not None:
-        verdicts[CLUSTER] = _of_cluster(aftermath)
+    if aftermath.healed:
+        verdicts[CLUSTER] = _of_cluster(ops, aftermath)
     return verdicts
 
 
-def _of_cluster(aftermath: Aftermath) -> list[Verdict]:
-    return [
+def _of_cluster(ops: Sequence[Op], aftermath: Aftermath) -> list[Verdict]:
+    struck: dict[str, set[NodeId]] = {}
+    for op in ops:
+        if op.f == "fault" and op.type == "invoke":
+            nodes = {NodeId(node) for node in op.value.get("nodes") or ()}
+            struck.setdefault(str(op.value.get("kind")), set()).update(nodes)
+    damaged = _union(struck, (kind for kind in struck if kind.startswith("damage")))
+    verdicts = [
         judge("faults", {"findings": aftermath.findings}),
         judge(
             "recovery",
@@ -55,4 +66,30 @@ def _of_cluster(aftermath: Aftermath) -> list[Verdict]:
                 "not stopped": aftermath.not_stopped,
             },
         ),
+        convergence(aftermath.statuses),
+        liveness()(ops),
     ]
+    if aftermath.folders:
+        verdicts.append(
+            log_safety(
+                aftermath.folders,
+                voters=_voters(aftermath.statuses),
+                damaged=damaged,
+                # What is damaged is wiped in the end.
+                forgetful=damaged | _union(struck, FORGETFUL),
+            )
+        )
+    return verdicts
+
+
+def _union(struck: Mapping[str, set[NodeId]], kinds: Iterable[str]) -> set[NodeId]:
+    return {node for kind in kinds for node in struck.get(kind, ())}
+
+
+def _voters(statuses: Mapping[NodeId, Mapping[str, Any] | None]) -> dict[int, list[NodeId]]:
+    """Nothing in a run moves groups."""
+    return {
+        group["id"]: group["members"]
+        for status in statuses.values()
+        for group in (status or {}).get("groups", ())
+    }

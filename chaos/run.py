@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from chaos.checker.verdict import Verdict
+from chaos.checker import Verdict, convergence
+from chaos.checker.liveness import BOUND_S as LIVENESS_S
 from chaos.history import Op, Recorder
 from chaos.judging import Aftermath, judge_run
 from chaos.live import disks, networks
@@ -22,16 +23,20 @@ from chaos.load.addresses import Address
 from chaos.load.all import make_workloads
 from chaos.load.doors import Doors
 from chaos.load.workload import Scene, Workload
+from chaos.nemesis.episodes import Pace
 from chaos.nemesis.nemesis import Nemesis
 from chaos.nemesis.watch import Watch
 from chaos.plan import Plan
 from chaos.report.outcome import Outcome, Status, status_of, totals_of
+from chaos.report.series import NEMESIS, published_by, workload_of
 from chaos.report.write import write_report
 from cluster.types import NodeId
 
 NODES = ("node-1", "node-2", "node-3")
 #: Small segments, so that they are cleaned and nodes that were away are sent snapshots.
 SETTINGS = f'log.segment_bytes = "1MiB"\n{SMALL_DISKS}'
+#: Runs are short: more faults in them tell more.
+PACE = Pace(quiet_s=(0.5, 2.0), lasts_s=(0.5, 5.0))
 PREPARE_S_MAX = 60.0
 #: Load goes on this long after the last fault: what comes back must be of use.
 CALM_S = 3.0
@@ -130,7 +135,7 @@ class Run:
             Address(node, cluster.url(node), cluster.amqp_url(node)) for node in cluster.nodes
         ]
         scene = Scene(recorder, Doors(addresses, plan.seed).open, plan.seed)
-        nemesis = Nemesis(cluster, watch, recorder, seed=plan.seed, mix=plan.faults)
+        nemesis = Nemesis(cluster, watch, recorder, seed=plan.seed, mix=plan.faults, pace=PACE)
         found.missing = dict(nemesis.not_tried)
         true_clocks = all(kind != "skew_clock" for kind, _ in nemesis.mix)
         workloads = make_workloads(plan.workloads, scene, true_clocks=true_clocks)
@@ -149,8 +154,9 @@ class Run:
             self._say("healing")
             found.aftermath.not_whole = await nemesis.stop()
             found.aftermath.findings = list(nemesis.findings)
-            found.aftermath.healed_ns = time.monotonic_ns()
-            await asyncio.sleep(CALM_S)
+            found.aftermath.healed = True
+            healed = recorder.saw(NEMESIS, "heal", {})
+            await _alive(recorder, healed)
             self._say("draining")
             scene.ending.set()
             await self._drain(workloads, tasks)
@@ -222,29 +228,29 @@ async def run_one(plan: Plan, out: Path, say: Say = lambda _: None) -> Outcome:
     return await Run(plan, out, say).go()
 
 
-async def _settled(cluster: LiveCluster) -> dict[NodeId, dict[str, Any]]:
+async def _alive(recorder: Recorder, healed: Op) -> None:
+    """Until every workload that publishes had a confirm after the heal; it is judged later."""
+    waiting = {workload_of(op) for op in recorder.ops if published_by(op)}
+    until_s = time.monotonic() + LIVENESS_S + CALM_S
+    seen = healed.index
+    await asyncio.sleep(CALM_S)
+    while waiting and time.monotonic() < until_s:
+        for op in recorder.ops[seen:]:
+            if op.type == "ok" and published_by(op):
+                waiting.discard(workload_of(op))
+        seen = len(recorder)
+        await asyncio.sleep(LOOK_S)
+
+
+async def _settled(cluster: LiveCluster) -> dict[NodeId, dict[str, Any] | None]:
     """Every node's status, when all have applied the same or the time is up."""
     until_s = time.monotonic() + SETTLE_S_MAX
     while True:
         answers = await asyncio.gather(*(cluster.status(node) for node in cluster.nodes))
-        known = {
-            node: answer
-            for node, answer in zip(cluster.nodes, answers, strict=True)
-            if answer is not None
-        }
-        if len(known) == len(cluster.nodes) and not _unequal(known):
-            return known
-        if time.monotonic() > until_s:
-            return known
+        statuses = dict(zip(cluster.nodes, answers, strict=True))
+        if convergence(statuses).valid is True or time.monotonic() > until_s:
+            return statuses
         await asyncio.sleep(LOOK_S)
-
-
-def _unequal(statuses: Mapping[NodeId, Mapping[str, Any]]) -> list[str]:
-    applied: dict[str, set[tuple[int, int]]] = {}
-    for status in statuses.values():
-        for group in status["groups"]:
-            applied.setdefault(group["name"], set()).add((group["applied"], group["last"]))
-    return [name for name, seen in applied.items() if len(seen) > 1]
 
 
 async def _stop(cluster: LiveCluster) -> list[str]:

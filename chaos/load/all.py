@@ -9,6 +9,7 @@ from chaos.load.churn import Churn
 from chaos.load.dead_lettering import DeadLettering
 from chaos.load.door import Protocols
 from chaos.load.expiry import Expiry
+from chaos.load.lengths import Lengths
 from chaos.load.numbered_publishers import NumberedPublishers
 from chaos.load.publish_consume import PublishConsume
 from chaos.load.publisher_order import PublisherOrder
@@ -25,6 +26,7 @@ _BOTH: Mapping[str, Maker] = {
     "w4": PublisherOrder,
     "w5": Churn,
     "w6": Expiry,
+    "w8": Lengths,
 }
 #: Each has something that the other protocol has no word for.
 _ONE: Mapping[str, tuple[Maker, Protocols]] = {

@@ -37,7 +37,7 @@ class Totals:
 
     operations: int
     confirmed: int
-    unknown: int
+    unknown: int  # messages published, nobody knows whether
     delivered: int
     longest_gap_s: float
     faults: Counter[str]
@@ -96,7 +96,7 @@ def totals_of(ops: Sequence[Op], verdicts: Mapping[str, Sequence[Verdict]]) -> T
         elif op.type == "ok":
             confirmed += published_by(op)
         elif op.type == "unknown":
-            unknown += 1
+            unknown += published_by(op)
     counts: Counter[str] = Counter()
     for mine in verdicts.values():
         for verdict in mine:

@@ -45,7 +45,7 @@ def show_run(console: Console, outcome: Outcome) -> None:
     console.print(f"network: {outcome.network}; disks: {outcome.disks}", markup=False)
     console.print(
         f"{totals.operations:,} operations, {totals.confirmed:,} messages confirmed,"
-        f" {totals.delivered:,} delivered, {totals.unknown:,} outcomes unknown,"
+        f" {totals.delivered:,} delivered, {totals.unknown:,} unknown,"
         f" longest gap {totals.longest_gap_s:.1f} s"
     )
     befell = ", ".join(f"{kind} {count}" for kind, count in sorted(totals.faults.items()))

@@ -74,6 +74,10 @@ def draw_timeline(series: Series, path: Path, *, title: str, good: bool) -> None
         _draw_leaders(axes[5], series, groups)
         for axis in axes[1:]:
             _shade(axis, series.faults)
+        for axis in axes:
+            _mark(axis, series)
+        axes[0].annotate("load ends", (series.load_end_s, 1), (3, 2), xycoords=("data",
+                         "axes fraction"), textcoords="offset points", fontsize=7)  # fmt: skip
         axes[-1].set_xlabel("seconds since the run began")
         axes[-1].set_xlim(0, max(series.seconds, 1.0))
         axes[-1].xaxis.set_major_locator(MaxNLocator(20))
@@ -112,6 +116,10 @@ def _shade(axis: Any, faults: Sequence[Fault]) -> None:
     """The time of any fault is grey."""
     for start_s, end_s in _union([fault.span for fault in faults]):
         axis.axvspan(start_s, end_s, color="#000000", alpha=0.06, linewidth=0, zorder=0)
+
+
+def _mark(axis: Any, series: Series) -> None:
+    axis.axvline(series.load_end_s, color="#333333", linestyle=(0, (4, 3)), linewidth=0.8)
 
 
 def _union(spans: Sequence[Span]) -> list[tuple[float, float]]:

@@ -1,0 +1,184 @@
+"""`python -m chaos`: live runs, one or many, and what is measured on live nodes.
+
+Exit status: 0 all is valid; 1 a promise was broken; 2 it is not known, or the harness failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+from rich.console import Console
+from rich.table import Table
+
+from chaos.plan import SECONDS, NoSuchPlan, Plan, mix_of, workloads_of
+
+RUNS = Path("var/chaos")
+LEADER_RUNS = 30
+SEED_MAX = 10**6
+#: Commands that have a module of their own.
+ELSEWHERE = {
+    "power": ("chaos.power", "all nodes lose their power at once, again and again"),
+    "selftest": ("chaos.selftest", "the suite against builds that are broken on purpose"),
+}
+UNKNOWN = 2
+
+T = TypeVar("T")
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments and arguments[0] in ELSEWHERE:
+        return int(import_module(ELSEWHERE[arguments[0]][0]).main(list(arguments[1:])))
+    given = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace, Console], int] = given.run
+    _quiet()
+    try:
+        return run(given, Console(highlight=False))
+    except NoSuchPlan as error:
+        Console(stderr=True).print(str(error), markup=False)
+        return UNKNOWN
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return UNKNOWN
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="load and faults on three nodes, then verdicts")
+    run.add_argument("--minutes", type=float, help="many runs, of all mixes, within this time")
+    run.add_argument("--seed", type=int, help="of the run, or the first one; drawn when not given")
+    run.add_argument("--mix", default="everything", help="of one run: a mix, or faults: kill,wipe")
+    run.add_argument("--seconds", type=float, default=SECONDS, help="of load and faults, one run")
+    run.add_argument("--only", help="workloads: w1,w3-amqp; all, if not given")
+    run.add_argument("--network", choices=("namespaces", "proxy"))
+    run.add_argument("--disks", choices=("ext4", "xfs", "folders"))
+    run.add_argument("--build", help="what is broken on purpose in all nodes of one run")
+    run.add_argument("--out", type=Path, default=RUNS, help="where folders of runs are made")
+    run.set_defaults(run=_run)
+    leader = commands.add_parser("leader", help="how long publishers wait when a leader is killed")
+    leader.add_argument("--runs", type=int, default=LEADER_RUNS, help="how many kills")
+    leader.add_argument("--out", type=Path, default=RUNS / "leader")
+    leader.set_defaults(run=_leader)
+    show = commands.add_parser("show", help="a run's report again, and its picture anew")
+    show.add_argument("folder", type=Path)
+    show.set_defaults(run=_show)
+    for name, (_, text) in ELSEWHERE.items():
+        commands.add_parser(name, help=text)
+    return parser
+
+
+def _run(given: argparse.Namespace, console: Console) -> int:
+    from chaos.campaign import Campaign, exit_status
+    from chaos.report.tables import show_campaign, show_run
+    from chaos.run import run_one
+
+    seed = random.randrange(SEED_MAX) if given.seed is None else given.seed
+    plan = Plan(
+        seed,
+        given.mix,
+        given.seconds,
+        workloads_of(given.only),
+        given.network,
+        given.disks,
+        given.build,
+    )
+    mix_of(plan.mix)
+    if given.minutes is not None:
+        console.print(f"seeds from {seed} on, {given.minutes:g} minutes, {given.out}")
+        campaign = Campaign(given.minutes, plan, given.out, console)
+        try:
+            run_async(campaign.go())
+        finally:
+            show_campaign(console, campaign.outcomes)
+        return exit_status(campaign.outcomes)
+    with console.status("") as status:
+        folder = given.out / f"{seed}-{plan.mix}"
+        outcome = run_async(run_one(plan, folder, status.update))
+    show_run(console, outcome)
+    console.print(f"{folder}/timeline.png", soft_wrap=True)
+    return exit_status([outcome])
+
+
+def _leader(given: argparse.Namespace, console: Console) -> int:
+    from chaos.leader import (
+        MEDIAN_MS_TARGET,
+        P95_MS_TARGET,
+        Measurement,
+        by_protocol,
+        gaps_after_kills,
+        spread_of,
+    )
+    from chaos.report.leader_gap import draw_gaps
+
+    with tempfile.TemporaryDirectory(prefix="chaos-leader-") as folder:
+        ops = run_async(Measurement(Path(folder), console.print).run(given.runs))
+        given.out.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(folder) / "history.jsonl", given.out)
+    found = by_protocol(gaps_after_kills(ops))
+    table = Table("protocol", "gaps", "min ms", "median ms", "p95 ms", "max ms", "on target")
+    spreads = {name: spread_of([gap.gap_ms for gap in mine]) for name, mine in found.items()}
+    for name, spread in spreads.items():
+        numbers = (spread.min_ms, spread.median_ms, spread.p95_ms, spread.max_ms)
+        table.add_row(
+            name,
+            str(spread.count),
+            *(f"{number:.0f}" for number in numbers),
+            "yes" if spread.on_target else "[bold red]NO[/]",
+        )
+    console.print(table)
+    console.print(f"targets: median {MEDIAN_MS_TARGET:g} ms, p95 {P95_MS_TARGET:g} ms")
+    picture = given.out / "leader-gap.png"
+    draw_gaps(
+        picture,
+        {name: [(gap.kill, gap.gap_ms) for gap in mine] for name, mine in found.items()},
+        labels={
+            name: f"{name}: median {spread.median_ms:.0f} ms, p95 {spread.p95_ms:.0f} ms,"
+            f" max {spread.max_ms:.0f} ms"
+            for name, spread in spreads.items()
+        },
+        median_ms_target=MEDIAN_MS_TARGET,
+        p95_ms_target=P95_MS_TARGET,
+    )
+    console.print(str(picture), soft_wrap=True)
+    return 0 if spreads and all(spread.on_target for spread in spreads.values()) else 1
+
+
+def _show(given: argparse.Namespace, console: Console) -> int:
+    from chaos.report.write import draw_again
+
+    folder: Path = given.folder
+    draw_again(folder)
+    console.print((folder / "report.txt").read_text(encoding="utf-8"), markup=False, end="")
+    console.print(f"{folder}/timeline.png", soft_wrap=True)
+    return 0
+
+
+def _quiet() -> None:
+    """Connections break all the time here; what came of it is in the history."""
+    logging.disable(logging.CRITICAL)
+    structlog.configure(processors=[_drop])
+
+
+def _drop(_logger: object, _method: str, _event: object) -> str:
+    raise structlog.DropEvent
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """SIGTERM ends it like Ctrl-C: nodes, network and disks go."""
+
+    async def until_told() -> T:
+        task = asyncio.ensure_future(work)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await task
+
+    return asyncio.run(until_told())
