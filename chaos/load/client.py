@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from chaos.load.door import Answer, Consumption, Door, Protocols, Publish, Received
@@ -12,6 +12,8 @@ from chaos.load.workload import Scene, recorded
 #: Between a call that failed and the next one.
 PAUSE_S = 0.1
 PREFETCH = 20
+#: Most answers to deliveries that a consumer waits for while it goes on.
+UNDERWAY_MAX = 50
 
 #: What a consumer does with what it got. False: it wants another subscription.
 Handle = Callable[[Consumption, Received], Awaitable[bool]]
@@ -28,9 +30,11 @@ class Client:
         self.dice = scene.dice(name)
         self.door: Door = scene.open_door(name, protocol)
         self.published = 0  # so far: the next number
+        self._underway: set[asyncio.Future[Answer]] = set()
 
     async def close(self) -> None:
         await self.door.close()
+        await asyncio.gather(*self._underway)
 
     async def crash(self) -> None:
         """Its connections end without a word, and it comes back as a new program."""
@@ -155,6 +159,14 @@ class Client:
             if not await handle(consumption, received):
                 break
         await consumption.close()
+
+    async def soon(self, call: Coroutine[Any, Any, Answer]) -> None:
+        """Answer to a delivery, and go on: one answer after the other is slow."""
+        while len(self._underway) >= UNDERWAY_MAX:
+            await asyncio.wait(self._underway, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.ensure_future(call)
+        self._underway.add(task)
+        task.add_done_callback(self._underway.discard)
 
     async def settle_all(self, consumption: Consumption, received: Received) -> bool:
         """A consumer that just does its work."""

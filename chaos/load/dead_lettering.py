@@ -20,7 +20,7 @@ CONSUMERS = 2
 DELIVERY_LIMIT = 2
 PUBLISHES_PER_S = 12.0  # of 1 to 10 messages
 BATCH_MAX = 10
-BACKLOG_MAX = 5_000
+BACKLOG_MAX = 2_000
 #: Of what a consumer is handed; the rest is settled.
 GIVE_BACK_SHARE, DISCARD_SHARE, CRASH_SHARE = 0.25, 0.1, 0.01
 
@@ -88,20 +88,19 @@ class DeadLettering:
     async def _work(
         self, client: Client, crash_share: float, consumption: Consumption, received: Received
     ) -> bool:
-        chance = client.dice.random()
-        if chance < crash_share:
+        if client.dice.random() < crash_share:
             await client.crash()
             return False
         if (chance := client.dice.random()) < GIVE_BACK_SHARE:
-            answer = await client.give_back(consumption, received)
+            await client.soon(client.give_back(consumption, received))
         elif chance < GIVE_BACK_SHARE + DISCARD_SHARE:
-            answer = await client.discard(consumption, received)
+            await client.soon(client.discard(consumption, received))
         else:
-            answer = await client.settle(consumption, received)
-            if answer.type != "refused":
-                self._left.out(self.source, received.messages)
-        return answer.type != "refused"
+            self._left.out(self.source, received.messages)
+            await client.soon(client.settle(consumption, received))
+        return True
 
     async def _bury(self, consumption: Consumption, received: Received) -> bool:
         self._left.out(self.source, received.messages)
-        return await self._burying.settle_all(consumption, received)
+        await self._burying.soon(self._burying.settle(consumption, received))
+        return True
