@@ -283,10 +283,11 @@ class Subscription:
         if not wait:
             self._answers.add(opcode, ranges, arguments, None)
             return
+        deadline_s = self._core.deadline_s(None)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answers.add(opcode, ranges, arguments, waiter)
         try:
-            async with asyncio.timeout_at(self._core.deadline_s(None)):
+            async with asyncio.timeout_at(deadline_s):
                 await waiter
         except TimeoutError:
             raise OutcomeUnknown("the answer to a delivery was not confirmed in time") from None
