@@ -12,6 +12,9 @@ READY  := $(VENV)/ready
 SEEDS  ?= 300
 JOBS   ?= 2
 SECONDS ?= 120
+MINUTES ?= 10
+RUNS   ?= 30
+SEED   ?=
 ARGS   ?=
 PACKAGES := cluster node quorate chaos
 
@@ -58,6 +61,22 @@ simulate: $(READY) ## Clusters under virtual time with faults: SEEDS=300, one se
 .PHONY: simulate-stock
 simulate-stock: $(READY) ## The same faults against PySyncObj as shipped: shows what they break
 	@$(BIN)/python -m chaos.simulator --stock $(ARGS)
+
+.PHONY: chaos
+chaos: $(READY) ## Real nodes under load and faults, judged: MINUTES=10, seeds from: SEED=7
+	@$(BIN)/python -m chaos run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+.PHONY: chaos-leader
+chaos-leader: $(READY) ## Kill the leader again and again, measure the publishers' gaps: RUNS=30
+	@$(BIN)/python -m chaos leader --runs $(RUNS) $(ARGS)
+
+.PHONY: chaos-power
+chaos-power: $(READY) ## All nodes lose their power at once under load, 20 times
+	@$(BIN)/python -m chaos power $(ARGS)
+
+.PHONY: chaos-selftest
+chaos-selftest: $(READY) ## Broken builds, each of which the suite must catch
+	@$(BIN)/python -m chaos selftest $(ARGS)
 
 .PHONY: failover
 failover: $(READY) ## Publish and consume while the leader is killed ten times

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from chaos.campaign import LOAD_S_MIN, MIXES, Budget, exit_status
+from chaos.commands import _parser
+from chaos.load.all import WORKLOADS
+from chaos.nemesis.mixes import MIXES as ALL_MIXES
+from chaos.plan import NoSuchPlan, Plan, mix_of, workloads_of
+
+
+def test_every_workload_runs_over_both_protocols_but_for_what_only_one_has():
+    alone = {
+        name for name in WORKLOADS if {f"{name[:2]}-native", f"{name[:2]}-amqp"} - {*WORKLOADS}
+    }
+
+    assert {name[:2] for name in WORKLOADS} == {f"w{number}" for number in range(1, 10)}
+    assert alone == {"w7-amqp", "w9-native"}
+
+
+def test_the_command_of_a_run_is_one_that_the_parser_takes():
+    plan = Plan(7, "kill,wipe", 12.5, workloads_of("w1,w3-amqp"), "proxy", "folders", "amnesia")
+    words = shlex.split(plan.command)
+
+    given = _parser().parse_args(words[3:])
+
+    assert words[:3] == ["python", "-m", "chaos"]
+    assert plan == Plan(
+        given.seed,
+        given.mix,
+        given.seconds,
+        workloads_of(given.only),
+        given.network,
+        given.disks,
+        given.build,
+    )
+
+
+def test_a_mix_may_be_named_by_its_faults():
+    assert [kind for kind, _ in mix_of("kill,wipe")] == ["kill", "wipe"]
+
+
+@pytest.mark.parametrize("name", ["kil", "kill,wip", ""])
+def test_a_mix_that_is_not_there_is_refused_by_name(name: str):
+    with pytest.raises(NoSuchPlan):
+        mix_of(name)
+
+
+def test_a_workload_that_is_not_there_is_refused_by_name():
+    with pytest.raises(NoSuchPlan, match="w10"):
+        workloads_of("w1,w10")
+
+
+def test_ten_minutes_have_a_run_of_every_mix():
+    assert {*Budget(10).mixes()} == {*ALL_MIXES} - {"calm"} == {*MIXES}
+
+
+def test_too_few_runs_for_every_mix_are_runs_of_everything():
+    assert {*Budget(3).mixes()} == {"everything"}
+
+
+def test_what_slow_runs_took_is_saved_by_those_that_follow():
+    budget = Budget(10)
+
+    first = budget.load_s(gone_s=0, runs_left=8, overheads_s=[])
+    later = budget.load_s(gone_s=300, runs_left=5, overheads_s=[50.0, 60.0])
+
+    assert first == pytest.approx(600 / 8 - 35)
+    assert later == LOAD_S_MIN
+
+
+def test_no_run_at_all_is_no_success():
+    assert exit_status([]) == 2

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chaos.plan import Plan
+from chaos.report.outcome import CLUSTER, Status
+from chaos.run import run_one
+
+
+@pytest.mark.live
+@pytest.mark.chaos
+async def test_a_short_run_with_a_kill_is_valid_and_leaves_its_report(tmp_path: Path):
+    plan = Plan(1, "kill", 6.0, ("w1-native", "w3-amqp"))
+
+    outcome = await run_one(plan, tmp_path / "run")
+
+    assert outcome.status is Status.VALID, (tmp_path / "run" / "report.txt").read_text()
+    assert outcome.totals.confirmed > 0
+    assert outcome.totals.faults["kill"] >= 1
+    assert {"w1-native", "w3-amqp", CLUSTER} == set(outcome.verdicts)
+    checkers = {verdict.checker for verdict in outcome.verdicts[CLUSTER]}
+    assert checkers >= {"convergence", "liveness", "log-safety", "recovery"}
+    about = json.loads((tmp_path / "run" / "verdicts.json").read_text())
+    assert about["status"] == "valid"
+    assert (tmp_path / "run" / "timeline.png").exists()
+    assert not list((tmp_path / "run" / "nodes").glob("*/data"))
+    assert not (tmp_path / "run" / "disks").exists()
+
+
+async def test_a_run_whose_machine_cannot_be_made_is_a_crash_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def nothing(_prefer: str | None) -> None:
+        raise OSError("no more hosts")
+
+    monkeypatch.setattr("chaos.live.networks.choose", nothing)
+
+    outcome = await run_one(Plan(1, "calm", 1.0, ("w1-native",), disks="folders"), tmp_path / "run")
+
+    assert outcome.status is Status.CRASHED
+    assert "no more hosts" in outcome.crash
+    assert outcome.command in (tmp_path / "run" / "report.txt").read_text()
