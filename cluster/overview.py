@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cluster.types import NodeId
+
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
+
+
+def standing(cluster: ClusterNode, node: NodeId) -> str:
+    """member | joining: it was let in, and has not come or not caught up yet | leaving | removed |
+    unknown: a founder that has not come yet.
+    """
+    info = cluster.catalog_machine.node(node)
+    if info is None:
+        return "unknown"
+    is_in = info.incarnation > 0 and node in cluster.catalog.configuration.voters
+    return "joining" if info.state == "member" and not is_in else info.state
 
 
 def status_of(cluster: ClusterNode) -> dict[str, Any]:
@@ -15,6 +28,8 @@ def status_of(cluster: ClusterNode) -> dict[str, Any]:
         {**group.status(), "leader": cluster.leader_of(group.id)}
         for _, group in sorted(cluster.groups.items())
     ]
+    nodes = {each.node: each for each in catalog.nodes()}
+    states = cluster.peers.states
     own = cluster.transient.own
     return {
         "node": cluster.node,
@@ -23,12 +38,14 @@ def status_of(cluster: ClusterNode) -> dict[str, Any]:
         "nodes": [
             {
                 "node": node,
-                "up": state.up,
-                "incarnation": state.incarnation,
-                "addresses": {} if (info := catalog.node(node)) is None else info.addresses,
+                "up": cluster.peers.is_up(node),
+                "incarnation": states[node].incarnation if node in states else 0,
+                "addresses": nodes[node].addresses if node in nodes else {},
+                "state": standing(cluster, node),
             }
-            for node, state in sorted(cluster.peers.states.items())
+            for node in sorted({*states, *nodes})
         ],
+        "moving": [each.name for each in catalog.groups() if set(each.held) != set(each.members)],
         "groups": groups,
         "transient": None if own is None else own.status(),
     }

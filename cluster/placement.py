@@ -28,6 +28,44 @@ def place_all(nodes: Sequence[NodeId], copies: int, groups: int) -> list[tuple[N
     return placed
 
 
+def spread(
+    nodes: Sequence[NodeId],
+    groups: Mapping[GroupId, Sequence[NodeId]],
+    copies: Mapping[GroupId, int] | None = None,
+) -> dict[GroupId, tuple[NodeId, ...]]:
+    """Members of all groups such that no node holds two more than another, with few copies moved.
+
+    A group has as many members as before, or as `copies` says; all of `nodes` when there are fewer.
+    """
+    held = Counter(dict.fromkeys(nodes, 0))
+    spread: dict[GroupId, set[NodeId]] = {}
+    for group, before in groups.items():
+        spread[group] = {node for node in before if node in held}
+        held.update(spread[group])
+    for group, members in spread.items():
+        wanted = max(1, (copies or {}).get(group, len(groups[group])))
+        while len(members) < min(wanted, len(nodes)):
+            taking = min((n for n in nodes if n not in members), key=lambda n: (held[n], n))
+            members.add(taking)
+            held[taking] += 1
+        while len(members) > wanted:
+            giving = max(members, key=lambda n: (held[n], n))
+            members.remove(giving)
+            held[giving] -= 1
+    while nodes:
+        least, most = (pick(nodes, key=lambda n: (held[n], n)) for pick in (min, max))
+        if held[most] - held[least] <= 1:
+            break
+        # There is one that only `most` has, as it has more. Copies that are still to be made go
+        # first: they cost nothing.
+        able = [g for g, members in spread.items() if most in members and least not in members]
+        group = min(able, key=lambda g: (most in groups[g], least not in groups[g], g))
+        spread[group].symmetric_difference_update((most, least))
+        held[most] -= 1
+        held[least] += 1
+    return {group: tuple(sorted(members)) for group, members in spread.items()}
+
+
 def preferred_leader(group: GroupId, members: Sequence[NodeId]) -> NodeId:
     """Every node computes the same one, and over many groups each member is preferred equally
     often.

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
 
 AGAIN_S = 0.05
+#: A node that waits to be let in says so this often.
+TELL_AGAIN_S = 30.0
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -25,6 +27,7 @@ class Registration:
     def __init__(self, cluster: ClusterNode, standing: Standing) -> None:
         self._cluster = cluster
         self.standing = standing
+        self._tell_at_s = 0.0
         self.forgot = False  # the others know of a later start than our disk does
 
     def known_as(self, incarnation: int) -> None:
@@ -41,10 +44,26 @@ class Registration:
         for group in self._cluster.groups.values():
             group.withhold_votes()
 
+    def _tell_waiting(self) -> None:
+        """A node that joins can do nothing but wait; whoever started it should know for what."""
+        cluster = self._cluster
+        now_s = asyncio.get_running_loop().time()
+        if not cluster.config.join or cluster.catalog.last_index or now_s < self._tell_at_s:
+            return
+        self._tell_at_s = now_s + TELL_AGAIN_S
+        address = cluster.config.addresses.get("peer", "HOST:PORT")
+        log.warning(
+            "waiting_to_be_let_in",
+            node=cluster.node,
+            reason="the cluster does not know this node yet: run"
+            f" `quorate node add {cluster.node} {address}` at one of its nodes",
+        )
+
     async def run(self) -> None:
         cluster = self._cluster
         incarnation = cluster.links.incarnation
-        while not await cluster.names.barrier():  # noqa: ASYNC110 -- it is no event
+        while not await cluster.names.barrier():
+            self._tell_waiting()
             await asyncio.sleep(AGAIN_S)
         info = cluster.catalog_machine.node(cluster.node)
         self.known_as(0 if info is None else info.incarnation)

@@ -12,6 +12,7 @@ from cluster.log.errors import (
 from cluster.log.format import (
     KIND_CLOCK,
     KIND_DIGEST,
+    KIND_GIVEN_UP,
     KIND_LINK_DOWN,
     KIND_LINK_UP,
     KIND_ROLE,
@@ -26,6 +27,7 @@ from cluster.log.stock_names import MEMBERSHIP
 __all__ = [
     "KIND_CLOCK",
     "KIND_DIGEST",
+    "KIND_GIVEN_UP",
     "KIND_LINK_DOWN",
     "KIND_LINK_UP",
     "KIND_ROLE",

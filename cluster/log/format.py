@@ -57,6 +57,7 @@ KIND_LINK_DOWN: Final = 34
 KIND_ROUND: Final = 35
 KIND_CLOCK: Final = 36
 KIND_DIGEST: Final = 37
+KIND_GIVEN_UP: Final = 38
 
 KIND_NAMES: Final = {
     KIND_ENTRY: "entry",
@@ -75,6 +76,7 @@ KIND_NAMES: Final = {
     KIND_ROUND: "round",
     KIND_CLOCK: "clock",
     KIND_DIGEST: "digest",
+    KIND_GIVEN_UP: "given-up",
 }
 #: Kinds whose payload is a chain hash followed by a command.
 BODY_KINDS: Final = frozenset({KIND_ENTRY, KIND_LIVE, KIND_INSTALLED})

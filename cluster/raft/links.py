@@ -330,7 +330,7 @@ class TcpLinks:
     def _admit(self, node: NodeId, certificate: Any, *, dialing: bool) -> None:
         peer = self._peers.get(node)
         if peer is None:
-            raise LinkRefused("unknown_node", f"no node {node[:80]!r} is in this node's settings")
+            raise LinkRefused("unknown_node", f"{node[:80]!r} is not let in by `quorate node add`")
         if not dialing and self.node < node:
             reason = f"node {node!r} called, but of the two {self.node!r} is the one that calls"
             raise LinkRefused("wrong_direction", reason)

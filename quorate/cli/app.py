@@ -98,6 +98,30 @@ def node_start(
     return run_node(config, list(context.args))
 
 
+@node_app.command(
+    "recover", context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+def node_recover(
+    context: typer.Context,
+    lost: Annotated[
+        list[str], typer.Option("--lost", help="A node that is gone for good; repeatable.")
+    ],
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with settings of this node.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Go on without a majority that is lost for good. Messages may be lost: it says which.
+
+    Run it on every node that is left, while these are stopped. Settings are given as to
+    `quorate node start`.
+    """
+    from quorate.cli.recovery import run_recover
+
+    return run_recover(config, list(context.args), lost, yes=yes, as_json=as_json)
+
+
 @app.command(rich_help_panel="Running a cluster")
 def status(url: Url = None, as_json: Json = False, timeout: Timeout = 5.0) -> int:
     """Nodes, groups, their leaders, and how far each copy is behind."""

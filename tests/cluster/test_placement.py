@@ -1,8 +1,12 @@
 """Placement is a pure function that every node computes alike."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from cluster.placement import place, place_all, preferred_leader
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.placement import place, place_all, preferred_leader, spread
 from cluster.types import GroupId, NodeId
 
 FIVE = [NodeId(f"n{i}") for i in range(5)]
@@ -29,3 +33,93 @@ def test_leaders_of_many_groups_are_spread_evenly() -> None:
 
 def test_the_order_in_which_members_are_named_does_not_matter() -> None:
     assert preferred_leader(GroupId(4), THREE) == preferred_leader(GroupId(4), THREE[::-1])
+
+
+# --- spreading what is there
+
+
+def ids(count: int) -> list[NodeId]:
+    return [NodeId(f"n{number}") for number in range(count)]
+
+
+def as_placed(*groups: str) -> dict[GroupId, list[NodeId]]:
+    """Each group as digits of its nodes: "012"."""
+    return {
+        GroupId(number): [NodeId(f"n{digit}") for digit in members]
+        for number, members in enumerate(groups, start=1)
+    }
+
+
+def moved(
+    before: Mapping[GroupId, Sequence[NodeId]], after: Mapping[GroupId, Sequence[NodeId]]
+) -> int:
+    """Copies that must be made."""
+    return sum(len(set(after[group]) - set(before[group])) for group in before)
+
+
+def loads(nodes: Sequence[NodeId], placed: Mapping[GroupId, Sequence[NodeId]]) -> list[int]:
+    held = Counter(node for members in placed.values() for node in members)
+    return [held[node] for node in nodes]
+
+
+def fewest_moves(nodes: Sequence[NodeId], held: Sequence[int]) -> int:
+    """As many as the nodes with too little lack, whichever of them may have one more."""
+    low, more = divmod(sum(held), len(nodes))
+    richest = sorted(held, reverse=True)
+    wanted = [low + (place < more) for place in range(len(nodes))]
+    return sum(max(0, want - has) for want, has in zip(wanted, richest, strict=True))
+
+
+def test_two_new_nodes_get_their_share_and_nothing_else_moves() -> None:
+    before = as_placed(*["012"] * 8)
+    after = spread(FIVE, before)
+    assert sorted(loads(FIVE, after)) == [4, 5, 5, 5, 5]
+    assert moved(before, after) == fewest_moves(FIVE, [8, 8, 8, 0, 0]) == 9
+
+
+def test_what_is_spread_already_stays_as_it_is() -> None:
+    before = as_placed("012", "123", "034", "124")
+    assert {g: list(m) for g, m in spread(FIVE, before).items()} == before
+
+
+def test_a_group_may_get_more_copies_or_less() -> None:
+    after = spread(FIVE, as_placed("01", "01234"), {GroupId(1): 3, GroupId(2): 4})
+    assert [len(members) for members in after.values()] == [3, 4]
+    assert max(loads(FIVE, after)) - min(loads(FIVE, after)) <= 1
+
+
+def test_without_nodes_there_is_nothing_to_spread_over() -> None:
+    assert spread([], as_placed("01")) == {GroupId(1): ()}
+
+
+@given(st.data())
+def test_a_spread_is_even_keeps_every_group_as_large_and_moves_no_copy_in_vain(
+    data: st.DataObject,
+) -> None:
+    nodes = ids(data.draw(st.integers(1, 9)))
+    some = st.sets(st.sampled_from(nodes), min_size=1).map(sorted)
+    before = dict(enumerate(data.draw(st.lists(some, max_size=12)), start=1))
+    placed = {GroupId(group): members for group, members in before.items()}
+
+    after = spread(nodes, placed)
+
+    assert {g: len(m) for g, m in after.items()} == {g: len(m) for g, m in placed.items()}
+    assert all(len(set(members)) == len(members) for members in after.values())
+    held = loads(nodes, after)
+    assert max(held) - min(held) <= 1
+    assert moved(placed, after) == fewest_moves(nodes, loads(nodes, placed))
+
+
+@given(st.data())
+def test_copies_on_nodes_that_are_gone_are_made_on_others(data: st.DataObject) -> None:
+    every = ids(7)
+    nodes = sorted(data.draw(st.sets(st.sampled_from(every), min_size=3)))
+    some = st.sets(st.sampled_from(every), min_size=1, max_size=3).map(sorted)
+    drawn = data.draw(st.lists(some, max_size=12))
+    placed = {GroupId(group): members for group, members in enumerate(drawn, start=1)}
+
+    after = spread(nodes, placed)
+
+    assert {g: len(m) for g, m in after.items()} == {g: len(m) for g, m in placed.items()}
+    assert {node for members in after.values() for node in members} <= set(nodes)
+    assert max(loads(nodes, after)) - min(loads(nodes, after)) <= 1

@@ -1,0 +1,93 @@
+"""A stopped node is told that a majority is lost for good: what that would mean, and doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cluster.log import Identity, Log, RealDisk, SystemClock
+from cluster.lost_majority import LostMajority, examine, give_up
+from cluster.types import NodeId
+from node.data_folder import DataFolder
+from node.peering import cluster_config
+from node.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What this node's disk says."""
+
+    node: str
+    lost: Sequence[str]
+    groups: Sequence[LostMajority]  # that cannot go on without the lost nodes
+    elsewhere: Sequence[str]  # of these, those in which this node has no vote
+
+
+async def survey(settings: Settings, lost: Sequence[str]) -> Survey:
+    """Nothing is written. SettingsError: wrong names, or the node runs; LogError: damaged data."""
+    async with _opened(settings) as opened:
+        return _look(settings, opened, lost)
+
+
+async def recover(settings: Settings, lost: Sequence[str]) -> Survey:
+    """Write down that the others of each group go on alone."""
+    async with _opened(settings) as opened:
+        found = _look(settings, opened, lost)
+        mine = [group for group in found.groups if group.name not in found.elsewhere]
+        nodes = [NodeId(node) for node in lost]
+        give_up(opened, mine, NodeId(settings.node), nodes)
+        opened.write()
+        await opened.sync()
+        log.warning(
+            "majority_given_up",
+            node=settings.node,
+            lost=list(lost),
+            groups=[group.name for group in mine],
+        )
+        return found
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncGenerator[Log]:
+    folder = DataFolder(settings.data_dir)
+    folder.open()
+    try:
+        opened = await Log.open(
+            settings.data_dir,
+            disk=RealDisk(),
+            clock=SystemClock(),
+            identity=Identity(settings.node, settings.cluster),
+            options=cluster_config(settings, {}).log,
+        )
+        try:
+            yield opened
+        finally:
+            await opened.close()
+    finally:
+        folder.close()
+
+
+def _look(settings: Settings, opened: Log, lost: Sequence[str]) -> Survey:
+    founders = cluster_config(settings, {}).founders
+    catalog, found = examine(opened, founders, [NodeId(node) for node in lost])
+    known = {*founders, *(info.node for info in catalog.nodes_ever())}
+    unknown = [node for node in lost if node not in known]
+    if unknown:
+        raise SettingsError(
+            f"lost: there is no node {', '.join(unknown)}; allowed: {', '.join(sorted(known))}"
+        )
+    if settings.node in lost:
+        raise SettingsError(
+            f"lost: {settings.node} is this node, and its data is here; allowed: other nodes"
+        )
+    elsewhere = [group.name for group in found if settings.node not in group.survivors]
+    return Survey(settings.node, lost, found, elsewhere)

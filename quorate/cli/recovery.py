@@ -1,0 +1,116 @@
+"""`node recover`: a majority is lost for good, and a person says that the rest shall go on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quorate.cli.output import CommandError, emit, say, stdout
+
+if TYPE_CHECKING:
+    from cluster.lost_majority import LostMajority
+    from node.recovery import Survey
+
+
+def run_recover(
+    config: Path | None, flags: list[str], lost: list[str], *, yes: bool, as_json: bool
+) -> int:
+    from cluster.log import LogError
+    from node.recovery import recover, survey
+    from node.settings import SettingsError, load, parse_flags
+
+    try:
+        settings = load(file=config, flags=parse_flags(flags))
+        found = asyncio.run(survey(settings, lost))
+        if as_json:
+            emit(_as_json(found))
+        else:
+            _show(found)
+        if not any(group.name not in found.elsewhere for group in found.groups):
+            say("nothing to do: no group on this node lacks a majority without them")
+            return 0
+        if not yes and not _agreed(settings.cluster):
+            say("nothing was changed")
+            return 1
+        asyncio.run(recover(settings, lost))
+    except SettingsError as error:
+        raise CommandError(str(error), error.exit_code) from error
+    except LogError as error:
+        raise CommandError(str(error), 3) from error
+    _next_steps(found)
+    return 0
+
+
+def _as_json(found: Survey) -> dict[str, Any]:
+    return {
+        "node": found.node,
+        "lost": list(found.lost),
+        "groups": [
+            {
+                "group": group.name,
+                "voters": list(group.voters),
+                "survivors": list(group.survivors),
+                "last_index": group.last_index,
+                "commit_index": group.commit_index,
+                "last_ms": group.last_ms,
+            }
+            for group in found.groups
+        ],
+    }
+
+
+def _show(found: Survey) -> None:
+    from rich.table import Table
+
+    table = Table("group", "voters", "goes on with", "this copy ends at", "written")
+    for group in found.groups:
+        table.add_row(
+            group.name,
+            " ".join(group.voters),
+            " ".join(group.survivors) or "[red]nobody[/red]",
+            f"entry {group.last_index}, {group.last_index - group.commit_index} of them in doubt",
+            _time(group),
+        )
+    console = stdout()
+    console.print(table)
+    console.print(
+        "[bold red]What may be lost[/bold red]: every message that, when it was confirmed, only"
+        f" {', '.join(found.lost)} had; and settles, so messages may come again. All that the"
+        " survivors' copies hold stays, also what was never confirmed."
+    )
+    console.print(
+        "Do this only when the lost nodes can never come back with their data. If one of them can,"
+        " start it instead: then nothing is lost. [bold]Never start a lost node on its old folder"
+        " afterwards.[/bold]"
+    )
+    if found.elsewhere:
+        console.print(f"No copy of {', '.join(found.elsewhere)} that counts is on this node.")
+
+
+def _time(group: LostMajority) -> str:
+    if group.last_ms is None:
+        return "-"
+    return datetime.fromtimestamp(group.last_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _agreed(cluster: str) -> bool:
+    if not sys.stdin.isatty():
+        raise CommandError("it asks before it does this: run it in a terminal, or give --yes", 2)
+    say(f"To go on, type the name of the cluster ({cluster}):")
+    return sys.stdin.readline().strip() == cluster
+
+
+def _next_steps(found: Survey) -> None:
+    others = sorted({node for group in found.groups for node in group.survivors} - {found.node})
+    say(f"done on {found.node}, and written into its log.")
+    step = 1
+    if others:
+        say(f"{step}. run the same on {', '.join(others)}, before any of them is started")
+        step += 1
+    say(f"{step}. start the survivors")
+    removals = "; ".join(f"quorate node remove {node}" for node in found.lost)
+    say(f"{step + 1}. let the others go for good: {removals}")
+    say("   or start them with empty folders under their old names: they are brought up to date")
