@@ -158,9 +158,17 @@ class LiveCluster:
                 f"{names} not ready after {timeout_s:g} s: see the logs under {self.folder}"
             ) from None
 
+    async def live(self, node: NodeId) -> bool:
+        """It answers, and does not say that it is about to end itself."""
+        async with _session() as http:
+            return await self._says(http, node, "live")
+
     async def _ready(self, http: aiohttp.ClientSession, node: NodeId) -> bool:
+        return await self._says(http, node, "ready")
+
+    async def _says(self, http: aiohttp.ClientSession, node: NodeId, what: str) -> bool:
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-            async with http.get(f"{self.url(node)}/health/ready") as answer:
+            async with http.get(f"{self.url(node)}/health/{what}") as answer:
                 return answer.status == 200
         return False
 

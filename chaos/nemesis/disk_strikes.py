@@ -47,6 +47,8 @@ async def fill_disk(scene: Scene) -> None:
     await scene.do(scene.cluster.fill_disk, node)
     await scene.wait()
     await scene.do(scene.cluster.heal_disk, node)
+    if not await scene.cluster.live(node):
+        await scene.until_ended(node)  # what it began before there was room again
     scene.note(exit_code=scene.cluster.exit_code(node))
     await scene.start([node])
 

@@ -15,7 +15,7 @@ from chaos.history import History
 from chaos.live import disks, networks
 from chaos.live.live_cluster import EXIT_DAMAGED, LiveCluster
 from chaos.live.whole import until_whole, why_not_whole
-from chaos.nemesis.episodes import Episode, Target
+from chaos.nemesis.episodes import Episode, Pace, Target
 from chaos.nemesis.mixes import MIXES
 from chaos.nemesis.nemesis import Nemesis
 from chaos.nemesis.watch import Watch
@@ -158,6 +158,22 @@ async def test_a_crash_is_not_taken_for_damage(cluster: LiveCluster):
     assert await why_not_whole(cluster, NodeId("node-1")) == "node-1 is down"
     cluster.start(NodeId("node-1"))
     assert await until_whole(cluster, NodeId("node-1")) is None
+
+
+async def test_a_nemesis_that_is_stopped_leaves_all_nodes_whole(cluster: LiveCluster):
+    history = History()
+    watch = Watch(cluster, history)
+    pace = Pace(quiet_s=(0.0, 0.1), lasts_s=(0.1, 0.5))
+    nemesis = Nemesis(cluster, watch, history, seed=4, mix=MIXES["processes"], pace=pace)
+    await cluster.until_ready()
+    nemesis.start()
+    while sum(op.f == "fault" and op.type == "invoke" for op in history) < 3:
+        await asyncio.sleep(0.05)
+    left = await nemesis.stop()
+
+    assert (left, nemesis.findings) == ([], [])
+    assert len([op for op in history if op.type == "ok"]) == 3
+    assert [await why_not_whole(cluster, node) for node in cluster.nodes] == [None] * 3
 
 
 async def test_the_watch_says_who_leads(cluster: LiveCluster):
