@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from chaos.checker import ack_finality, publisher_order, total_queue
 from chaos.checker.verdict import Checker
@@ -99,7 +100,13 @@ class NumberedPublishers:
 
     async def _send(self, named: _Named) -> Answer:
         client, first, count = named.client, named.first, named.waiting
-        value = {"queue": self.queue, "publisher": client.name, "first": first, "count": count}
+        value: dict[str, Any] = {
+            "queue": self.queue,
+            "publisher": client.name,
+            "first": first,
+            "count": count,
+            "ordered": True,
+        }
         messages = [f"{client.name}:{first + each}" for each in range(count)]
 
         async def sent() -> Answer:
