@@ -177,15 +177,13 @@ class Run:
             for workload in workloads
         }
         await asyncio.wait(ends.values(), timeout=DRAIN_S_MAX)
-        for name, end in ends.items():
-            if not end.done():
-                stack = " < ".join(
-                    f"{frame.f_code.co_name}:{frame.f_lineno}" for frame in end.get_stack()
-                )
-                self._found.aftermath.not_drained.append(
-                    f"{name} did not end within {DRAIN_S_MAX:g} s ({stack})"
-                )
-                end.cancel()
+        if late := [name for name, end in ends.items() if not end.done()]:
+            (self._folder / "stuck.txt").write_text(_all_tasks(), encoding="utf-8")
+            self._found.aftermath.not_drained += [
+                f"{name} did not end within {DRAIN_S_MAX:g} s: see stuck.txt" for name in late
+            ]
+        for end in ends.values():
+            end.cancel()
         await asyncio.gather(*ends.values(), return_exceptions=True)
         for name, end in ends.items():
             if not end.cancelled() and (error := end.exception()) is not None:
@@ -226,6 +224,21 @@ async def run_one(plan: Plan, out: Path, say: Say = lambda _: None) -> Outcome:
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(out)
     return await Run(plan, out, say).go()
+
+
+def _all_tasks() -> str:
+    """What each waits for, innermost last."""
+    lines: list[str] = []
+    for task in asyncio.all_tasks():
+        at: Any = task.get_coro()
+        lines.append(task.get_name())
+        while (frame := getattr(at, "cr_frame", None)) is not None:
+            lines.append(
+                f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}"
+            )
+            at = at.cr_await
+        lines.append(f"  {at}")
+    return "\n".join(lines) + "\n"
 
 
 async def _alive(recorder: Recorder, healed: Op) -> None:
