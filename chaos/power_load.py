@@ -26,8 +26,10 @@ PUBLISHERS = 2
 #: Batches a second of one publisher, and messages in one.
 RATE = 15.0
 BATCH_MAX = 20
-#: How long a consumer works on what it was handed; so that queues grow and settles go on always.
-WORK_S = 0.05
+#: How long a consumer works on what it was handed, so that queues grow and settles go on always;
+#: publishers wait above this many that did not come out.
+WORK_S = 0.02
+BACKLOG_MAX = 5_000
 
 
 class Load:
@@ -92,6 +94,8 @@ class Load:
         await close_all([*everyone, self._numbered, *self._consumers.values()])
 
     async def _publish(self, client: Client, protocol: Protocols) -> None:
+        if len(self._left.keys) > BACKLOG_MAX:
+            return
         first, count = client.published, client.dice.randint(1, BATCH_MAX)
         answer = await client.publish(_queue(protocol), count)
         if answer.ok:
@@ -124,7 +128,9 @@ class Load:
         async def take(consumption: Consumption, received: Received) -> bool:
             self._left.out(received.queue, received.messages)
             await asyncio.sleep(work_s)
-            return await client.settle_all(consumption, received)
+            goes_on = await client.settle_all(consumption, received)
+            # There is always more, which would keep it from noticing that the load is over.
+            return goes_on and not (work_s and self._scene.ending.is_set())
 
         return take
 
