@@ -5,15 +5,14 @@ message.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from chaos.history import Op
 
 MessageKey = tuple[str, str]  # queue, message id
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):  # there are millions
     """One message handed to one consumer once. A repeat of the same decision carries the same
     token; where the protocol tells none, every delivery is a decision of its own.
     """
