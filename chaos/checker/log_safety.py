@@ -82,6 +82,7 @@ def log_safety(
         "two leaders in a term": elections.two_leaders,
         "leader without a majority's votes": elections.unelected,
         "committed entries truncated": [],
+        "truncated without a conflict": [],
         "commit went back": [],
         "term went back": [],
         "voted twice": [],

@@ -55,6 +55,7 @@ class GroupLog:
     )
     _holes: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     _hole_from: int | None = None
+    _cut: tuple[int, int, bytes | None] | None = None  # the first entry that was truncated last
 
     def vote(self, term: int) -> NodeId | bool | None:
         """For whom it voted; None: for nobody; False: its records of that term may be gone."""
@@ -67,6 +68,7 @@ class GroupLog:
     def hole(self) -> None:
         """From here on records are missing, until the next one of a term."""
         self.whole = False
+        self._cut = None
         self.pending.clear()
         self._voters.clear()
         if self._hole_from is None:
@@ -76,6 +78,7 @@ class GroupLog:
         if self._hole_from is not None:
             self._holes.append((self._hole_from, term))
             self._hole_from = None
+        self._cut = None
         if term < self.term:
             self.broken.append(("term went back", f"{place}: {self.term} -> {term}"))
         self.term = term
@@ -91,9 +94,17 @@ class GroupLog:
             text = f"{place}: from {index} on, though {self.commit} was committed"
             self.broken.append(("committed entries truncated", text))
         while self.pending and self.pending[-1][0] >= index:
-            self.pending.pop()
+            self._cut = self.pending.pop()
         while self._voters and self._voters[-1][0] >= index:
             self._voters.pop()
+
+    def put(self, index: int, term: int, digest: bytes | None, place: str) -> None:
+        """Only a conflict truncates: in the same term the entry that was cut does not come back."""
+        if digest is not None and self._cut == (index, term, digest):
+            text = f"{place}: entry {index} was cut, and is the same again"
+            self.broken.append(("truncated without a conflict", text))
+        self._cut = None
+        self.pending.append((index, term, digest))
 
     def membership(self, index: int, command: bytes) -> None:
         """Lists of voters and of learners; what else it may say is not known."""
@@ -188,7 +199,7 @@ class NodeLog:
         group, index, digest = self._group(record.group), record.index, record.hash
         if record.kind == "entry":
             group.void(index, _place(record), committed=True)
-            group.pending.append((index, record.term, digest))
+            group.put(index, record.term, digest, _place(record))
             command = record.command or b""
             if command[:1] == MEMBERSHIP:
                 group.membership(index, command)
