@@ -15,8 +15,9 @@ from pathlib import Path
 
 import quorate
 from chaos.history import Op, Recorder
+from chaos.live.disks import FolderDisks
 from chaos.live.live_cluster import LiveCluster
-from chaos.live.plain import PlainDisks, PlainNetwork
+from chaos.live.plain import PlainNetwork
 from chaos.live.whole import until_whole
 from chaos.load.addresses import Address
 from chaos.load.client import Client, publish_until
@@ -110,7 +111,7 @@ class Measurement:
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self._say = say
         self._cluster = LiveCluster(
-            folder / "cluster", NODES, PlainNetwork(), PlainDisks(folder / "disks")
+            folder / "cluster", NODES, PlainNetwork(), FolderDisks(folder / "disks")
         )
         self._recorder = Recorder(folder / "history.jsonl")
         addresses = [

@@ -23,7 +23,7 @@ class FolderDisks(TracedDisks):
 
     def __init__(self, folder: Path, reason: str = "nodes have plain folders here") -> None:
         super().__init__()
-        self._folder = folder
+        self._folder = folder.resolve()
         self._reason = reason
 
     @property

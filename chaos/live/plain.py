@@ -1,12 +1,11 @@
-"""Loopback and plain folders: what is left where the machine allows nothing else. Processes, data
-folders and clocks can still be struck.
+"""Loopback: what is left where the machine allows nothing else. Processes, data folders and clocks
+can still be struck.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
 from chaos.faults import Grudge, Weather
 from chaos.live.seams import Place, Ports
@@ -14,7 +13,6 @@ from cluster.types import NodeId
 
 HOST = "127.0.0.1"
 LOOPBACK = "nodes share loopback, where nothing can be cut"
-FOLDERS = "data folders are plain ones, on the disk of the machine"
 
 
 class PlainNetwork:
@@ -37,32 +35,6 @@ class PlainNetwork:
     def degrade(self, weather: Weather) -> None: ...
     def cut_clients(self, node: NodeId) -> None: ...
     def heal(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class PlainDisks:
-    """A folder for each node. When the power fails here, the page cache survives."""
-
-    kind = "plain folders"
-    missing: Mapping[str, str] = dict.fromkeys(
-        ("kill:power_loss", "slow_disk", "fail_fsync", "lie_fsync", "fill_disk"), FOLDERS
-    )
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.resolve()
-
-    def add(self, node: NodeId) -> Path:
-        place = self._folder / node
-        place.mkdir(parents=True)
-        return place
-
-    def power_loss(self, nodes: Sequence[NodeId]) -> None: ...
-    def power_back(self, nodes: Sequence[NodeId]) -> None: ...
-    def slow(self, node: NodeId, pid: int, sync_ms: float) -> None: ...
-    def fail(self, node: NodeId, pid: int) -> None: ...
-    def lie(self, node: NodeId, pid: int) -> None: ...
-    def fill(self, node: NodeId) -> None: ...
-    def heal(self, node: NodeId) -> None: ...
     def close(self) -> None: ...
 
 
