@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
 
 AGAIN_S = 0.05
-#: A node that waits to be let in says so this often.
+#: A node that waits to be let in says so after so long, and then this often.
+TELL_FIRST_S = 3.0
 TELL_AGAIN_S = 30.0
 
 log = structlog.stdlib.get_logger(__name__)
@@ -27,7 +28,6 @@ class Registration:
     def __init__(self, cluster: ClusterNode, standing: Standing) -> None:
         self._cluster = cluster
         self.standing = standing
-        self._tell_at_s = 0.0
         self.forgot = False  # the others know of a later start than our disk does
 
     def known_as(self, incarnation: int) -> None:
@@ -44,27 +44,37 @@ class Registration:
         for group in self._cluster.groups.values():
             group.withhold_votes()
 
-    def _tell_waiting(self) -> None:
-        """A node that joins can do nothing but wait; whoever started it should know for what."""
+    async def _tell_waiting(self) -> None:
+        """A node can do nothing but wait; whoever started it should know for what."""
         cluster = self._cluster
-        now_s = asyncio.get_running_loop().time()
-        if not cluster.config.join or cluster.catalog.last_index or now_s < self._tell_at_s:
-            return
-        self._tell_at_s = now_s + TELL_AGAIN_S
+        links = cluster.links
         address = cluster.config.addresses.get("peer", "HOST:PORT")
-        log.warning(
-            "waiting_to_be_let_in",
-            node=cluster.node,
-            reason="the cluster does not know this node yet: run"
-            f" `quorate node add {cluster.node} {address}` at one of its nodes",
-        )
+        let_in = f"`quorate node add {cluster.node} {address}`"
+        wait_s = TELL_FIRST_S
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = TELL_AGAIN_S
+            if cluster.config.join and cluster.node not in cluster.catalog.members:
+                event, reason = "waiting_to_be_let_in", f"the cluster does not know it: {let_in}"
+            elif not any(map(links.connected, links.peers())):
+                event = "waiting_for_others"
+                reason = (
+                    "none of the other nodes is connected: start them; if this one was removed,"
+                    f" delete its folder and let it in again with {let_in}"
+                )
+            else:
+                event, reason = "waiting_for_majority", "the catalog has no leader yet"
+            log.warning(event, node=cluster.node, reason=reason)
 
     async def run(self) -> None:
         cluster = self._cluster
         incarnation = cluster.links.incarnation
-        while not await cluster.names.barrier():
-            self._tell_waiting()
-            await asyncio.sleep(AGAIN_S)
+        telling = asyncio.create_task(self._tell_waiting(), name="tell_waiting")
+        try:
+            while not await cluster.names.barrier():  # noqa: ASYNC110 -- it is no event
+                await asyncio.sleep(AGAIN_S)
+        finally:
+            telling.cancel()
         info = cluster.catalog_machine.node(cluster.node)
         self.known_as(0 if info is None else info.incarnation)
         cluster.start_groups()

@@ -272,6 +272,11 @@ def _check_together(settings: Settings) -> None:
             f"peers: does not name this node, {settings.node!r}; "
             f"allowed: all nodes of the cluster, such as {settings.node}={settings.peer}"
         )
+    if settings.join and len(settings.peers) < 2:
+        problems.append(
+            "join: needs a cluster that exists; allowed: with peers, which names its nodes"
+            " and this one"
+        )
     raft = settings.raft
     if raft.election_ms_max < raft.election_ms_min:
         problems.append(f"raft.election_ms_max: allowed: at least {raft.election_ms_min}, the min")

@@ -21,6 +21,7 @@ from node.management import (
     clients,
     definitions,
     exchanges,
+    groups,
     health,
     limits,
     messages,
@@ -50,6 +51,7 @@ DEFAULT_EXCHANGE = "amq.default"
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *nodes.ROUTES,
+    *groups.ROUTES,
     *health.ROUTES,
     *clients.ROUTES,
     *queues.ROUTES,

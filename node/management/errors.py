@@ -24,6 +24,11 @@ def not_found() -> ApiError:
     return ApiError(404, "Object Not Found", "Not Found")
 
 
+def no_such(reason: str) -> ApiError:
+    """As `not_found`, in our own words, where RabbitMQ has no such path."""
+    return ApiError(404, "not_found", reason)
+
+
 def not_authorised(reason: str) -> ApiError:
     return ApiError(401, "not_authorised", reason)
 
@@ -33,6 +38,7 @@ _STATUS = {
     codes.NO_EXCHANGE: (404, "not_found"),
     codes.NO_VHOST: (404, "not_found"),
     codes.NO_USER: (404, "not_found"),
+    codes.NO_NODE: (404, "not_found"),
     codes.NOT_ALLOWED: (401, "not_authorised"),
     "access_refused": (401, "not_authorised"),
     "message_too_large": (413, "too_large"),

@@ -65,7 +65,9 @@ async def connection_limit(call: Call) -> Answer:
 
 
 async def cluster_size(call: Call) -> Answer:
-    known, target = len(call.catalog.nodes()), max(1, len(call.services.settings.peers))
+    wanted = call.services.cluster.homes()
+    starts = [info.incarnation for node in wanted if (info := call.catalog.node(node)) is not None]
+    known, target = sum(map(bool, starts)), len(wanted)
     reason = None if known >= target else f"only {known} of {target} nodes have joined"
     return _verdict(reason, cluster_size=known, target_cluster_size=target)
 
@@ -78,8 +80,10 @@ async def quorum_critical(call: Call) -> Answer:
     up = {node for node, state in cluster.peers.states.items() if state.up}
     critical: list[Json] = []
     for group in catalog.groups():
-        others = [n for n in group.members if n in up and n != cluster.node]
-        if cluster.node in group.members and len(others) <= len(group.members) // 2:
+        here = cluster.groups.get(group.id)
+        voters = () if here is None else here.configuration.voters
+        others = [n for n in voters if n in up and n != cluster.node]
+        if cluster.node in voters and len(others) <= len(voters) // 2:
             critical += [
                 {"name": info.name, "vhost": info.vhost, "type": "quorum"}
                 for info in catalog.queues_of(group.id)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from cluster.machine.catalog_tables import NodeInfo
+from cluster.machine.commands import AddNode, RemoveNode
+from cluster.overview import standing
+from cluster.raft.link_peer import host_and_port
+from cluster.types import NodeId
 from node.management import shapes
-from node.management.context import Call, Route
-from node.management.errors import not_found
+from node.management.context import DONE, Answer, Call, Route, created
+from node.management.errors import bad_request, no_such, not_found
 from node.management.overview import exchange_types
 from node.management.paging import cut_columns, listed_as_is
 
@@ -20,7 +25,11 @@ _MECHANISMS = ("PLAIN", "AMQPLAIN", "EXTERNAL")
 
 async def list_nodes(call: Call) -> Any:
     hosts = await call.observer.hosts()
-    every = [node(info, hosts.get(info.node)) for info in call.catalog.nodes()]
+    copies = copies_of(call)
+    every = [
+        node(info, hosts.get(info.node)) | place_of(call, info, copies)
+        for info in call.catalog.nodes()
+    ]
     return await listed_as_is(call.list_query, every)
 
 
@@ -29,7 +38,19 @@ async def one_node(call: Call) -> Json:
     if info is None:
         raise not_found()
     hosts = await call.observer.hosts()
-    return cut_columns(call.list_query, node(info, hosts.get(info.node)))
+    shown = node(info, hosts.get(info.node)) | place_of(call, info, copies_of(call))
+    return cut_columns(call.list_query, shown)
+
+
+def copies_of(call: Call) -> Counter[NodeId]:
+    """How many groups each node holds, the catalog not counted."""
+    return Counter(node for group in call.catalog.groups() for node in group.held)
+
+
+def place_of(call: Call, info: NodeInfo, copies: Mapping[NodeId, int]) -> Json:
+    """What the cluster says of a node, up or down."""
+    state = standing(call.services.cluster, info.node)
+    return {"state": state, "copies": copies.get(info.node, 0), "addresses": dict(info.addresses)}
 
 
 def node(info: NodeInfo, host: Mapping[str, Any] | None) -> Json:
@@ -61,7 +82,38 @@ def node(info: NodeInfo, host: Mapping[str, Any] | None) -> Json:
     }
 
 
+# --- members come and go
+
+
+async def put_node(call: Call) -> Answer:
+    """Let a node in."""
+    address = call.body.text("address")
+    try:
+        host, port = host_and_port(address)
+    except ValueError as error:
+        raise bad_request(str(error)) from None
+    if not host or not port:
+        raise bad_request(f"{address!r} is not an address: write host:port, such as 10.0.0.1:7400")
+    known = call.catalog.node(NodeId(call.names["node"]))
+    made = await call.change(AddNode(NodeId(call.names["node"]), {"peer": address}))
+    return created(made and (known is None or known.state == "removed"))
+
+
+async def delete_node(call: Call) -> Answer:
+    """It leaves: others take over what it has, the heir or those that have the least."""
+    node, heir = call.names["node"], call.query.get("heir")
+    if all(info.node != node for info in call.catalog.nodes()):
+        raise no_such(f"there is no node {node!r} in the cluster")
+    staying = [n.node for n in call.catalog.nodes() if n.state == "member" and n.node != node]
+    if heir is not None and heir not in staying:
+        raise bad_request(f"node {heir!r} is to take over, but is no member that stays")
+    await call.change(RemoveNode(NodeId(node), None if heir is None else NodeId(heir)))
+    return DONE
+
+
 ROUTES = (
     Route("GET", "nodes", list_nodes, "monitoring"),
     Route("GET", "nodes/{node}", one_node, "monitoring"),
+    Route("PUT", "nodes/{node}", put_node, "administrator"),
+    Route("DELETE", "nodes/{node}", delete_node, "administrator"),
 )

@@ -52,6 +52,7 @@ class Observer:
         questions.on("listing", self._answer_listing)
         questions.on("close_connection", self._answer_close)
         questions.on("group_status", self._answer_group)
+        questions.on("groups_led", self._answer_led)
         questions.on("host", self._answer_host)
         questions.on("take", lambda _, fields: take_here(services, fields))
 
@@ -176,6 +177,30 @@ class Observer:
         """Of the copies of a group on the nodes that are up."""
         answers = await self._services.questions.ask_all("group_status", group)
         return {node: status for node, status in answers.items() if status is not None}
+
+    async def led(self) -> dict[GroupId, tuple[NodeId, dict[str, Any]]]:
+        """The groups whose leaders are up, with these and what they tell."""
+        found: dict[GroupId, tuple[NodeId, dict[str, Any]]] = {}
+        answers = await self._services.questions.ask_all("groups_led")
+        for node, led in answers.items():
+            for group, facts in cast("dict[int, Any]", led).items():
+                known = found.get(GroupId(group))
+                if known is None or known[1]["term"] < facts["term"]:
+                    found[GroupId(group)] = (node, facts)
+        return found
+
+    def _answer_led(self, _: NodeId, __: list[Any]) -> dict[int, Any]:
+        return {
+            group.id: {
+                "term": group.term,
+                "voters": list(group.configuration.voters),
+                "learners": list(group.configuration.learners),
+                "last": group.last_index,
+                "lag": {str(node): lag for node, lag in group.lag().items()},
+            }
+            for group in self._services.cluster.groups.values()
+            if group.ready
+        }
 
     def _answer_group(self, _: NodeId, fields: list[Any]) -> dict[str, Any] | None:
         group = self._services.cluster.group(GroupId(fields[0]))
