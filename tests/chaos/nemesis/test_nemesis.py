@@ -14,6 +14,7 @@ import quorate
 from chaos.history import History
 from chaos.live import disks, networks
 from chaos.live.live_cluster import EXIT_DAMAGED, LiveCluster
+from chaos.live.loop_disks import SETTINGS
 from chaos.live.whole import until_whole, why_not_whole
 from chaos.nemesis.episodes import Episode, Pace, Target
 from chaos.nemesis.mixes import MIXES
@@ -29,7 +30,9 @@ NAMES = ("node-1", "node-2", "node-3")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
     folder = tmp_path_factory.mktemp("nemesis")
-    cluster = LiveCluster(folder, NAMES, networks.choose(), disks.choose(folder / "disks"))
+    cluster = LiveCluster(
+        folder, NAMES, networks.choose(), disks.choose(folder / "disks"), settings=SETTINGS
+    )
     try:
         cluster.start_all()
         yield cluster
