@@ -79,10 +79,13 @@ class Following:
         member.commit(min(commit, match))
         if self._incoming is not None and member.commit_index >= self._incoming.index:
             self.forget()
-        if member.withholds_votes and commit <= match and journal.term_at(commit) == member.term:
-            member.trust_again(peer)  # committed in its term: so is all that was before
         if entries is not None:
             self._matched(peer, match)
+
+    def on_trust(self, peer: Peer) -> None:
+        """All that was ever committed is here again, and no promise of ours is owed to anybody."""
+        if self._member.leader is peer:
+            self._member.withholds_votes = False
 
     def on_timeout_now(self, peer: Peer) -> None:
         """The leader hands over: no pre-vote, which its own life would refuse."""

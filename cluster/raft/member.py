@@ -26,7 +26,7 @@ from cluster.raft.journal import RaftJournal
 from cluster.raft.options import RaftOptions
 from cluster.raft.replication import Replication
 from cluster.raft.seats import Seats
-from cluster.raft.stock import REGULAR, Peer, injected
+from cluster.raft.stock import NO_OP, REGULAR, Peer, injected
 from cluster.raft.transport import (
     APPEND,
     APPENDED,
@@ -36,6 +36,7 @@ from cluster.raft.transport import (
     PRE_VOTED,
     REJECTED,
     TIMEOUT_NOW,
+    TRUST,
     VOTE,
     VOTED,
     GroupTransport,
@@ -144,6 +145,7 @@ class Member(Seats, SyncObj):
             VOTE: self.elections.on_vote,
             VOTED: self.elections.on_voted,
             TIMEOUT_NOW: self.following.on_timeout_now,
+            TRUST: self.following.on_trust,
             INSTALL: self.following.on_install,
             INSTALLED: self.replication.on_installed,
         }
@@ -294,6 +296,9 @@ class Member(Seats, SyncObj):
         self.journal.add(REGULAR + body, index, self.term)
         return index
 
+    def append_no_op(self) -> None:
+        self.journal.add(NO_OP, self.journal.last_index + 1, self.term)
+
     def transfer(self, to: NodeId | None) -> bool:
         """Hand leadership to `to`, or to whoever is closest. False: there is nobody to take it."""
         peer = next((peer for peer in self.voters if peer.id == to), None)
@@ -326,12 +331,6 @@ class Member(Seats, SyncObj):
         self.replication.start(self.now)
         with injected(journal=self.journal, clock=self._clock, random=self._random):
             self._SyncObj__onBecomeLeader()
-
-    def trust_again(self, leader: Peer) -> None:
-        """All that was ever committed is here again, and there is a leader: nobody else's vote."""
-        self.withholds_votes = False
-        if self.voted_for is None:
-            self.vote_for(leader)
 
     def vote_for(self, peer: Peer) -> None:
         self._SyncObj__setCurrentTerm(self.term, peer.id)

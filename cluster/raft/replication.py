@@ -13,7 +13,7 @@ from cluster.raft.options import RaftOptions
 from cluster.raft.progress import Progress
 from cluster.raft.snapshots import Outgoing
 from cluster.raft.stock import Peer
-from cluster.raft.transport import APPEND, INSTALL, TIMEOUT_NOW, Message
+from cluster.raft.transport import APPEND, INSTALL, TIMEOUT_NOW, TRUST, Message
 from cluster.types import NodeId
 
 if TYPE_CHECKING:
@@ -75,9 +75,11 @@ class Replication:
         return {peer.id: last - each.match for peer, each in self.followers.items()}
 
     def lacks(self, node: NodeId) -> int:
-        """Entries that a follower lacks on a disk that can be counted on."""
-        progress = self.followers.get(self._member.peer(node))
-        if progress is None or not progress.counts or progress.outgoing is not None:
+        """Entries that a follower lacks; endless while it is not there, or does not count."""
+        peer = self._member.peer(node)
+        progress = self.followers.get(peer)
+        there = progress is not None and progress.match and peer in self._member.connected
+        if progress is None or not there or not progress.counts:
             return 1 << 62
         return self._member.last_index - progress.match
 
@@ -221,8 +223,22 @@ class Replication:
         progress.heard = self._member.now
         progress.counts = counts
         progress.matched(match)
+        if not counts:
+            self._prove(progress)
         if progress.outgoing is not None and match >= progress.outgoing.index:
             progress.outgoing = None
+
+    def _prove(self, progress: Progress) -> None:
+        """A follower forgot what it promised, perhaps a vote for a later term. Once an entry that
+        was written after it came back is on a majority without it, no such term can win: whoever
+        stands for it lacks that entry.
+        """
+        member = self._member
+        if progress.proof == 0:
+            member.append_no_op()
+            progress.proof = member.last_index
+        elif min(member.commit_index, progress.match) >= progress.proof:
+            member.send(progress.peer, TRUST)
 
     def on_rejected(self, peer: Peer, prev: int, hint_index: int, hint_term: int) -> None:
         """Its log differs at `prev`: go back to where the two can agree, in one step per term."""

@@ -1,0 +1,132 @@
+"""Who the members are: entries of the log, one voter at a time, and disks that do not count."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.membership import Transfer, next_step
+from cluster.raft.configuration import Configuration, Configurations, decode, encode, split
+from cluster.types import NodeId
+from tests.raft.world import MemoryJournal, World
+
+
+def nodes(names: str) -> tuple[NodeId, ...]:
+    return tuple(NodeId(name) for name in names.split())
+
+
+ABC = Configuration(nodes("a b c"))
+
+
+def test_a_configuration_survives_the_log() -> None:
+    configuration = Configuration(nodes("a b c"), nodes("d"))
+    assert decode(encode(configuration)) == configuration
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\x80", b"\x02\xff", b"\x02\x82\x80\x80", b"\x02\x01"])
+def test_an_entry_that_cannot_be_read_changes_nothing(garbage: bytes) -> None:
+    assert decode(garbage) is None
+
+
+def test_a_truncated_log_goes_back_to_the_configuration_before() -> None:
+    known = Configurations(ABC, MemoryJournal(), None)
+    known.add(5, encode(ABC.with_learner(NodeId("d"))))
+    known.add(9, encode(ABC.with_voter(NodeId("d"))))
+    assert known.current.voters == nodes("a b c d")
+    known.truncate(9)
+    assert known.current.learners == nodes("d")
+    assert known.index == 5
+    known.truncate(2)
+    assert known.current == ABC
+
+
+def test_a_snapshot_says_who_the_members_were_at_its_entry() -> None:
+    known = Configurations(ABC, MemoryJournal(), None)
+    known.add(5, encode(ABC.with_learner(NodeId("d"))))
+    known.add(9, encode(ABC.with_voter(NodeId("d"))))
+    found, machine = split(known.joined(7, b"state"))
+    assert found == (5, ABC.with_learner(NodeId("d")))
+    assert machine == b"state"
+    assert known.current.voters == nodes("a b c d")
+    assert split(b"of before") == (None, b"of before")
+
+
+def test_only_one_voter_may_come_or_go_at_a_time() -> None:
+    assert ABC.with_voter(NodeId("d")).follows(ABC)
+    assert ABC.without(NodeId("a")).follows(ABC)
+    assert not ABC.with_voter(NodeId("d")).without(NodeId("a")).follows(ABC)
+    assert ABC.with_learner(NodeId("d")).with_learner(NodeId("e")).follows(ABC)
+
+
+def steps(configuration: Configuration, wanted: str, ready: str, leader: str = "a") -> list[str]:
+    """All steps until none is left, by what they make of it."""
+    seen: list[str] = []
+    heard = nodes(ready)
+    for _ in range(20):
+        step = next_step(configuration, nodes(wanted), leader=NodeId(leader), ready=heard, up=heard)
+        if step is None:
+            return seen
+        if isinstance(step, Transfer):
+            leader = step.to
+            seen.append(f"to {step.to}")
+            continue
+        assert step.follows(configuration)
+        assert leader in step.voters
+        configuration = step
+        seen.append(" ".join(step.voters) + "".join(f" ({n})" for n in step.learners))
+    raise AssertionError(f"it never ends: {seen}")
+
+
+def test_a_dead_member_is_replaced_without_ever_losing_the_majority() -> None:
+    assert steps(ABC, "a b d", "a b d") == ["a b c (d)", "a b c d", "a b d"]
+
+
+def test_nobody_goes_before_the_new_one_has_caught_up() -> None:
+    assert steps(ABC, "a b d", "a b c") == ["a b c (d)"]
+
+
+def test_a_leader_hands_over_before_it_goes() -> None:
+    assert steps(ABC, "b c d", "a b c d") == ["a b c (d)", "a b c d", "to b", "b c d"]
+
+
+def test_no_voter_goes_when_too_few_of_the_rest_are_there() -> None:
+    assert steps(ABC, "a b", "a c") == []
+
+
+def test_a_learner_that_is_wanted_no_more_goes_at_once() -> None:
+    learning = ABC.with_learner(NodeId("d"))
+    assert steps(learning, "a b c", "a b c d") == ["a b c"]
+
+
+# --- disks that forgot
+
+
+def test_a_wiped_voter_does_not_help_an_old_leader_to_commit_what_a_new_one_lacks() -> None:
+    """It voted for a later leader, lost its disk, and hears the old leader first: what those two
+    have in common is no majority that anybody else respects.
+    """
+    world = World(3)
+    old = world.elect("n1")
+    world.cut("n1", "n2")
+    new = world["n2"].member
+    new.elections.stand(world.now)
+    world["n2"].finish()
+    world.until(lambda: world["n3"].member.voted_for == "n2")
+    world.cut("n1", "n3")
+    world.until(lambda: new.leads)
+    world.cut("n2", "n3")
+
+    wiped = world["n3"]
+    wiped.journal = MemoryJournal()
+    wiped.start()
+    wiped.member.withholds_votes = True
+    assert old.member.leads
+    index = world.propose(b"only here", old)
+    world.heal("n1", "n3")
+    world.until(lambda: wiped.journal.last_index >= index, 500)
+    world.run(20)
+    assert old.member.commit_index < index
+
+    for pair in (("n1", "n2"), ("n2", "n3")):
+        world.heal(*pair)
+    world.until(lambda: new.commit_index == new.last_index == old.journal.last_index, 8_000)
+    world.until(lambda: not wiped.member.withholds_votes)
