@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -89,6 +90,7 @@ class Round:
         self._arena = Arena(self._cluster, random.Random(f"{seed}/{trial.build}"))
         self._workloads = list(trial.load(self._scene))
         self.verdicts: list[Verdict] = []
+        self.ended = ""  # early, and why
 
     def _open(self, name: str, protocol: Protocols) -> Door:
         door = self._doors.open(name, protocol)
@@ -114,16 +116,18 @@ class Round:
                 await workload.prepare()
             await asyncio.to_thread(os.sync)  # the queues themselves shall be there afterwards
             await self._until_seen(asyncio.create_task(self._load(), name="load"))
-        except (NotReadyError, RuntimeError):
-            pass  # a broken cluster need not serve: what it did until then is judged
+        except (NotReadyError, RuntimeError) as error:
+            # A broken cluster need not serve: what it did until then is judged.
+            self.ended = str(error)
         finally:
             for node in self._cluster.nodes:
                 await asyncio.to_thread(self._cluster.kill, node)
             closing = (asyncio.wait_for(door.close(), END_S_MAX) for door in self._opened)
             await asyncio.gather(*closing, return_exceptions=True)
         self._judge()
-        if not self.trial.wipes:
-            self.verdicts.append(await asyncio.to_thread(log_safety, self._data()))
+        forgetful = self._cluster.nodes if self.trial.wipes else []
+        safety = partial(log_safety, self._data(), forgetful=forgetful)
+        self.verdicts.append(await asyncio.to_thread(safety))
         return _seen(self.verdicts)
 
     def _data(self) -> dict[NodeId, Path]:
@@ -187,7 +191,7 @@ def _seen(verdicts: Sequence[Verdict]) -> list[Caught]:
     ]
 
 
-async def try_build(trial: Trial, folder: Path) -> Row:
+async def try_build(trial: Trial, folder: Path, console: Console) -> Row:
     """Rounds on new clusters, until it is caught or the time is over."""
     began_s = time.monotonic()
     rounds = 0
@@ -206,6 +210,7 @@ async def try_build(trial: Trial, folder: Path) -> Row:
             await asyncio.to_thread(attempt.close)
         if caught:
             return Row(str(trial.build), caught, time.monotonic() - began_s, rounds)
+        console.print(f"  round {rounds}: not seen {attempt.ended}", markup=False)
     return Row(str(trial.build), (), time.monotonic() - began_s, rounds)
 
 
@@ -259,7 +264,10 @@ async def _all(names: Sequence[str], folder: Path, console: Console) -> list[Row
     trials = [trial for trial in TRIALS if not names or trial.build in names]
     for trial in trials:
         console.print(f"{trial.build}: {BUILDS[str(trial.build)].does}", markup=False)
-        rows.append(await try_build(trial, folder))
+        row = await try_build(trial, folder, console)
+        by = ", ".join(f"{each.checker}: {each.anomaly}" for each in row.caught)
+        console.print(f"  {by or row.not_tried or 'NOT CAUGHT'}, {row.seconds:.1f} s", markup=False)
+        rows.append(row)
     if not names or LOST_MESSAGE in names:
         rows.append(await try_lost_message(folder))
     return rows

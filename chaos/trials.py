@@ -131,8 +131,7 @@ class Trial:
     strike: Strike
     load_s: float = 8.0  # how long each round loads and strikes
     needs: tuple[str, ...] = ()  # faults that the machine must allow
-    #: Its strikes take promises from disks, which the logs then cannot be asked about.
-    wipes: bool = False
+    wipes: bool = False  # its strikes take promises from disks, so that votes may be gone there
 
 
 def _both_orders(scene: Scene) -> Sequence[Workload]:

@@ -51,7 +51,7 @@ class DiskNemesis:
             node = self.dice.choice(self.cluster.nodes)
             # In a task of its own, which mends what it did though this one is told to stop.
             strike = self.cluster.world.kernel.spawn(self._strike(kind, node), kind)
-            while not strike.done():  # noqa: ASYNC110 -- it is of another loop
+            while not strike.done():
                 await asyncio.sleep(LOOK_S)
 
     async def _strike(self, kind: str, node: NodeId) -> None:

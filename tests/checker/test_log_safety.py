@@ -47,6 +47,25 @@ async def test_what_was_truncated_before_it_was_committed_does_not_count(tmp_pat
     assert (await logs.judged()).valid is True
 
 
+async def test_an_entry_that_is_cut_and_put_again_was_in_no_conflict(tmp_path: Path) -> None:
+    logs = await Replicas.agreeing(tmp_path)
+    logs["a"].entries(3)
+    logs["a"].journal.truncate_from(13)
+    logs["a"].entries(1)
+
+    assert (await logs.judged()).counts["truncated without a conflict"] == 1
+
+
+async def test_a_later_leader_may_send_again_what_another_one_had_cut(tmp_path: Path) -> None:
+    logs = await Replicas.agreeing(tmp_path)
+    logs["a"].entries(3)
+    logs["a"].journal.truncate_from(13)
+    logs["a"].vote(9, None)
+    logs["a"].entries(1)
+
+    assert (await logs.judged()).valid is True
+
+
 async def test_a_committed_entry_must_not_be_truncated(tmp_path: Path) -> None:
     logs = await Replicas.agreeing(tmp_path)
     logs["b"].journal.truncate_from(11)

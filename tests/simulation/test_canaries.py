@@ -1,4 +1,6 @@
-"""The harness can see: with one promise broken on purpose, seeds fail that pass otherwise."""
+"""The harness can see: with one promise broken on purpose, seeds fail that pass otherwise. What
+real nodes are broken by, too, is in tests/chaos/test_builds.py.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,6 @@ from cluster.machine.commands import TransactionPart
 from cluster.machine.replies import Ok, Reply
 from cluster.machine.transactions import Transactions
 from cluster.machine.turn import Turn
-from cluster.raft import replication, transport
-from cluster.raft.following import Following
-from cluster.raft.progress import Progress
 
 SEEDS = range(8)
 HARSH = {
@@ -61,37 +60,6 @@ def test_a_disk_that_lies_about_fsync_is_found_out() -> None:
     result = _first_unsafe("power", lie)
 
     assert _broken(result) & {"promises", "one vote", "leader completeness"}
-
-
-def test_acknowledging_before_the_sync_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = transport.AT_ONCE | {transport.APPENDED, transport.VOTED, transport.VOTE}
-    monkeypatch.setattr(transport, "AT_ONCE", frozenset(kinds))
-
-    assert _broken(_first_unsafe("power")) & {"promises", "one vote", "leader completeness"}
-
-
-def test_truncating_without_a_conflict_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the stock engine does it: the leader sends again from each acknowledgement, the follower
-    cuts first.
-    """
-    honest = Following.on_append
-
-    def eager(self: Any, peer: Any, prev: int, prev_term: int, commit: int, entries: Any) -> None:
-        journal = self._member.journal
-        if journal.commit_index <= prev < journal.last_index:
-            journal.truncate_from(prev + 1)
-        honest(self, peer, prev, prev_term, commit, entries)
-
-    def rewind(self: Progress, index: int) -> None:
-        matched(self, index)
-        self.next = self.match + 1
-
-    matched = Progress.matched
-    monkeypatch.setattr(Following, "on_append", eager)
-    monkeypatch.setattr(Progress, "matched", rewind)
-    monkeypatch.setattr(replication, "APPEND_BYTES_MAX", 2_048)
-
-    assert _broken(_first_unsafe("resets")) & {"promises", "leader completeness"}
 
 
 def test_a_part_of_a_transaction_that_is_done_again_is_found_out(

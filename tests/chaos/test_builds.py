@@ -1,0 +1,107 @@
+"""Each broken build is seen under simulation, on seeds that are clean without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import structlog
+
+from chaos.builds import BUILDS, break_node, broken
+from chaos.faults import isolate
+from chaos.simulator.plan import draw_plan
+from chaos.simulator.run import Result, Run, Status
+from cluster.log.wal import Wal
+from cluster.machine.commands import Barrier
+from cluster.outcome import Outcome
+from cluster.types import CATALOG_GROUP
+
+SEEDS = range(8)
+#: The faults under which each shows itself soon.
+FAULTS = {
+    "ack-before-fsync": (("power_loss", 3), ("power_loss_all", 3)),
+    "truncate-without-conflict": (("kill", 2), ("reset", 6), ("pause", 2)),
+    "forget-the-vote": (("kill", 8), ("partition", 4)),
+    "sac-without-fencing": (("kill", 2), ("reset", 6), ("pause", 2)),
+    "dedup-not-replicated": (("kill", 2), ("reset", 6), ("pause", 2)),
+    "commit-by-one": (("partition", 4), ("kill", 2), ("reset", 2)),
+    "unflagged-redelivery": (("kill", 2), ("reset", 6), ("pause", 2)),
+}
+DISKS = {"wiped-disk-votes": (("wipe", 1), ("old_copy", 1))}
+#: What its checkers see of it is what clients read: see `test_stale_reads_are_answered`.
+READS = {"stale-reads"}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with structlog.testing.capture_logs():
+        yield
+
+
+def _first_unsafe(faults: Any, disks: Any = ()) -> Result | None:
+    for seed in SEEDS:
+        plan = replace(
+            draw_plan(seed, nodes=3, faults_s=10.0),
+            nemesis_weights=faults,
+            disk_weights=disks,
+            fault_every_s=0.7,
+            messages_per_s_max=300,
+            window=16,
+            latency_ms=5.0,
+        )
+        result = Run(plan).go()
+        if result.status is Status.UNSAFE:
+            return result
+    return None
+
+
+def test_every_build_is_tried_here() -> None:
+    assert {*FAULTS, *DISKS, *READS} == {*BUILDS}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_broken_build_is_seen(name: str) -> None:
+    with broken(name):
+        assert _first_unsafe(FAULTS[name]) is not None
+
+
+@pytest.mark.parametrize("faults", sorted(set(FAULTS.values())))
+def test_the_same_seeds_are_clean_without_a_break(faults: Any) -> None:
+    assert _first_unsafe(faults) is None
+
+
+@pytest.mark.parametrize(
+    ("build", "kind"), [("stale-reads", "ok"), ("unflagged-redelivery", "refused")]
+)
+def test_a_leader_that_was_replaced_answers_reads_in_one_build_only(build: str, kind: str) -> None:
+    with broken(build):
+        run = Run(replace(draw_plan(3, nodes=3), jitter_ms=0.1))
+        for node in run.cluster.nodes:
+            run.cluster.start(node)
+        run.world.run(5.0)
+        old = run.cluster.leader(CATALOG_GROUP)
+        assert old is not None
+        run.cluster.partition(isolate(old, run.cluster.nodes))
+        run.world.run(15.0)
+        outcomes: list[Outcome] = []
+        run.cluster.machines[old].groups()[CATALOG_GROUP].propose(Barrier(), outcomes.append)
+        new = run.cluster.leader(CATALOG_GROUP)
+        run.world.close()
+
+    assert new not in (None, old)
+    assert [outcome.kind for outcome in outcomes] == [kind]
+
+
+def test_what_is_broken_for_a_while_is_whole_again() -> None:
+    honest = vars(Wal)["_sync_active"]
+    with broken("ack-before-fsync"):
+        assert vars(Wal)["_sync_active"] is not honest
+
+    assert vars(Wal)["_sync_active"] is honest
+
+
+def test_a_build_that_nobody_made_is_told() -> None:
+    with pytest.raises(ValueError, match="there are ack-before-fsync"):
+        break_node("no-such-build")
