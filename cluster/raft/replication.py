@@ -225,8 +225,12 @@ class Replication:
         progress.matched(match)
         if not counts:
             self._prove(progress)
-        if progress.outgoing is not None and match >= progress.outgoing.index:
+        outgoing = progress.outgoing
+        if outgoing is not None and match >= outgoing.index:
             progress.outgoing = None
+        elif outgoing is not None and outgoing.ignored():
+            progress.outgoing = None
+            progress.probe_from(FIRST_INDEX)
 
     def _prove(self, progress: Progress) -> None:
         """A follower forgot what it promised, perhaps a vote for a later term. Once an entry that

@@ -21,6 +21,8 @@ PART_BYTES = 512 << 10
 INSTALL_WINDOW_BYTES_MAX = 4 << 20
 #: A snapshot larger than this is a bug somewhere: it holds positions, never bodies.
 SNAPSHOT_BYTES_MAX = 1 << 30
+#: Answers to appends without one to a part: the first may be to an append of before.
+IGNORED_MAX = 2
 #: Sent parts that stay unanswered for this long are taken for lost.
 STALLED_S = 10.0
 
@@ -44,6 +46,7 @@ class Outgoing:
         self._in_flight: deque[tuple[int, int]] = deque()
         self._in_flight_bytes = 0
         self.outdated = False  # an entry is gone: a newer snapshot replaced this one
+        self._ignored: int | None = 0  # answers to other messages; None: a part was answered
 
     def pump(self, send: Callable[[int, Part], bool]) -> bool:
         """Send as much as the window allows; True when anything left."""
@@ -66,8 +69,18 @@ class Outgoing:
     def answered(self, number: int, now: float) -> None:
         """The follower holds all parts up to `number`."""
         self.answered_at = now
+        self._ignored = None
         while self._in_flight and self._in_flight[0][0] <= number:
             self._in_flight_bytes -= self._in_flight.popleft()[1]
+
+    def ignored(self) -> bool:
+        """It answers other messages, which came after the first parts, and knows of none of these:
+        it was not ready for them yet.
+        """
+        if self._ignored is None or not self._in_flight:
+            return False
+        self._ignored += 1
+        return self._ignored >= IGNORED_MAX
 
     def stalled(self, now: float) -> bool:
         return now - self.answered_at > STALLED_S

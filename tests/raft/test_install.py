@@ -219,3 +219,20 @@ def test_with_the_real_log_a_follower_that_was_away_gets_snapshot_live_entries_a
         await cluster.stop()
 
     run_virtual(scenario())
+
+
+def test_parts_that_came_before_the_receiver_was_ready_are_sent_again_soon():
+    """A node that just started hears its links before it has looked up which groups it has."""
+    world, _, node, index = behind()
+    dropped: list[int] = []
+
+    def not_ready(_source: str, target: str, message: list) -> bool:
+        lost = target == "n3" and message[1] == INSTALL and len(dropped) < 4
+        if lost:
+            dropped.append(message[4])
+        return lost
+
+    world.wires.drop = not_ready
+    world.restart("n3")
+    world.until(lambda: len(dropped) == 4)
+    assert world.until(lambda: node.member.applied_index >= index, 5000) < 2000
