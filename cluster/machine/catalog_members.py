@@ -74,7 +74,9 @@ class Members:
             if info.node not in group.members:
                 continue
             kept = [node for node in group.members if node != info.node]
-            able = [heir] if heir is not None else sorted(others, key=lambda n: (held[n], n))
+            # Whoever was let in and has never come may never come.
+            able = sorted(others, key=lambda n: (self._nodes.by_id[n].incarnation == 0, held[n], n))
+            able = able if heir is None else [heir]
             taking = next((node for node in able if node not in kept), None)
             if taking is not None:
                 kept.append(taking)

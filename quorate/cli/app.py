@@ -10,6 +10,8 @@ import typer
 from quorate.cli.clients import channel_app, connection_app, consumer_app
 from quorate.cli.definitions import definitions_app
 from quorate.cli.exchanges import binding_app, exchange_app
+from quorate.cli.groups import group_app
+from quorate.cli.members import node_app
 from quorate.cli.output import FOLDER, Json, PasswordFile, Timeout, Url, User, Vhost, login
 from quorate.cli.policies import policy_app
 from quorate.cli.users import permission_app, user_app
@@ -28,10 +30,10 @@ app = typer.Typer(
     "Exit status: 0 done, 1 refused or failed, 2 wrong usage or settings, 3 corrupt input,"
     " 4 nobody answered or the outcome is unknown.",
 )
-node_app = typer.Typer(no_args_is_help=True, help="Run one node of a cluster.")
 queue_app = typer.Typer(no_args_is_help=True, help="Declare, list, look into and delete queues.")
 log_app = typer.Typer(no_args_is_help=True, help="Read a node's log from its files alone.")
 app.add_typer(node_app, name="node", rich_help_panel="Running a cluster")
+app.add_typer(group_app, name="group", rich_help_panel="Running a cluster")
 app.add_typer(queue_app, name="queue", rich_help_panel="Using it")
 app.add_typer(exchange_app, name="exchange", rich_help_panel="Using it")
 app.add_typer(binding_app, name="binding", rich_help_panel="Using it")

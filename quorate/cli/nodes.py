@@ -61,6 +61,10 @@ def run_status(url: str | None, *, as_json: bool, timeout: float) -> int:
     )
     console.print(nodes_table(about))
     console.print(groups_table(about))
+    if about.get("moving"):
+        console.print(
+            f"{len(about['moving'])} groups are moving: `quorate group list` shows how far"
+        )
     leaderless = [row for row in about.get("groups", []) if not row.get("leader")]
     if leaderless:
         console.print(
@@ -82,9 +86,10 @@ def nodes_table(about: dict[str, Any]) -> Any:
         reached: dict[str, Any] = row.get("addresses") or {}
         here = row.get("node") == about.get("node")
         state = "[green]up[/green]" if row.get("up") or here else "[red]down[/red]"
+        standing = row.get("state", "member")
         table.add_row(
             str(row.get("node")),
-            state,
+            state if standing == "member" else f"{state}, {standing}",
             reached.get("http", "-"),
             reached.get("peer", "-"),
             f"{leads.get(row.get('node'), 0)} groups",

@@ -1,0 +1,120 @@
+"""`quorate group ...`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from quorate.cli.api import done
+from quorate.cli.moves import Anybody, Row, Stage, View, until, watched, word_of
+from quorate.cli.output import Json, Timeout, Url, run_async, say
+from quorate.cli.tables import show_rows
+
+group_app = typer.Typer(
+    no_args_is_help=True, help="Raft groups, and which nodes have copies of them."
+)
+
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Until all of it has been done.")]
+GOES_ON = "it goes on without this command: `quorate group list` shows how far"
+
+
+@group_app.command("list")
+def group_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> None:
+    """Groups, the nodes that have a copy, and what those that move wait for."""
+    view = run_async(Anybody(url, timeout).view())
+
+    def on_its_way(row: Row) -> str | None:
+        return word_of(row, view.down).partition(": ")[2] if row["moving"] else None
+
+    show_rows(
+        view.groups,
+        {
+            "group": lambda row: row["name"],
+            "leader": lambda row: row["leader"] or "none",
+            "copies on": lambda row: row["held"],
+            "shall be on": lambda row: row["members"] if row["moving"] else None,
+            "lag": lambda row: max(row["lag"].values(), default=None),
+            "moving": on_its_way,
+        },
+        as_json=as_json,
+        none="there are no groups",
+    )
+
+
+@group_app.command("move")
+def group_move(
+    group: Annotated[str, typer.Argument(help="Name of the group.")],
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="All that shall have it.")],
+    wait: Wait = True,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Give a group other members, one at a time, while it goes on working."""
+    stage = Stage()
+
+    async def work() -> int:
+        anybody = Anybody(url, timeout)
+        body = {"members": nodes}
+        await anybody.ask(lambda api: api.put("groups", group, "members", body=body))
+        stage.words = GOES_ON
+        view = await anybody.view()
+        if wait:
+            view = await until(anybody, lambda view: not _moves(view, {group}), f"{group}: begins")
+        row = view.group(group) or {}
+        words = f"group {group}: on {', '.join(row.get('held', []))}; leader: {row.get('leader')}"
+        if row.get("moving"):
+            words += f"; shall be on {', '.join(row['members'])}\n  next: `quorate group list`"
+        return done(as_json, words, **row)
+
+    return watched(work(), stage)
+
+
+@group_app.command("spread")
+def group_spread(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be moved.")
+    ] = False,
+    wait: Wait = True,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Move as few copies as can be until all nodes have about as many."""
+    stage = Stage()
+
+    async def work() -> int:
+        anybody = Anybody(url, timeout)
+        view = await anybody.view()
+        asked = await anybody.ask(
+            lambda api: api.post("groups", "spread", body={}, **{"dry-run": "true"})
+        )
+        moves: list[Row] = asked["moves"]
+        if not as_json:
+            for move in moves:
+                say(f"{move['group']}: {', '.join(move['from'])} -> {', '.join(move['to'])}")
+        if dry_run or not moves:
+            words = f"{len(moves)} of {len(view.groups) - 1} groups would move"
+            if not moves:
+                words = f"nothing to move; copies: {view.copies}"
+            return done(as_json, words, moves=moves, copies=_copies(view))
+        stage.words = GOES_ON
+        await anybody.ask(lambda api: api.post("groups", "spread", body={}))
+        names = {move["group"] for move in moves}
+        if wait:
+            view = await until(anybody, lambda view: not _moves(view, names), "it begins")
+        words = f"{len(moves)} groups moved; copies: {view.copies}"
+        if not wait:
+            words = f"{len(moves)} groups move\n  next: `quorate group list` shows how far"
+        return done(as_json, words, moves=moves, copies=_copies(view))
+
+    return watched(work(), stage)
+
+
+def _moves(view: View, names: set[str]) -> bool:
+    return any(row["name"] in names for row in view.moving)
+
+
+def _copies(view: View) -> dict[str, int]:
+    return {row["name"]: row["copies"] for row in view.nodes}

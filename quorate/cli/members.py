@@ -1,0 +1,217 @@
+"""`quorate node add`, `remove`, `replace` and `list`: which nodes the cluster has."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from quorate.cli.api import done
+from quorate.cli.groups import GOES_ON, Wait
+from quorate.cli.moves import Anybody, Stage, View, until, watched
+from quorate.cli.output import CommandError, Json, Timeout, Url, complain, run_async, say
+from quorate.cli.tables import show_rows
+from quorate.errors import Refused
+
+node_app = typer.Typer(
+    no_args_is_help=True, help="Run one node; let nodes into the cluster, and remove them."
+)
+
+Name = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")]
+Address = Annotated[
+    str, typer.Argument(metavar="HOST:PORT", help="Where the other nodes reach it: its `peer`.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Though less would be safe after it.")]
+
+
+@node_app.command("list")
+def node_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> None:
+    """Nodes that the cluster has, with how many copies of groups each holds."""
+    view = run_async(Anybody(url, timeout).view())
+    show_rows(
+        view.nodes,
+        {
+            "node": lambda row: row["name"],
+            "state": lambda row: row["state"],
+            "up": lambda row: row["running"],
+            "copies": lambda row: row["copies"],
+            "peer": lambda row: row["addresses"].get("peer"),
+            "http": lambda row: row["addresses"].get("http"),
+            "amqp": lambda row: row["addresses"].get("amqp"),
+        },
+        as_json=as_json,
+        none="there are no nodes",
+    )
+
+
+@node_app.command("add")
+def node_add(
+    node: Name,
+    address: Address,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Let a new node into the cluster. It is started on its own machine, before this or after."""
+    stage = Stage()
+
+    async def work() -> int:
+        anybody = Anybody(url, timeout)
+        view = await _added(anybody, node, address)
+        state = (view.node(node) or {}).get("state")
+        words = f"node {node}: let in, expected at {address}\n  next: {_how_to_start(view)}"
+        if state == "member":
+            words = f"node {node}: is a member"
+        words += "; then `quorate group spread` gives it groups" if state != "member" else ""
+        return done(as_json, words, node=node, state=state)
+
+    return watched(work(), stage)
+
+
+async def _added(anybody: Anybody, node: str, address: str) -> View:
+    await anybody.ask(lambda api: api.put("nodes", node, body={"address": address}))
+    return await anybody.view()
+
+
+def _how_to_start(view: View) -> str:
+    peers = [f"{row['name']}={row['addresses'].get('peer', '?')}" for row in view.nodes]
+    return f"start it with `join = true` and `peers = {json.dumps(peers)}`"
+
+
+@node_app.command("remove")
+def node_remove(
+    node: Name,
+    heir: Annotated[
+        str | None,
+        typer.Option("--heir", help="Takes over all that it has. Default: who has the least."),
+    ] = None,
+    wait: Wait = True,
+    yes: Yes = False,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Remove a node for good, up or down: others take over what it has, and its process ends."""
+    stage = Stage()
+
+    async def work() -> int:
+        anybody = Anybody(url, timeout)
+        view = await anybody.view()
+        if (view.node(node) or {}).get("state") != "leaving":
+            _check(view, node, heir, yes=yes)
+        stage.words = f"node {node} leaves; {GOES_ON}"
+        view = await _removed(anybody, node, heir, wait=wait)
+        words = _gone(node, view)
+        if not wait and view.node(node) is not None:
+            words = f"node {node}: leaves\n  next: `quorate group list` shows how far"
+        return done(as_json, words, node=node, removed=view.node(node) is None)
+
+    return watched(work(), stage)
+
+
+@node_app.command("replace")
+def node_replace(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The node that goes.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The node that comes.")],
+    address: Address,
+    yes: Yes = False,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Let a node in, wait until it has joined, and give it all that another has, which is removed.
+
+    May be repeated when it was interrupted.
+    """
+    stage = Stage()
+
+    async def work() -> int:
+        anybody = Anybody(url, timeout)
+        view = await anybody.view()
+        if view.node(old) is None:
+            raise CommandError(_unknown(old))
+        view = await _added(anybody, new, address)
+        stage.words = (
+            f"node {new} is let in, node {old} stays until this command is given once more"
+        )
+        if not _is_member(view, new):
+            say(f"node {new}: let in, expected at {address}\n  next: {_how_to_start(view)}")
+        waits = f"waiting until {new} has come and has the catalog"
+        view = await until(anybody, lambda view: _is_member(view, new), waits)
+        if (view.node(old) or {}).get("state") != "leaving":
+            _check(view, old, new, yes=yes)
+        stage.words = f"node {old} leaves, {new} takes over; {GOES_ON}"
+        view = await _removed(anybody, old, new, wait=True)
+        return done(as_json, _gone(old, view), node=old, heir=new, removed=True)
+
+    return watched(work(), stage)
+
+
+def _is_member(view: View, node: str) -> bool:
+    return (view.node(node) or {}).get("state") == "member"
+
+
+async def _removed(anybody: Anybody, node: str, heir: str | None, *, wait: bool) -> View:
+    query = {} if heir is None else {"heir": heir}
+    try:
+        await anybody.ask(lambda api: api.delete("nodes", node, **query))
+    except Refused as refused:
+        if refused.code != "not_found":
+            raise
+        # It was there a moment ago: an answer was lost, and the question repeated.
+    if not wait:
+        return await anybody.view()
+    return await until(
+        anybody, lambda view: view.node(node) is None, f"waiting until {node} has heard of it"
+    )
+
+
+def _gone(node: str, view: View) -> str:
+    return f"node {node}: removed; copies: {view.copies}"
+
+
+def _unknown(node: str) -> str:
+    return f"there is no node {node!r} in the cluster\n  next: `quorate node list`"
+
+
+def _check(view: View, node: str, heir: str | None, *, yes: bool) -> None:
+    if view.node(node) is None:
+        raise CommandError(_unknown(node))
+    risks = risks_of(view, node, heir)
+    if not risks:
+        return
+    if not yes:
+        raise CommandError(
+            f"node {node} was not removed: {'; '.join(risks)}"
+            "\n  next: add or start nodes first, or repeat it with --yes"
+        )
+    for risk in risks:
+        complain(f"warning: {risk}")
+
+
+def risks_of(view: View, node: str, heir: str | None) -> list[str]:
+    """What would be less safe without this node."""
+    staying = [row for row in view.nodes if row["state"] != "leaving" and row["name"] != node]
+    able = {row["name"] for row in staying} if heir is None else {heir}
+    fewer = [
+        row
+        for row in view.groups
+        if row["id"] and node in row["members"] and not able - set(row["members"])
+    ]
+    risks: list[str] = []
+    if fewer:
+        copies = min(len(row["members"]) for row in fewer)
+        risks.append(
+            f"{len(fewer)} of {len(view.groups) - 1} groups would lose a copy and have as few as"
+            f" {copies - 1}"
+        )
+    up = sum(row["running"] for row in staying)
+    majority = len(staying) // 2 + 1
+    if up < majority:
+        risks.append(
+            f"of the {len(staying)} nodes that stay {up} are up, and a majority is {majority}"
+        )
+    if heir is not None and heir in view.down:
+        risks.append(f"{heir}, which is to take over, is down")
+    return risks
