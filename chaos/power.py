@@ -176,8 +176,8 @@ async def _rounds(
         campaign.rounds.append(row)
         console.print(
             f"{number:3d}/{campaign.options.rounds}  confirmed {row.confirmed:>9,}"
-            f"  down {row.down_s:5.2f} s, ready {row.ready_s:5.2f} s and confirming"
-            f" {row.recovery_s:5.2f} s after the start"
+            f"  down {row.down_s:5.2f} s  ready {row.ready_s:5.2f} s"
+            f"  confirming {row.recovery_s:5.2f} s"
         )
 
 

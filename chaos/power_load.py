@@ -22,14 +22,14 @@ from chaos.load.workload import Scene
 CHECKERS: Mapping[str, Checker] = {"total-queue": total_queue, "ack-finality": ack_finality}
 
 PROTOCOLS: tuple[Protocols, ...] = ("native", "amqp")
-PUBLISHERS = 2
+PUBLISHERS, CONSUMERS = 2, 3
 #: Batches a second of one publisher, and messages in one.
 RATE = 15.0
 BATCH_MAX = 20
 #: How long a consumer works on what it was handed, so that queues grow and settles go on always;
-#: publishers wait above this many that did not come out.
-WORK_S = 0.02
-BACKLOG_MAX = 5_000
+#: batches are of one message above this many that did not come out.
+WORK_S = 0.01
+BACKLOG_MAX = 2_000
 
 
 class Load:
@@ -44,8 +44,9 @@ class Load:
             for protocol in PROTOCOLS
         }
         self._numbered = self._client("native/numbered", "native")
-        self._consumers: dict[Protocols, Client] = {
-            protocol: self._client(f"{protocol}/c0", protocol) for protocol in PROTOCOLS
+        self._consumers: dict[Protocols, list[Client]] = {
+            protocol: [self._client(f"{protocol}/c{each}", protocol) for each in range(CONSUMERS)]
+            for protocol in PROTOCOLS
         }
         self._left = Left()
         self.confirmed = 0
@@ -56,7 +57,7 @@ class Load:
         return Client(self._scene, f"{self.name}-{name}", protocol)
 
     async def declare(self) -> None:
-        client = self._consumers["native"]
+        client = self._numbered
         await client.declare_all({_queue(protocol): {} for protocol in PROTOCOLS})
 
     async def run(self) -> None:
@@ -69,10 +70,10 @@ class Load:
                     tasks.create_task(publish_until(ending, client, RATE, publish))
             numbered = partial(self._publish_numbered, self._numbered)
             tasks.create_task(publish_until(ending, self._numbered, RATE, numbered))
-            for protocol, client in self._consumers.items():
-                tasks.create_task(
-                    client.consume(_queue(protocol), ending, self._take(client, WORK_S))
-                )
+            for protocol, clients in self._consumers.items():
+                for client in clients:
+                    take = self._take(client, WORK_S)
+                    tasks.create_task(client.consume(_queue(protocol), ending, take))
 
     async def confirmed_since(self, start_s: float) -> float:
         """Waits until both protocols have confirmed something after that: when they had."""
@@ -84,25 +85,23 @@ class Load:
 
     async def drain(self) -> None:
         takers = {
-            _queue(protocol): (client, self._take(client, 0.0))
-            for protocol, client in self._consumers.items()
+            _queue(protocol): (clients[0], self._take(clients[0], 0.0))
+            for protocol, clients in self._consumers.items()
         }
         await drain(self.name, self._left, takers)
 
     async def close(self) -> None:
-        everyone = [client for clients in self._publishers.values() for client in clients]
-        await close_all([*everyone, self._numbered, *self._consumers.values()])
+        each = [*self._publishers.values(), *self._consumers.values(), [self._numbered]]
+        await close_all([client for clients in each for client in clients])
 
     async def _publish(self, client: Client, protocol: Protocols) -> None:
-        if len(self._left.keys) > BACKLOG_MAX:
-            return
-        first, count = client.published, client.dice.randint(1, BATCH_MAX)
+        first, count = client.published, self._count(client)
         answer = await client.publish(_queue(protocol), count)
         if answer.ok:
             await self._tell(protocol, client, first, count)
 
     async def _publish_numbered(self, client: Client) -> None:
-        first, messages = client.take_numbers(client.dice.randint(1, BATCH_MAX))
+        first, messages = client.take_numbers(self._count(client))
         queue = _queue("native")
         publish = Publish(queue, messages)
         value = {"queue": queue, "publisher": client.name, "first": first, "count": len(messages)}
@@ -116,6 +115,10 @@ class Load:
 
         await client.record("publish", value, until_confirmed())
         await self._tell("native", client, first, len(messages))
+
+    def _count(self, client: Client) -> int:
+        most = BATCH_MAX if len(self._left.keys) < BACKLOG_MAX else 1
+        return client.dice.randint(1, most)
 
     async def _tell(self, protocol: Protocols, client: Client, first: int, count: int) -> None:
         self._left.confirmed(_queue(protocol), client.name, first, count)
