@@ -98,7 +98,9 @@ class Management:
         status, _ = await self._ask("PUT", path, body=body)
         return status == 201
 
-    async def post(self, *path: str, body: Json, repeat: bool = True, **query: str) -> Any:
+    async def post(
+        self, *path: str, body: Json, query: Json | None = None, repeat: bool = True
+    ) -> Any:
         """`repeat`: a node that cannot do it now may be asked again."""
         _, value = await self._ask("POST", path, query=query, body=body, repeat=repeat)
         return value

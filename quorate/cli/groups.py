@@ -87,9 +87,8 @@ def group_spread(
     async def work() -> int:
         anybody = Anybody(url, timeout)
         view = await anybody.view()
-        asked = await anybody.ask(
-            lambda api: api.post("groups", "spread", body={}, **{"dry-run": "true"})
-        )
+        dry = {"dry-run": "true"}
+        asked = await anybody.ask(lambda api: api.post("groups", "spread", body={}, query=dry))
         moves: list[Row] = asked["moves"]
         if not as_json:
             for move in moves:
