@@ -259,7 +259,9 @@ async def _settled(cluster: LiveCluster) -> dict[NodeId, dict[str, Any] | None]:
     """Every node's status, when all have applied the same or the time is up."""
     until_s = time.monotonic() + SETTLE_S_MAX
     while True:
-        answers = await asyncio.gather(*(cluster.status(node) for node in cluster.nodes))
+        answers = await asyncio.gather(
+            *(cluster.status(node, digests=True) for node in cluster.nodes)
+        )
         statuses = dict(zip(cluster.nodes, answers, strict=True))
         if convergence(statuses).valid is True or time.monotonic() > until_s:
             return statuses

@@ -427,6 +427,6 @@ class ClusterNode:
         info = self.catalog_machine.node(node)
         return None if info is None else info.addresses.get(kind)
 
-    def status(self) -> dict[str, Any]:
+    def status(self, *, digests: bool = False) -> dict[str, Any]:
         """What this node knows, for people and tests."""
-        return status_of(self)
+        return status_of(self, digests=digests)

@@ -21,13 +21,13 @@ def standing(cluster: ClusterNode, node: NodeId) -> str:
     return "joining" if info.state == "member" and not is_in else info.state
 
 
-def status_of(cluster: ClusterNode) -> dict[str, Any]:
-    """See `Group.status` for the parts."""
+def status_of(cluster: ClusterNode, *, digests: bool = False) -> dict[str, Any]:
+    """See `Group.status` for the parts. `digests`: of each copy's state, which takes its time."""
     catalog = cluster.catalog_machine
-    groups = [
-        {**group.status(), "leader": cluster.leader_of(group.id)}
-        for _, group in sorted(cluster.groups.items())
-    ]
+    groups: list[dict[str, Any]] = []
+    for _, group in sorted(cluster.groups.items()):
+        row = {**group.status(), "leader": cluster.leader_of(group.id)}
+        groups.append({**row, "digest": group.machine.digest().hex()} if digests else row)
     nodes = {each.node: each for each in catalog.nodes()}
     states = cluster.peers.states
     own = cluster.transient.own

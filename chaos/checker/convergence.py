@@ -17,7 +17,7 @@ def convergence(statuses: Mapping[NodeId, Status | None]) -> Verdict:
     """Of what each node says of itself (`quorate status --json`); None: it did not answer.
 
     They are asked one after the other while time passes, so whoever asks goes on until this is
-    true, or has waited long enough. The states themselves are compared from the logs.
+    true, or has waited long enough. States are compared by their digests, where these are told.
     """
     silent = [str(node) for node, status in statuses.items() if status is None]
     groups: dict[int, dict[NodeId, Status]] = {}
@@ -25,6 +25,7 @@ def convergence(statuses: Mapping[NodeId, Status | None]) -> Verdict:
         for group in (status or {}).get("groups", ()):
             groups.setdefault(group["id"], {})[node] = group
     apart: list[str] = []
+    differing: list[str] = []
     absent: list[str] = []
     held: list[str] = []
     poisoned: list[str] = []
@@ -43,6 +44,9 @@ def convergence(statuses: Mapping[NodeId, Status | None]) -> Verdict:
         if len(flat) > 1:
             told = ", ".join(f"{node} {last}/{c}/{a}" for node, (last, c, a) in places.items())
             apart.append(f"group {number}: last/commit/applied {told}")
+        digests = {copy["digest"] for copy in copies.values() if "digest" in copy}
+        if len(flat) == 1 and len(digests) > 1:
+            differing.append(f"group {number} at {flat}: {sorted(digests)}")
         poisoned += [
             f"group {number} on {node}: {copy['poisoned']}"
             for node, copy in copies.items()
@@ -53,6 +57,7 @@ def convergence(statuses: Mapping[NodeId, Status | None]) -> Verdict:
         "convergence",
         {
             "replicas apart": apart,
+            "states differ": differing,
             "copy missing": absent,
             "not empty": held,
             "poisoned": poisoned,

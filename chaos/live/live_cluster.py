@@ -187,10 +187,13 @@ class LiveCluster:
                 while self.running(node) and '"node_started"' not in self.log_since_start(node):
                     await asyncio.sleep(LOOK_S)
 
-    async def status(self, node: NodeId) -> dict[str, Any] | None:
-        """What the node knows of the cluster; None when it does not answer."""
+    async def status(self, node: NodeId, *, digests: bool = False) -> dict[str, Any] | None:
+        """What the node knows of the cluster; None when it does not answer. `digests`: of the
+        states of its copies too.
+        """
+        path = f"{self.url(node)}/v1/status{'?digests' if digests else ''}"
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, ValueError):
-            async with _session() as http, http.get(f"{self.url(node)}/v1/status") as answer:
+            async with _session() as http, http.get(path) as answer:
                 if answer.status == 200:
                     return cast("dict[str, Any]", await answer.json())
         return None

@@ -123,7 +123,7 @@ class HttpRoutes:
     # --- looking ----------------------------------------------------------------------------------
 
     async def _status(self, request: web.Request) -> web.Response:
-        return answer(request, self._broker.cluster.status())
+        return answer(request, self._broker.cluster.status(digests="digests" in request.query))
 
     async def _queues(self, request: web.Request) -> web.Response:
         user = await self._basic.user(request)
