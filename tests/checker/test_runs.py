@@ -127,6 +127,14 @@ def test_replicas_that_differ_have_not(other: dict[str, Any], what: str) -> None
     assert verdict.counts[what] == 1
 
 
+def test_replicas_at_one_place_in_different_states_have_not_converged() -> None:
+    verdict = _judge(_group(digest="aa"), _group(digest="bb"))
+
+    assert verdict.valid is False
+    assert verdict.counts["states differ"] == 1
+    assert _judge(_group(digest="aa"), _group(digest="aa")).valid is True
+
+
 def test_a_node_that_does_not_answer_is_unknown() -> None:
     assert _judge(_group(), None).valid == "unknown"
     assert convergence({}).valid == "unknown"
