@@ -6,22 +6,27 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from chaos.checker import sac_exclusion
+from chaos.checker.verdict import Checker
 from chaos.faults import isolate
 from chaos.live.live_cluster import LiveCluster, NotReadyError
+from chaos.load.client import Client, publish_until, wait
+from chaos.load.door import Consumption, Received
 from chaos.load.lengths import Lengths
 from chaos.load.numbered_publishers import NumberedPublishers
 from chaos.load.publish_consume import PublishConsume
-from chaos.load.single_active import SingleActive
 from chaos.load.workload import Scene, Workload
 from cluster.types import NodeId
 
 #: How long a node that was started may take until it serves.
 READY_S_MAX = 20.0
+#: How long slow consumers work on what they were handed.
+HOLD_S = (3.0, 7.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +147,46 @@ def _numbered(scene: Scene) -> Sequence[Workload]:
     return [NumberedPublishers(scene, "native")]
 
 
+class SlowConsumers:
+    """Consumers of which one at a time is served: each holds what it got for longer than its node
+    is cut off, and settles it then.
+    """
+
+    name = "slow-native"
+    queue = "slow-native.jobs"
+
+    def __init__(self, scene: Scene) -> None:
+        self._ending = scene.ending
+        self._publisher = Client(scene, f"{self.name}/p0", "native")
+        self._consumers = [Client(scene, f"{self.name}/c{number}", "native") for number in range(3)]
+
+    @property
+    def checkers(self) -> Mapping[str, Checker]:
+        return {"sac-exclusion": sac_exclusion(self.queue.__eq__)}
+
+    async def prepare(self) -> None:
+        await self._publisher.declare_all({self.queue: {"x-single-active-consumer": True}})
+
+    async def run(self) -> None:
+        consuming = (
+            client.consume(self.queue, self._ending, partial(self._hold, client), prefetch=2)
+            for client in self._consumers
+        )
+        publish = partial(self._publisher.publish, self.queue)
+        await asyncio.gather(
+            publish_until(self._ending, self._publisher, 20.0, publish), *consuming
+        )
+
+    async def drain(self) -> None:
+        """What it shows is seen before."""
+
+    async def _hold(self, client: Client, held: Consumption, received: Received) -> bool:
+        await wait(self._ending, client.dice.uniform(*HOLD_S))
+        return await client.settle_all(held, received)
+
+
 def _single_active(scene: Scene) -> Sequence[Workload]:
-    return [SingleActive(scene, "native")]
+    return [SlowConsumers(scene)]
 
 
 def _lengths(scene: Scene) -> Sequence[Workload]:
