@@ -40,10 +40,15 @@ class Budget:
             return ["everything"] * self.runs
         return [MIXES[number % len(MIXES)] for number in range(self.runs)]
 
-    def load_s(self, *, gone_s: float, runs_left: int, overheads_s: Sequence[float]) -> float:
-        """Of the next run."""
+    def load_s(
+        self, *, gone_s: float, runs_left: int, overheads_s: Sequence[float]
+    ) -> float | None:
+        """Of the next run; None: there is no time for one any more. The first always is."""
         overhead_s = sum(overheads_s) / len(overheads_s) if overheads_s else OVERHEAD_S
-        return max((self.minutes * 60 - gone_s) / runs_left - overhead_s, LOAD_S_MIN)
+        left_s = self.minutes * 60 - gone_s
+        if overheads_s and left_s < overhead_s + LOAD_S_MIN:
+            return None
+        return max(left_s / runs_left - overhead_s, LOAD_S_MIN)
 
 
 class Campaign:
@@ -70,6 +75,9 @@ class Campaign:
                         runs_left=len(mixes) - number,
                         overheads_s=overheads_s,
                     )
+                    if load_s is None:
+                        self._console.print(f"no time for {', '.join(mixes[number:])}")
+                        break
                     seed = self._plan.seed + number
                     plan = replace(self._plan, seed=seed, mix=mix, seconds=round(load_s))
                     title = f"run {number + 1} of {len(mixes)}, {mix}"

@@ -13,9 +13,9 @@ from chaos.checker.verdict import Valid, Verdict
 from chaos.report.outcome import CLUSTER, Outcome, Status
 
 #: Names under which checkers count the four things that must never be.
-LOST = ("lost", "half done")
+LOST = ("lost", "lost on its way", "half done", "settled without publishing")
 UNEXPECTED = ("unexpected", "refused, yet delivered")
-UNFLAGGED = ("duplicated without the flag", "stored twice")
+UNFLAGGED = ("duplicated without the flag", "stored twice", "moved twice")
 TOKENS = ("token shared", "old token settled", "old token stored")
 
 _STYLES: dict[Valid, str] = {True: "green", False: "bold red", "unknown": "yellow"}

@@ -66,9 +66,11 @@ def test_what_slow_runs_took_is_saved_by_those_that_follow():
 
     first = budget.load_s(gone_s=0, runs_left=8, overheads_s=[])
     later = budget.load_s(gone_s=300, runs_left=5, overheads_s=[50.0, 60.0])
+    last = budget.load_s(gone_s=540, runs_left=1, overheads_s=[50.0, 60.0])
 
     assert first == pytest.approx(600 / 8 - 35)
     assert later == LOAD_S_MIN
+    assert last is None
 
 
 def test_no_run_at_all_is_no_success():
