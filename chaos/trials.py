@@ -198,7 +198,7 @@ TRIALS = (
     Trial("ack-before-fsync", _both_orders, lose_all_power, needs=("kill:power_loss",)),
     Trial("truncate-without-conflict", _both_orders, isolate_then_kill, needs=("partition",)),
     Trial("forget-the-vote", _both_orders, vote_and_die),
-    Trial("sac-without-fencing", _single_active, isolate_one, load_s=20.0, needs=("partition",)),
+    Trial("sac-without-fencing", _single_active, kill_one, load_s=20.0),
     Trial("dedup-not-replicated", _numbered, kill_one, load_s=20.0),
     Trial("commit-by-one", _both_orders, isolate_one, needs=("partition",)),
     Trial("stale-reads", _lengths, isolate_one, load_s=20.0, needs=("partition",)),

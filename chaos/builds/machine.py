@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from chaos.builds.build import Build, Change
 from cluster.group import Group
 from cluster.machine import dispatch
 from cluster.machine.commands import Command, Enqueue
-from cluster.machine.consumers import Consumers, best_of
+from cluster.machine.consumers import Consumer, Consumers
 from cluster.machine.publishers import is_carrier
 from cluster.machine.queue import Queue
 from cluster.machine.replies import Chunk, Enqueued, Reply
@@ -21,21 +22,15 @@ from cluster.outcome import Done, Outcome
 from cluster.types import QueueId
 
 
-def _replace_at_once(_honest: Any) -> Callable[..., bool]:
-    def elect(self: Consumers) -> bool:
-        """Whoever is suspected is replaced, though it holds messages and may settle them yet."""
-        if not self.single_active or not self._to_elect:
-            return False
-        self._to_elect = self.quiescing = False
-        before = self.active
-        kept = before is not None and before.registered and before.here
-        if not (kept and before is not None and before.key in self.by_key):
-            self.active = best_of(c for c in self.by_key.values() if c is not before)
-            if self.active is None and before is not None and before.key in self.by_key:
-                self.active = before if before.registered else None
-        return self.active is not before
+def _serve_all(honest: Callable[..., deque[Consumer] | None]) -> Callable[..., Any]:
+    def serving(self: Consumers) -> deque[Consumer] | None:
+        """Also those that only wait to become active: whoever holds least comes first."""
+        if not self.single_active:
+            return honest(self)
+        able = [c for c in self.by_key.values() if c.registered and c.here and c.room]
+        return deque(sorted(able, key=lambda c: (c.held.count, c.key))) or None
 
-    return elect
+    return serving
 
 
 def _take_any_number(honest: Callable[..., Reply]) -> Callable[..., Reply]:
@@ -83,8 +78,8 @@ def _first_time_always(honest: Callable[..., list[Chunk]]) -> Callable[..., list
 
 SAC_WITHOUT_FENCING = Build(
     "sac-without-fencing",
-    "The next single active consumer begins while the one before may still settle.",
-    (Change(Consumers, "elect", _replace_at_once),),
+    "Consumers behind the single active one are served while that one may still settle.",
+    (Change(Consumers, "serving", _serve_all),),
 )
 DEDUP_NOT_REPLICATED = Build(
     "dedup-not-replicated",
