@@ -16,6 +16,10 @@ from chaos.report.series import WINDOW_S, Fault, Series, Span, protocol_of
 #: Groups and gap lanes beyond these are left out of the picture, and it says so.
 GROUPS_SHOWN_MAX = 24
 LANE_INCHES = 0.2
+#: A log axis has no zero.
+LATENCY_MS_MIN = 0.05
+#: From here on a gap has its full colour; shorter ones are paler.
+GAP_S_LONG = 2.0
 WIDTH_INCHES = 16.0
 
 #: Colour-blind safe (Okabe and Ito), for nodes.
@@ -203,22 +207,23 @@ def _workload_colours(workloads: Sequence[str]) -> dict[str, Any]:
 
 def _draw_latencies(axis: Any, series: Series) -> None:
     axis.set_title(f"publish to confirm, each {WINDOW_S * 1000:.0f} ms", loc="left")
-    axis.set_yscale("log")
     axis.set_ylabel("ms (log)")
+    if series.latencies:
+        axis.set_yscale("log")
     axis.grid(visible=True, which="major", **GRID)
     axis.set_axisbelow(True)
     handles: list[Any] = []
     for protocol, found in series.latencies.items():
         colour = PROTOCOL_COLOURS.get(protocol, OTHER_COLOUR)
         times = [each.at_s for each in found]
-        medians = _broken(times, [each.median_ms for each in found])
-        p99s = _broken(times, [each.p99_ms for each in found])
+        medians = _broken(times, [max(each.median_ms, LATENCY_MS_MIN) for each in found])
+        p99s = _broken(times, [max(each.p99_ms, LATENCY_MS_MIN) for each in found])
         handles += axis.plot(*medians, color=colour, linewidth=1.4, label=f"{protocol} median")
         handles += axis.plot(*p99s, color=colour, linewidth=0.8, linestyle=":",
                              label=f"{protocol} p99")  # fmt: skip
     values = [each.p99_ms for found in series.latencies.values() for each in found]
     lowest = min((e.median_ms for found in series.latencies.values() for e in found), default=1.0)
-    axis.set_ylim(max(lowest * 0.7, 0.05), max([*values, 10.0]) * 2.5)
+    axis.set_ylim(max(lowest, LATENCY_MS_MIN) * 0.7, max([*values, 10.0]) * 2.5)
     axis.yaxis.set_major_locator(LogLocator(base=10))
     axis.yaxis.set_major_formatter(numbers("{:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
@@ -252,12 +257,16 @@ def _draw_gaps(axis: Any, series: Series, lanes: list[str]) -> None:
         mine = series.gaps[name]
         for place, gap in enumerate(mine):
             axis.barh(lane, gap.seconds, left=gap.start_s, height=0.7, color=GAP_COLOUR,
-                      alpha=0.9 if gap.open else 0.65)  # fmt: skip
+                      alpha=_weight(gap))  # fmt: skip
             until_s = mine[place + 1].start_s if place + 1 < len(mine) else width_s
             text = f"{gap.seconds:.1f}" + (" open" if gap.open else "")
             _label(axis, lane, (gap.start_s, gap.end_s), until_s, text, width_s)
     if lanes:
-        _beside(axis, [Patch(color=GAP_COLOUR, alpha=0.65, label="gap, seconds")])
+        _beside(axis, [Patch(color=GAP_COLOUR, alpha=0.8, label="gap, seconds")])
+
+
+def _weight(gap: Span) -> float:
+    return 1.0 if gap.open else 0.3 + 0.6 * min(gap.seconds / GAP_S_LONG, 1.0)
 
 
 def _groups(series: Series) -> list[str]:
