@@ -3,7 +3,7 @@ full, and nodes that are asked to end.
 
 It has dice of its own, so that a seed means without it what it always meant. A disk that forgot is
 as good as new once its node is trusted again; until then no other may forget when that would make
-a majority: what most disks forgot nobody can know.
+a majority of some group: what most of its disks forgot nobody can know, so it would stand still.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from cluster.types import NodeId
 LOOK_S = 0.01
 #: A node that is damaged must say so within this, however slow its disk.
 REFUSE_S_MAX = 20.0
+#: Members of a group, however many nodes there are.
+REPLICATION = 3
 #: `log_end` is not drawn: a log whose newest end is gone cannot be told from one that was never
 #: written further, so such a node may have forgotten and not know it.
 DAMAGES: tuple[Damage, ...] = ("log_bit", "snapshot_bit")
@@ -62,7 +64,7 @@ class DiskNemesis:
 
     async def _may_forget(self, node: NodeId) -> bool:
         """Wait until this disk may; False: it never may, since it is a majority by itself."""
-        most = (len(self.cluster.nodes) - 1) // 2
+        most = (min(REPLICATION, len(self.cluster.nodes)) - 1) // 2
         while len(self._forgetful() | {node}) > most > 0:
             await asyncio.sleep(LOOK_S)
         return most > 0
