@@ -43,6 +43,8 @@ COUNTS = (
     "failing fsyncs",
     "nodes that stopped themselves",
     "clock jumps",
+    "groups moved",
+    "nodes replaced",
     "wiped disks",
     "old copies",
     "damage: log_bit",

@@ -21,6 +21,8 @@ from cluster.types import NodeId
 LOOK_S = 0.01
 #: A node that is damaged must say so within this, however slow its disk.
 REFUSE_S_MAX = 20.0
+#: A node whose disk is full must end itself within this.
+END_S_MAX = 3.0
 #: Members of a group, however many nodes there are.
 REPLICATION = 3
 #: `log_end` is not drawn: a log whose newest end is gone cannot be told from one that was never
@@ -127,6 +129,9 @@ class DiskNemesis:
         process = machine.process
         self.cluster.fill_disk(node)
         await self._wait(0.2, 4.0)
+        if machine.process is process and machine.disk_failed:
+            # A round that is syncing meanwhile hears of it when that is done, on a slow disk late.
+            await self._wait(END_S_MAX, END_S_MAX)
         if machine.process is process and machine.disk_failed:
             self.cluster.check_failed(node)
         self.cluster.make_room(node)

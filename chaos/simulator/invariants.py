@@ -115,6 +115,11 @@ class LogWatch:
         for key in [key for key in self._promised if key[0] == node]:
             del self._promised[key]
 
+    def dropped(self, node: NodeId, group: int) -> None:
+        """Its copy counted for nothing any more."""
+        self._promised.pop((node, group), None)
+        self._seen.pop((node, group), None)
+
     # --- what members are
 
     def forget(self, node: NodeId) -> None:

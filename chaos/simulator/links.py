@@ -120,7 +120,9 @@ class SimNetwork:
         end.dialing.discard(peer)
         connection = self.connection(end.node, peer)
         mine = None if connection is None else connection.ways[end.node]
-        if not end.listening or (mine is not None and mine.source is end and mine.open):
+        if not end.listening or peer not in end.peers():
+            return
+        if mine is not None and mine.source is end and mine.open:
             return
         other = self._ends.get(peer)
         answered = self.passes(end.node, peer) and self.passes(peer, end.node)
@@ -129,7 +131,7 @@ class SimNetwork:
         elif other is None or not other.listening:
             end.process.call_soon(end.went_down, peer, True)
             self.dial_later(end, peer, self.options.dial_ms)
-        elif other.process.state is ProcessState.PAUSED:
+        elif other.process.state is ProcessState.PAUSED or end.node not in other.peers():
             self.dial_later(end, peer, self.options.dial_ms)
         else:
             self._connect(end, other)
@@ -330,6 +332,16 @@ class SimLinks:
 
     def peers(self) -> list[NodeId]:
         return list(self._peers)
+
+    def add_peer(self, peer: NodeId, address: str) -> None:
+        if peer not in self._peers:
+            self._peers.append(peer)
+            self._network.dial_later(self, peer, self._network.options.dial_ms)
+
+    def remove_peer(self, peer: NodeId) -> None:
+        if peer in self._peers:
+            self._peers.remove(peer)
+            self._network.reset(self.node, peer)
 
     async def start(self, on_message: OnMessage, on_up: OnUp, on_down: OnDown) -> None:
         self._on_message, self._on_up, self._on_down = on_message, on_up, on_down

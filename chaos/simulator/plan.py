@@ -54,12 +54,14 @@ class Plan:
     nemesis: str
     nemesis_weights: tuple[tuple[str, int], ...]
     disk_weights: tuple[tuple[str, int], ...]  # of a second nemesis, for disks; empty: none
+    members: bool  # a third one moves groups, and takes nodes out and in
 
     def describe(self) -> str:
         parts = (
             f"seed {self.seed}: {len(self.nodes)} nodes",
             f"{self.default_groups} default groups",
             f"nemesis {self.nemesis}, a fault every {self.fault_every_s:.1f} s",
+            f"members {'move' if self.members else 'stay'}",
             f"disks {'/'.join(kind for kind, _ in self.disk_weights) or 'remember'}",
             f"{self.publishers} named and {self.anonymous} anonymous publishers",
             f"batches up to {self.batch_max} of up to {self.body_bytes_max} B",
@@ -100,6 +102,8 @@ FAULT_KINDS = (
 
 #: Seeds from here on may draw faults of disks too; those below mean what they always meant.
 DISK_SEEDS_FROM = 10_000
+#: And from here on members come and go, in clusters of four or five.
+MEMBER_SEEDS_FROM = 20_000
 DISK_KINDS = ("wipe", "old_copy", "damage", "disk_full", "terminate")
 
 #: The largest publish, and room in a link's buffer for the largest message.
@@ -118,6 +122,9 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
     body_bytes_max = min(dice.choice((16, 100, 1024, 16384)), BATCH_BYTES_MAX // batch_max)
     credit = dice.choice((1, 10, 100, 1000))
     count = nodes or dice.choices((3, 1, 5), (16, 1, 3))[0]
+    members = seed >= MEMBER_SEEDS_FROM
+    if members and nodes is None:
+        count = random.Random(f"count/{seed}").choice((4, 5))
     election_min_ms = dice.choice((300, 500, 1000))
     nemesis = dice.choices(NEMESES, (6, 3, 3, 3, 2, 5, 1))[0]
     return Plan(
@@ -161,6 +168,7 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
         nemesis=nemesis,
         nemesis_weights=_weights(nemesis),
         disk_weights=_disk_weights(seed),
+        members=members,
     )
 
 

@@ -39,6 +39,7 @@ from chaos.simulator.disk_nemesis import DiskNemesis
 from chaos.simulator.invariants import LogWatch, Violation
 from chaos.simulator.ledger import Ledger
 from chaos.simulator.loop import Process, Stuck, World
+from chaos.simulator.members_nemesis import MembersNemesis
 from chaos.simulator.nemesis import Nemesis
 from chaos.simulator.plan import Plan, draw_plan
 from chaos.simulator.publishers import Publisher
@@ -103,6 +104,7 @@ class Run:
         self.tellers = Tellers(self.scene, TRANSFER_QUEUES)
         self._admin = Process(self.world, "admin")
         self._nemesis = Process(self.world, "nemesis")
+        self._members = MembersNemesis(self.cluster)
 
     def go(self) -> Result:
         violations: list[str] = []
@@ -151,6 +153,8 @@ class Run:
         nemeses = [self._nemesis.spawn(Nemesis(self.cluster).run(), "nemesis")]
         if self.plan.disk_weights:
             nemeses.append(self._nemesis.spawn(DiskNemesis(self.cluster).run(), "disks"))
+        if self.plan.members:
+            nemeses.append(self._nemesis.spawn(self._members.run(), "members"))
         self._until(self.world.now_s + self.plan.faults_s, lambda: False)
         if (found := self._wrong()) is not None:
             return found
@@ -224,6 +228,8 @@ class Run:
         for client in self.amqp_clients:
             if (wait := client.waits) is not None:
                 return wait
+        if self._members.doing is not None:
+            return self._members.doing
         machines = list(self.cluster.machines.values())
         if (teller := self.tellers.waiting(machines)) is not None:
             return f"{teller} waits for its transaction"

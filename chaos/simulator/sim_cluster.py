@@ -48,6 +48,7 @@ class SimCluster(DiskFaults):
         self.ledger = ledger
         self.world = world
         self.broken: list[Violation] = []
+        self._held: dict[NodeId, set[GroupId]] = {}  # at the last look
         self.on_serving: list[Callable[[Machine], None]] = []
         self._dice = random.Random(f"cluster/{plan.seed}")
         self.network = SimNetwork(
@@ -110,6 +111,7 @@ class SimCluster(DiskFaults):
                 "simulated",
                 plan.nodes,
                 DATA_DIR,
+                addresses={"peer": node},
                 default_groups=plan.default_groups,
                 election_min_ms=plan.election_min_ms,
                 election_max_ms=plan.election_max_ms,
@@ -241,7 +243,7 @@ class SimCluster(DiskFaults):
     def check_failed(self, node: NodeId) -> None:
         """Its disk failed a while ago: it must have stopped by itself."""
         machine = self.machines[node]
-        if machine.running and machine.disk_failed and machine.cluster is not None:
+        if machine.serves and machine.disk_failed and machine.cluster is not None:
             if machine.cluster.failed is None:
                 self._break("a failed fsync ends a node", f"{node} goes on")
             else:
@@ -320,6 +322,11 @@ class SimCluster(DiskFaults):
         """Check every copy of one node: called before anything leaves it."""
         self.watch.now_s = self.world.now_s
         machine = self.machines[node]
+        for group_id in self._held.get(node, set()) - set(machine.groups()):
+            if machine.cluster is not None:  # its copy was dropped
+                self.watch.dropped(node, group_id)
+                self._applied.pop((node, group_id), None)
+        self._held[node] = set(machine.groups())
         for group_id, group in machine.groups().items():
             change = self.watch.look(node, group_id, GroupView(group))
             if group.poisoned is not None:

@@ -1,0 +1,117 @@
+"""Who moves groups and takes nodes out and in again, while the other nemeses strike.
+
+Groups keep three members or more, and the cluster three nodes, so what a majority is stays as the
+others know it. It has dice of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from chaos.simulator.machine import Machine
+from chaos.simulator.sim_cluster import SimCluster
+from cluster.machine.commands import AddNode, Command, MoveGroup, RemoveNode
+from cluster.outcome import Outcome
+from cluster.types import CATALOG_GROUP, NodeId
+
+LOOK_S = 0.01
+MEMBERS_MIN = 3
+
+
+class MembersNemesis:
+    """Runs beside the others; what it began it ends though it is told to stop."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+        self.dice = random.Random(f"members/{cluster.plan.seed}")
+        self.doing: str | None = None
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self.dice.uniform(0.3, 2.5))
+            many = len(self.cluster.nodes) > MEMBERS_MIN
+            kind = self._replace if many and self.dice.random() < 0.35 else self._move
+            strike = self.cluster.world.kernel.spawn(kind(), "members")
+            while not strike.done():
+                await asyncio.sleep(LOOK_S)
+
+    async def _move(self) -> None:
+        """A group gets other members; the next strike may come before it is done."""
+        groups = [group for group in self.cluster.group_ids() if group != CATALOG_GROUP]
+        if not groups:
+            return
+        group, nodes = self.dice.choice(groups), self.cluster.nodes
+        members = sorted(self.dice.sample(nodes, self.dice.randint(MEMBERS_MIN, len(nodes))))
+        await self._change(MoveGroup(group, members))
+        self.cluster.trace.event("members", "+", f"group {group} shall be at {members}")
+        self.cluster.trace.count("groups moved")
+
+    async def _replace(self) -> None:
+        """A node goes for good, and comes back later, perhaps with an empty disk."""
+        node = self.dice.choice(self.cluster.nodes)
+        heirs = [other for other in self.cluster.nodes if other != node]
+        heir = self.dice.choice(heirs) if self.dice.random() < 0.5 else None
+        self.doing = f"{node} leaves"
+        self.cluster.trace.event("members", "!", f"{node} is removed, heir {heir}")
+        outcome = await self._change(RemoveNode(node, heir))
+        if outcome.kind != "ok":
+            self.doing = None
+            return
+        await self._until(lambda: self._is_out(node))
+        self.cluster.kill(node)
+        if self.dice.random() < 0.5:
+            self.cluster.wipe(node)
+        self.doing = f"{node} comes back"
+        await asyncio.sleep(self.dice.uniform(0.0, 2.0))
+        await self._until(lambda: self._state(node) == "removed")
+        await self._change(AddNode(node, {"peer": node}))
+        self.cluster.trace.event("members", "+", f"{node} may come back")
+        self.cluster.trace.count("nodes replaced")
+        await self._until(lambda: self._votes_again(node))
+        self.doing = None
+
+    def _is_out(self, node: NodeId) -> bool:
+        cluster = self.cluster.machines[node].cluster
+        left = cluster is not None and self.cluster.machines[node].serves and cluster.left
+        return left or self._state(node) == "removed"
+
+    def _state(self, node: NodeId) -> str | None:
+        """As the others say it."""
+        for machine in self._serving(but=node):
+            assert machine.cluster is not None
+            info = machine.cluster.catalog_machine.node(node)
+            if machine.cluster.catalog.ready and info is not None:
+                return info.state
+        return None
+
+    def _votes_again(self, node: NodeId) -> bool:
+        self.cluster.start(node)
+        leaders = [m.cluster.catalog for m in self._serving(but=None) if m.cluster is not None]
+        return any(group.ready and node in group.configuration.voters for group in leaders)
+
+    def _serving(self, *, but: NodeId | None) -> list[Machine]:
+        return [m for m in self.cluster.machines.values() if m.serves and m.name != but]
+
+    async def _change(self, command: Command) -> Outcome:
+        """Asked at one node after the other until it is answered."""
+        while True:
+            serving = self._serving(but=None)
+            if serving:
+                machine = self.dice.choice(serving)
+                process, cluster = machine.process, machine.cluster
+                assert process is not None
+                assert cluster is not None
+                asked = process.spawn(cluster.change(command), "change")
+                while not asked.done() and process.alive:
+                    await asyncio.sleep(LOOK_S)
+                if asked.done() and not asked.cancelled() and asked.exception() is None:
+                    outcome: Outcome = asked.result()
+                    if outcome.kind == "ok" or outcome.reply is not None:
+                        return outcome
+            await asyncio.sleep(0.1)
+
+    async def _until(self, come: Callable[[], bool]) -> None:
+        while not come():
+            await asyncio.sleep(LOOK_S)
