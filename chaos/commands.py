@@ -29,9 +29,11 @@ SEED_MAX = 10**6
 #: Commands that have a module of their own.
 ELSEWHERE = {
     "power": ("chaos.power", "all nodes lose their power at once, again and again"),
+    "members": ("chaos.members", "nodes come and go, and groups move, under load and faults"),
     "selftest": ("chaos.selftest", "the suite against builds that are broken on purpose"),
 }
 UNKNOWN = 2
+REPORT_WIDTH = 140
 
 T = TypeVar("T")
 
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     run: Callable[[argparse.Namespace, Console], int] = given.run
     _quiet()
     try:
-        return run(given, Console(highlight=False))
+        return run(given, _console())
     except NoSuchPlan as error:
         Console(stderr=True).print(str(error), markup=False)
         return UNKNOWN
@@ -161,6 +163,12 @@ def _show(given: argparse.Namespace, console: Console) -> int:
     console.print((folder / "report.txt").read_text(encoding="utf-8"), markup=False, end="")
     console.print(f"{folder}/timeline.png", soft_wrap=True)
     return 0
+
+
+def _console() -> Console:
+    """A file or a pipe has no width: what is written there is read later, on a screen."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=REPORT_WIDTH)
 
 
 def _quiet() -> None:

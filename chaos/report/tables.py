@@ -87,16 +87,16 @@ def show_campaign(console: Console, outcomes: Sequence[Outcome]) -> None:
         ("faults", f"{sum(sum(each.faults.values()) for each in totals):,}"),
         ("operations", f"{sum(each.operations for each in totals):,}"),
         ("confirmed", f"{sum(each.confirmed for each in totals):,}"),
-        ("longest gap s", f"{max((each.longest_gap_s for each in totals), default=0.0):.1f}"),
+        ("longest\ngap s", f"{max((each.longest_gap_s for each in totals), default=0.0):.1f}"),
         ("lost", str(sum(counted(outcome, LOST) for outcome in outcomes))),
         ("unexpected", str(sum(counted(outcome, UNEXPECTED) for outcome in outcomes))),
-        ("unflagged duplicates", str(sum(counted(outcome, UNFLAGGED) for outcome in outcomes))),
-        ("token violations", str(sum(counted(outcome, TOKENS) for outcome in outcomes))),
+        ("unflagged\nduplicates", str(sum(counted(outcome, UNFLAGGED) for outcome in outcomes))),
+        ("token\nviolations", str(sum(counted(outcome, TOKENS) for outcome in outcomes))),
     ]
     table.add_column("seed", justify="right", footer="in all")
     table.add_column("mix")
     for name, footer in numbers:
-        table.add_column(name, justify="right", footer=footer)
+        table.add_column(name, justify="right", footer=footer, no_wrap=True)
     bad = sum(1 for outcome in outcomes if outcome.status is not Status.VALID)
     table.add_column("verdict", footer=f"{bad} not valid" if bad else "all valid")
     for outcome in outcomes:
