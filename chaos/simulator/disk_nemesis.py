@@ -75,6 +75,15 @@ class DiskNemesis:
         self._forgot = {n for n in self._forgot if not self.cluster.machines[n].trusted}
         return self._forgot
 
+    def _known_to_all(self, node: NodeId) -> bool:
+        start = self.cluster.machines[node].incarnation
+        for machine in self.cluster.machines.values():
+            cluster = machine.cluster if machine.serves else None
+            info = None if cluster is None else cluster.catalog_machine.node(node)
+            if info is None or info.incarnation != start:
+                return False
+        return True
+
     def _off(self, node: NodeId) -> Machine:
         self.cluster.kill(node, power_loss=self.dice.random() < 0.5)
         return self.cluster.machines[node]
@@ -88,14 +97,18 @@ class DiskNemesis:
             self.cluster.start(node)
 
     async def _old_copy(self, node: NodeId) -> None:
-        """Its folder is copied; some time later the copy takes its place."""
+        """Its folder is copied; some time later the copy takes its place. All others must know of
+        the start in between by then: if the only one that does is away, nobody can tell that the
+        folder is old.
+        """
         if not await self._may_forget(node):
             return
         self._off(node)
         self.cluster.copy_data(node)
         self.cluster.start(node)
         await self._wait(0.5, 5.0)
-        if await self._may_forget(node):
+        await self._until(lambda: self._known_to_all(node))
+        if await self._may_forget(node) and self._known_to_all(node):
             self._off(node)
             self._forgot.add(node)
             self.cluster.restore_data(node)
