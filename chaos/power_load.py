@@ -111,10 +111,13 @@ class Load:
                 answer = await client.door.numbered(client.name, first, publish)
                 if answer.ok:
                     return answer
+                if self._scene.ending.is_set():  # a queue that lost numbers may never take more
+                    return Answer("unknown", reason=answer.reason)
                 await asyncio.sleep(1 / RATE)
 
-        await client.record("publish", value, until_confirmed())
-        await self._tell("native", client, first, len(messages))
+        answer = await client.record("publish", value, until_confirmed())
+        if answer.ok:
+            await self._tell("native", client, first, len(messages))
 
     def _count(self, client: Client) -> int:
         most = BATCH_MAX if len(self._left.keys) < BACKLOG_MAX else 1
