@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         return int(import_module(ELSEWHERE[arguments[0]][0]).main(list(arguments[1:])))
     given = _parser().parse_args(arguments)
     run: Callable[[argparse.Namespace, Console], int] = given.run
-    _quiet()
+    quiet()
     try:
         return run(given, _console())
     except NoSuchPlan as error:
@@ -171,7 +171,7 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=REPORT_WIDTH)
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Connections break all the time here; what came of it is in the history."""
     logging.disable(logging.CRITICAL)
     structlog.configure(processors=[_drop])

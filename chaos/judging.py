@@ -24,6 +24,7 @@ class Aftermath:
     """What a run saw when its faults were over."""
 
     healed: bool = False  # everything was, and started
+    moved: bool = False  # groups had other members in between
     findings: list[str] = field(default_factory=list[str])  # what nodes did that they must not
     not_whole: list[str] = field(default_factory=list[str])
     not_drained: list[str] = field(default_factory=list[str])
@@ -73,7 +74,7 @@ def _of_cluster(ops: Sequence[Op], aftermath: Aftermath) -> list[Verdict]:
         verdicts.append(
             log_safety(
                 aftermath.folders,
-                voters=_voters(aftermath.statuses),
+                voters={} if aftermath.moved else _voters(aftermath.statuses),
                 damaged=damaged,
                 # What is damaged is wiped in the end.
                 forgetful=damaged | _union(struck, FORGETFUL),
@@ -87,7 +88,7 @@ def _union(struck: Mapping[str, set[NodeId]], kinds: Iterable[str]) -> set[NodeI
 
 
 def _voters(statuses: Mapping[NodeId, Mapping[str, Any] | None]) -> dict[int, list[NodeId]]:
-    """Nothing in a run moves groups."""
+    """Of groups that never moved."""
     return {
         group["id"]: group["members"]
         for status in statuses.values()

@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +25,7 @@ from chaos.load.doors import Doors
 from chaos.load.workload import Scene, Workload
 from chaos.nemesis.episodes import Pace
 from chaos.nemesis.nemesis import Nemesis
+from chaos.nemesis.scene import Stage
 from chaos.nemesis.watch import Watch
 from chaos.plan import Plan
 from chaos.report.outcome import Outcome, Status, status_of, totals_of
@@ -48,6 +49,9 @@ STOP_S_MAX = 40.0
 LOOK_S = 0.2
 
 Say = Callable[[str], None]
+#: What happens under load in the place of random faults. Nodes that it adds or takes away it adds
+#: to or takes from the addresses, which are all that clients know.
+Script = Callable[[Stage, list[Address]], Awaitable[None]]
 
 
 @dataclass
@@ -65,8 +69,9 @@ class _Found:
 class Run:
     """`go` once. The folder holds nothing else."""
 
-    def __init__(self, plan: Plan, folder: Path, say: Say) -> None:
+    def __init__(self, plan: Plan, folder: Path, say: Say, script: Script | None = None) -> None:
         self.plan = plan
+        self._script = script
         self._folder = folder
         self._say = say
         self._found = _Found()
@@ -126,7 +131,7 @@ class Run:
         found.aftermath.not_stopped = await _stop(cluster)
         await asyncio.to_thread(cluster.copy_logs, self._folder / "nodes")
         found.aftermath.folders = {
-            node: self._folder / "nodes" / node / "data" for node in cluster.nodes
+            node: self._folder / "nodes" / node / "data" for node in cluster.nodes_ever
         }
 
     async def _under_load(self, cluster: LiveCluster, recorder: Recorder, watch: Watch) -> None:
@@ -148,9 +153,13 @@ class Run:
             for workload in workloads
         }
         try:
-            nemesis.start()
-            self._say(f"load and faults for {plan.seconds:g} s")
-            await asyncio.sleep(plan.seconds)
+            if self._script is not None:
+                found.aftermath.moved = True
+                await self._script(nemesis.stage, addresses)
+            else:
+                nemesis.start()
+                self._say(f"load and faults for {plan.seconds:g} s")
+                await asyncio.sleep(plan.seconds)
             self._say("healing")
             found.aftermath.not_whole = await nemesis.stop()
             found.aftermath.findings = list(nemesis.findings)
@@ -219,11 +228,13 @@ class Run:
         return outcome
 
 
-async def run_one(plan: Plan, out: Path, say: Say = lambda _: None) -> Outcome:
+async def run_one(
+    plan: Plan, out: Path, say: Say = lambda _: None, script: Script | None = None
+) -> Outcome:
     """`out`: a folder for this run; what is in it goes."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(out)
-    return await Run(plan, out, say).go()
+    return await Run(plan, out, say, script).go()
 
 
 def _all_tasks() -> str:

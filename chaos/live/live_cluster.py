@@ -68,6 +68,7 @@ class LiveCluster:
         self._build = build
         self._settings = settings
         self._machines: dict[NodeId, Machine] = {}
+        self._retired: set[NodeId] = set()
         self._damages = 0
         self.folder.mkdir(parents=True, exist_ok=True)
         secret = self.folder / "secret"
@@ -82,6 +83,11 @@ class LiveCluster:
 
     @property
     def nodes(self) -> list[NodeId]:
+        """But for those that are retired."""
+        return [node for node in self._machines if node not in self._retired]
+
+    @property
+    def nodes_ever(self) -> list[NodeId]:
         return list(self._machines)
 
     def url(self, node: NodeId) -> str:
@@ -133,6 +139,11 @@ class LiveCluster:
         self._make_room(node)
         self._write_settings(node, self.nodes, joins=True)
         return node
+
+    def retire(self, node: NodeId) -> None:
+        """It is down, and the cluster goes on without it for good. Its folder and log stay."""
+        self._at_rest(node)
+        self._retired.add(node)
 
     def start_all(self) -> None:
         for node in self.nodes:
@@ -217,7 +228,7 @@ class LiveCluster:
 
     def close(self) -> None:
         """End all processes, then what they ran on. Logs and plain folders stay."""
-        for node in self.nodes:
+        for node in self._machines:
             self.kill(node)
         self.disks.close()
         self.network.close()

@@ -57,13 +57,13 @@ class Nemesis:
         pace: Pace | None = None,
     ) -> None:
         self.mix, self.not_tried = possible(mix, cluster.missing)
-        self._stage = Stage(cluster, watch, history, seed)
+        self.stage = Stage(cluster, watch, history, seed)
         self._episodes = draw(seed, self.mix, pace or Pace())
         self._task: asyncio.Task[None] | None = None
 
     @property
     def findings(self) -> list[str]:
-        return self._stage.findings
+        return self.stage.findings
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="nemesis")
@@ -72,14 +72,14 @@ class Nemesis:
         """The episode under way comes to its end; then everything is healed and started. Who does
         not come back as a full member, and why.
         """
-        self._stage.stopping.set()
+        self.stage.stopping.set()
         if self._task is not None:
             await self._task
         return await self._mend()
 
     async def strike(self, episode: Episode) -> None:
         """One episode, from its begin to its end."""
-        scene = Scene(self._stage, episode)
+        scene = Scene(self.stage, episode)
         log.info("fault", kind=episode.kind, episode=episode.name)
         try:
             await STRIKES[episode.kind](scene)
@@ -90,7 +90,7 @@ class Nemesis:
             scene.end()
 
     async def _run(self) -> None:
-        stopping = self._stage.stopping
+        stopping = self.stage.stopping
         for episode in self._episodes:
             try:
                 async with asyncio.timeout(episode.quiet_s):
@@ -102,7 +102,7 @@ class Nemesis:
                 return
 
     async def _mend(self) -> list[str]:
-        cluster = self._stage.cluster
+        cluster = self.stage.cluster
         await asyncio.to_thread(cluster.heal)
         for node in cluster.nodes:
             await asyncio.to_thread(cluster.start, node)
