@@ -55,12 +55,12 @@ class Registration:
             await asyncio.sleep(wait_s)
             wait_s = TELL_AGAIN_S
             if cluster.config.join and cluster.node not in cluster.catalog.members:
-                event, reason = "waiting_to_be_let_in", f"the cluster does not know it: {let_in}"
+                event, reason = "waiting_to_be_let_in", f"the others wait for {let_in}"
             elif not any(map(links.connected, links.peers())):
                 event = "waiting_for_others"
                 reason = (
-                    "none of the other nodes is connected: start them; if this one was removed,"
-                    f" delete its folder and let it in again with {let_in}"
+                    "none of the other nodes is connected: start them; if this one was removed"
+                    f" from the cluster: {let_in} lets it in again"
                 )
             else:
                 event, reason = "waiting_for_majority", "the catalog has no leader yet"

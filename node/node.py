@@ -317,7 +317,7 @@ async def run(settings: Settings, clock: Clock | None = None) -> int:
             "node_removed",
             node=settings.node,
             reason="it was removed from the cluster, others have what it had: its folder may be"
-            " deleted; without it, `quorate node add` lets this node in again, as a new one",
+            " deleted; `quorate node add` lets it in again",
         )
     log.info("stop_asked", why="failure" if broken else told.result() if told.done() else "removed")
     await node.stop(transfer=not broken)

@@ -6,6 +6,7 @@ They go on in the cluster, whether anybody watches or not.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -72,13 +73,14 @@ class Anybody:
     def __init__(self, url: str | None, patience_s: float) -> None:
         self._urls = addresses(url)
         self._patience_s = patience_s
+        self._heard = False  # somebody answered: who is silent now may come back
 
     async def ask(self, work: Callable[[Management], Awaitable[Result]]) -> Result:
         from quorate.management import Management
 
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._patience_s
-        while True:
+        for tried in itertools.count(1):
             try:
                 api = Management(
                     self._urls, user=login.user, password=login.password, timeout_s=ANSWER_S_MAX
@@ -87,12 +89,16 @@ class Anybody:
                 raise CommandError(str(error), 2) from error
             try:
                 async with api:
-                    return await work(api)
+                    result = await work(api)
+                self._heard = True
+                return result
             except (Unreachable, OutcomeUnknown):
-                if loop.time() > deadline_s:
+                hopeless = not self._heard and tried >= len(self._urls)
+                if hopeless or loop.time() > deadline_s:
                     raise
             self._urls.append(self._urls.pop(0))
             await asyncio.sleep(LOOK_S)
+        raise AssertionError("it counts for ever")
 
     async def view(self) -> View:
         async def look(api: Management) -> View:
@@ -133,7 +139,9 @@ def word_of(row: Row, down: Collection[str]) -> str:
     if coming:
         return f"{row['name']}: {coming[0]} is next"
     going = sorted({*row["voters"], *row["held"]} - set(row["members"]))
-    return f"{row['name']}: {', '.join(going)} goes" if going else f"{row['name']}: nearly done"
+    return (
+        f"{row['name']}: without {', '.join(going)} next" if going else f"{row['name']}: at its end"
+    )
 
 
 class Progress:
