@@ -1,0 +1,298 @@
+"""Two of three disks are lost for good, and a person has the third node go on: `quorate node
+recover`. What it had is there, and only what it never had may be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from chaos.checker import Verdict, convergence, log_safety
+from chaos.checker.total_queue import total_queue
+from chaos.checker.verdict import check_all, judge
+from chaos.faults import isolate
+from chaos.history import Op, Recorder
+from chaos.live import disks, networks
+from chaos.live.live_cluster import ROOT, LiveCluster, NotReadyError
+from chaos.live.whole import until_whole
+from chaos.load.addresses import Address
+from chaos.load.client import Client, close_all, publish_until
+from chaos.load.door import Protocols
+from chaos.load.doors import Doors
+from chaos.load.draining import Left, drain
+from chaos.load.workload import Scene
+from chaos.report.outcome import CLUSTER, Outcome, status_of, totals_of
+from chaos.report.series import NEMESIS, workload_of
+from chaos.report.write import write_report
+from chaos.run import Say
+from cluster.types import NodeId
+
+NODES = ("node-1", "node-2", "node-3")
+PROTOCOLS: tuple[Protocols, ...] = ("native", "amqp")
+PUBLISHES_PER_S = 10.0
+BATCH_MAX = 20
+#: All three take part for so long, then two of them.
+BEFORE_S, AFTER_S = 8.0, 4.0
+LOOK_S = 0.1
+STEP_S_MAX = 120.0
+QUEUES = {protocol: f"lost-{protocol}.orders" for protocol in PROTOCOLS}
+#: The order of a history: what is confirmed behind this, only the lost ones have.
+CUT = "cut off"
+
+
+class RecoveryFailed(Exception):
+    """A step did not lead where it must."""
+
+
+@dataclass
+class _Found:
+    statuses: Mapping[NodeId, Mapping[str, object] | None] = field(
+        default_factory=dict[NodeId, None]
+    )
+    folders: dict[NodeId, Path] = field(default_factory=dict[NodeId, Path])
+    wrong: list[str] = field(default_factory=list[str])
+    crash: str = ""
+
+
+async def lose_majority(folder: Path, *, seed: int, say: Say) -> Outcome:
+    """`folder`: what is in it goes. Never raises for what broker or harness did."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    platters = disks.choose(folder / "disks", "folders")
+    cluster = LiveCluster(folder, NODES, networks.choose(), platters)
+    recorder = Recorder(folder / "history.jsonl")
+    began_s = time.monotonic()
+    loss = _Loss(cluster, recorder, seed, say)
+    try:
+        await loss.run()
+    except (RecoveryFailed, NotReadyError, TimeoutError) as error:
+        loss.found.wrong.append(str(error) or traceback.format_exc())
+    except Exception:  # noqa: BLE001 -- the harness's own bug is a status
+        loss.found.crash = traceback.format_exc()
+    finally:
+        cluster.close()
+        recorder.close()
+        await asyncio.to_thread(cluster.copy_logs, folder / "nodes")
+    ops = recorder.ops
+    verdicts = _judged(ops, loss.found)
+    outcome = Outcome(
+        seed=seed,
+        mix="lost majority",
+        workloads=sorted({workload_of(op) for op in ops if workload_of(op) != NEMESIS}),
+        seconds=time.monotonic() - began_s,
+        folder=folder,
+        command=f"python -m chaos members --seed {seed} --only lost-majority",
+        network=cluster.network.kind,
+        disks=platters.kind,
+        status=status_of(verdicts, loss.found.crash),
+        totals=totals_of(ops, verdicts),
+        verdicts=verdicts,
+        crash=loss.found.crash,
+    )
+    await asyncio.to_thread(write_report, ops, outcome)
+    return outcome
+
+
+class _Loss:
+    """`run` once."""
+
+    def __init__(self, cluster: LiveCluster, recorder: Recorder, seed: int, say: Say) -> None:
+        self.found = _Found()
+        self._cluster = cluster
+        self._recorder = recorder
+        self._say = say
+        addresses = [
+            Address(node, cluster.url(node), cluster.amqp_url(node)) for node in cluster.nodes
+        ]
+        self._scene = Scene(recorder, Doors(addresses, seed).open, seed)
+        dice = self._scene.dice("lost majority")
+        self._survivor, *self._lost = dice.sample(cluster.nodes, len(cluster.nodes))
+        self._generation = 0
+
+    async def run(self) -> None:
+        cluster, survivor = self._cluster, self._survivor
+        cluster.start_all()
+        await cluster.until_ready()
+        await self._declare()
+        self._say(f"all three take part for {BEFORE_S:g} s; {survivor} will survive")
+        await self._publish(BEFORE_S)
+        if (why := await until_whole(cluster, survivor, timeout_s=STEP_S_MAX)) is not None:
+            raise RecoveryFailed(why)
+        self._say(f"{survivor} is cut off, the others confirm for {AFTER_S:g} s")
+        await asyncio.to_thread(cluster.partition, isolate(survivor, cluster.nodes))
+        self._recorder.saw(NEMESIS, "fault", {"kind": CUT, "nodes": [survivor]})
+        await self._publish(AFTER_S)
+        self._recorder.saw(NEMESIS, "fault", {"kind": "kill", "nodes": cluster.nodes})
+        for node in cluster.nodes:
+            await asyncio.to_thread(cluster.kill, node)
+        self._recorder.saw(NEMESIS, "fault", {"kind": "wipe", "nodes": self._lost})
+        for node in self._lost:
+            await asyncio.to_thread(cluster.wipe, node)
+        await asyncio.to_thread(cluster.partition, {})
+        await self._recover()
+        self._say(f"starting {survivor}, then {' and '.join(self._lost)} with empty folders")
+        await asyncio.to_thread(cluster.start, survivor)
+        await cluster.until_ready([survivor], timeout_s=STEP_S_MAX)
+        for node in self._lost:
+            await asyncio.to_thread(cluster.start, node)
+        await cluster.until_ready(timeout_s=STEP_S_MAX)
+        await self._all_vote()
+        self._say("all three are members again; publishing, and taking out what is there")
+        await self._publish(BEFORE_S / 2)
+        await self._drain()
+        await self._settled()
+        for node in cluster.nodes:
+            await asyncio.to_thread(cluster.terminate, node)
+        for node in cluster.nodes:
+            if not await cluster.until_ended(node, timeout_s=STEP_S_MAX) or cluster.exit_code(node):
+                raise RecoveryFailed(cluster.obituary(node))
+            self.found.folders[node] = cluster.data_folder(node)
+
+    # --- load
+
+    def _client(self, protocol: Protocols) -> Client:
+        """Of a new name: what an old one had confirmed is another matter."""
+        self._generation += 1
+        return Client(self._scene, f"lost-{protocol}/p{self._generation}", protocol)
+
+    async def _declare(self) -> None:
+        client = self._client("native")
+        await client.declare_all({queue: {} for queue in QUEUES.values()})
+        await client.close()
+
+    async def _publish(self, seconds: float) -> None:
+        stop = asyncio.Event()
+        clients = {protocol: self._client(protocol) for protocol in PROTOCOLS}
+
+        async def publish(client: Client, queue: str) -> None:
+            await client.publish(queue, client.dice.randint(1, BATCH_MAX))
+
+        tasks = [
+            asyncio.create_task(
+                publish_until(
+                    stop, client, PUBLISHES_PER_S, partial(publish, client, QUEUES[protocol])
+                )
+            )
+            for protocol, client in clients.items()
+        ]
+        await asyncio.sleep(seconds)
+        stop.set()
+        async with asyncio.timeout(STEP_S_MAX):
+            await asyncio.gather(*tasks)
+        await close_all(list(clients.values()))
+
+    async def _drain(self) -> None:
+        """Until the queues are empty: whether all came out is for the checker."""
+        clients = {protocol: self._client(protocol) for protocol in PROTOCOLS}
+
+        async with asyncio.timeout(STEP_S_MAX):
+            for protocol, client in clients.items():
+                taker = client, client.settle_all
+                await drain(f"lost-{protocol}", Left(), {QUEUES[protocol]: taker})
+        await close_all(list(clients.values()))
+
+    # --- recovery
+
+    async def _recover(self) -> None:
+        lost = [word for node in self._lost for word in ("--lost", node)]
+        config = self._cluster.log_file(self._survivor).parent / "quorate.toml"
+        words = ["node", "recover", "--config", str(config), *lost, "--yes"]
+        self._say(f"quorate node recover {' '.join(lost)} --yes")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "quorate", *words),
+            cwd=ROOT,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        async with asyncio.timeout(STEP_S_MAX):
+            output, _ = await process.communicate()
+        if process.returncode:
+            text = output.decode(errors="replace")
+            raise RecoveryFailed(f"recover ended with status {process.returncode}: {text}")
+
+    async def _all_vote(self) -> None:
+        """In every group, those that came back with nothing too."""
+        until_s = time.monotonic() + STEP_S_MAX
+        while (why := await self._not_voting()) is not None:
+            if time.monotonic() > until_s:
+                raise RecoveryFailed(f"not all are members again: {why}")
+            await asyncio.sleep(LOOK_S)
+
+    async def _not_voting(self) -> str | None:
+        for node in self._cluster.nodes:
+            status = await self._cluster.status(node)
+            if status is None:
+                return f"{node} does not answer"
+            for group in status["groups"]:
+                if set(group["members"]) != set(NODES) or group["learners"]:
+                    return (
+                        f"{node}: {group['name']} is on {group['members']},"
+                        f" of which {group['learners']} learn"
+                    )
+                if group["withholds_votes"]:
+                    return f"{node} withholds its vote in {group['name']}"
+        return None
+
+    async def _settled(self) -> None:
+        until_s = time.monotonic() + STEP_S_MAX
+        while True:
+            answers = [await self._cluster.status(node) for node in self._cluster.nodes]
+            self.found.statuses = dict(zip(self._cluster.nodes, answers, strict=True))
+            if convergence(self.found.statuses).valid is True or time.monotonic() > until_s:
+                return
+            await asyncio.sleep(LOOK_S)
+
+
+def _judged(ops: Sequence[Op], found: _Found) -> dict[str, list[Verdict]]:
+    cut = next((op.index for op in ops if op.value.get("kind") == CUT), len(ops))
+    killed = next((op.index for op in ops if op.value.get("kind") == "kill"), len(ops))
+    verdicts: dict[str, list[Verdict]] = {}
+    for protocol, queue in QUEUES.items():
+        name = f"lost-{protocol}"
+        mine = [op for op in ops if workload_of(op) == name]
+        only_theirs = [
+            op for op in mine if op.f == "publish" and op.type == "ok" and cut < op.index < killed
+        ]
+        indexes = {op.index for op in only_theirs}
+        # Nobody knows of these any more: that they come out would be as good as that they do not.
+        known = [replace(op, type="unknown") if op.index in indexes else op for op in mine]
+        out = {
+            message
+            for op in mine
+            if op.f == "deliver" and op.value["queue"] == queue
+            for message in op.value["messages"]
+        }
+        confirmed = [
+            f"{op.value['publisher']}:{op.value['first'] + each}"
+            for op in only_theirs
+            for each in range(op.value["count"])
+        ]
+        lost = sum(message not in out for message in confirmed)
+        given_up = judge(
+            "given-up",
+            {},
+            undecided={"nothing was at stake": [] if confirmed else ["nothing was confirmed then"]},
+            reported={
+                "confirmed without the survivor": len(confirmed),
+                "lost with the majority": lost,
+            },
+        )
+        verdicts[name] = [*check_all(known, {"total-queue": total_queue}), given_up]
+    verdicts[CLUSTER] = [judge("recovery", {"not as it must be": found.wrong})]
+    if found.folders:
+        lost_nodes = [
+            node for op in ops if op.value.get("kind") == "wipe" for node in op.value["nodes"]
+        ]
+        safety = log_safety(found.folders, forgetful=lost_nodes)
+        verdicts[CLUSTER] += [convergence(found.statuses), safety]
+    return verdicts
