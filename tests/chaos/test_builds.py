@@ -67,6 +67,12 @@ def test_a_broken_build_is_seen(name: str) -> None:
         assert _first_unsafe(FAULTS[name]) is not None
 
 
+@pytest.mark.parametrize("name", DISKS)
+def test_a_disk_that_forgot_and_votes_is_seen(name: str) -> None:
+    with broken(name):
+        assert _first_unsafe(FAULTS["commit-by-one"], DISKS[name]) is not None
+
+
 @pytest.mark.parametrize("faults", sorted(set(FAULTS.values())))
 def test_the_same_seeds_are_clean_without_a_break(faults: Any) -> None:
     assert _first_unsafe(faults) is None
