@@ -163,6 +163,8 @@ def allowed(field: FieldInfo) -> str:
         word = read[0]
     elif base is ByteSize:
         word = "bytes, or such as 64MiB"
+    elif base is bool:
+        word = "true | false"
     elif base is int:
         word = "whole number"
     elif base is float:
