@@ -74,6 +74,10 @@ chaos-leader: $(READY) ## Kill the leader again and again, measure the publisher
 chaos-power: $(READY) ## All nodes lose their power at once under load, 20 times
 	@$(BIN)/python -m chaos power $(ARGS)
 
+.PHONY: chaos-members
+chaos-members: $(READY) ## Nodes join, leave and are replaced, groups move, under faults: ARGS="--only move,remove"
+	@$(BIN)/python -m chaos members $(ARGS)
+
 .PHONY: chaos-selftest
 chaos-selftest: $(READY) ## Broken builds, each of which the suite must catch
 	@$(BIN)/python -m chaos selftest $(ARGS)

@@ -110,10 +110,10 @@ class _Loss:
         self._cluster = cluster
         self._recorder = recorder
         self._say = say
-        addresses = [
+        self._addresses = [
             Address(node, cluster.url(node), cluster.amqp_url(node)) for node in cluster.nodes
         ]
-        self._scene = Scene(recorder, Doors(addresses, seed).open, seed)
+        self._scene = Scene(recorder, Doors(self._addresses, seed).open, seed)
         dice = self._scene.dice("lost majority")
         self._survivor, *self._lost = dice.sample(cluster.nodes, len(cluster.nodes))
         self._generation = 0
@@ -130,7 +130,11 @@ class _Loss:
         self._say(f"{survivor} is cut off, the others confirm for {AFTER_S:g} s")
         await asyncio.to_thread(cluster.partition, isolate(survivor, cluster.nodes))
         self._recorder.saw(NEMESIS, "fault", {"kind": CUT, "nodes": [survivor]})
+        at = next(each for each in self._addresses if each.node == survivor)
+        self._addresses.remove(at)
+        await self._others_lead()
         await self._publish(AFTER_S)
+        self._addresses.append(at)
         self._recorder.saw(NEMESIS, "fault", {"kind": "kill", "nodes": cluster.nodes})
         for node in cluster.nodes:
             await asyncio.to_thread(cluster.kill, node)
@@ -219,6 +223,17 @@ class _Loss:
         if process.returncode:
             text = output.decode(errors="replace")
             raise RecoveryFailed(f"recover ended with status {process.returncode}: {text}")
+
+    async def _others_lead(self) -> None:
+        """All groups, without the one that is cut off."""
+        async with asyncio.timeout(STEP_S_MAX):
+            while True:
+                told = [await self._cluster.status(node) for node in self._lost]
+                groups = [group for status in told if status for group in status["groups"]]
+                led = {group["id"] for group in groups if group["role"] == "leader"}
+                if groups and led == {group["id"] for group in groups}:
+                    return
+                await asyncio.sleep(LOOK_S)
 
     async def _all_vote(self) -> None:
         """In every group, those that came back with nothing too."""

@@ -11,6 +11,8 @@ from cluster.types import NodeId
 
 #: So that a group can have a whole majority elsewhere.
 NODES = 5
+#: Not one of those that are played when none is named.
+BRIEF = "brief"
 
 
 async def add(stage: MemberStage) -> str:
@@ -26,7 +28,7 @@ async def add(stage: MemberStage) -> str:
     await stage.whole()
     paused = stage.dice.choice(stage.cluster.nodes)
     await stage.together(
-        stage.command("group", "spread"), stage.soon(stage.pause(paused, 3.0), 1.5)
+        stage.command("group", "spread"), stage.when_groups_move(stage.pause(paused, 3.0))
     )
     await stage.whole()
     copies = _copies(await stage.groups())
@@ -157,6 +159,21 @@ async def shrink(stage: MemberStage) -> str:
     return f"{first}: a leader killed; {second}: {other} cut off"
 
 
+async def brief(stage: MemberStage) -> str:
+    """A little of all."""
+    new = await stage.let_in()
+    await stage.joined(new)
+    row = max(await stage.groups(), key=lambda row: row.get("last") or 0)
+    group, home = row["name"], [NodeId(node) for node in row["members"]]
+    away = [new, *home[1:]]
+    await stage.together(stage.move(group, away), stage.when_it_learns(new, stage.kill, group))
+    await _moved(stage, group, away)
+    await _removed(stage, home[0])
+    await stage.ended(home[0])
+    stage.cluster.retire(home[0])
+    return f"{new} let in, {group} moved there, killed while it learned; {home[0]} removed"
+
+
 SCENES: Mapping[str, Callable[[MemberStage], Awaitable[str]]] = {
     "add": add,
     "move": move,
@@ -164,6 +181,7 @@ SCENES: Mapping[str, Callable[[MemberStage], Awaitable[str]]] = {
     "replace": replace,
     "wipe": wipe,
     "shrink": shrink,
+    BRIEF: brief,
 }
 
 

@@ -197,6 +197,13 @@ class MemberStage:
                     await asyncio.sleep(LOOK_S)
         await strike(node)
 
+    async def when_groups_move(self, strike: Deed) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MOMENT_S_MAX):
+                while not any(status["moving"] for status in await self._statuses()):
+                    await asyncio.sleep(LOOK_S)
+        await strike
+
     async def soon(self, deed: Deed, after_s: float) -> None:
         await asyncio.sleep(after_s)
         await deed

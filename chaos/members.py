@@ -20,7 +20,7 @@ from chaos.history import Op, read_history
 from chaos.live.live_cluster import NotReadyError
 from chaos.load.addresses import Address
 from chaos.lost_majority import lose_majority
-from chaos.member_scenes import SCENES
+from chaos.member_scenes import BRIEF, SCENES
 from chaos.member_stage import MemberStage, SceneFailed
 from chaos.nemesis.scene import Stage
 from chaos.plan import NoSuchPlan, Plan
@@ -30,7 +30,7 @@ from chaos.report.tables import show_run, styled
 from chaos.run import Say, run_one
 
 LOST_MAJORITY = "lost-majority"
-ALL = (*SCENES, LOST_MAJORITY)
+ALL = (*(name for name in SCENES if name != BRIEF), LOST_MAJORITY)
 #: Of both protocols: order, exclusion, transactions, numbered publishers and dead letters.
 WORKLOADS = (
     "w1-amqp",
@@ -53,7 +53,7 @@ class MembersPlan(Plan):
 
     mix: str = "calm"
     workloads: Sequence[str] = WORKLOADS
-    scenes: Sequence[str] = tuple(SCENES)
+    scenes: Sequence[str] = ()
 
     @property
     def command(self) -> str:
@@ -151,10 +151,11 @@ def longest_s(gaps: Sequence[Span], window: Span) -> float:
 
 def scenes_of(only: str | None) -> list[str]:
     """In the order in which they are played. Raises NoSuchPlan."""
+    every = (*ALL, BRIEF)
     names = ALL if only is None else only.split(",")
-    if unknown := [name for name in names if name not in ALL]:
-        raise NoSuchPlan(f"no scene {', '.join(unknown)}: there are {', '.join(ALL)}")
-    return [name for name in ALL if name in names]
+    if unknown := [name for name in names if name not in every]:
+        raise NoSuchPlan(f"no scene {', '.join(unknown)}: there are {', '.join(every)}")
+    return [name for name in every if name in names]
 
 
 def main(arguments: Sequence[str]) -> int:
