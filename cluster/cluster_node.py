@@ -265,9 +265,13 @@ class ClusterNode:
 
     @property
     def left(self) -> bool:
-        """This node was removed from the cluster, and others have taken over all that it had."""
+        """This node was removed from the cluster: others have taken over all that it had, and hang
+        up on it.
+        """
         info = self.catalog_machine.node(self.node)
         if info is None or info.state == "member" or len(self.groups) > 1:
+            return False
+        if any(self.peers.is_up(peer) for peer in self.links.peers()):
             return False
         return not any(self.node in group.homes for group in self.catalog_machine.groups())
 

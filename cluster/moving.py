@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 #: A learner may vote when it lacks no more than this: it gets the rest within a few round trips.
 READY_ENTRIES = 100
-#: A node that was removed, and is up, has this long to hear of it and to end.
+#: A node that was removed has heard that it holds nothing when it lacks nothing for so long...
+LEAVE_S = 1.0
+#: ...and is not waited for when it does not come so far.
 LEAVE_S_MAX = 10.0
 
 log = structlog.stdlib.get_logger(__name__)
@@ -80,14 +82,15 @@ class Moving:
         return wanted
 
     def _may_go(self, node: NodeId) -> bool:
-        """It holds nothing, and has heard so: a process that has ends by itself."""
+        """It holds nothing and has heard so. Until then it stays a part of the majority."""
         cluster = self._cluster
         if any(node in info.homes for info in cluster.catalog_machine.groups()):
             self._empty_since_s.pop(node, None)
             return False
         now = asyncio.get_running_loop().time()
         since = self._empty_since_s.setdefault(node, now)
-        return not cluster.peers.is_up(node) or now - since > LEAVE_S_MAX
+        heard = now - since > LEAVE_S and cluster.catalog.lacks(node) == 0
+        return heard or not cluster.peers.is_up(node) or now - since > LEAVE_S_MAX
 
     def _change(self, group: Group) -> None:
         cluster = self._cluster

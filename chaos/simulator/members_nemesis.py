@@ -61,11 +61,11 @@ class MembersNemesis:
             return
         await self._until(lambda: self._is_out(node))
         self.cluster.kill(node)
+        await self._until(lambda: self._state(node) == "removed")
         if self.dice.random() < 0.5:
             self.cluster.wipe(node)
         self.doing = f"{node} comes back"
         await asyncio.sleep(self.dice.uniform(0.0, 2.0))
-        await self._until(lambda: self._state(node) == "removed")
         await self._change(AddNode(node, {"peer": node}))
         self.cluster.trace.event("members", "+", f"{node} may come back")
         self.cluster.trace.count("nodes replaced")

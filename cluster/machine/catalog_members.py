@@ -75,8 +75,9 @@ class Members:
                 continue
             kept = [node for node in group.members if node != info.node]
             # Whoever was let in and has never come may never come.
-            able = sorted(others, key=lambda n: (self._nodes.by_id[n].incarnation == 0, held[n], n))
-            able = able if heir is None else [heir]
+            # The heir where it has none; and rather a node that has been here than one to come.
+            absent = {n: self._nodes.by_id[n].incarnation == 0 for n in others}
+            able = sorted(others, key=lambda n: (n != heir, absent[n], held[n], n))
             taking = next((node for node in able if node not in kept), None)
             if taking is not None:
                 kept.append(taking)
