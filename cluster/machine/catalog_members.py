@@ -54,7 +54,7 @@ class Members:
         return Applied(Ok(1))
 
     def remove_node(self, command: RemoveNode) -> Applied:
-        """Its groups go to the heir, or to those that hold the fewest."""
+        """Its groups go to the heir where it has none, else to those that hold the fewest."""
         info = self._node(command.node)
         if info is None or info.state == "removed":
             return _refused(NO_NODE, f"there is no node {shown(command.node)} in the cluster")
@@ -75,7 +75,6 @@ class Members:
                 continue
             kept = [node for node in group.members if node != info.node]
             # Whoever was let in and has never come may never come.
-            # The heir where it has none; and rather a node that has been here than one to come.
             absent = {n: self._nodes.by_id[n].incarnation == 0 for n in others}
             able = sorted(others, key=lambda n: (n != heir, absent[n], held[n], n))
             taking = next((node for node in able if node not in kept), None)
