@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Result = TypeVar("Result")
 
-#: A node that does not answer within this is left for the next one.
-ANSWER_S_MAX = 5.0
+#: A node that does not answer within this is left for the next one. It waits 5 s for others itself.
+ANSWER_S_MAX = 8.0
 LOOK_S = 0.3
 #: Without a terminal a line is written when a group is done, and else this often.
 LINE_S = 10.0
@@ -192,6 +192,7 @@ class Progress:
 def _picture(done: int, total: int, words: list[str]) -> Any:
     from rich.console import Group
     from rich.progress_bar import ProgressBar
+    from rich.table import Table
     from rich.text import Text
 
     lines = [Text(f"  {word}") for word in words[:GROUPS_SHOWN]]
@@ -199,8 +200,10 @@ def _picture(done: int, total: int, words: list[str]) -> Any:
         lines.append(Text(f"  and {len(words) - GROUPS_SHOWN} more"))
     if not total:
         return Group(*lines)
-    head = Text(f"{done} of {total} groups done")
-    return Group(head, ProgressBar(total=total, completed=done, width=40), *lines)
+    head = Table.grid(padding=(0, 1))
+    bar = ProgressBar(total=total, completed=done, width=40)
+    head.add_row(bar, Text(f"{done} of {total} groups done"))
+    return Group(head, *lines)
 
 
 async def until(anybody: Anybody, done: Callable[[View], bool], waits: str) -> View:
