@@ -12,6 +12,7 @@ from chaos.simulator.door import Door
 from chaos.simulator.loop import Process, ProcessState
 from cluster.cluster_node import ClusterNode
 from cluster.group import Group, Role
+from cluster.log import FatalDiskError
 from cluster.types import GroupId, NodeId
 
 
@@ -38,7 +39,11 @@ class GroupView:
         return self.group.commit_index
 
     def hash_at(self, index: int) -> bytes | None:
-        return self.group.journal.hash_at(index)
+        """None: not known any more, or the disk failed, which is the node's to see."""
+        try:
+            return self.group.journal.hash_at(index)
+        except FatalDiskError:
+            return None
 
     def term_at(self, index: int) -> int | None:
         return self.group.journal.term_at(index)
