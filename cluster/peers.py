@@ -62,10 +62,14 @@ class Peers:
         """It is shutting down, and hands over what it leads."""
         self._leaving.add(peer)
 
+    def stays(self, node: NodeId) -> bool:
+        """It is up, and has not said that it is shutting down."""
+        return self.is_up(node) and node not in self._leaving
+
     def stays_for(self, peer: NodeId, now: float) -> float:
         """Seconds for which it has been heard without a break; 0 when it is not, or is leaving."""
         state = self.states.get(peer)
-        if state is None or not state.up or peer in self._leaving:
+        if state is None or not self.stays(peer):
             return 0.0
         return now - state.since
 

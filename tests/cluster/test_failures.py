@@ -168,6 +168,23 @@ async def test_nobody_hands_leadership_back_to_a_node_that_is_leaving() -> None:
     await world.stop()
 
 
+@in_world
+async def test_nodes_that_all_stop_at_once_do_not_hand_leaderships_to_and_fro() -> None:
+    world = await World(default_groups=5, balance_after_s=0.5, care_period_s=0.05).born()
+    await asyncio.sleep(3)
+    assert len({world.leading(group) for group in range(6)}) == 3
+    nodes = list(world.nodes.values())
+    groups = [group for node in nodes for group in node.groups.values()]
+    before = {group.id: group.term for group in groups}
+    began = world.loop.time()
+    for node in nodes:
+        node.stopping = True
+    await asyncio.gather(*(node._caretaker.hand_over() for node in nodes))
+    assert world.loop.time() - began < 1.0
+    assert all(group.term <= before[group.id] + 2 for group in groups)
+    await world.stop()
+
+
 # --- folders
 
 
