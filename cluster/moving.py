@@ -15,6 +15,7 @@ from cluster.group import Group
 from cluster.machine.commands import Command, GroupHeld, NodeGone
 from cluster.membership import Transfer, next_step
 from cluster.outcome import Outcome
+from cluster.reconcile import removed
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Moving:
     def __init__(self, cluster: ClusterNode) -> None:
         self._cluster = cluster
         self._empty_since_s: dict[NodeId, float] = {}  # nodes that leave
+        self._removed: set[NodeId] = set()  # nodes of which the groups led here have heard that
         self._asked: set[Command] = set()  # proposed to the catalog, and not answered yet
 
     def look(self) -> None:
@@ -59,7 +61,12 @@ class Moving:
                 if info.node in known and info.node != cluster.node:
                     log.info("node_left", node=info.node)
                     cluster.forget(info.node)
-            elif info.node not in known and address is not None:
+                if info.node not in self._removed:
+                    self._removed.add(info.node)
+                    cluster.presence.tell_groups(removed(info))
+                continue
+            self._removed.discard(info.node)
+            if info.node not in known and address is not None:
                 log.info("node_met", node=info.node, address=address)
                 cluster.links.add_peer(info.node, address)
 

@@ -37,7 +37,8 @@ class Presence:
 
     def tell_all(self, group: GroupLike) -> None:
         """This node leads the group since a moment ago."""
-        for command in presence_commands(self._cluster.peers.states):
+        nodes = self._cluster.catalog_machine.nodes_ever()
+        for command in presence_commands(self._cluster.peers.states, nodes):
             self._tell(group, command)
 
     def tell_again(self) -> None:

@@ -8,12 +8,12 @@ made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
-from cluster.machine.catalog_tables import QueueInfo
+from cluster.machine.catalog_tables import NodeInfo, QueueInfo
 from cluster.machine.commands import (
     Command,
     CreateQueue,
@@ -69,12 +69,22 @@ def queue_commands(catalog: CatalogMachine, machine: QueueMachine, group: GroupI
     return [*commands, *map(DeleteQueue, gone)]
 
 
-def presence_commands(peers: Mapping[NodeId, PeerState]) -> list[Command]:
-    """What a new leader tells its group about every node: sessions live and die with these."""
-    commands: list[Command] = []
+def presence_commands(
+    peers: Mapping[NodeId, PeerState], nodes: Sequence[NodeInfo]
+) -> list[Command]:
+    """What a new leader tells its group about every node: sessions live and die with these.
+
+    Of those that were removed too: an earlier leader may not have been heard.
+    """
+    commands = [removed(info) for info in nodes if info.state == "removed"]
     for node, state in sorted(peers.items()):
         if state.up:
             commands.append(NodeUp(node, state.incarnation))
         elif state.incarnation:
             commands.append(NodeDown(node, state.incarnation, state.gone))
     return commands
+
+
+def removed(info: NodeInfo) -> Command:
+    """Its sessions end, whoever heard of its process last."""
+    return NodeDown(info.node, info.incarnation, gone=True)

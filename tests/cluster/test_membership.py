@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from cluster.machine.commands import AddNode, MoveGroup, RemoveNode
-from cluster.types import CATALOG_GROUP, GroupId, NodeId
+from cluster.machine import QueueMachine
+from cluster.machine.commands import AddNode, MoveGroup, NodeDown, OpenSession, RemoveNode
+from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId
 from tests.cluster.world import World, in_world
 
 
@@ -190,3 +192,36 @@ def test_a_cluster_grows_to_five_and_shrinks_while_a_node_crashes(crash: str) ->
         await world.stop()
 
     scenario()
+
+
+@in_world
+async def test_sessions_of_a_node_that_was_removed_end_though_the_leader_changed_meanwhile() -> (
+    None
+):
+    world = await World().born()
+    await world.declare("q")
+    group = world.group_of("q")
+    await join(world, "n4")
+    leader = world[world.leading(group) or ""]
+    removed = next(name for name in ("n1", "n2", "n3") if name != leader.node)
+    node = world[removed]
+    opened = OpenSession(SessionId("s"), node.node, node.links.incarnation)
+    assert (await node.ask(group, opened)).kind == "ok"
+    propose = leader.groups[group].propose
+
+    def overloaded(command: Any, done: Any = None) -> None:
+        if not isinstance(command, NodeDown):
+            propose(command, done)
+
+    leader.groups[group].propose = overloaded  # type: ignore[method-assign]
+    await changed(world, RemoveNode(NodeId(removed)))
+    await world.until(lambda: world[removed].left, 60)
+    await world.until(lambda: NodeId(removed) not in leader.links.peers())
+    await world.nodes.pop(removed).stop()
+    world.links.pop(removed)
+    world.kill(leader.node)
+    await world.until(lambda: world.leading(group) is not None)
+    machine = world.group(group).machine
+    assert isinstance(machine, QueueMachine)
+    await world.until(lambda: not machine._sessions.by_id)
+    await world.stop()
