@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from chaos.member_stage import CALM_S, CATALOG, MemberStage, Row, SceneFailed
+from chaos.nemesis.episodes import Pace, draw
+from chaos.nemesis.mixes import possible
 from cluster.types import NodeId
 
 #: So that a group can have a whole majority elsewhere.
 NODES = 5
+COPIES = 3
+STORM_S = 60.0
+STORM = ("kill", "terminate", "pause", "partition", "degrade", "power_loss", "storm", "slow_disk")
+STORM_PACE = Pace(quiet_s=(0.2, 1.5), lasts_s=(0.5, 4.0))
 #: Not one of those that are played when none is named.
 BRIEF = "brief"
 
@@ -159,6 +166,34 @@ async def shrink(stage: MemberStage) -> str:
     return f"{first}: a leader killed; {second}: {other} cut off"
 
 
+async def storm(stage: MemberStage) -> str:
+    """Groups are sent about at random while the nemesis strikes as in any run."""
+    await stage.at_least(NODES)
+    until_s = time.monotonic() + STORM_S
+    names = [row["name"] for row in await stage.groups()]
+    moves = strikes = 0
+
+    async def move_about() -> None:
+        nonlocal moves
+        while time.monotonic() < until_s:
+            members = stage.dice.sample(stage.cluster.nodes, COPIES)
+            moves += await stage.send_to(stage.dice.choice(names), members)
+            await asyncio.sleep(stage.dice.uniform(0.5, 2.5))
+
+    async def strike() -> None:
+        nonlocal strikes
+        mix, _ = possible(tuple((kind, 1.0) for kind in STORM), stage.cluster.missing)
+        for episode in draw(stage.seed, mix, STORM_PACE):
+            await asyncio.sleep(episode.quiet_s)
+            if time.monotonic() > until_s:
+                return
+            await stage.nemesis.strike(episode)
+            strikes += 1
+
+    await stage.together(move_about(), strike())
+    return f"{moves} moves at random, {strikes} faults beside them"
+
+
 async def brief(stage: MemberStage) -> str:
     """A little of all."""
     new = await stage.let_in()
@@ -180,6 +215,7 @@ SCENES: Mapping[str, Callable[[MemberStage], Awaitable[str]]] = {
     "remove": remove,
     "replace": replace,
     "wipe": wipe,
+    "storm": storm,
     "shrink": shrink,
     BRIEF: brief,
 }

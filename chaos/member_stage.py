@@ -18,11 +18,15 @@ from chaos.faults import isolate
 from chaos.live.live_cluster import ROOT, LiveCluster
 from chaos.live.whole import until_whole, why_not_whole
 from chaos.load.addresses import Address
-from chaos.nemesis.scene import PROCESS, Stage
+from chaos.nemesis.nemesis import Nemesis
+from chaos.nemesis.scene import PROCESS
 from cluster.types import NodeId
+from quorate.errors import QuorateError
+from quorate.management import Management
 
 CATALOG = "catalog"
 COMMAND_S_MAX = 150.0
+ASK_S_MAX = 10.0
 END_S_MAX = 60.0
 SETTLED_S_MAX = 90.0
 #: A fault that waits for a moment that never comes strikes after this all the same.
@@ -45,11 +49,13 @@ class MemberStage:
     """`say` hears what is under way. All that is done is in the history, as faults."""
 
     def __init__(
-        self, stage: Stage, addresses: list[Address], say: Callable[[str], None], seed: int
+        self, nemesis: Nemesis, addresses: list[Address], say: Callable[[str], None], seed: int
     ) -> None:
-        self.cluster: LiveCluster = stage.cluster
+        self.nemesis = nemesis
+        self._stage = nemesis.stage
+        self.cluster: LiveCluster = self._stage.cluster
+        self.seed = seed
         self.dice = random.Random(f"members/{seed}")
-        self._stage = stage
         self._addresses = addresses
         self._say = say
         self._names = len(self.cluster.nodes)
@@ -99,6 +105,16 @@ class MemberStage:
 
     async def move(self, group: str, members: Sequence[NodeId]) -> None:
         await self.command("group", "move", group, *members, about=members)
+
+    async def send_to(self, group: str, members: Sequence[NodeId]) -> bool:
+        """As `move`, without its command and without waiting; whether it was accepted."""
+        urls = [self.cluster.url(node) for node in self._reachable()]
+        async with self.deed("group move", members, group=group):
+            with contextlib.suppress(QuorateError):
+                async with Management(urls, timeout_s=ASK_S_MAX) as api:
+                    await api.put("groups", group, "members", body={"members": list(members)})
+                    return True
+        return False
 
     # --- nodes that come and go
 

@@ -22,7 +22,7 @@ from chaos.load.addresses import Address
 from chaos.lost_majority import lose_majority
 from chaos.member_scenes import BRIEF, SCENES
 from chaos.member_stage import MemberStage, SceneFailed
-from chaos.nemesis.scene import Stage
+from chaos.nemesis.nemesis import Nemesis
 from chaos.plan import NoSuchPlan, Plan
 from chaos.report.outcome import Outcome
 from chaos.report.series import Span, clients, gaps_of, published_by
@@ -81,8 +81,8 @@ class Play:
     say: Say
     rows: list[SceneRow] = field(default_factory=list[SceneRow])
 
-    async def __call__(self, stage: Stage, addresses: list[Address]) -> None:
-        members = MemberStage(stage, addresses, self.say, self.seed)
+    async def __call__(self, nemesis: Nemesis, addresses: list[Address]) -> None:
+        members = MemberStage(nemesis, addresses, self.say, self.seed)
         for name in self.scenes:
             await asyncio.sleep(CALM_S)
             row = await self._scene(name, members)
@@ -90,7 +90,7 @@ class Play:
             told = row.done or row.failure.partition("\n")[0]
             self.say(f"{name}: {row.seconds:.0f} s, {told}")
             if row.failure:
-                stage.findings.append(f"{name}: {row.failure}")
+                nemesis.findings.append(f"{name}: {row.failure}")
                 return
 
     async def _scene(self, name: str, members: MemberStage) -> SceneRow:

@@ -25,7 +25,6 @@ from chaos.load.doors import Doors
 from chaos.load.workload import Scene, Workload
 from chaos.nemesis.episodes import Pace
 from chaos.nemesis.nemesis import Nemesis
-from chaos.nemesis.scene import Stage
 from chaos.nemesis.watch import Watch
 from chaos.plan import Plan
 from chaos.report.outcome import Outcome, Status, status_of, totals_of
@@ -51,7 +50,7 @@ LOOK_S = 0.2
 Say = Callable[[str], None]
 #: What happens under load in the place of random faults. Nodes that it adds or takes away it adds
 #: to or takes from the addresses, which are all that clients know.
-Script = Callable[[Stage, list[Address]], Awaitable[None]]
+Script = Callable[[Nemesis, list[Address]], Awaitable[None]]
 
 
 @dataclass
@@ -155,7 +154,7 @@ class Run:
         try:
             if self._script is not None:
                 found.aftermath.moved = True
-                await self._script(nemesis.stage, addresses)
+                await self._script(nemesis, addresses)
             else:
                 nemesis.start()
                 self._say(f"load and faults for {plan.seconds:g} s")
