@@ -29,7 +29,7 @@ from chaos.load.door import Protocols
 from chaos.load.doors import Doors
 from chaos.load.draining import Left, drain
 from chaos.load.workload import Scene
-from chaos.report.outcome import CLUSTER, Outcome, status_of, totals_of
+from chaos.report.outcome import CLUSTER, Outcome, Status, status_of, totals_of
 from chaos.report.series import NEMESIS, workload_of
 from chaos.report.write import write_report
 from chaos.run import Say
@@ -83,7 +83,7 @@ async def lose_majority(folder: Path, *, seed: int, say: Say) -> Outcome:
         recorder.close()
         await asyncio.to_thread(cluster.copy_logs, folder / "nodes")
     ops = recorder.ops
-    verdicts = _judged(ops, loss.found)
+    verdicts = await asyncio.to_thread(_judged, ops, loss.found)
     outcome = Outcome(
         seed=seed,
         mix="lost majority",
@@ -99,6 +99,9 @@ async def lose_majority(folder: Path, *, seed: int, say: Say) -> Outcome:
         crash=loss.found.crash,
     )
     await asyncio.to_thread(write_report, ops, outcome)
+    shutil.rmtree(folder / "disks", ignore_errors=True)
+    if outcome.status is Status.VALID:
+        shutil.rmtree(folder / "nodes", ignore_errors=True)
     return outcome
 
 

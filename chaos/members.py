@@ -27,6 +27,7 @@ from chaos.plan import NoSuchPlan, Plan
 from chaos.report.outcome import Outcome
 from chaos.report.series import Span, clients, gaps_of, published_by
 from chaos.report.tables import show_run, styled
+from chaos.report.write import REPORT_WIDTH
 from chaos.run import Say, run_one
 
 LOST_MAJORITY = "lost-majority"
@@ -193,7 +194,10 @@ async def _all(
         folder = out / "scenes"
         outcome, rows = await play(played, folder, seed=seed, say=say)
         show_run(console, outcome)
-        show_scenes(console, rows, read_history(folder / "history.jsonl"))
+        ops = read_history(folder / "history.jsonl")
+        show_scenes(console, rows, ops)
+        with (folder / "report.txt").open("a", encoding="utf-8") as file:
+            show_scenes(Console(file=file, width=REPORT_WIDTH), rows, ops)
         console.print(f"{folder}/timeline.png", soft_wrap=True)
         outcomes["scenes"] = outcome
     if LOST_MAJORITY in scenes:
