@@ -171,13 +171,18 @@ async def storm(stage: MemberStage) -> str:
     await stage.at_least(NODES)
     until_s = time.monotonic() + STORM_S
     names = [row["name"] for row in await stage.groups()]
+    wanted: dict[str, list[NodeId]] = {}
     moves = strikes = 0
 
     async def move_about() -> None:
         nonlocal moves
         while time.monotonic() < until_s:
             members = stage.dice.sample(stage.cluster.nodes, COPIES)
-            moves += await stage.send_to(stage.dice.choice(names), members)
+            name = stage.dice.choice(names)
+            wanted.pop(name, None)  # without an answer nobody knows what is wanted
+            if await stage.send_to(name, members):
+                wanted[name] = members
+                moves += 1
             await asyncio.sleep(stage.dice.uniform(0.5, 2.5))
 
     async def strike() -> None:
@@ -191,6 +196,9 @@ async def storm(stage: MemberStage) -> str:
             strikes += 1
 
     await stage.together(move_about(), strike())
+    await stage.whole()
+    for name, members in wanted.items():
+        await stage.held_by(name, members)
     return f"{moves} moves at random, {strikes} faults beside them"
 
 
