@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,6 +22,10 @@ from node.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+#: A line for every majority that was given up: when, which nodes, and per group its name, the last
+#: and the committed index of this copy, and the leader's clock at its newest entry.
+AUDIT_FILE = "given-up.jsonl"
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -44,6 +52,7 @@ async def recover(settings: Settings, lost: Sequence[str]) -> Survey:
         found = _look(settings, opened, lost)
         mine = [group for group in found.groups if group.name not in found.elsewhere]
         nodes = [NodeId(node) for node in lost]
+        _audit(settings, lost, mine)
         give_up(opened, mine, NodeId(settings.node), nodes)
         opened.write()
         await opened.sync()
@@ -54,6 +63,22 @@ async def recover(settings: Settings, lost: Sequence[str]) -> Survey:
             groups=[group.name for group in mine],
         )
         return found
+
+
+def _audit(settings: Settings, lost: Sequence[str], groups: Sequence[LostMajority]) -> None:
+    """One line for good, on disk before anything is changed: the log's own records go with time."""
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "node": settings.node,
+        "lost": list(lost),
+        "groups": [
+            [group.name, group.last_index, group.commit_index, group.last_ms] for group in groups
+        ],
+    }
+    with (Path(settings.data_dir) / AUDIT_FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @asynccontextmanager

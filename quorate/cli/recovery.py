@@ -105,7 +105,7 @@ def _agreed(cluster: str) -> bool:
 
 def _next_steps(found: Survey) -> None:
     others = sorted({node for group in found.groups for node in group.survivors} - {found.node})
-    say(f"done on {found.node}, and written into its log.")
+    say(f"done on {found.node}, and noted in its folder (given-up.jsonl).")
     step = 1
     if others:
         say(f"{step}. run the same on {', '.join(others)}, before any of them is started")
