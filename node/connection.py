@@ -228,9 +228,14 @@ class Connection:
         self._traffic.ask(self.id, request, info.group, info.name, command)
 
     def settle(
-        self, request: int, info: QueueInfo, consumer: int, ranges: Sequence[tuple[int, int]]
+        self,
+        request: int,
+        info: QueueInfo,
+        consumer: int,
+        ranges: Sequence[tuple[int, int]],
+        token: int | None,
     ) -> None:
-        self._ask(request, info, Settle(info.queue, ConsumerKey(consumer), ranges))
+        self._ask(request, info, Settle(info.queue, ConsumerKey(consumer), ranges, token))
 
     def return_(
         self,
@@ -241,14 +246,20 @@ class Connection:
         *,
         failed: bool,
         delay_ms: int | None,
+        token: int | None,
     ) -> None:
-        command = Return(info.queue, ConsumerKey(consumer), ranges, failed, delay_ms)
+        command = Return(info.queue, ConsumerKey(consumer), ranges, failed, delay_ms, token)
         self._ask(request, info, command)
 
     def discard(
-        self, request: int, info: QueueInfo, consumer: int, ranges: Sequence[tuple[int, int]]
+        self,
+        request: int,
+        info: QueueInfo,
+        consumer: int,
+        ranges: Sequence[tuple[int, int]],
+        token: int | None,
     ) -> None:
-        self._ask(request, info, Discard(info.queue, ConsumerKey(consumer), ranges))
+        self._ask(request, info, Discard(info.queue, ConsumerKey(consumer), ranges, token))
 
     def extend(
         self,
@@ -343,10 +354,13 @@ class Connection:
         except Elsewhere:
             self.lost(consumer)
 
-    async def cancel(self, request: int, info: QueueInfo, consumer: int) -> None:
+    async def cancel(
+        self, request: int, info: QueueInfo, consumer: int, *, give_back: bool = False
+    ) -> None:
+        """Needs no session here, so that a client that is done can say it to whoever leads."""
         self._check_here(info)
         key = ConsumerKey(consumer)
-        await self._broker.ask(info.group, Cancel(info.queue, key))
+        await self._broker.ask(info.group, Cancel(info.queue, key, give_back))
         known = self.consumers.get((info.queue, key))
         if known is not None:
             known.cancelled = True

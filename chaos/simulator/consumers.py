@@ -250,11 +250,12 @@ class Consumer(Client):
         self, connection: Connection, consumer: ConsumerKey, keys: list[HeldKey], f: str
     ) -> asyncio.Future[Any]:
         ranges = _ranges([position for position, _ in keys])
+        token = max(token for _, token in keys)
         if f == "return":
             failed = self.dice.random() < (0.9 if self.fails else 0.5)
-            return connection.request(Return, self.queue, consumer, ranges, failed, None)
+            return connection.request(Return, self.queue, consumer, ranges, failed, None, token)
         kind = Settle if f == "settle" else Discard
-        return connection.request(kind, self.queue, consumer, ranges)
+        return connection.request(kind, self.queue, consumer, ranges, token)
 
 
 def _ending(answer: Any, asked: int) -> tuple[OpType, dict[str, Any]]:

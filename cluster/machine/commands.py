@@ -195,10 +195,13 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """No more deliveries; what is in flight stays with the consumer until settled (A16)."""
+    """No more deliveries; what is in flight stays with the consumer until settled (A16), unless it
+    is to `give_back`: then nothing is left of the consumer.
+    """
 
     queue: QueueId
     consumer: ConsumerKey
+    give_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +213,20 @@ class SetCredit:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
+    """Done: they leave the queue. With `token`, the highest of these deliveries, one that was made
+    later is not meant, so that the command may be repeated.
+    """
+
     queue: QueueId
     consumer: ConsumerKey
     ranges: Ranges
+    token: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
     """Back to the original position (B08). `failed` adds one to the delivery count; over the limit
-    it is dead. With `token`, the highest of these deliveries, one that was made later is not meant,
-    so that the command may be repeated.
+    it is dead. `token`: as for Settle.
     """
 
     queue: QueueId
@@ -232,11 +239,14 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Refused for good: dead-lettered with reason `rejected`, or dropped (C09)."""
+    """Refused for good: dead-lettered with reason `rejected`, or dropped (C09). `token`: as for
+    Settle.
+    """
 
     queue: QueueId
     consumer: ConsumerKey
     ranges: Ranges
+    token: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ class QueueMachine:
             case Subscribe():
                 return self._subscribe(turn, queue, command)
             case Cancel():
-                return queue.cancel(turn, command.consumer)
+                return queue.cancel(turn, command)
             case Get():
                 return self._get(turn, queue, command)
             case Purge():

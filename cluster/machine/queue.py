@@ -361,8 +361,11 @@ class Queue:
         self.consumers.changed(consumer)
 
     def session_over(self, turn: Turn, key: ConsumerKey, *, failed: bool) -> None:
-        """The session of this consumer is dead: all it holds is returned (B11)."""
-        consumer = self.consumers.by_key[key]
+        """The session of this consumer is dead."""
+        self.end_consumer(turn, self.consumers.by_key[key], failed=failed)
+
+    def end_consumer(self, turn: Turn, consumer: Consumer, *, failed: bool) -> None:
+        """Nothing is left of it: all it holds is returned (B11)."""
         if consumer.registered:
             consumer.cancelled = True
             self.unused(turn)

@@ -30,7 +30,7 @@ SPAN_MS_MAX = 1 << 40
 
 
 def settle(queue: Queue, turn: Turn, command: Settle) -> Reply:
-    consumer = _holder(queue, command.consumer, command.ranges)
+    consumer = _meant(queue, command)
     if isinstance(consumer, Refused):
         return consumer
     held = consumer.held
@@ -48,12 +48,9 @@ def give_back(queue: Queue, turn: Turn, command: Return) -> Reply:
     delay_ms = command.delay_ms
     if delay_ms is not None and not 0 <= delay_ms <= SPAN_MS_MAX:
         return Refused(BAD_ARGUMENT, "delay_ms is a number of milliseconds, 0 or more")
-    consumer = _holder(queue, command.consumer, command.ranges)
+    consumer = _meant(queue, command)
     if isinstance(consumer, Refused):
         return consumer
-    newer = _newer(consumer, command)
-    if newer is not None:
-        return newer
     count = 0
     for first, last in command.ranges:
         count += last - first + 1
@@ -64,7 +61,7 @@ def give_back(queue: Queue, turn: Turn, command: Return) -> Reply:
 
 
 def discard(queue: Queue, turn: Turn, command: Discard) -> Reply:
-    consumer = _holder(queue, command.consumer, command.ranges)
+    consumer = _meant(queue, command)
     if isinstance(consumer, Refused):
         return consumer
     count = 0
@@ -95,10 +92,22 @@ def extend(queue: Queue, turn: Turn, command: Extend) -> Reply:
     return Ok(count)
 
 
-def lacks(queue: Queue, key: ConsumerKey, ranges: Ranges) -> Refused | None:
+def lacks(
+    queue: Queue, key: ConsumerKey, ranges: Ranges, token: int | None = None
+) -> Refused | None:
     """Why the consumer could not settle these now; None: it could."""
     found = _holder(queue, key, ranges)
-    return found if isinstance(found, Refused) else None
+    if isinstance(found, Refused):
+        return found
+    return None if token is None else _newer(found, ranges, token)
+
+
+def _meant(queue: Queue, command: Settle | Return | Discard) -> Consumer | Refused:
+    """The consumer, when it holds every one of these deliveries, and no later ones instead."""
+    consumer = _holder(queue, command.consumer, command.ranges)
+    if command.token is None or isinstance(consumer, Refused):
+        return consumer
+    return _newer(consumer, command.ranges, command.token) or consumer
 
 
 def _holder(queue: Queue, key: ConsumerKey, ranges: Ranges) -> Consumer | Refused:
@@ -126,17 +135,15 @@ def _holder(queue: Queue, key: ConsumerKey, ranges: Ranges) -> Consumer | Refuse
     return consumer
 
 
-def _newer(consumer: Consumer, command: Return) -> Refused | None:
+def _newer(consumer: Consumer, ranges: Ranges, token: int) -> Refused | None:
     """The refusal when one of them was delivered again since."""
-    if command.token is None:
-        return None
-    for first, last in command.ranges:
+    for first, last in ranges:
         for start, _, hold in consumer.held.pieces(first, last):
-            if hold.token > command.token:
+            if hold.token > token:
                 return Refused(
                     UNKNOWN_DELIVERY,
                     f"message {start} was delivered again, with token {hold.token}:"
-                    f" {command.token} was returned before",
+                    f" what had token {token} was returned before",
                     start,
                 )
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.machine.commands import Get, SetCredit, Subscribe
+from cluster.machine.commands import Cancel, Get, SetCredit, Subscribe
 from cluster.machine.consumers import Consumer
 from cluster.machine.dispatch import take
 from cluster.machine.marks import TIME_MS_MAX
@@ -69,15 +69,19 @@ def subscribe(queue: Queue, turn: Turn, command: Subscribe) -> Reply:
     return Subscribed(consumer.key, consumers.is_active(consumer))
 
 
-def cancel(queue: Queue, turn: Turn, key: ConsumerKey) -> Reply:
-    consumer = queue.consumers.by_key.get(key)
-    if consumer is None or not consumer.registered:
-        return _no_consumer(queue, key)
+def cancel(queue: Queue, turn: Turn, command: Cancel) -> Reply:
+    consumer = queue.consumers.by_key.get(command.consumer)
+    if consumer is None or not (consumer.registered or command.give_back):
+        return _no_consumer(queue, command.consumer)
+    count = consumer.held.count
+    if command.give_back:
+        queue.end_consumer(turn, consumer, failed=False)
+        return Ok(count)
     consumer.cancelled = True
     queue.unused(turn)
     queue.consumers.changed(consumer)
     queue.freed(turn, consumer)
-    return Ok(consumer.held.count)
+    return Ok(count)
 
 
 def set_credit(queue: Queue, turn: Turn, command: SetCredit) -> Reply:

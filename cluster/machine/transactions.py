@@ -143,6 +143,7 @@ class Transactions:
         """Why not all of these can be done now."""
         arriving: dict[int, list[int]] = {}
         settled: dict[tuple[QueueId, ConsumerKey], list[tuple[int, int]]] = {}
+        settling: list[Settle | Return | Discard] = []
         for step in steps:
             queue = self._queues.get(step.queue)
             if queue is None:
@@ -153,8 +154,13 @@ class Transactions:
                 arriving.setdefault(step.queue, []).extend(map(len, step.bodies))
             else:
                 settled.setdefault((step.queue, step.consumer), []).extend(step.ranges)
+                settling.append(step)
         for (queue_id, consumer), ranges in settled.items():
             refusal = self._queues[queue_id].lacks(consumer, sorted(ranges))
+            if refusal is not None:
+                return refusal
+        for step in settling:
+            refusal = self._queues[step.queue].lacks(step.consumer, step.ranges, step.token)
             if refusal is not None:
                 return refusal
         for queue_id, sizes in arriving.items():

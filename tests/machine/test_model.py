@@ -290,12 +290,16 @@ class QueueModel(RuleBasedStateMachine):
         self.follow(applied)
 
     @precondition(lambda self: self.consumers)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), give_back=st.booleans())
+    def cancel(self, data: st.DataObject, give_back: bool) -> None:
         key = self.pick(data)
-        applied = self.do(Cancel(Q, ConsumerKey(key)))
+        applied = self.do(Cancel(Q, ConsumerKey(key), give_back))
         consumer = self.consumers.get(key)
-        if consumer is None or consumer.once or consumer.cancelled:
+        if consumer is not None and give_back:
+            for message in sorted(consumer.held, key=lambda m: m.position):
+                self.give_back(message, failed=False, delayed=False)
+            del self.consumers[key]
+        elif consumer is None or consumer.once or consumer.cancelled:
             assert isinstance(applied.reply, Refused)
         else:
             consumer.cancelled = True

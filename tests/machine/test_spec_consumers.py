@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from cluster.machine.commands import Enqueue, QueueConfig, UpdateQueue
-from cluster.machine.replies import Got
+import pytest
+
+from cluster.machine.commands import Cancel, Enqueue, QueueConfig, UpdateQueue
+from cluster.machine.replies import Got, Ok, Refused
 from cluster.types import QueueId
 from tests.machine.told import told
 
@@ -58,6 +60,21 @@ def test_what_a_cancelled_consumer_holds_is_requeued_when_its_session_closes():
 
     assert q.says("close a") == ["ok 1", "a ended: closed"]
     assert q.says("peek q") == ["1:1! ready", "2:2! ready"]
+
+
+@pytest.mark.parametrize("cancelled_before", [False, True])
+def test_a_consumer_that_is_cancelled_to_give_back_leaves_nothing_behind(cancelled_before: bool):
+    """A16, B11: also what was decided for it and has not reached its client."""
+    q = told("queue q", "session a", "subscribe q a/t", "publish q 1 2", "session b")
+    if cancelled_before:
+        q("cancel q a/t")
+    command = Cancel(q.world.queue("q"), q.world.consumer("a/t"), give_back=True)
+
+    assert q.world.apply(command).reply == Ok(2)
+    assert q.says("peek q") == ["1:1! ready", "2:2! ready"]
+    reply = q.world.apply(command).reply
+    assert isinstance(reply, Refused)
+    assert reply.code == "no_consumer"
 
 
 def test_what_a_cancelled_consumer_returns_goes_to_another():

@@ -95,6 +95,35 @@ async def test_what_a_lost_connection_held_is_delivered_to_another(one: Nodes):
     assert (position, acquired, bodies) == (1, 1, [b"a"])
 
 
+async def test_a_settle_or_a_return_that_is_repeated_leaves_a_later_delivery_alone(one: Nodes):
+    async with Client(one.url("n1")) as client:
+        await client.publish("orders", b"a")
+        _, _, consumer, _ = await client.ask(20, 2, "orders", {"tag": "t"})
+        _, _, _, ((_, token, *_),) = await client.expect(24)
+        returned = "orders", consumer, [[1, 1]], True, None, token
+        assert await client.ask(31, 3, *returned) == [3, 3, 1]
+        _, _, _, ((_, later, failed, *_),) = await client.expect(24)
+        assert failed == 1
+
+        assert (await client.ask(31, 4, *returned))[2] == "unknown_delivery"
+        assert (await client.ask(30, 5, "orders", consumer, [[1, 1]], token))[4] == 1
+        assert (await client.ask(32, 6, "orders", consumer, [[1, 1]], token))[4] == 1
+        assert await client.ask(30, 7, "orders", consumer, [[1, 1]], later) == [3, 7, 1]
+
+
+async def test_who_has_no_session_there_can_still_cancel_a_consumer_and_give_back(three: Nodes):
+    """Through the leader, whatever node the session is at; and again, when the answer was lost."""
+    leader = await three.leader("orders")
+    async with Client(three.url(leader), session="s") as client, Client(three.url(leader)) as other:
+        await client.publish("orders", b"a", b"b")
+        _, _, consumer, _ = await client.ask(20, 2, "orders", {"tag": "t"})
+        await client.deliveries(2)
+
+        assert await other.ask(22, 1, "orders", consumer, True) == [3, 1, None]
+        assert (await other.ask(22, 2, "orders", consumer, True))[2] == "no_consumer"
+        assert (await other.ask(54, 3, "orders"))[2]["unsettled"] == 0
+
+
 async def test_goodbye_closes_normally(one: Nodes):
     async with Client(one.url("n1")) as client:
         await client.send(8, 1000, "done")

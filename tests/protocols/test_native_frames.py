@@ -50,14 +50,30 @@ GOOD: dict[str, tuple[list[Any], Any]] = {
         requests.Subscribe(1, "q", "t", 5, 0, False, False, None, [(1, 2, 9)]),
     ),
     "cancel": ([22, 1, "q", CONSUMER], requests.Cancel(1, "q", CONSUMER)),
+    "cancel_and_give_back": (
+        [22, 1, "q", CONSUMER, True],
+        requests.Cancel(1, "q", CONSUMER, True),
+    ),
     "credit": ([23, 1, "q", CONSUMER, 9], requests.Credit(1, "q", CONSUMER, 9)),
     "settle": (
         [30, 0, "q", CONSUMER, [[1, 2], [4, 4]]],
         requests.Settle(0, "q", CONSUMER, [(1, 2), (4, 4)]),
     ),
+    "settle_up_to_token": (
+        [30, 0, "q", CONSUMER, [[1, 2]], 7],
+        requests.Settle(0, "q", CONSUMER, [(1, 2)], 7),
+    ),
     "return": (
         [31, 0, "q", CONSUMER, [[1, 1]], True, None],
         requests.Return(0, "q", CONSUMER, [(1, 1)], True, None),
+    ),
+    "return_up_to_token": (
+        [31, 0, "q", CONSUMER, [[1, 1]], False, 50, 7],
+        requests.Return(0, "q", CONSUMER, [(1, 1)], False, 50, 7),
+    ),
+    "discard_up_to_token": (
+        [32, 0, "q", CONSUMER, [[1, 1]], None],
+        requests.Discard(0, "q", CONSUMER, [(1, 1)]),
     ),
     "discard": ([32, 0, "q", CONSUMER, [[1, 1]]], requests.Discard(0, "q", CONSUMER, [(1, 1)])),
     "extend": (

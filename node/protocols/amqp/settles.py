@@ -106,10 +106,10 @@ def steps_of(
         info, key, joined = consumer.info, consumer.key, merged(of_consumer)
         match verdict:
             case "ack":
-                step: Step = Settle(info.queue, key, joined)
+                step: Step = Settle(info.queue, key, joined, tokens[consumer])
             case "requeue":
                 step = Return(info.queue, key, joined, failed, None, tokens[consumer])
             case "discard":
-                step = Discard(info.queue, key, joined)
+                step = Discard(info.queue, key, joined, tokens[consumer])
         found.append((info.group, step))
     return found

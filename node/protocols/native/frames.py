@@ -149,6 +149,7 @@ _REQUEST: tuple[str, Check] = ("request", _number)
 _QUEUE: tuple[str, Check] = ("queue", _text)
 _CONSUMER: tuple[str, Check] = ("consumer", _number)
 _RANGES: tuple[str, Check] = ("ranges", _ranges)
+_TOKEN: tuple[str, Check] = ("token", _number_or_none)
 
 _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] = {
     Opcode.PING: (Ping, [("number", _number)]),
@@ -166,14 +167,22 @@ _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] 
             ("attrs", _any),
         ],
     ),
-    Opcode.CANCEL: (Cancel, [_REQUEST, _QUEUE, _CONSUMER]),
+    Opcode.CANCEL: (Cancel, [_REQUEST, _QUEUE, _CONSUMER, ("give_back", _flag)]),
     Opcode.CREDIT: (Credit, [_REQUEST, _QUEUE, _CONSUMER, ("credit", _number)]),
-    Opcode.SETTLE: (Settle, [_REQUEST, _QUEUE, _CONSUMER, _RANGES]),
+    Opcode.SETTLE: (Settle, [_REQUEST, _QUEUE, _CONSUMER, _RANGES, _TOKEN]),
     Opcode.RETURN: (
         Return,
-        [_REQUEST, _QUEUE, _CONSUMER, _RANGES, ("failed", _flag), ("delay_ms", _number_or_none)],
+        [
+            _REQUEST,
+            _QUEUE,
+            _CONSUMER,
+            _RANGES,
+            ("failed", _flag),
+            ("delay_ms", _number_or_none),
+            _TOKEN,
+        ],
     ),
-    Opcode.DISCARD: (Discard, [_REQUEST, _QUEUE, _CONSUMER, _RANGES]),
+    Opcode.DISCARD: (Discard, [_REQUEST, _QUEUE, _CONSUMER, _RANGES, _TOKEN]),
     Opcode.EXTEND: (
         Extend,
         [_REQUEST, _QUEUE, _CONSUMER, _RANGES, ("timeout_ms", _number_or_none)],
@@ -185,6 +194,8 @@ _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] 
     Opcode.PAUSE: (Pause, [_REQUEST, _QUEUE, ("paused", _flag)]),
     Opcode.INFO: (Info, [_REQUEST, _QUEUE]),
 }
+#: Whose last field may be missing: it came later.
+_GROWN = frozenset({Opcode.CANCEL, Opcode.SETTLE, Opcode.RETURN, Opcode.DISCARD})
 _OPTIONS: dict[str, tuple[Check, Any]] = {
     "tag": (_text, ""),
     "credit": (_number_or_none, None),
@@ -296,6 +307,8 @@ class NativeProtocol:
 
 def _fixed(opcode: int, values: list[Any]) -> Request:
     make, layout = _LAYOUTS[opcode]
+    if opcode in _GROWN and len(values) == len(layout) - 1:
+        layout = layout[:-1]
     if len(values) != len(layout):
         names = ", ".join(name for name, _ in layout)
         raise BadField(

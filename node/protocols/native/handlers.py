@@ -84,7 +84,7 @@ class Handlers:
 
     async def _settle(self, connection: Connection, frame: requests.Settle) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
-        connection.settle(frame.request, info, frame.consumer, frame.ranges)
+        connection.settle(frame.request, info, frame.consumer, frame.ranges, frame.token)
 
     async def _return(self, connection: Connection, frame: requests.Return) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
@@ -95,11 +95,12 @@ class Handlers:
             frame.ranges,
             failed=frame.failed,
             delay_ms=frame.delay_ms,
+            token=frame.token,
         )
 
     async def _discard(self, connection: Connection, frame: requests.Discard) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
-        connection.discard(frame.request, info, frame.consumer, frame.ranges)
+        connection.discard(frame.request, info, frame.consumer, frame.ranges, frame.token)
 
     async def _extend(self, connection: Connection, frame: requests.Extend) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
@@ -132,7 +133,9 @@ class Handlers:
         await connection.run(
             frame.request,
             frame.queue,
-            lambda: connection.cancel(frame.request, info, frame.consumer),
+            lambda: connection.cancel(
+                frame.request, info, frame.consumer, give_back=frame.give_back
+            ),
         )
 
     async def _get(self, connection: Connection, frame: requests.Get) -> None:

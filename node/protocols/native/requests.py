@@ -154,6 +154,7 @@ class Cancel(NamedTuple):
     request: int
     queue: str
     consumer: int
+    give_back: bool = False
 
 
 class Credit(NamedTuple):
@@ -168,6 +169,7 @@ class Settle(NamedTuple):
     queue: str
     consumer: int
     ranges: Sequence[tuple[int, int]]
+    token: int | None = None
 
 
 class Return(NamedTuple):
@@ -177,6 +179,7 @@ class Return(NamedTuple):
     ranges: Sequence[tuple[int, int]]
     failed: bool
     delay_ms: int | None
+    token: int | None = None
 
 
 class Discard(NamedTuple):
@@ -184,6 +187,7 @@ class Discard(NamedTuple):
     queue: str
     consumer: int
     ranges: Sequence[tuple[int, int]]
+    token: int | None = None
 
 
 class Extend(NamedTuple):
