@@ -241,8 +241,7 @@ async def _removed(stage: MemberStage, node: NodeId) -> None:
 
 async def _undisturbed(stage: MemberStage, before: Mapping[str, int], by: NodeId) -> None:
     """By a node that is no member any more."""
-    grown = {name: term for name, term in (await stage.terms()).items() if term > before[name]}
-    if grown:
+    if grown := await stage.disturbed_since(before):
         raise SceneFailed(f"{by} was removed, and came back: terms grew from {before}: {grown}")
     if '"node_registered"' in stage.cluster.log_since_start(by):
         raise SceneFailed(f"{by} was removed, and was let in again")

@@ -11,7 +11,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from chaos.faults import isolate
@@ -59,6 +60,7 @@ class MemberStage:
         self._addresses = addresses
         self._say = say
         self._names = len(self.cluster.nodes)
+        self._balanced_before: Counter[str] = Counter()
 
     # --- commands
 
@@ -259,6 +261,18 @@ class MemberStage:
             if copies and set(copies[0]["members"]) != set(members):
                 raise SceneFailed(f"{group} shall be on {members}, is on {copies[0]['members']}")
 
+    async def disturbed_since(self, before: Mapping[str, int]) -> dict[str, int]:
+        """Groups whose terms grew since they were calm, but for those whose leader moved to the
+        node that is preferred: that comes half a minute after the node, and is nobody's fault.
+        """
+        after = await self.terms()
+        balanced = self._balanced() - self._balanced_before
+        return {
+            name: term
+            for name, term in after.items()
+            if term > before.get(name, 0) and not balanced[name]
+        }
+
     async def terms(self) -> dict[str, int]:
         """The highest of each group."""
         found: dict[str, int] = {}
@@ -274,11 +288,22 @@ class MemberStage:
             before = await self.terms()
             await asyncio.sleep(CALM_S)
             if await self.terms() == before:
+                self._balanced_before = self._balanced()
                 return before
             if time.monotonic() > until_s:
                 raise SceneFailed(f"terms grew for {CALM_S_MAX:g} s though nothing happened")
 
     # ---
+
+    def _balanced(self) -> Counter[str]:
+        """How often each group's leader moved to the preferred node, since the nodes started."""
+        lines = [
+            line
+            for node in self.cluster.nodes
+            for line in self.cluster.log_since_start(node).splitlines()
+            if '"leadership_balanced"' in line
+        ]
+        return Counter(json.loads(line)["group"] for line in lines)
 
     def _reachable(self) -> list[NodeId]:
         listed = {each.node for each in self._addresses}
