@@ -22,7 +22,7 @@ from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
 from cluster.log import KIND_CLOCK, KIND_LINK_DOWN, KIND_LINK_UP, Identity, Log
 from cluster.machine import QueueMachine
-from cluster.machine.catalog import CatalogMachine, QueueInfo
+from cluster.machine.catalog import CatalogMachine, GroupInfo, QueueInfo
 from cluster.machine.commands import Command, DeclareQueue, NodeDown, NodeUp
 from cluster.machine.effects import Effect
 from cluster.outcome import Done
@@ -243,13 +243,18 @@ class ClusterNode:
         for info in self.catalog_machine.groups():
             if info.id not in self.groups and (self.node in info.homes or info.id in kept):
                 self._add_group(info.id, info.name, info.founders, QueueMachine())
-                if info.moves and info.id not in kept:
-                    # Perhaps an earlier copy was dropped here, and what it had promised with it.
+                if self.groups[info.id].term == 0 and self._may_have_dropped(info):
                     self.groups[info.id].withhold_votes()
         own = self.transient.start(self.catalog_machine)
         if own is not None:
             own.on_applied.append(self._on_applied)
             self.presence.tell_all(own)
+
+    def _may_have_dropped(self, info: GroupInfo) -> bool:
+        """Perhaps there was an earlier copy here, and what it had promised went with it. Founders
+        keep theirs until others are known to hold the group.
+        """
+        return bool(info.moves) and (info.held_at > 0 or self.node not in info.founders)
 
     def drop_group(self, group_id: GroupId) -> None:
         """This node's copy is not wanted any more, and counts for nothing."""

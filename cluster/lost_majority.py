@@ -69,6 +69,7 @@ def give_up(
         term = (journal.current_term // TERMS_APART + 1) * TERMS_APART + rank
         log.note(KIND_GIVEN_UP, each.group, each.last_index, term, pack([sorted(lost), node]))
         journal.set_term(term, node)
+        journal.withhold(False)  # whom it might wait for is lost
         journal.add(encode(Configuration(each.survivors)), journal.last_index + 1, term)
 
 

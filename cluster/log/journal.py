@@ -42,6 +42,7 @@ class Journal(StockNames):
         self.syncing_index = BIRTH.index
         self.current_term = 0
         self.voted_for: str | None = None
+        self.withholds = False  # what was promised here is lost, so this copy counts for nothing
         self.commit_index = BIRTH.index
         self.mark = BIRTH
         self.tail = Tail(BIRTH.index + 1)
@@ -72,6 +73,7 @@ class Journal(StockNames):
         self._set_last()
         self.written_index = self.syncing_index = self.synced_index = self.last_index
         self.current_term, self.voted_for = replay.term, replay.voted_for
+        self.withholds = replay.withholds
         self.commit_index = min(max(replay.commit, self.base_index), self.last_index)
         for index in sorted(replay.memberships):
             command = self.read(index) if index > self.base_index else None
@@ -203,7 +205,17 @@ class Journal(StockNames):
         """Term and vote; they must be synced before anyone hears of them."""
         if (term, voted_for) != (self.current_term, self.voted_for):
             self.current_term, self.voted_for = term, voted_for
-            self._wal.append(fmt.KIND_HARD_STATE, self.group, 0, term, cbor2.dumps([voted_for]))
+            self._write_hard_state()
+
+    def withhold(self, withholds: bool) -> None:
+        """No restart ends it: only who knows that what was promised helps nobody any more."""
+        if withholds != self.withholds:
+            self.withholds = withholds
+            self._write_hard_state()
+
+    def _write_hard_state(self) -> None:
+        told = [self.voted_for, True] if self.withholds else [self.voted_for]
+        self._wal.append(fmt.KIND_HARD_STATE, self.group, 0, self.current_term, cbor2.dumps(told))
 
     def set_commit(self, index: int) -> None:
         """Remembered when convenient: it may be older after a crash."""
@@ -215,7 +227,7 @@ class Journal(StockNames):
         """Write all state once more, so that older records of it, and of what it voids, can go."""
         wal, group = self._wal, self.group
         wal.append(fmt.KIND_GROUP_CREATED, group, 0, 0, b"")
-        wal.append(fmt.KIND_HARD_STATE, group, 0, self.current_term, cbor2.dumps([self.voted_for]))
+        self._write_hard_state()
         wal.append(fmt.KIND_COMMIT, group, self.commit_index, self.current_term, b"")
         wal.append(
             fmt.KIND_SNAPSHOT, group, self.mark.index, self.mark.term, self.mark.repeated().payload

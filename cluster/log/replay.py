@@ -55,6 +55,7 @@ class Replay:
     def clear(self) -> None:
         self.term = 0
         self.voted_for: str | None = None
+        self.withholds = False
         self.commit = BIRTH.index
         self.mark = BIRTH
         self.run = Tail(BIRTH.index + 1)  # the latest entries without a gap
@@ -94,7 +95,8 @@ class Replay:
         """A record that is not about an entry."""
         if kind == fmt.KIND_HARD_STATE:
             self.term = term
-            (self.voted_for,) = cbor2.loads(payload)
+            self.voted_for, *rest = cbor2.loads(payload)
+            self.withholds = rest == [True]
         elif kind == fmt.KIND_COMMIT:
             self.commit = index
         elif kind == fmt.KIND_TRUNCATE:

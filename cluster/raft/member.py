@@ -123,8 +123,6 @@ class Member(Seats, SyncObj):
         self.group = group
         self.journal = journal
         self.poisoned: str | None = None
-        #: What this disk promised is lost: no votes until a leader gave it again what is committed.
-        self.withholds_votes = False
         self.now = clock.monotonic_ns() / 1e9
         snapshot = journal.load_snapshot()
         first = Configuration(tuple(sorted(members)))

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Collection
 
 from cluster.raft.configuration import Configuration, Configurations
+from cluster.raft.journal import RaftJournal
 from cluster.raft.stock import Peer
 from cluster.types import NodeId
 
@@ -15,6 +16,8 @@ class Seats:
     """The part of a member that knows the others. Quorums and elections ask the voters; learners
     only listen.
     """
+
+    journal: RaftJournal
 
     def __init__(self, node: NodeId, configurations: Configurations) -> None:
         self._peers: dict[NodeId, Peer] = {}
@@ -33,6 +36,17 @@ class Seats:
     @property
     def configuration(self) -> Configuration:
         return self.configurations.current
+
+    @property
+    def withholds_votes(self) -> bool:
+        """What this disk promised is lost: no votes until a leader gave it again what is committed.
+        A restart does not change that.
+        """
+        return self.journal.withholds
+
+    @withholds_votes.setter
+    def withholds_votes(self, withholds: bool) -> None:
+        self.journal.withhold(withholds)
 
     def peer(self, node: NodeId) -> Peer:
         """Any node, also one that is no member as far as is known here: that it was made one may

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from cluster.log.memory_disk import MemoryDisk
-from cluster.machine.commands import AddNode, RemoveNode
+from cluster.machine.commands import AddNode, MoveGroup, RemoveNode
 from cluster.types import CATALOG_GROUP, NodeId
-from tests.cluster.test_membership import changed, join, moved, voters
+from tests.cluster.test_membership import changed, holders, join, moved, voters
 from tests.cluster.world import World, in_world
 
 
@@ -48,3 +51,41 @@ def test_a_removed_node_comes_back_and_takes_its_group_again(folder: str, died: 
         await world.stop()
 
     scenario()
+
+
+@in_world
+async def test_copies_that_begin_anew_elect_nobody_among_themselves_after_a_restart_either() -> (
+    None
+):
+    """The founders of a group dropped their copies and get it again. What they know until they hear
+    of more is that they founded it.
+    """
+    world = await World(default_groups=1).born()
+    await world.declare("q")
+    await world.publish("q", b"1")
+    for name in ("n4", "n5", "n6"):
+        await join(world, name)
+    group = world.group_of("q")
+    await moved(world, group, "n4", "n5", "n6")
+
+    def to_founders(peer: str, message: list[Any]) -> bool:
+        return message[:2] in ([group, "ae"], [group, "si"]) and peer in world.founders
+
+    for name in ("n4", "n5", "n6"):
+        world.links[name].drop = to_founders
+    await changed(world, MoveGroup(group, [NodeId(name) for name in world.founders]))
+    await world.until(lambda: {"n1", "n2"} <= holders(world, group))
+    await asyncio.sleep(1)
+    for name in ("n1", "n2"):
+        world.kill(name)
+        world.cut |= {frozenset((name, other)) for other in ("n3", "n4", "n5", "n6")}
+    await world.start("n1", "n2")
+    await asyncio.sleep(10)
+    assert not any(world[name].groups[group].ready for name in ("n1", "n2"))
+
+    for name in ("n4", "n5", "n6"):
+        world.links[name].drop = lambda _peer, _message: False
+    world.heal()
+    await world.until(lambda: set(voters(world, group)) == {"n1", "n2", "n3"}, 60)
+    await world.until(lambda: world.ready("q", "n1") == 1)
+    await world.stop()

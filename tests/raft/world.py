@@ -70,6 +70,7 @@ class MemoryJournal:
         self.old = _Old()
         self.current_term = 0
         self.voted_for: str | None = None
+        self.withholds = False
         self.commit_index = 1
         self.snapshot: MemorySnapshot | None = None
         self.synced_index = 1
@@ -88,6 +89,7 @@ class MemoryJournal:
             dict(self.old.entries),
             self.current_term,
             self.voted_for,
+            self.withholds,
             self.commit_index,
             self.snapshot,
         )
@@ -103,6 +105,7 @@ class MemoryJournal:
             old,
             after.current_term,
             after.voted_for,
+            after.withholds,
             after.commit_index,
             after.snapshot,
         ) = self._safe
@@ -175,6 +178,10 @@ class MemoryJournal:
         if (term, voted_for) != (self.current_term, self.voted_for):
             self.current_term, self.voted_for = term, voted_for
             self._dirty = True
+
+    def withhold(self, withholds: bool) -> None:
+        self._dirty |= withholds != self.withholds
+        self.withholds = withholds
 
     def set_commit(self, index: int) -> None:
         self.commit_index = index
