@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +12,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from chaos.nemesis.mixes import MIXES as ALL_MIXES
+from chaos.nemesis.mixes import names_of, possible
 from chaos.plan import Plan
 from chaos.report.outcome import Outcome, Status
 from chaos.report.tables import show_run, styled
 from chaos.run import run_one
 
-#: In this order; too few runs for all of them are runs of everything.
-MIXES = ("everything", "network", "processes", "disks", "power", "data", "clocks", "everything")
+#: A run of those faults that came least in the runs before it.
+LEAST = "least"
+#: In this order; too few runs for all of them are runs of everything, then of what came least.
+MIXES = ("everything", "network", "processes", "disks", "power", "data", LEAST, LEAST)
+EVERYTHING = ALL_MIXES["everything"]
 #: How long a run takes in all, about, and how much of it is not load: it starts, heals, drains.
 RUN_S = 75.0
 OVERHEAD_S = 35.0
@@ -37,7 +43,7 @@ class Budget:
 
     def mixes(self) -> list[str]:
         if self.runs < len(MIXES):
-            return ["everything"] * self.runs
+            return ["everything", *([LEAST] * (self.runs - 1))]
         return [MIXES[number % len(MIXES)] for number in range(self.runs)]
 
     def load_s(
@@ -79,12 +85,17 @@ class Campaign:
                         self._console.print(f"no time for {', '.join(mixes[number:])}")
                         break
                     seed = self._plan.seed + number
-                    plan = replace(self._plan, seed=seed, mix=mix, seconds=round(load_s))
+                    plan = replace(
+                        self._plan,
+                        seed=seed,
+                        mix=",".join(self.least_tried()) if mix == LEAST else mix,
+                        seconds=round(load_s),
+                    )
                     title = f"run {number + 1} of {len(mixes)}, {mix}"
                     run_s = time.monotonic()
                     outcome = await run_one(
                         plan,
-                        self._out / f"{plan.seed}-{mix}",
+                        self._out / f"{plan.seed}-{plan.title}",
                         lambda text, title=title: progress.update(
                             bar, description=f"{title}: {text}"
                         ),
@@ -96,13 +107,36 @@ class Campaign:
                 await asyncio.gather(ticking, return_exceptions=True)
         return self.outcomes
 
+    @property
+    def tried(self) -> Counter[str]:
+        every: Counter[str] = Counter()
+        for outcome in self.outcomes:
+            every.update(outcome.totals.faults)
+        return every
+
+    def not_reached(self) -> list[str]:
+        """Of all that this machine allows."""
+        tried = self.tried
+        missing = {name for outcome in self.outcomes for name in outcome.missing}
+        left, _ = possible(EVERYTHING, dict.fromkeys(missing, "told by a run"))
+        return [name for name in names_of(left) if name not in missing and not tried[name]]
+
+    def least_tried(self) -> list[str]:
+        """All faults, the rarest kinds first, and of them the rarest variants."""
+        tried = self.tried
+        kinds: Counter[str] = Counter()
+        for name, count in tried.items():
+            kinds[name.partition(":")[0]] += count
+        names = names_of(EVERYTHING)
+        return sorted(names, key=lambda name: (kinds[name.partition(":")[0]] > 0, tried[name]))
+
     def _ended(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         if outcome.status is not Status.VALID:
             show_run(self._console, outcome)
             return
         self._console.print(
-            f"seed {outcome.seed}, {outcome.mix}: {styled(outcome.status)},"
+            f"seed {outcome.seed}, {outcome.title}: {styled(outcome.status)},"
             f" {sum(outcome.totals.faults.values())} faults,"
             f" {outcome.totals.confirmed:,} messages confirmed, {outcome.folder}/timeline.png"
         )

@@ -59,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="load and faults on three nodes, then verdicts")
     run.add_argument("--minutes", type=float, help="many runs, of all mixes, within this time")
     run.add_argument("--seed", type=int, help="of the run, or the first one; drawn when not given")
-    run.add_argument("--mix", default="everything", help="of one run: a mix, or faults: kill,wipe")
+    run.add_argument(
+        "--mix", default="everything", help="of one run: a mix, or faults: kill:all,wipe"
+    )
     run.add_argument("--seconds", type=float, default=SECONDS, help="of load and faults, one run")
     run.add_argument("--only", help="workloads: w1,w3-amqp; all, if not given")
     run.add_argument("--network", choices=("namespaces", "proxy"))
@@ -101,10 +103,10 @@ def _run(given: argparse.Namespace, console: Console) -> int:
         try:
             run_async(campaign.go())
         finally:
-            show_campaign(console, campaign.outcomes)
+            show_campaign(console, campaign.outcomes, campaign.not_reached())
         return exit_status(campaign.outcomes)
     with console.status("") as status:
-        folder = given.out / f"{seed}-{plan.mix}"
+        folder = given.out / f"{seed}-{plan.title}"
         outcome = run_async(run_one(plan, folder, status.update))
     show_run(console, outcome)
     console.print(f"{folder}/timeline.png", soft_wrap=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.checker import Verdict, check_all, convergence, liveness, log_safety
+from chaos.checker import Verdict, check_all, convergence, liveness, log_safety, low_disk
 from chaos.checker.verdict import judge
 from chaos.history import Op
 from chaos.load.workload import Workload
@@ -42,12 +42,20 @@ def judge_run(
     for op in ops:
         parts.setdefault(workload_of(op), []).append(op)
     verdicts = {
-        workload.name: check_all(parts.get(workload.name, []), workload.checkers)
+        workload.name: check_all(parts.get(workload.name, []), {**workload.checkers, "load": load})
         for workload in workloads
     }
     if aftermath.healed:
         verdicts[CLUSTER] = _of_cluster(ops, aftermath)
     return verdicts
+
+
+def load(ops: Sequence[Op]) -> Verdict:
+    """Of a workload's part: where nothing was confirmed, or nothing came out, nothing is shown."""
+    confirmed = sum(1 for op in ops if op.type == "ok" and op.f in ("publish", "transaction"))
+    delivered = sum(1 for op in ops if op.f == "deliver")
+    idle = [f"{confirmed} confirms, {delivered} deliveries"] if not confirmed * delivered else []
+    return judge("load", {}, undecided={"idle": idle})
 
 
 def _of_cluster(ops: Sequence[Op], aftermath: Aftermath) -> list[Verdict]:
@@ -69,6 +77,7 @@ def _of_cluster(ops: Sequence[Op], aftermath: Aftermath) -> list[Verdict]:
         ),
         convergence(aftermath.statuses),
         liveness()(ops),
+        low_disk(ops),
     ]
     if aftermath.folders:
         verdicts.append(

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chaos.load.all import WORKLOADS
-from chaos.nemesis.mixes import MIXES, Mix
+from chaos.nemesis.mixes import MIXES, Mix, names_of, title_of
 
 SECONDS = 40.0
-#: All kinds of faults, for mixes that are named by their kinds.
-KINDS = {kind: weight for mix in MIXES.values() for kind, weight in mix}
+#: All kinds of faults and `kind:variant`, for mixes that are named so.
+KINDS = {
+    name: weight
+    for kind, weight in MIXES["everything"]
+    for name in (kind, *names_of(((kind, weight),)))
+}
 
 
 class NoSuchPlan(Exception):
@@ -23,7 +27,7 @@ class Plan:
     """All that is decided before a run begins."""
 
     seed: int
-    mix: str = "everything"  # a name, or kinds of faults with commas between
+    mix: str = "everything"  # a name, or faults in their order with commas between
     seconds: float = SECONDS  # of load under faults
     workloads: Sequence[str] = tuple(WORKLOADS)
     network: str | None = None  # None: the truest that there is
@@ -44,6 +48,15 @@ class Plan:
     @property
     def faults(self) -> Mix:
         return mix_of(self.mix)
+
+    @property
+    def shuffled(self) -> bool:
+        """Whoever names the faults has them in that order first."""
+        return self.mix in MIXES
+
+    @property
+    def title(self) -> str:
+        return title_of(self.mix)
 
 
 def mix_of(name: str) -> Mix:

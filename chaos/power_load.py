@@ -13,13 +13,18 @@ from functools import partial
 
 from chaos.checker.ack_finality import ack_finality
 from chaos.checker.total_queue import total_queue
+from chaos.checker.vanished import vanished
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, Handle, close_all, publish_until
 from chaos.load.door import Answer, Consumption, Protocols, Publish, Received
 from chaos.load.draining import Left, drain
 from chaos.load.workload import Scene
 
-CHECKERS: Mapping[str, Checker] = {"total-queue": total_queue, "ack-finality": ack_finality}
+CHECKERS: Mapping[str, Checker] = {
+    "total-queue": total_queue,
+    "ack-finality": ack_finality,
+    "vanished": vanished,
+}
 
 PROTOCOLS: tuple[Protocols, ...] = ("native", "amqp")
 PUBLISHERS, CONSUMERS = 2, 3

@@ -139,9 +139,17 @@ class Run:
             Address(node, cluster.url(node), cluster.amqp_url(node)) for node in cluster.nodes
         ]
         scene = Scene(recorder, Doors(addresses, plan.seed).open, plan.seed)
-        nemesis = Nemesis(cluster, watch, recorder, seed=plan.seed, mix=plan.faults, pace=PACE)
+        nemesis = Nemesis(
+            cluster,
+            watch,
+            recorder,
+            seed=plan.seed,
+            mix=plan.faults,
+            pace=PACE,
+            shuffled=plan.shuffled,
+        )
         found.missing = dict(nemesis.not_tried)
-        true_clocks = all(kind != "skew_clock" for kind, _ in nemesis.mix)
+        true_clocks = all(name != "skew_clock" for name, _ in nemesis.mix)
         workloads = make_workloads(plan.workloads, scene, true_clocks=true_clocks)
         found.workloads = workloads
         self._say("declaring queues")

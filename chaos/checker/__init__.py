@@ -8,9 +8,11 @@ from chaos.checker.delivery_count import delivery_count
 from chaos.checker.linearizable import linearizable_lengths
 from chaos.checker.liveness import liveness
 from chaos.checker.log_safety import log_safety
+from chaos.checker.low_disk import low_disk
 from chaos.checker.publisher_order import publisher_order
 from chaos.checker.sac_exclusion import sac_exclusion
 from chaos.checker.total_queue import total_queue
+from chaos.checker.vanished import vanished
 from chaos.checker.verdict import Checker, Verdict, check_all, merge
 
 __all__ = [
@@ -25,9 +27,11 @@ __all__ = [
     "linearizable_lengths",
     "liveness",
     "log_safety",
+    "low_disk",
     "merge",
     "publisher_order",
     "sac_exclusion",
     "total_queue",
     "transactions",
+    "vanished",
 ]

@@ -25,7 +25,7 @@ def all_or_nothing(one: str, other: str) -> Checker:
         attempted: set[str] = set()
         drained: set[str] = set()
         for op in ops:
-            if op.f == "drain":
+            if op.f == "drain" and op.type == "ok":
                 drained.add(op.value["queue"])
             elif op.f == "publish" and op.value["queue"] in (one, other):
                 attempted.update(published(op))

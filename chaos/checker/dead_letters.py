@@ -15,6 +15,7 @@ from chaos.checker.deliveries import (
     unflagged_again,
     whole_settles,
 )
+from chaos.checker.vanished import perhaps_settled
 from chaos.checker.verdict import Checker, Verdict, judge
 from chaos.history import Op
 
@@ -25,20 +26,21 @@ def dead_letters(source: str, target: str) -> Checker:
     def check(ops: Sequence[Op]) -> Verdict:
         attempted: set[str] = set()
         confirmed: dict[str, int] = {}
-        perhaps: set[str] = set()  # settled at the source
+        refused: dict[str, int] = {}
         drained: set[str] = set()
         for op in ops:
             queue = op.value.get("queue")
-            if op.f == "drain":
+            if op.f == "drain" and op.type == "ok":
                 drained.add(op.value["queue"])
             elif op.f == "publish" and queue == source:
                 attempted.update(published(op))
                 if op.type == "ok":
                     confirmed.update(dict.fromkeys(published(op), op.index))
-            elif op.f == "settle" and queue == source:
-                perhaps.update(op.value["messages"])
-            elif op.f == "transaction":
-                perhaps.update(message for place, message in op.value["settles"] if place == source)
+                elif op.type == "refused":
+                    refused.update(dict.fromkeys(published(op), op.index))
+        perhaps = {
+            message for place, message in perhaps_settled(ops, discards=False) if place == source
+        }
         surely = {
             message: op.index
             for op in whole_settles(ops)
@@ -70,6 +72,11 @@ def dead_letters(source: str, target: str) -> Checker:
                 ],
                 "duplicated without the flag": [
                     again.describe() for seen in dead.values() for again in unflagged_again(seen)
+                ],
+                "refused, yet delivered": [
+                    f"refused by op {refused[message]}, yet {seen[0].describe()}"
+                    for message, seen in dead.items()
+                    if message in refused
                 ],
                 "settled, yet dead": [
                     f"settled by op {surely[message]}, yet {seen[0].describe()}"

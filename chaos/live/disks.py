@@ -41,7 +41,7 @@ class FolderDisks(TracedDisks):
     def power_back(self, nodes: Sequence[NodeId]) -> None:
         """There was no loss."""
 
-    def fill(self, node: NodeId) -> None:
+    def fill(self, node: NodeId, *, leave_bytes: int = 0) -> None:
         raise DiskError(f"no full disk: {self._reason}")
 
 

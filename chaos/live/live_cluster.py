@@ -36,7 +36,7 @@ ASK_S_MAX = 2.0
 LOOK_S = 0.05
 LOG_LINES_SHOWN = 5
 #: So that a short run sees snapshots taken and installed; a real node waits for many more entries.
-SNAPSHOT_ENTRIES = 1_000
+SNAPSHOT_ENTRIES = 200
 #: Exit status of a node whose data is damaged and that says so.
 EXIT_DAMAGED = 3
 GUEST = {"Authorization": f"Basic {b64encode(b'guest:guest').decode()}"}
@@ -191,6 +191,17 @@ class LiveCluster:
                     await asyncio.sleep(LOOK_S)
         return not self.running(node)
 
+    async def until_said(self, node: NodeId, event: str, *, count: int, timeout_s: float) -> bool:
+        """Whether its newest process has logged this so often in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.times_said(node, event) < count:
+                    await asyncio.sleep(LOOK_S)
+        return self.times_said(node, event) >= count
+
+    def times_said(self, node: NodeId, event: str) -> int:
+        return self.log_since_start(node).count(f'"event": "{event}"')
+
     async def until_started(self, node: NodeId, *, timeout_s: float = START_S_MAX) -> None:
         """It has read its log and serves, or it has ended."""
         with contextlib.suppress(TimeoutError):
@@ -322,8 +333,9 @@ class LiveCluster:
             self._machines[node].lied_to = True
             self.disks.lie(node, pid)
 
-    def fill_disk(self, node: NodeId) -> None:
-        self.disks.fill(node)
+    def fill_disk(self, node: NodeId, *, leave_bytes: int = 0) -> None:
+        """`leave_bytes`: so much room stays."""
+        self.disks.fill(node, leave_bytes=leave_bytes)
 
     def heal_disk(self, node: NodeId) -> None:
         """This one's disk alone: others may be struck still."""

@@ -29,6 +29,8 @@ DISK_BYTES = 512 << 20  # xfs wants 300 MiB at least; the files are sparse
 #: What nodes on such a disk need among their settings: by default a disk of this size is nearly
 #: full from the start.
 SETTINGS = 'log.min_free_bytes = "64MiB"\n'
+#: Less than that, and enough for all that goes on when publishers wait.
+LOW_BYTES = 32 << 20
 #: How long a file system may stay busy after its processes were killed.
 UNMOUNT_S_MAX = 15.0
 FILLER = "filler"
@@ -107,11 +109,11 @@ class LoopDisks(TracedDisks):
             _unmount(self._mount_point(node))
             self._mount(node)
 
-    def fill(self, node: NodeId) -> None:
+    def fill(self, node: NodeId, *, leave_bytes: int = 0) -> None:
         filler = self._mount_point(node) / FILLER
         fd = os.open(filler, os.O_WRONLY | os.O_CREAT)
         try:
-            _take_all_room(fd)
+            _take_room(fd, leave_bytes)
             os.fsync(fd)  # still there after a power loss
         finally:
             os.close(fd)
@@ -143,10 +145,15 @@ class LoopDisks(TracedDisks):
         _run("mount", "-o", _MOUNT[self.filesystem], str(self._image(node)), target)
 
 
-def _take_all_room(fd: int) -> None:
+def _take_room(fd: int, leave_bytes: int) -> None:
+    """All of it, if nothing is to be left: then in ever smaller pieces, to the last block."""
     state = os.fstatvfs(fd)
-    block = state.f_frsize
-    size, blocks = os.fstat(fd).st_size, state.f_bavail + 1
+    block, size = state.f_frsize, os.fstat(fd).st_size
+    blocks = state.f_bavail + 1 - leave_bytes // block
+    if leave_bytes:
+        if blocks > 0:
+            os.posix_fallocate(fd, size, blocks * block)
+        return
     while blocks:
         try:
             os.posix_fallocate(fd, size, blocks * block)

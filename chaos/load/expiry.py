@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from chaos.checker import dead_letters, total_queue
+from chaos.checker import dead_letters, total_queue, vanished
 from chaos.checker.expiry import expiry
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, Handle, close_all, publish_until, wait
@@ -65,6 +65,7 @@ class Expiry:
             checkers[f"dead-letters of {source}"] = dead_letters(source, target)
         if self.delayed is not None:
             checkers["total-queue"] = only(self.delayed, total_queue)
+            checkers["vanished"] = only(self.delayed, vanished)
         return checkers
 
     async def prepare(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from chaos.checker import ack_finality, publisher_order, total_queue
+from chaos.checker import ack_finality, publisher_order, total_queue, vanished
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, Handle, close_all, publish_until
 from chaos.load.door import Answer, Consumption, Protocols, Publish, Received
@@ -57,6 +57,7 @@ class NumberedPublishers:
             "total-queue": total_queue,
             "publisher-order": publisher_order,
             "ack-finality": ack_finality,
+            "vanished": vanished,
         }
 
     async def prepare(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
-from chaos.checker import ack_finality, total_queue
+from chaos.checker import ack_finality, total_queue, vanished
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, Handle, close_all, publish_until
 from chaos.load.door import Consumption, Protocols, Received
@@ -36,7 +36,7 @@ class PublishConsume:
 
     @property
     def checkers(self) -> Mapping[str, Checker]:
-        return {"total-queue": total_queue, "ack-finality": ack_finality}
+        return {"total-queue": total_queue, "ack-finality": ack_finality, "vanished": vanished}
 
     async def prepare(self) -> None:
         await self._publishers[0].declare_all({self.queue: {}})

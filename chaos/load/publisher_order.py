@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
-from chaos.checker import publisher_order, total_queue
+from chaos.checker import publisher_order, total_queue, vanished
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, Handle, close_all, publish_until
 from chaos.load.door import Consumption, Protocols, Received
@@ -39,7 +39,11 @@ class PublisherOrder:
 
     @property
     def checkers(self) -> Mapping[str, Checker]:
-        return {"publisher-order": publisher_order, "total-queue": total_queue}
+        return {
+            "publisher-order": publisher_order,
+            "total-queue": total_queue,
+            "vanished": vanished,
+        }
 
     async def prepare(self) -> None:
         await self._consumer.declare_all({self.queue: {}})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from chaos.checker import sac_exclusion, total_queue
+from chaos.checker import sac_exclusion, total_queue, vanished
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, close_all, publish_until, wait
 from chaos.load.door import Consumption, Protocols, Received
@@ -59,7 +59,11 @@ class SingleActive:
 
     @property
     def checkers(self) -> Mapping[str, Checker]:
-        return {"sac-exclusion": sac_exclusion(self.queue.__eq__), "total-queue": total_queue}
+        return {
+            "sac-exclusion": sac_exclusion(self.queue.__eq__),
+            "total-queue": total_queue,
+            "vanished": vanished,
+        }
 
     async def prepare(self) -> None:
         await self._publisher.declare_all({self.queue: ARGUMENTS})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from chaos.checker import all_or_nothing, total_queue
+from chaos.checker import all_or_nothing, total_queue, vanished
 from chaos.checker.moves import moves
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, close_all, publish_until, until_empty
@@ -43,6 +43,7 @@ class Transactions:
             "all-or-nothing": all_or_nothing(self.one, self.other),
             "moves": moves(self.source, self.one),
             "total-queue": total_queue,
+            "vanished": vanished,
         }
 
     async def prepare(self) -> None:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from chaos.live.loop_disks import LOW_BYTES
 from chaos.nemesis.scene import END_S_MAX, Scene
+from cluster.types import NodeId
 
 SYNCS_MS = (20.0, 100.0, 400.0)
+#: Exit status of a node that ended itself because something failed.
+EXIT_FAILED = 1
+#: What nodes log.
+PUBLISHERS_WAIT, PUBLISHERS_GO_ON = "publishers_wait", "publishers_go_on"
+#: How long until all nodes know that a disk is low, or is not any more.
+ALARM_S_MAX = 30.0
+#: How long publishers wait at least: settles go on meanwhile.
+LOW_S_MIN = 3.0
 
 
 async def slow_disk(scene: Scene) -> None:
@@ -23,6 +33,8 @@ async def fail_fsync(scene: Scene) -> None:
     if not await scene.until_ended(node):
         scene.finding(f"{node} did not end itself within {END_S_MAX:g} s of a failed fsync")
         await scene.do(scene.cluster.kill, node)
+    elif scene.cluster.exit_code(node) != EXIT_FAILED:
+        scene.finding(f"a failed fsync: {scene.cluster.obituary(node)}")
     scene.note(exit_code=scene.cluster.exit_code(node))
     await scene.do(scene.cluster.heal_disk, node)
     await scene.wait()
@@ -38,6 +50,37 @@ async def lie_fsync(scene: Scene) -> None:
     await scene.do(scene.cluster.kill, node)
     await scene.do(scene.cluster.heal_disk, node)
     await scene.start([node])
+
+
+async def low_disk(scene: Scene) -> None:
+    """Some room is left, less than nodes want: no node takes publishes, settles go on. What clients
+    see between the two signs is for a checker to judge.
+    """
+    node, cluster = scene.one(), scene.cluster
+    before = {each: _alarms(scene, each) for each in cluster.nodes}
+    scene.begin([node])
+    await scene.do(cluster.fill_disk, node, leave_bytes=LOW_BYTES)
+    for each in cluster.nodes:
+        if not await cluster.until_said(
+            each, PUBLISHERS_WAIT, count=before[each][0] + 1, timeout_s=ALARM_S_MAX
+        ):
+            scene.finding(f"the disk of {node} is low, and publishers of {each} go on")
+            break
+    else:
+        scene.saw("alarm", node=node, on=True)
+        await scene.wait(max(scene.episode.lasts_s, LOW_S_MIN))
+        scene.saw("alarm", node=node, on=False)
+    await scene.do(cluster.heal_disk, node)
+    for each in cluster.nodes:
+        if not await cluster.until_said(
+            each, PUBLISHERS_GO_ON, count=before[each][1] + 1, timeout_s=ALARM_S_MAX
+        ):
+            scene.finding(f"the disk of {node} has room again, and publishers of {each} wait")
+
+
+def _alarms(scene: Scene, node: NodeId) -> tuple[int, int]:
+    said = scene.cluster.times_said
+    return said(node, PUBLISHERS_WAIT), said(node, PUBLISHERS_GO_ON)
 
 
 async def fill_disk(scene: Scene) -> None:

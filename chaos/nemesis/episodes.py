@@ -5,21 +5,19 @@ an episode begins, so what is drawn is a kind of target; the rest is up to the e
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import Literal, cast, get_args
 
-from chaos.nemesis.mixes import BOLD, MILD, Mix
+from chaos.nemesis.mixes import BOLD, MILD, VARIANTS, Mix
 from cluster.types import NodeId
 
 Target = Literal["one", "leader", "minority", "majority", "all"]
 
-#: Whom a kind strikes, with weights; all others strike one node, in half of the cases a leader.
+#: Whom a kind strikes whose variants do not say it; all others strike one node, in half of the
+#: cases a leader.
 TARGETS: Mapping[str, Mapping[Target, float]] = {
-    "kill": {"one": 2, "leader": 4, "minority": 1, "majority": 2, "all": 1},
-    "terminate": {"one": 2, "leader": 3, "all": 1},
-    "pause": {"one": 2, "leader": 4, "majority": 2, "all": 1},
-    "storm": {"one": 1, "leader": 1, "all": 1},
     "degrade": {"all": 1},
     "power_loss_all": {"all": 1},
     "skew_clock": {"one": 2, "leader": 2, "all": 1},
@@ -46,33 +44,56 @@ class Episode:
     lasts_s: float
     quiet_s: float = 0.0  # before it
     company: Episode | None = None  # another one, at the same time
+    variant: str = ""  # of `VARIANTS`
 
     def dice(self, seed: int) -> random.Random:
         """For all that is left to decide."""
         return random.Random(f"nemesis/{seed}/{self.name}")
 
 
-def draw(seed: int, mix: Mix, pace: Pace) -> Iterator[Episode]:
-    """Without end. Every kind comes once, in random order, before any comes again."""
+def draw(
+    seed: int, mix: Mix, pace: Pace, *, without: Container[str] = (), shuffled: bool = True
+) -> Iterator[Episode]:
+    """Without end. Every kind comes once before any comes again, `shuffled` or as the mix names
+    them; so do the variants of a kind, but for those `without` which it has to do.
+    """
     dice = random.Random(f"nemesis/{seed}")
-    kinds, weights = [kind for kind, _ in mix], [weight for _, weight in mix]
-    mild = [kind for kind in kinds if kind in MILD]
-    first = dice.sample(kinds, len(kinds))
+    names, weights = [name for name, _ in mix], [weight for _, weight in mix]
+    mild = [name for name in names if name in MILD]
+    variants = {name: _turns(dice, name, without) for name in names}
+    first = dice.sample(names, len(names)) if shuffled else names[::-1]
     number = 0
-    while kinds:
-        kind = first.pop() if first else dice.choices(kinds, weights)[0]
+    while names:
+        name = first.pop() if first else dice.choices(names, weights)[0]
         quiet_s, lasts_s = dice.uniform(*pace.quiet_s), dice.uniform(*pace.lasts_s)
         company = None
-        if kind in BOLD and mild and dice.random() < COMPANY_SHARE:
+        if name.partition(":")[0] in BOLD and mild and dice.random() < COMPANY_SHARE:
             beside = dice.choice(mild)
-            company = Episode(f"{number}+", beside, _target(dice, beside), lasts_s)
-        yield Episode(str(number), kind, _target(dice, kind), lasts_s, quiet_s, company)
+            company = _episode(dice, f"{number}+", beside, next(variants[beside]), lasts_s)
+        yield replace(
+            _episode(dice, str(number), name, next(variants[name]), lasts_s),
+            quiet_s=quiet_s,
+            company=company,
+        )
         number += 1
 
 
-def _target(dice: random.Random, kind: str) -> Target:
+def _turns(dice: random.Random, name: str, without: Container[str]) -> Iterator[str]:
+    """The variants of a kind, again and again; the one that its name gives."""
+    kind, _, given = name.partition(":")
+    every = [each for each in VARIANTS.get(kind, ("",)) if f"{kind}:{each}" not in without]
+    return cycle([given] if given else dice.sample(every, len(every)))
+
+
+def _episode(dice: random.Random, number: str, name: str, variant: str, lasts_s: float) -> Episode:
+    kind = name.partition(":")[0]
     chances = TARGETS.get(kind, OTHERS)
-    return dice.choices(list(chances), list(chances.values()))[0]
+    target = dice.choices(list(chances), list(chances.values()))[0]
+    if variant in get_args(Target):
+        target = cast("Target", variant)
+    elif variant == "isolate_leader":
+        target = "leader"
+    return Episode(number, kind, target, lasts_s, variant=variant)
 
 
 def pick(

@@ -9,7 +9,13 @@ Mix = tuple[tuple[str, float], ...]
 
 PROCESSES: Mix = (("kill", 4), ("terminate", 2), ("pause", 3), ("storm", 1))
 NETWORK: Mix = (("partition", 5), ("degrade", 2), ("cut_clients", 1))
-DISKS: Mix = (("slow_disk", 2), ("fail_fsync", 2), ("lie_fsync", 1), ("fill_disk", 1))
+DISKS: Mix = (
+    ("slow_disk", 2),
+    ("fail_fsync", 2),
+    ("lie_fsync", 1),
+    ("low_disk", 1),
+    ("fill_disk", 1),
+)
 POWER: Mix = (("power_loss", 2), ("power_loss_all", 1))
 DATA: Mix = (
     ("damage_log_bit", 1),
@@ -31,6 +37,17 @@ MIXES: Mapping[str, Mix] = {
     "everything": (*PROCESSES, *NETWORK, *DISKS, *POWER, *DATA, *CLOCKS),
 }
 
+#: What a kind may be: whom it strikes, or how. Which of them comes next is not left to chance, so
+#: that all of them come.
+VARIANTS: Mapping[str, tuple[str, ...]] = {
+    "kill": ("leader", "minority", "majority", "all"),
+    "terminate": ("leader", "minority", "majority", "all"),
+    "pause": ("leader", "minority", "majority", "all"),
+    "storm": ("one", "all"),
+    "partition": ("isolate", "isolate_leader", "deafen", "silence", "halves", "ring", "bridge"),
+    "degrade": ("delay", "loss", "bandwidth"),
+}
+
 #: What a kind needs, by the names in `Faults.missing`; kinds that are not here need nothing.
 NEEDS: Mapping[str, str] = {
     "partition": "partition",
@@ -39,6 +56,7 @@ NEEDS: Mapping[str, str] = {
     "slow_disk": "slow_disk",
     "fail_fsync": "fail_fsync",
     "lie_fsync": "lie_fsync",
+    "low_disk": "fill_disk",
     "fill_disk": "fill_disk",
     "power_loss": "kill:power_loss",
     "power_loss_all": "kill:power_loss",
@@ -50,15 +68,30 @@ MILD = frozenset({"degrade", "skew_clock"})
 BOLD = frozenset({"kill", "terminate", "pause", "storm", "partition", "power_loss", "fail_fsync"})
 
 
+def title_of(mix: str) -> str:
+    """Of the name of a mix: short, and fit for the name of a folder."""
+    return "named" if "," in mix else mix.replace(":", "-")
+
+
+def names_of(mix: Mix) -> list[str]:
+    """`kind`, or `kind:variant` for each of its variants. What the mix names so stays as it is."""
+    return [
+        f"{kind}:{variant}" if variant else kind
+        for kind, _ in mix
+        for variant in VARIANTS.get(kind, ("",))
+    ]
+
+
 def possible(mix: Mix, missing: Mapping[str, str]) -> tuple[Mix, dict[str, str]]:
     """What can be had of the mix, and what of it cannot: by kind or `kind:variant`, and why."""
-    not_tried = {
-        kind: reason
-        for kind, _ in mix
-        if (reason := missing.get(NEEDS.get(kind, kind))) is not None
-    }
-    kinds = {kind for kind, _ in mix}
+    not_tried: dict[str, str] = {}
+    for name, _ in mix:
+        kind = name.partition(":")[0]
+        reason = missing.get(NEEDS.get(kind, kind)) or missing.get(name)
+        if reason is not None:
+            not_tried[name] = reason
+    kinds = {name for name, _ in mix}
     variants = {name: why for name, why in missing.items() if name.partition(":")[0] in kinds}
     variants.pop("kill:power_loss", None)  # a kind of its own
-    left = tuple((kind, weight) for kind, weight in mix if kind not in not_tried)
+    left = tuple((name, weight) for name, weight in mix if name not in not_tried)
     return left, {**not_tried, **variants}

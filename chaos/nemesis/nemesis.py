@@ -30,6 +30,7 @@ STRIKES: Mapping[str, Callable[[Scene], Awaitable[None]]] = {
     "slow_disk": disk_strikes.slow_disk,
     "fail_fsync": disk_strikes.fail_fsync,
     "lie_fsync": disk_strikes.lie_fsync,
+    "low_disk": disk_strikes.low_disk,
     "fill_disk": disk_strikes.fill_disk,
     "power_loss": disk_strikes.power_loss,
     "power_loss_all": disk_strikes.power_loss_all,
@@ -55,10 +56,13 @@ class Nemesis:
         seed: int,
         mix: Mix,
         pace: Pace | None = None,
+        shuffled: bool = True,
     ) -> None:
         self.mix, self.not_tried = possible(mix, cluster.missing)
         self.stage = Stage(cluster, watch, history, seed)
-        self._episodes = draw(seed, self.mix, pace or Pace())
+        self._episodes = draw(
+            seed, self.mix, pace or Pace(), without=self.not_tried, shuffled=shuffled
+        )
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -75,6 +79,7 @@ class Nemesis:
         self.stage.stopping.set()
         if self._task is not None:
             await self._task
+            await self._raise_dead()
         return await self._mend()
 
     async def strike(self, episode: Episode) -> None:
@@ -96,10 +101,20 @@ class Nemesis:
                 async with asyncio.timeout(episode.quiet_s):
                     await stopping.wait()
             except TimeoutError:
+                await self._raise_dead()
                 together = [episode] if episode.company is None else [episode, episode.company]
                 await asyncio.gather(*(self.strike(each) for each in together))
+                await self._raise_dead()
             else:
                 return
+
+    async def _raise_dead(self) -> None:
+        """Between two faults all nodes run: who does not has ended by itself, and must not have."""
+        cluster = self.stage.cluster
+        for node in cluster.nodes:
+            if not cluster.running(node):
+                self.findings.append(f"by itself, {cluster.obituary(node)}")
+                await asyncio.to_thread(cluster.start, node)
 
     async def _mend(self) -> list[str]:
         cluster = self.stage.cluster

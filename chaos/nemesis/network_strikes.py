@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 from chaos.faults import (
     FAIR,
@@ -18,9 +19,9 @@ from chaos.faults import (
 from chaos.nemesis.scene import Scene
 from cluster.types import NodeId
 
-SHAPES = ("isolate", "isolate", "deafen", "silence", "halves", "ring", "bridge")
 _AROUND: Mapping[str, Callable[[NodeId, list[NodeId]], Grudge]] = {
     "isolate": isolate,
+    "isolate_leader": isolate,
     "deafen": deafen,
     "silence": silence,
     "bridge": bridge,
@@ -34,7 +35,7 @@ async def partition(scene: Scene) -> None:
     nodes = scene.cluster.nodes
     if len(nodes) < 2:
         return
-    shape = scene.dice.choice(SHAPES)
+    shape = scene.episode.variant
     struck = scene.targets()
     if shape == "halves":
         shuffled = scene.dice.sample(nodes, len(nodes))
@@ -46,7 +47,7 @@ async def partition(scene: Scene) -> None:
     else:
         grudge = _AROUND[shape](struck[0], nodes)
     reset = "partition:reset" not in scene.cluster.missing and scene.dice.random() < 0.5
-    scene.begin(struck, shape=shape, reset=reset)
+    scene.begin(struck, reset=reset)
     await scene.do(scene.cluster.partition, grudge, reset=reset)
     await scene.wait()
     await scene.do(scene.cluster.partition, {}, reset=False)
@@ -54,23 +55,15 @@ async def partition(scene: Scene) -> None:
 
 async def degrade(scene: Scene) -> None:
     dice = scene.dice
-    weathers = {
-        "delay": Weather(delay_ms=(delay := dice.choice(DELAYS_MS)), jitter_ms=delay / 5),
-        "loss": Weather(loss=dice.choice(LOSSES)),
-        "bandwidth": Weather(bytes_per_s=dice.choice(BANDWIDTHS)),
-    }
-    possible = [name for name in weathers if f"degrade:{name}" not in scene.cluster.missing]
-    if not possible:
-        return
-    name = dice.choice(possible)
-    weather = weathers[name]
-    scene.begin(
-        scene.cluster.nodes,
-        variant=name,
-        delay_ms=weather.delay_ms,
-        loss=weather.loss,
-        bytes_per_s=weather.bytes_per_s,
-    )
+    match scene.episode.variant:
+        case "delay":
+            delay_ms = dice.choice(DELAYS_MS)
+            weather = Weather(delay_ms=delay_ms, jitter_ms=delay_ms / 5)
+        case "loss":
+            weather = Weather(loss=dice.choice(LOSSES))
+        case _:
+            weather = Weather(bytes_per_s=dice.choice(BANDWIDTHS))
+    scene.begin(scene.cluster.nodes, **asdict(weather))
     await scene.do(scene.cluster.degrade, weather)
     await scene.wait()
     await scene.do(scene.cluster.degrade, FAIR)

@@ -14,7 +14,7 @@ JUMPS_MAX = 4
 
 async def kill(scene: Scene) -> None:
     nodes = scene.targets()
-    scene.begin(nodes, target=scene.episode.target)
+    scene.begin(nodes)
     for node in nodes:
         await scene.do(scene.cluster.kill, node)
     await scene.wait()
@@ -23,7 +23,7 @@ async def kill(scene: Scene) -> None:
 
 async def terminate(scene: Scene) -> None:
     nodes = scene.targets()
-    scene.begin(nodes, target=scene.episode.target)
+    scene.begin(nodes)
     for node in nodes:
         await scene.do(scene.cluster.terminate, node)
     for node in nodes:
@@ -39,7 +39,7 @@ async def terminate(scene: Scene) -> None:
 async def pause(scene: Scene) -> None:
     """Often longer than an election: who led wakes up and believes that it still does."""
     nodes = scene.targets()
-    scene.begin(nodes, target=scene.episode.target)
+    scene.begin(nodes)
     for node in nodes:
         await scene.do(scene.cluster.pause, node)
     await scene.wait()
@@ -51,7 +51,7 @@ async def storm(scene: Scene) -> None:
     """Killed while they start, again and again, in any order."""
     nodes, cluster = scene.targets(), scene.cluster
     turns = scene.dice.randint(3, STORM_TURNS_MAX)
-    scene.begin(nodes, target=scene.episode.target, turns=turns)
+    scene.begin(nodes, turns=turns)
     for node in nodes:
         await scene.do(cluster.kill, node)
     up: set[NodeId] = set()

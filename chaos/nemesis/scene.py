@@ -50,7 +50,10 @@ class Scene:
     # --- the history
 
     def begin(self, nodes: Iterable[NodeId], **detail: Any) -> None:
-        value = {"kind": self.episode.kind, "nodes": list(nodes), "detail": detail}
+        episode = self.episode
+        value: dict[str, Any] = {"kind": episode.kind, "nodes": list(nodes), "detail": detail}
+        if episode.variant:
+            value["variant"] = episode.variant
         self._invoked = self._stage.history.invoke(PROCESS, "fault", value)
 
     def note(self, **seen: Any) -> None:
@@ -66,6 +69,10 @@ class Scene:
         """Something that must not be."""
         self._stage.findings.append(f"{self.episode.kind}: {text}")
         self.note(finding=text)
+
+    def saw(self, f: str, **value: Any) -> None:
+        """Something that happens in the middle of it."""
+        self._stage.history.saw(PROCESS, f, value)
 
     # --- whom
 

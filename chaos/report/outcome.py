@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import Any
 
 from chaos.checker.verdict import Verdict, merge
 from chaos.history import Op
+from chaos.nemesis.mixes import title_of
 from chaos.report.series import clients, gaps_of, published_by
 
 
 class Status(IntEnum):
-    """How a run ended; also the exit status of the command."""
+    """How a run ended."""
 
     VALID = 0
     VIOLATED = 1  # a promise was broken
@@ -40,7 +41,7 @@ class Totals:
     unknown: int  # messages published, nobody knows whether
     delivered: int
     longest_gap_s: float
-    faults: Counter[str]
+    faults: Counter[str]  # by kind, or `kind:variant`
     counts: Counter[str]  # of all verdicts: lost, unexpected, ...
 
 
@@ -64,6 +65,11 @@ class Outcome:
     missing: Mapping[str, str] = field(default_factory=dict[str, str])
     crash: str = ""
 
+    @property
+    def title(self) -> str:
+        """Of the mix."""
+        return title_of(self.mix)
+
     def as_json(self) -> dict[str, Any]:
         totals = _fields(self.totals)
         verdicts = {name: [asdict(each) for each in mine] for name, mine in self.verdicts.items()}
@@ -74,6 +80,25 @@ class Outcome:
 def _fields(value: Totals | Outcome) -> dict[str, Any]:
     """The fields as they are: `asdict` cannot copy a Counter."""
     return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def _faults(ops: Sequence[Op]) -> Iterator[Op]:
+    """Their beginnings, but for those that had nothing to strike."""
+    nothing = {
+        op.invoke
+        for op in ops
+        if op.f == "fault" and op.value.get("detail", {}).get("place", "") is None
+    }
+    for op in ops:
+        begins = op.f == "fault" and (op.type == "invoke" or op.invoke is None)
+        if begins and op.index not in nothing:
+            yield op
+
+
+def _name(op: Op) -> str:
+    """`kind:variant`, where it has one."""
+    kind, variant = str(op.value.get("kind", "?")), op.value.get("variant")
+    return f"{kind}:{variant}" if variant else kind
 
 
 def status_of(verdicts: Mapping[str, Sequence[Verdict]], crash: str) -> Status:
@@ -107,10 +132,6 @@ def totals_of(ops: Sequence[Op], verdicts: Mapping[str, Sequence[Verdict]]) -> T
         unknown,
         delivered,
         max((gap.seconds for gaps in gaps_of(ops).values() for gap in gaps), default=0.0),
-        Counter(
-            str(op.value.get("kind", "?"))
-            for op in ops
-            if op.f == "fault" and (op.type == "invoke" or op.invoke is None)
-        ),
+        Counter(_name(op) for op in _faults(ops)),
         counts,
     )

@@ -13,7 +13,13 @@ from chaos.checker.verdict import Valid, Verdict
 from chaos.report.outcome import CLUSTER, Outcome, Status
 
 #: Names under which checkers count the four things that must never be.
-LOST = ("lost", "lost on its way", "half done", "settled without publishing")
+LOST = (
+    "lost",
+    "lost on its way",
+    "half done",
+    "settled without publishing",
+    "gone, settled by nobody",
+)
 UNEXPECTED = ("unexpected", "refused, yet delivered")
 UNFLAGGED = ("duplicated without the flag", "stored twice", "moved twice")
 TOKENS = ("token shared", "old token settled", "old token stored")
@@ -40,7 +46,7 @@ def show_run(console: Console, outcome: Outcome) -> None:
     """All verdicts of one run, with the evidence of what is wrong."""
     totals = outcome.totals
     console.print(
-        f"seed {outcome.seed}, mix {outcome.mix}, {outcome.seconds:g} s: {styled(outcome.status)}"
+        f"seed {outcome.seed}, mix {outcome.title}, {outcome.seconds:g} s: {styled(outcome.status)}"
     )
     console.print(f"network: {outcome.network}; disks: {outcome.disks}", markup=False)
     console.print(
@@ -79,8 +85,12 @@ def _counts(verdict: Verdict) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in verdict.counts.items() if count)
 
 
-def show_campaign(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """A row for each run, then what was tried in all of them."""
+def show_campaign(
+    console: Console, outcomes: Sequence[Outcome], not_reached: Sequence[str] = ()
+) -> None:
+    """A row for each run, then what was tried in all of them. `not_reached`: faults that were due,
+    and for which the time was too short.
+    """
     table = Table(title=f"{len(outcomes)} runs", show_footer=True)
     totals = [outcome.totals for outcome in outcomes]
     numbers: list[tuple[str, str]] = [
@@ -102,7 +112,7 @@ def show_campaign(console: Console, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         table.add_row(
             str(outcome.seed),
-            outcome.mix,
+            outcome.title,
             f"{sum(outcome.totals.faults.values()):,}",
             f"{outcome.totals.operations:,}",
             f"{outcome.totals.confirmed:,}",
@@ -116,6 +126,8 @@ def show_campaign(console: Console, outcomes: Sequence[Outcome]) -> None:
     console.print(table)
     missing = {kind: why for outcome in outcomes for kind, why in outcome.missing.items()}
     show_faults(console, [each.faults for each in totals], missing)
+    if not_reached:
+        console.print(f"no time for: {', '.join(not_reached)}", markup=False)
 
 
 def _red(count: int) -> str:
@@ -123,14 +135,21 @@ def _red(count: int) -> str:
 
 
 def show_faults(console: Console, runs: Sequence[Counter[str]], missing: Mapping[str, str]) -> None:
-    table = Table("fault", "times", "runs", title="Faults tried")
-    for column in table.columns[1:]:
+    table = Table("fault", "times", "runs", "of which", title="Faults tried")
+    for column in table.columns[1:3]:
         column.justify = "right"
     every: Counter[str] = Counter()
     for faults in runs:
         every.update(faults)
-    for kind, count in sorted(every.items()):
-        table.add_row(escape(kind), str(count), str(sum(1 for faults in runs if faults[kind])))
+    kinds = {name: name.partition(":")[0] for name in sorted(every)}
+    for kind in sorted(set(kinds.values())):
+        names = [name for name in kinds if kinds[name] == kind]
+        table.add_row(
+            escape(kind),
+            str(sum(every[name] for name in names)),
+            str(sum(1 for faults in runs if any(faults[name] for name in names))),
+            ", ".join(f"{name.partition(':')[2]} {every[name]}" for name in names if ":" in name),
+        )
     console.print(table)
     if missing:
         table = Table(

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from chaos.history import Op, read_history
+from chaos.nemesis.mixes import title_of
 from chaos.report.outcome import Outcome, Status
 from chaos.report.series import series_of
 from chaos.report.tables import show_run
@@ -24,14 +25,14 @@ def write_report(ops: Sequence[Op], outcome: Outcome) -> None:
     (folder / "verdicts.json").write_text(verdicts + "\n", encoding="utf-8")
     with (folder / "report.txt").open("w", encoding="utf-8") as file:
         show_run(Console(file=file, width=REPORT_WIDTH), outcome)
-    _draw(ops, folder, outcome.seed, outcome.mix, outcome.status.word)
+    _draw(ops, folder, outcome.seed, outcome.title, outcome.status.word)
 
 
 def draw_again(folder: Path) -> None:
     """`timeline.png`, from what the folder of a run holds."""
     about = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
     ops = read_history(folder / "history.jsonl")
-    _draw(ops, folder, about["seed"], about["mix"], about["status"])
+    _draw(ops, folder, about["seed"], title_of(about["mix"]), about["status"])
 
 
 def _draw(ops: Sequence[Op], folder: Path, seed: int, mix: str, word: str) -> None:

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from chaos.campaign import LOAD_S_MIN, MIXES, Budget, exit_status
+from chaos.campaign import LEAST, LOAD_S_MIN, MIXES, Budget, Campaign, exit_status
 from chaos.commands import _parser
 from chaos.load.all import WORKLOADS
 from chaos.nemesis.mixes import MIXES as ALL_MIXES
+from chaos.nemesis.mixes import names_of
 from chaos.plan import NoSuchPlan, Plan, mix_of, workloads_of
+from tests.chaos.report.test_reports import outcome_of
 
 
 def test_every_workload_runs_over_both_protocols_but_for_what_only_one_has():
@@ -39,10 +45,10 @@ def test_the_command_of_a_run_is_one_that_the_parser_takes():
 
 
 def test_a_mix_may_be_named_by_its_faults():
-    assert [kind for kind, _ in mix_of("kill,wipe")] == ["kill", "wipe"]
+    assert [name for name, _ in mix_of("kill:all,wipe")] == ["kill:all", "wipe"]
 
 
-@pytest.mark.parametrize("name", ["kil", "kill,wip", ""])
+@pytest.mark.parametrize("name", ["kil", "kill,wip", "kill:some", ""])
 def test_a_mix_that_is_not_there_is_refused_by_name(name: str):
     with pytest.raises(NoSuchPlan):
         mix_of(name)
@@ -53,12 +59,43 @@ def test_a_workload_that_is_not_there_is_refused_by_name():
         workloads_of("w1,w10")
 
 
-def test_ten_minutes_have_a_run_of_every_mix():
-    assert {*Budget(10).mixes()} == {*ALL_MIXES} - {"calm"} == {*MIXES}
+def test_ten_minutes_have_a_run_of_every_mix_and_end_with_what_came_least():
+    mixes = Budget(10).mixes()
+
+    assert {*mixes} == {*ALL_MIXES} - {"calm", "clocks"} | {LEAST} == {*MIXES}
+    assert mixes[-1] == LEAST
 
 
-def test_too_few_runs_for_every_mix_are_runs_of_everything():
-    assert {*Budget(3).mixes()} == {"everything"}
+def test_too_few_runs_for_every_mix_are_of_everything_and_of_what_came_least():
+    assert Budget(3).mixes() == ["everything", LEAST]
+
+
+def _campaign(tmp_path: Path, *runs: Counter[str], missing: Mapping[str, str]) -> Campaign:
+    campaign = Campaign(1, Plan(1), tmp_path, Console())
+    for faults in runs:
+        outcome = outcome_of(tmp_path, {})
+        outcome.totals.faults.update(faults)
+        outcome.missing = missing
+        campaign.outcomes.append(outcome)
+    return campaign
+
+
+def test_kinds_that_never_came_are_the_first_of_the_next_run_then_variants(tmp_path: Path):
+    every = dict.fromkeys(names_of(ALL_MIXES["everything"]), 1)
+    tried = Counter({**every, "wipe": 0, "kill:all": 0})
+    campaign = _campaign(tmp_path, tried, missing={})
+
+    assert campaign.least_tried()[:2] == ["wipe", "kill:all"]
+    assert campaign.not_reached() == ["kill:all", "wipe"]
+    assert mix_of(",".join(campaign.least_tried()))
+
+
+def test_what_the_machine_does_not_allow_was_not_due(tmp_path: Path):
+    missing = {"degrade:loss": "a proxy", "fill_disk": "folders", "low_disk": "folders"}
+    campaign = _campaign(tmp_path, Counter(), missing=missing)
+
+    assert {"degrade:loss", "fill_disk", "low_disk"}.isdisjoint(campaign.not_reached())
+    assert {"degrade:delay", "kill:leader", "wipe"} <= {*campaign.not_reached()}
 
 
 def test_what_slow_runs_took_is_saved_by_those_that_follow():

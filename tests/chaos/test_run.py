@@ -19,7 +19,7 @@ async def test_a_short_run_with_a_kill_is_valid_and_leaves_its_report(tmp_path: 
 
     assert outcome.status is Status.VALID, (tmp_path / "run" / "report.txt").read_text()
     assert outcome.totals.confirmed > 0
-    assert outcome.totals.faults["kill"] >= 1
+    assert any(name.startswith("kill:") for name in outcome.totals.faults)
     assert {"w1-native", "w3-amqp", CLUSTER} == set(outcome.verdicts)
     checkers = {verdict.checker for verdict in outcome.verdicts[CLUSTER]}
     assert checkers >= {"convergence", "liveness", "log-safety", "recovery"}

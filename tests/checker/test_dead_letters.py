@@ -61,3 +61,19 @@ def test_a_dead_letter_that_nobody_published_is_unexpected() -> None:
     told.deliver("p:1", token=1, queue="dead")
 
     assert dead_letters("q", "dead")(told.ops).counts["unexpected"] == 1
+
+
+def test_a_settle_that_was_refused_is_not_the_end_of_a_message() -> None:
+    told = _drained()
+    told.publish(1)
+    told.settle("p:1", token=1, ended="refused")
+
+    assert dead_letters("q", "dead")(told.ops).counts["lost"] == 1
+
+
+def test_a_refused_message_must_not_come_out_dead() -> None:
+    told = _drained()
+    told.publish(1, ended="refused")
+    told.deliver("p:1", token=1, queue="dead")
+
+    assert dead_letters("q", "dead")(told.ops).counts["refused, yet delivered"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -140,6 +141,16 @@ def test_a_full_disk_refuses_writes_until_it_is_healed(loops: LoopDisks, writer:
     loops.heal(A)
 
     assert full[-1] == "No_space_left_on_device"
+    assert writer.append(data / "log", MEBIBYTE, "sync") == "ok"
+
+
+def test_a_disk_that_is_low_leaves_the_room_that_was_asked_for(loops: LoopDisks, writer: Writer):
+    data = loops.add(A)
+
+    loops.fill(A, leave_bytes=32 << 20)
+
+    state = os.statvfs(data)
+    assert 31 << 20 <= state.f_bavail * state.f_frsize <= 32 << 20
     assert writer.append(data / "log", MEBIBYTE, "sync") == "ok"
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from chaos.nemesis.episodes import Pace, Target, draw, pick
-from chaos.nemesis.mixes import MIXES, possible
+from chaos.nemesis.mixes import MIXES, VARIANTS, possible
 from chaos.nemesis.nemesis import STRIKES
 from cluster.types import NodeId
 
@@ -32,6 +32,35 @@ def test_every_kind_of_a_mix_comes_once_before_any_comes_again():
     episodes = islice(draw(3, EVERYTHING, Pace()), len(EVERYTHING))
 
     assert sorted(each.kind for each in episodes) == sorted(kind for kind, _ in EVERYTHING)
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_every_variant_of_a_kind_comes_once_before_any_comes_again(kind: str):
+    variants = VARIANTS[kind]
+    episodes = list(islice(draw(3, ((kind, 1),), Pace()), 2 * len(variants)))
+
+    assert sorted(each.variant for each in episodes[: len(variants)]) == sorted(variants)
+    assert [each.variant for each in episodes[len(variants) :]] == [
+        each.variant for each in episodes[: len(variants)]
+    ]
+
+
+def test_faults_that_are_named_come_in_that_order_and_as_they_are_named():
+    mix = (("wipe", 1.0), ("kill:all", 1.0), ("degrade:loss", 1.0))
+    episodes = list(islice(draw(3, mix, Pace(), shuffled=False), 3))
+
+    assert [(each.kind, each.variant) for each in episodes] == [
+        ("wipe", ""),
+        ("kill", "all"),
+        ("degrade", "loss"),
+    ]
+    assert episodes[1].target == "all"
+
+
+def test_a_variant_that_cannot_be_had_is_not_drawn():
+    episodes = islice(draw(3, (("degrade", 1.0),), Pace(), without={"degrade:loss"}), 10)
+
+    assert {each.variant for each in episodes} == {"delay", "bandwidth"}
 
 
 def test_what_an_episode_decides_by_itself_depends_on_seed_and_episode_alone():

@@ -17,7 +17,7 @@ from chaos.live.live_cluster import EXIT_DAMAGED, LiveCluster
 from chaos.live.loop_disks import SETTINGS
 from chaos.live.whole import until_whole, why_not_whole
 from chaos.nemesis.episodes import Episode, Pace, Target
-from chaos.nemesis.mixes import MIXES
+from chaos.nemesis.mixes import MIXES, VARIANTS
 from chaos.nemesis.nemesis import Nemesis
 from chaos.nemesis.watch import Watch
 from cluster.types import NodeId
@@ -68,14 +68,17 @@ async def publish(cluster: LiveCluster) -> None:
                 await client.purge("load")
 
 
-async def strike(cluster: LiveCluster, kind: str, *, target: Target = "one") -> dict[str, Any]:
+async def strike(
+    cluster: LiveCluster, kind: str, *, target: Target = "one", variant: str = ""
+) -> dict[str, Any]:
     """What the history says of it in the end."""
     async with under_load(cluster) as (nemesis, history):
         if kind in nemesis.not_tried:
             pytest.skip(nemesis.not_tried[kind])
         while not any(op.f == "leads" for op in history):  # or nobody knows a leader to strike
             await asyncio.sleep(0.05)
-        await nemesis.strike(Episode(f"{kind} of {target}", kind, target, lasts_s=1.5))
+        name = f"{kind} {variant} of {target}"
+        await nemesis.strike(Episode(name, kind, target, lasts_s=1.5, variant=variant))
         assert nemesis.findings == []
     begun, ended = (op for op in history if op.f == "fault")
     assert (begun.type, ended.type, ended.invoke) == ("invoke", "ok", begun.index)
@@ -94,11 +97,11 @@ async def strike(cluster: LiveCluster, kind: str, *, target: Target = "one") -> 
         ("pause", "majority"),
         ("storm", "all"),
         ("skew_clock", "all"),
-        ("partition", "leader"),
         ("degrade", "all"),
         ("cut_clients", "one"),
         ("slow_disk", "leader"),
         ("lie_fsync", "leader"),
+        ("low_disk", "leader"),
         ("fill_disk", "leader"),
         ("power_loss", "leader"),
         ("power_loss_all", "all"),
@@ -108,6 +111,24 @@ async def strike(cluster: LiveCluster, kind: str, *, target: Target = "one") -> 
 )
 async def test_nodes_come_back_from(cluster: LiveCluster, kind: str, target: Target):
     await strike(cluster, kind, target=target)
+
+
+@pytest.mark.parametrize("shape", VARIANTS["partition"])
+async def test_nodes_come_back_from_a_cut_of_any_shape(cluster: LiveCluster, shape: str):
+    await strike(cluster, "partition", target="leader", variant=shape)
+
+
+async def test_a_node_that_ends_by_itself_is_a_finding(cluster: LiveCluster):
+    await cluster.until_ready()
+    history = History()
+    watch = Watch(cluster, history)
+    pace = Pace(quiet_s=(60.0, 60.0))
+    nemesis = Nemesis(cluster, watch, history, seed=1, mix=MIXES["clocks"], pace=pace)
+    nemesis.start()
+    cluster.kill(NodeId("node-2"))  # by nobody's order, as far as the nemesis knows
+
+    assert await nemesis.stop() == []
+    assert [text.partition(" ended")[0] for text in nemesis.findings] == ["by itself, node-2"]
 
 
 async def test_a_node_ends_itself_when_its_disk_does_not_sync(cluster: LiveCluster):

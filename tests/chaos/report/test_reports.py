@@ -4,6 +4,7 @@ import io
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -107,6 +108,16 @@ def test_a_history_of_nothing_has_a_picture_too(tmp_path: Path):
 
     assert (tmp_path / "timeline.png").exists()
     assert "no node started" in (tmp_path / "report.txt").read_text()
+
+
+def test_a_fault_that_had_nothing_to_strike_is_not_counted_and_variants_are_told_apart():
+    history = History()
+    about: dict[str, Any] = {"kind": "damage_log_bit", "nodes": ["node-1"], "detail": {}}
+    for place in ("a.log:10", None):
+        history.end(history.invoke("nemesis", "fault", about), "ok", {"detail": {"place": place}})
+    history.saw("nemesis", "fault", {"kind": "kill", "variant": "all", "nodes": []})
+
+    assert totals_of(history.ops, {}).faults == Counter({"damage_log_bit": 1, "kill:all": 1})
 
 
 def test_totals_count_each_fault_once():
