@@ -19,7 +19,7 @@ class AnswersOwner(Protocol):
 
     queue: str
 
-    def answer_done(self, opcode: int, ranges: list[list[int]]) -> None: ...
+    def answer_done(self, opcode: int, ranges: list[list[int]], token: int) -> None: ...
     def answer_refused(self, refused: Refused) -> None: ...
     def resubscribe(self) -> None: ...
 
@@ -35,6 +35,7 @@ class Answer:
         "refusal",
         "refused",
         "request",
+        "token",
         "unsure",
         "waiters",
     )
@@ -44,6 +45,7 @@ class Answer:
         self.opcode = opcode
         self.arguments = arguments
         self.ranges: list[list[int]] = []
+        self.token = 0  # the newest of these deliveries: a repeat does not mean later ones
         self.waiters: list[tuple[asyncio.Future[None], list[Range]]] = []
         self.refused: list[int] = []  # positions that the node says are not held
         self.refusal: Refused | None = None
@@ -90,6 +92,7 @@ class Answers:
         self,
         opcode: int,
         ranges: list[Range],
+        token: int,
         arguments: tuple[Any, ...],
         waiter: asyncio.Future[None] | None,
     ) -> None:
@@ -97,6 +100,7 @@ class Answers:
         answer = self._gathering.get((opcode, arguments))
         if answer is None:
             answer = self._gathering[opcode, arguments] = Answer(self, opcode, arguments)
+        answer.token = max(answer.token, token)
         for first, last in ranges:
             add_range(answer.ranges, first, last)
         if waiter is not None:
@@ -122,6 +126,7 @@ class Answers:
         for answer in self._sent:
             answer.request = 0
             answer.unsure = True
+        self._let_go()
 
     def forget(self, error: QuorateError) -> None:
         """Nothing more will be heard of them."""
@@ -133,20 +138,33 @@ class Answers:
 
     async def idle(self) -> None:
         """Wait until all are confirmed. Raises the first refusal since the last time."""
-        if self.waiting:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._idle.append(future)
-            await future
+        while self.waiting:
+            await self._news()
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
             raise refusal
 
+    async def idle_here(self) -> bool:
+        """Wait until all are confirmed; False: the connection was lost before."""
+        while self.waiting and self._connection is not None:
+            await self._news()
+        return not self.waiting
+
+    async def _news(self) -> None:
+        """Wait until all are confirmed, or the connection is lost."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(future)
+        await future
+
     def _wake(self) -> None:
         if not self.waiting:
-            for future in self._idle:
-                if not future.done():
-                    future.set_result(None)
-            self._idle.clear()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for future in self._idle:
+            if not future.done():
+                future.set_result(None)
+        self._idle.clear()
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -169,6 +187,8 @@ class Answers:
             answer.ranges,
             *answer.arguments,
         ]
+        if answer.opcode != wire.EXTEND:
+            frame.append(answer.token)
         connection.ask(answer.request, wire.encode(frame), answer)
 
     def answered(self, answer: Answer, opcode: int, frame: list[Any]) -> None:
@@ -191,7 +211,7 @@ class Answers:
             if rest != answer.ranges:
                 answer.refused.append(position)
                 answer.ranges = rest
-                self._owner.answer_done(answer.opcode, [[position, position]])
+                self._owner.answer_done(answer.opcode, [[position, position]], answer.token)
                 if rest and self._connection is not None:
                     self._send(answer, self._connection)
                 elif not rest:
@@ -213,6 +233,6 @@ class Answers:
 
     def _finish(self, answer: Answer, error: QuorateError | None) -> None:
         self._sent.pop(answer, None)
-        self._owner.answer_done(answer.opcode, answer.ranges)
+        self._owner.answer_done(answer.opcode, answer.ranges, answer.token)
         answer.resolve(error)
         self._wake()

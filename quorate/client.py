@@ -326,13 +326,19 @@ class _GetKeeper:
         self._auto_settle = auto_settle
 
     async def finish(
-        self, opcode: int, key: int, ranges: list[Range], arguments: tuple[Any, ...], wait: bool
+        self,
+        opcode: int,
+        key: int,
+        ranges: list[Range],
+        token: int,
+        arguments: tuple[Any, ...],
+        wait: bool,
     ) -> None:
         del wait
         if not self._auto_settle:
-            await self._core.ask(
-                self._queue, opcode, key, [list(pair) for pair in ranges], *arguments
-            )
+            rows = [list(pair) for pair in ranges]
+            tokens = () if opcode == wire.EXTEND else (token,)
+            await self._core.ask(self._queue, opcode, key, rows, *arguments, *tokens)
 
 
 def _rows(answer: Any) -> list[dict[str, Any]]:

@@ -42,6 +42,8 @@ class Core:
         self.vhost = vhost
         self.timeout_s = timeout_s
         self.closed = False
+        #: Consumers that are closed, and no leader has said yet that it cancelled them.
+        self.ending: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         connector = aiohttp.TCPConnector(ssl=tls if tls is not None else True, limit=0)
         self._http = aiohttp.ClientSession(connector=connector, headers=headers)

@@ -14,8 +14,16 @@ class Keeper(Protocol):
     """Who can settle a delivery: its consumer, or the call that got it."""
 
     async def finish(
-        self, opcode: int, key: int, ranges: list[Range], arguments: tuple[Any, ...], wait: bool
-    ) -> None: ...
+        self,
+        opcode: int,
+        key: int,
+        ranges: list[Range],
+        token: int,
+        arguments: tuple[Any, ...],
+        wait: bool,
+    ) -> None:
+        """`token`: the newest of these deliveries."""
+        ...
 
 
 class Chunk:
@@ -79,25 +87,32 @@ class _Finishing:
     def _ranges(self) -> list[Range]:
         raise NotImplementedError
 
+    def _newest(self) -> int:
+        raise NotImplementedError
+
+    async def _finish(self, opcode: int, arguments: tuple[Any, ...], wait: bool) -> None:
+        ranges, token = self._ranges(), self._newest()
+        await self._keeper.finish(opcode, self._key, ranges, token, arguments, wait)
+
     async def settle(self, *, wait: bool = False) -> None:
         """Done: it leaves the queue."""
-        await self._keeper.finish(wire.SETTLE, self._key, self._ranges(), (), wait)
+        await self._finish(wire.SETTLE, (), wait)
 
     async def return_(
         self, *, failed: bool = False, delay_ms: int | None = None, wait: bool = False
     ) -> None:
         """Give back, to its original place. `failed` counts towards the delivery limit."""
-        await self._keeper.finish(wire.RETURN, self._key, self._ranges(), (failed, delay_ms), wait)
+        await self._finish(wire.RETURN, (failed, delay_ms), wait)
 
     async def discard(self, *, wait: bool = False) -> None:
         """Refuse for good: to the dead-letter exchange, or dropped when there is none."""
-        await self._keeper.finish(wire.DISCARD, self._key, self._ranges(), (), wait)
+        await self._finish(wire.DISCARD, (), wait)
 
     async def extend(self, timeout_ms: int | None = None, *, wait: bool = False) -> None:
         """Still at work: its deadline starts again, `timeout_ms` from now (None: the consumer's
         timeout).
         """
-        await self._keeper.finish(wire.EXTEND, self._key, self._ranges(), (timeout_ms,), wait)
+        await self._finish(wire.EXTEND, (timeout_ms,), wait)
 
 
 class Delivery(_Finishing):
@@ -118,6 +133,9 @@ class Delivery(_Finishing):
     def _ranges(self) -> list[Range]:
         position = self._chunk.first + self._offset
         return [(position, position)]
+
+    def _newest(self) -> int:
+        return self._chunk.token
 
     @property
     def position(self) -> int:
@@ -175,6 +193,9 @@ class Batch(_Finishing):
 
     def _ranges(self) -> list[Range]:
         return self.ranges
+
+    def _newest(self) -> int:
+        return max(chunk.token for chunk in self._chunks)
 
     @property
     def ranges(self) -> list[Range]:

@@ -47,15 +47,15 @@ class Holdings:
         if at <= last:
             news.append((at, last))
         for news_first, news_last in news:
-            self.remove(news_first, news_last)
+            self.remove(news_first, news_last, token)
             where = bisect_left(self._firsts, news_first)
             self._firsts.insert(where, news_first)
             self._lasts.insert(where, news_last)
             self._tokens.insert(where, token)
         return news
 
-    def remove(self, first: int, last: int) -> None:
-        """No longer held, wherever they are."""
+    def remove(self, first: int, last: int, token: int) -> None:
+        """No longer held, unless they were delivered again since `token`."""
         low = bisect_left(self._lasts, first)
         high = bisect_right(self._firsts, last)
         if low >= high:
@@ -63,6 +63,7 @@ class Holdings:
         keep: list[tuple[int, int, int]] = []
         if self._firsts[low] < first:
             keep.append((self._firsts[low], first - 1, self._tokens[low]))
+        keep += [row for row in self._overlapping(first, last) if row[2] > token]
         if self._lasts[high - 1] > last:
             keep.append((last + 1, self._lasts[high - 1], self._tokens[high - 1]))
         self._firsts[low:high] = [row[0] for row in keep]

@@ -29,6 +29,7 @@ class FakeQueue:
         self.consumers: dict[tuple[str, str], int] = {}  # session, tag -> key
         self.credits: dict[int, int] = {}
         self.auto: dict[int, bool] = {}
+        self.cancelled: set[int] = set()
         self.where: dict[int, tuple[FakeNode, web.WebSocketResponse]] = {}
         self.token = 0
         self.next_key = 1
@@ -275,8 +276,7 @@ class FakeNode:
             chunks = queue.take(key, fields[0])
             return [wire.GOT, request, name, key, len(queue.ready), chunks]
         if opcode == wire.CANCEL:
-            queue.where.pop(fields[0], None)
-            return [wire.OK, request, None]
+            return self._cancel(queue, request, *fields)
         if opcode in (wire.SETTLE, wire.RETURN, wire.DISCARD, wire.EXTEND):
             return self._answer(queue, opcode, request, fields)
         if opcode == wire.PURGE:
@@ -313,12 +313,26 @@ class FakeNode:
             self.owed = [wire.DELIVER, name, key, lacks]
         return [wire.SUBSCRIBED, request, key, True]
 
+    def _cancel(
+        self, queue: FakeQueue, request: int, key: int, give_back: bool = False
+    ) -> list[Any]:
+        if key not in queue.consumers.values():
+            return [wire.ERROR, request, "no_consumer", "there is none", None]
+        queue.where.pop(key, None)
+        queue.cancelled.add(key)
+        if give_back:
+            queue.consumers = {who: k for who, k in queue.consumers.items() if k != key}
+            queue.ready = sorted([*queue.ready, *queue.held.pop(key, {})])
+        return [wire.OK, request, None]
+
     def _answer(self, queue: FakeQueue, opcode: int, request: int, fields: list[Any]) -> list[Any]:
         held = queue.held.get(fields[0], {})
         positions = [p for first, last in fields[1] for p in range(first, last + 1)]
         for position in positions:
             if position not in held:
                 return [wire.ERROR, request, "unknown_delivery", "not yours", position]
+            if opcode != wire.EXTEND and held[position] > fields[-1]:
+                return [wire.ERROR, request, "unknown_delivery", "delivered again", position]
         if opcode == wire.EXTEND:
             return [wire.OK, request, None]
         for position in positions:

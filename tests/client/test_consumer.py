@@ -262,7 +262,7 @@ async def test_messages_settled_on_delivery_need_no_answer(
 async def test_a_slow_reader_of_settled_messages_is_not_flooded(
     cluster: FakeCluster, client: quorate.Client, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("quorate.consumer.BUFFER_BYTES_MAX", 100)
+    monkeypatch.setattr("quorate.subscription.BUFFER_BYTES_MAX", 100)
     await client.declare("orders")
     async with client.consume("orders", auto_settle=True) as consumer:
         await client.publish_many("orders", [bytes(60)] * 5)
@@ -272,6 +272,103 @@ async def test_a_slow_reader_of_settled_messages_is_not_flooded(
         last = await anext(consumer)
 
     assert [delivery.position for delivery in [*first, last]] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_return_that_is_sent_again_leaves_a_later_delivery_alone(
+    cluster: FakeCluster, client: quorate.Client
+):
+    await filled(cluster, client, 1)
+    node = cluster.nodes[0]
+    async with client.consume("orders") as consumer:
+        first = await anext(consumer)
+        node.mute = {wire.RETURN}
+        await first.return_(failed=True)
+        again = await anext(consumer)
+        node.mute = set()
+        node.cut()
+        await consumer.flush()
+
+        assert len([frame for frame in node.seen if frame[0] == wire.RETURN]) == 2
+        await again.settle(wait=True)
+
+    assert (cluster.queue("orders").settled, cluster.queue("orders").ready) == ([1], [])
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorate.subscription.CLOSE_TIMEOUT_S", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("lost", [wire.CANCEL, wire.SETTLE, wire.SUBSCRIBE])
+@pytest.mark.parametrize("done", [True, False])
+async def test_a_closed_consumer_is_cancelled_wherever_the_leader_is_by_then(
+    cluster: FakeCluster, client: quorate.Client, lost: int, done: bool
+):
+    """Whether the node that did not answer had done it or not; nothing stays with the consumer."""
+    await filled(cluster, client, 3)
+    node, queue = cluster.nodes[0], cluster.queue("orders")
+    consumer = client.consume("orders")
+    if lost != wire.SUBSCRIBE:
+        (first, *_) = await take(consumer, 3)
+        await first.settle()
+        if lost == wire.CANCEL:
+            await consumer.flush()
+    if done:
+        node.mute = {lost}
+    else:
+        node.script = lambda frame: [] if frame[0] == lost else None
+    starting = asyncio.ensure_future(consumer.start())
+    await until(lambda: any(frame[0] == lost for frame in node.seen) or lost == wire.CANCEL)
+
+    await consumer.aclose()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert queue.ready == ([1, 2, 3] if lost == wire.SUBSCRIBE and not done else [])
+    await cluster.lead(cluster.nodes[1])
+    node.cut()
+
+    settled = [] if lost == wire.SUBSCRIBE else [1]
+    await until(lambda: queue.settled == settled and len(queue.ready) == 3 - len(settled))
+    await until(lambda: not queue.consumers)
+    with pytest.raises(StopAsyncIteration):
+        await anext(consumer)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_later_consumer_with_the_same_tag_is_not_cancelled_for_the_earlier(
+    cluster: FakeCluster, client: quorate.Client
+):
+    await filled(cluster, client, 1)
+    node, queue = cluster.nodes[0], cluster.queue("orders")
+    earlier = client.consume("orders", tag="t")
+    await anext(earlier)
+    node.script = lambda frame: [] if frame[0] == wire.CANCEL else None
+    await earlier.aclose()
+    later = client.consume("orders", tag="t")
+    delivered = asyncio.ensure_future(anext(later))
+    await asyncio.sleep(0)
+    node.script = None
+    node.cut()
+
+    await (await delivered).settle(wait=True)
+    assert queue.consumers[client.session, "t"] not in queue.cancelled
+    await later.aclose()
+    assert not queue.consumers
+
+
+async def test_a_reader_of_a_consumer_that_is_closed_ends(
+    cluster: FakeCluster, client: quorate.Client
+):
+    await client.declare("orders")
+    consumer = client.consume("orders")
+    await consumer.start()
+    reading = asyncio.ensure_future(anext(consumer))
+    await asyncio.sleep(0)
+
+    await consumer.aclose()
+
+    with pytest.raises(StopAsyncIteration):
+        await reading
 
 
 async def test_get_takes_what_is_ready(cluster: FakeCluster, client: quorate.Client):

@@ -26,9 +26,10 @@ def test_ranges_hold_what_a_map_would(steps: list[tuple[bool, tuple[int, int]]])
             assert [p for a, b in news for p in range(a, b + 1)] == fresh
             twin.update(dict.fromkeys(fresh, token))
         else:
-            holdings.remove(first, last)
+            holdings.remove(first, last, token)
             for position in range(first, last + 1):
-                twin.pop(position, None)
+                if twin.get(position, 0) <= token:
+                    twin.pop(position, None)
         rows = holdings.rows()
         assert {p: t for a, b, t in rows for p in range(a, b + 1)} == twin
         assert all(a[1] < b[0] for a, b in pairwise(rows))
