@@ -343,8 +343,7 @@ class Connection:
 
     def _redirect(self, frame: list[Any]) -> None:
         _, request, queue, node, url = frame[:5]
-        if node:
-            self._moved(queue, node, url)
+        self._moved(queue, node or None, url)
         if request:
             self._answer(request, wire.REDIRECT, frame)
             return

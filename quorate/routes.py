@@ -5,6 +5,7 @@ queue used so far.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
@@ -15,6 +16,9 @@ from quorate import wire
 from quorate.connection import ConnectFailed, Connection, NeverWorks
 from quorate.credentials import normal_url
 from quorate.errors import ClientClosed, Refused, Unreachable
+
+#: A node that nobody talks to yet may be down in a way that is not told: others wait no longer.
+ANOTHER_S_MAX = 0.5
 
 
 class Backoff:
@@ -50,6 +54,7 @@ class Routes:
         self._http = http
         self._spawn = spawn
         self._leaders: dict[str, str] = {}  # queue -> node
+        self._lost: set[str] = set()  # queues of which the last node that was asked knew no leader
         self._nodes: dict[str, str] = {}  # node -> url
         self._live: dict[str, Connection] = {}  # node -> connection
         self._opening: dict[str, asyncio.Task[Connection]] = {}
@@ -67,8 +72,12 @@ class Routes:
     def connections(self) -> list[Connection]:
         return list(self._live.values())
 
-    def moved(self, queue: str, node: str, url: str | None) -> None:
-        """A node said that `node` leads the queue."""
+    def moved(self, queue: str, node: str | None, url: str | None) -> None:
+        """A node said that `node` leads the queue, or that it knows nobody who does."""
+        if node is None:
+            self.forget(queue)
+            return
+        self._lost.discard(queue)
         self._leaders[queue] = node
         if url and not self._hello["forward"]:
             self._nodes[node] = normal_url(url)
@@ -76,9 +85,11 @@ class Routes:
     def forget(self, queue: str) -> None:
         """Its leader did not answer as such: ask any node next time."""
         self._leaders.pop(queue, None)
+        self._lost.add(queue)
 
     def used(self, queue: str, connection: Connection) -> None:
         """The node did what was asked: it leads the queue."""
+        self._lost.discard(queue)
         self._leaders[queue] = connection.node
 
     def to_node(self, queue: str) -> Connection | None:
@@ -103,7 +114,19 @@ class Routes:
                 except ConnectFailed:
                     pass  # perhaps it is gone and another leads: anyone else knows
             self.forget(queue)
+        if self._live and queue in self._lost:
+            with contextlib.suppress(ConnectFailed, TimeoutError):
+                return await self._another()
         return await self._any()
+
+    async def _another(self) -> Connection:
+        """Any node that we know of: those that we talk to may be cut off from the others."""
+        node = random.choice(list(self._nodes))
+        live = self._live.get(node)
+        if live is not None:
+            return live
+        async with asyncio.timeout(ANOTHER_S_MAX):
+            return await self._open(self._nodes[node])
 
     async def _any(self) -> Connection:
         if self._live:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,28 @@ async def test_any_address_will_do(cluster: FakeCluster):
     addresses = ["127.0.0.1:1", cluster.urls[2].removeprefix("http://")]
     async with quorate.connect(addresses) as client:
         assert (await client.declare("orders"))["leader"] == "n1"
+
+
+async def test_a_node_that_is_cut_off_from_the_others_is_not_the_only_one_asked(
+    cluster: FakeCluster, client: quorate.Client
+):
+    """It led once, is reached by its clients, and knows no leader now."""
+    alone, leader = cluster.nodes[:2]
+    await client.declare("q")
+    await client.publish("q", b"1")
+    await cluster.lead(leader)
+
+    def knows_nobody(frame: list[Any]) -> list[Any] | None:
+        asks = frame[0] in (wire.PUBLISH, wire.DECLARE)
+        return [wire.REDIRECT, frame[1], frame[2], None, None] if asks else None
+
+    alone.script = knows_nobody
+
+    await client.publish("q", b"2")
+    await client.declare("q")
+
+    assert cluster.queue("q").last == 2
+    assert any(frame[0] == wire.PUBLISH for frame in leader.seen)
 
 
 async def test_one_connection_a_node_however_it_is_called(cluster: FakeCluster):
