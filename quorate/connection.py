@@ -62,7 +62,7 @@ class _FutureAsker:
             self.future.set_result(frame if opcode else [wire.LOST])
 
 
-Moved = Callable[[str, str, "str | None"], None]
+Moved = Callable[[str, "str | None", "str | None"], None]
 
 
 class Connection:
