@@ -82,9 +82,11 @@ class Following:
         if entries is not None:
             self._matched(peer, match)
 
-    def on_trust(self, peer: Peer) -> None:
-        """All that was ever committed is here again, and no promise of ours is owed to anybody."""
-        if self._member.leader is peer:
+    def on_trust(self, peer: Peer, proof: int) -> None:
+        """All that was ever committed is here again, and no promise of ours is owed to anybody:
+        unless that was said to a copy before this one.
+        """
+        if self._member.leader is peer and self._member.last_index >= proof:
             self._member.withholds_votes = False
 
     def on_timeout_now(self, peer: Peer) -> None:

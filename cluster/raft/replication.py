@@ -86,8 +86,8 @@ class Replication:
     # --- the round
 
     def tick(self, now: float) -> None:
-        if not self.heard_by_majority(now):
-            self._member.step_down(None)
+        if not self.heard_by_majority(now) or self._member.withholds_votes:
+            self._member.step_down(None)  # also when it was its own lost promises that elected it
             return
         self._advance_commit(now)
         if self._transfer is not None:
@@ -223,7 +223,9 @@ class Replication:
         progress.heard = self._member.now
         progress.counts = counts
         progress.matched(match)
-        if not counts:
+        if counts:
+            progress.proof = 0  # it may forget again
+        else:
             self._prove(progress)
         outgoing = progress.outgoing
         if outgoing is not None and match >= outgoing.index:
@@ -242,7 +244,7 @@ class Replication:
             member.append_no_op()
             progress.proof = member.last_index
         elif min(member.commit_index, progress.match) >= progress.proof:
-            member.send(progress.peer, TRUST)
+            member.send(progress.peer, TRUST, progress.proof)
 
     def on_rejected(self, peer: Peer, prev: int, hint_index: int, hint_term: int) -> None:
         """Its log differs at `prev`: go back to where the two can agree, in one step per term."""
@@ -254,7 +256,7 @@ class Replication:
             return
         if prev <= progress.match:
             # It had that: what it dropped to begin anew must be sent again, and counts no more.
-            progress.match = 0
+            progress.match = progress.proof = 0
             progress.probing = False
         if progress.probing and prev != progress.next - 1:
             return

@@ -96,7 +96,7 @@ class Rounds:
 
     def wake(self, group: Steps | None = None) -> None:
         """Begin a round soon, in which this group is stepped."""
-        if group is not None and group.id in self._groups:
+        if group is not None and self._groups.get(group.id) is group:
             self._ready[group.id] = group
         sleeper = self._sleeper
         if sleeper is not None and not sleeper.done():
@@ -143,7 +143,7 @@ class Rounds:
             self.syncs += 1
         self.count += 1
         for group in ready.values():
-            if self._attempt(group, group.synced) and group.id in groups:
+            if groups.get(group.id) is group and self._attempt(group, group.synced):
                 self._ready[group.id] = group
         self._links.flush()
 

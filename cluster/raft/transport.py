@@ -32,7 +32,7 @@ VOTE = "rv"  # term, last_index, last_term
 VOTED = "vr"  # term, granted
 TIMEOUT_NOW = "tn"  # term
 INSTALL = "si"  # term, snapshot index, number, part
-TRUST = "tr"  # term: what you forgot helps nobody any more
+TRUST = "tr"  # term, index: with the entry there, what you forgot helps nobody any more
 INSTALLED = "sa"  # term, snapshot index, number of the part received; -1: start again
 
 #: Kinds that promise nothing about the disk.

@@ -130,3 +130,55 @@ def test_a_wiped_voter_does_not_help_an_old_leader_to_commit_what_a_new_one_lack
         world.heal(*pair)
     world.until(lambda: new.commit_index == new.last_index == old.journal.last_index, 8_000)
     world.until(lambda: not wiped.member.withholds_votes)
+
+
+def forget(world: World, name: str) -> None:
+    """Its copy begins anew. No link breaks: the others are not told."""
+    node = world[name]
+    node.journal = MemoryJournal()
+    node.start()
+    node.member.withholds_votes = True
+    for other in world.names:
+        if other != name:
+            node.member.link_up(NodeId(other))
+
+
+def test_who_forgets_twice_needs_a_proof_from_after_the_second_time() -> None:
+    world = World(3)
+    leader = world.elect("n1")
+    twice = world["n3"]
+    forget(world, "n3")
+    world.until(lambda: not twice.member.withholds_votes)
+    world.run(500)
+    world.cut("n1", "n2")
+    forget(world, "n3")
+    world.until(lambda: twice.journal.last_index == leader.journal.last_index > 2)
+    world.run(500)
+    assert twice.member.withholds_votes
+    world.heal("n1", "n2")
+    world.until(lambda: not twice.member.withholds_votes)
+
+
+def test_a_word_of_trust_for_an_earlier_copy_is_none_for_the_next() -> None:
+    world = World(3)
+    world.elect("n1")
+    held: list[str] = []
+    world.wires.drop = lambda _from, _to, message: message[1] == "tr" and not held.append("")
+    forget(world, "n3")
+    world.until(lambda: held)
+    proof = world["n1"].member.last_index
+    forget(world, "n3")
+    follower = world["n3"].member
+    world.until(lambda: follower.leader is not None)
+    follower.following.on_trust(world["n3"].member.leader, proof + 1)
+    assert follower.withholds_votes
+
+
+def test_a_leader_that_learns_that_its_disk_forgot_leads_no_longer() -> None:
+    world = World(3)
+    leader = world.elect("n1")
+    leader.member.withholds_votes = True
+    world.run(2)
+    assert not leader.member.leads
+    world.until(lambda: world.leader() in (world["n2"], world["n3"]))
+    world.until(lambda: not leader.member.withholds_votes)

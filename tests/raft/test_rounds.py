@@ -232,6 +232,25 @@ async def test_messages_for_unknown_or_removed_groups_are_dropped():
 
 
 @virtual
+async def test_a_copy_that_was_removed_says_nothing_more_and_is_not_taken_for_the_next():
+    rounds, log, events, (before,) = rounds_of(1)
+    log.release = asyncio.Event()
+    task = asyncio.create_task(rounds.run())
+    await asyncio.sleep(0.01)
+    rounds.remove(GroupId(1))
+    rounds.add(FakeGroup(1, after := []))
+    before.again = True
+    rounds.wake(before)
+    log.release.set()
+    await asyncio.sleep(0.01)
+    assert ("late", 1) not in events
+    assert events.count(("step", 1)) == 1
+    assert ("step", 1) in after
+    await rounds.stop()
+    await task
+
+
+@virtual
 async def test_one_sync_serves_all_groups():
     cluster = await Cluster(1, groups=8).start()
     groups = [await cluster.elect(n) for n in range(1, 9)]
