@@ -44,6 +44,8 @@ log = structlog.get_logger(__name__)
 
 #: Messages between the broker layers of two nodes start with this instead of a group.
 BROKER_LEVEL = -2
+#: A node that leaves, and holds nothing, was let go when none of the others was up for so long.
+LEFT_S = 5.0
 
 OnEffects = Callable[[GroupLike, Stamp, Sequence[Effect]], None]
 OnRole = Callable[[Group, Role, int], None]
@@ -109,6 +111,7 @@ class ClusterNode:
         )
         try:
             await self._registration.standing.open()
+            self.peers.begin(config.node, asyncio.get_running_loop().time())
             self.rounds = Rounds(self.log, self.links, self._clock)
             self._start_catalog()
             await self.links.start(self._on_message, self._on_up, self._on_down)
@@ -258,6 +261,7 @@ class ClusterNode:
 
     def drop_group(self, group_id: GroupId) -> None:
         """This node's copy is not wanted any more, and counts for nothing."""
+        self.groups[group_id].member.step_down(None)  # an old leader's clients go elsewhere
         self.rounds.remove(group_id)
         del self.groups[group_id]
         self.log.remove_group(group_id)
@@ -271,12 +275,12 @@ class ClusterNode:
     @property
     def left(self) -> bool:
         """This node was removed from the cluster: others have taken over all that it had, and hang
-        up on it.
+        up on it. A short silence says nothing: they may be starting, or let it in again.
         """
         info = self.catalog_machine.node(self.node)
         if info is None or info.state == "member" or len(self.groups) > 1:
             return False
-        if any(self.peers.is_up(peer) for peer in self.links.peers()):
+        if self.peers.alone_s(asyncio.get_running_loop().time()) < LEFT_S:
             return False
         return not any(self.node in group.homes for group in self.catalog_machine.groups())
 

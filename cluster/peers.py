@@ -5,7 +5,7 @@ leads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster.types import GroupId, NodeId
 
@@ -44,6 +44,16 @@ class Peers:
         """It is no part of the cluster any more."""
         self.states.pop(peer, None)
         self._leaving.discard(peer)
+
+    def begin(self, node: NodeId, now: float) -> None:
+        """This node itself starts."""
+        self.states[node] = replace(self.states[node], since=now)
+
+    def alone_s(self, now: float) -> float:
+        """Seconds since the last of the others was up, or since this node started."""
+        if sum(state.up for state in self.states.values()) > 1:
+            return 0.0
+        return now - max(state.since for state in self.states.values())
 
     def is_up(self, node: NodeId) -> bool:
         state = self.states.get(node)

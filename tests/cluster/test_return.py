@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cluster.group import Role
 from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.commands import AddNode, MoveGroup, RemoveNode
 from cluster.types import CATALOG_GROUP, NodeId
@@ -88,4 +89,41 @@ async def test_copies_that_begin_anew_elect_nobody_among_themselves_after_a_rest
     world.heal()
     await world.until(lambda: set(voters(world, group)) == {"n1", "n2", "n3"}, 60)
     await world.until(lambda: world.ready("q", "n1") == 1)
+    await world.stop()
+
+
+@in_world
+async def test_a_node_that_comes_back_waits_for_the_others_before_it_says_that_it_left() -> None:
+    """What its own folder says last is that it leaves; that it was let in again is news."""
+    world = await World(default_groups=1).born()
+    await join(world, "n4")
+    await changed(world, RemoveNode(NodeId("n1")))
+    await world.until(lambda: world["n1"].left, 60)
+    await world.nodes.pop("n1").stop()
+    world.links.pop("n1")
+    await world.until(
+        lambda: all(info.node != "n1" for info in world.any.catalog_machine.nodes()), 60
+    )
+    await changed(world, AddNode(NodeId("n1"), {"peer": "n1:70"}))
+    world.cut |= {frozenset(("n1", other)) for other in ("n2", "n3", "n4")}
+    await world.start("n1")
+    for _ in range(300):
+        await asyncio.sleep(0.01)
+        assert not world["n1"].left
+    world.heal()
+    await world.until(lambda: "n1" in voters(world, CATALOG_GROUP), 60)
+    assert not world["n1"].left
+    await world.stop()
+
+
+@in_world
+async def test_who_drops_the_copy_that_it_led_tells_its_clients() -> None:
+    world = await World(default_groups=1).born()
+    await world.declare("q")
+    group = world.group_of("q")
+    leader = world[world.leading(group) or ""]
+    told: list[Role] = []
+    leader.on_role.append(lambda _group, role, _term: told.append(role))
+    leader.drop_group(group)
+    assert told == [Role.FOLLOWER]
     await world.stop()
