@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 from cluster.machine.catalog import QueueInfo
@@ -74,7 +75,12 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
         meta = where_of(exchange, key) + amqp.build(properties)
     except (ValueError, TypeError) as error:
         raise bad_request(f"invalid properties or routing key: {error}") from None
-    route = services.router.route(vhost, exchange, key, lambda: headers, properties.get)
+
+    find = partial(services.router.route, vhost, exchange, key, lambda: headers, properties.get)
+    route = find()
+    if route is None or not route.queues:
+        await _catch_up(call)
+        route = find()
     if route is None:
         raise not_found()
     if route.exchange.internal:
@@ -90,6 +96,12 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
     if refused:
         raise bad_request(f"queue '{refused[0]}' is full and did not take the message")
     return bool(route.queues)
+
+
+async def _catch_up(call: Call) -> None:
+    """What this node's copy of the catalog lacks does not count as missing before."""
+    if not await call.services.broker.catch_up():
+        raise Elsewhere(None)
 
 
 async def _stored(
@@ -125,6 +137,8 @@ def _attrs(properties: Json) -> dict[int, int] | None:
 
 async def get(call: Call) -> list[Json]:
     body = call.body
+    if call.catalog.queue(call.vhost, call.names["queue"]) is None:
+        await _catch_up(call)
     info = unlocked(call)
     call.access.check("read", "queue", info.name)
     count = body.integer("count")

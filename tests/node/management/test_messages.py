@@ -1,0 +1,71 @@
+"""Messages by hand, at a node whose copy of the catalog is not up to date."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from cluster.machine.commands import Bind
+from node.node import Node
+from tests.node.management.api import Api, api_of
+from tests.node.nodes import Nodes
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with Nodes(tmp_path) as nodes:
+        yield nodes.one
+
+
+@pytest.fixture
+def api(node: Node) -> Api:
+    return api_of(node)
+
+
+def lags(
+    monkeypatch: pytest.MonkeyPatch, node: Node, arrives: Callable[[], Awaitable[object]]
+) -> None:
+    """`arrives` is in the catalog, and comes to this node only when it asks."""
+
+    async def catch_up() -> bool:
+        await arrives()
+        return True
+
+    monkeypatch.setattr(node.broker, "catch_up", catch_up)
+
+
+async def test_a_message_is_routed_by_a_binding_that_another_node_has_confirmed(
+    api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
+):
+    await api.queue("q")
+    await api.put("exchanges/%2F/e", type="direct")
+    bind = Bind("/", "e", "queue", "q", "k", {})
+    lags(monkeypatch, node, lambda: node.cluster.change(bind))
+
+    assert await api.publish("nowhere", "1", "e") is False
+    assert await api.publish("k", "2", "e") is True
+    assert [message["payload"] for message in await api.take("q")] == ["2"]
+
+
+async def test_an_exchange_and_a_queue_that_another_node_has_declared_are_known(
+    api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
+):
+    lags(monkeypatch, node, lambda: api.queue("q"))
+    assert await api.take("q") == []
+    assert await api.publish("q", "1") is True
+    lags(monkeypatch, node, lambda: api.put("exchanges/%2F/e", type="direct"))
+    assert await api.publish("k", "1", "e") is False
+
+
+async def test_nobody_says_routed_nowhere_who_cannot_know(
+    api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
+):
+    async def cut_off() -> bool:
+        return False
+
+    monkeypatch.setattr(node.broker, "catch_up", cut_off)
+    body = {"routing_key": "k", "payload": "1", "payload_encoding": "string", "properties": {}}
+
+    assert (await api.ask("POST", "exchanges/%2F/amq.direct/publish", body)).status == 503
