@@ -12,10 +12,9 @@ import random
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
 
 import structlog
 from rich.console import Console
@@ -35,22 +34,22 @@ ELSEWHERE = {
 UNKNOWN = 2
 REPORT_WIDTH = 140
 
-T = TypeVar("T")
-
 
 def main(arguments: Sequence[str]) -> int:
-    if arguments and arguments[0] in ELSEWHERE:
-        return int(import_module(ELSEWHERE[arguments[0]][0]).main(list(arguments[1:])))
-    given = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace, Console], int] = given.run
+    # Whatever tells us to end, what was made on this machine goes: nodes, network and disks.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     quiet()
     try:
+        if arguments and arguments[0] in ELSEWHERE:
+            return int(import_module(ELSEWHERE[arguments[0]][0]).main(list(arguments[1:])))
+        given = _parser().parse_args(arguments)
+        run: Callable[[argparse.Namespace, Console], int] = given.run
         return run(given, _console())
     except NoSuchPlan as error:
         Console(stderr=True).print(str(error), markup=False)
-        return UNKNOWN
     except (KeyboardInterrupt, asyncio.CancelledError):
-        return UNKNOWN
+        Console(stderr=True).print("ended before its time")
+    return UNKNOWN
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,13 +100,13 @@ def _run(given: argparse.Namespace, console: Console) -> int:
         console.print(f"seeds from {seed} on, {given.minutes:g} minutes, {given.out}")
         campaign = Campaign(given.minutes, plan, given.out, console)
         try:
-            run_async(campaign.go())
+            asyncio.run(campaign.go())
         finally:
             show_campaign(console, campaign.outcomes, campaign.not_reached())
         return exit_status(campaign.outcomes)
     with console.status("") as status:
         folder = given.out / f"{seed}-{plan.title}"
-        outcome = run_async(run_one(plan, folder, status.update))
+        outcome = asyncio.run(run_one(plan, folder, status.update))
     show_run(console, outcome)
     console.print(f"{folder}/timeline.png", soft_wrap=True)
     return exit_status([outcome])
@@ -117,6 +116,7 @@ def _leader(given: argparse.Namespace, console: Console) -> int:
     from chaos.leader import (
         MEDIAN_MS_TARGET,
         P95_MS_TARGET,
+        MeasureFailed,
         Measurement,
         by_protocol,
         gaps_after_kills,
@@ -125,7 +125,11 @@ def _leader(given: argparse.Namespace, console: Console) -> int:
     from chaos.report.leader_gap import draw_gaps
 
     with tempfile.TemporaryDirectory(prefix="chaos-leader-") as folder:
-        ops = run_async(Measurement(Path(folder), console.print).run(given.runs))
+        try:
+            ops = asyncio.run(Measurement(Path(folder), console.print).run(given.runs))
+        except MeasureFailed as error:
+            console.print(str(error), markup=False, style="red")
+            return UNKNOWN
         given.out.mkdir(parents=True, exist_ok=True)
         shutil.copy(Path(folder) / "history.jsonl", given.out)
     found = by_protocol(gaps_after_kills(ops))
@@ -183,12 +187,5 @@ def _drop(_logger: object, _method: str, _event: object) -> str:
     raise structlog.DropEvent
 
 
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """SIGTERM ends it like Ctrl-C: nodes, network and disks go."""
-
-    async def until_told() -> T:
-        task = asyncio.ensure_future(work)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await task
-
-    return asyncio.run(until_told())
+#: Ends like everything here by the signals that `main` knows.
+run_async = asyncio.run

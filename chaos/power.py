@@ -1,7 +1,7 @@
 """All nodes lose their power at the same instant, under load, again and again: nothing that was
 confirmed may be missing afterwards.
 
-`python -m chaos.power --rounds 20`. Exit status: 0 nothing was lost; 1 a promise was broken; 2 it
+`python -m chaos power --rounds 20`. Exit status: 0 nothing was lost; 1 a promise was broken; 2 it
 could not be tried here. With `--lie` the disks say that they synced and did not: the control, which
 must lose confirmed messages and be seen to.
 """
@@ -15,7 +15,6 @@ import random
 import shlex
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -55,7 +54,7 @@ class Options:
     @property
     def command(self) -> str:
         """What runs it again."""
-        words = ["python", "-m", "chaos.power", "--rounds", str(self.rounds)]
+        words = ["python", "-m", "chaos", "power", "--rounds", str(self.rounds)]
         words += ["--seed", str(self.seed), "--filesystem", self.filesystem]
         return shlex.join([*words, "--lie"] if self.lie else words)
 
@@ -229,7 +228,7 @@ def _report(campaign: Campaign, console: Console) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos.power", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m chaos power", description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--filesystem", choices=("ext4", "xfs"), default="ext4")
@@ -238,7 +237,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     options = Options(given.rounds, given.seed, given.filesystem, given.lie)
     return run(options, folder=given.folder)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

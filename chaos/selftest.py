@@ -1,7 +1,7 @@
 """Does the suite see it? Every broken build runs on real nodes until a checker says that a promise
 was broken; and a checker is fed a history that lost one message.
 
-`python -m chaos.selftest [BUILD ...]`. Exit status: 0 each was caught; 1 one was not; 2 some could
+`python -m chaos selftest [BUILD ...]`. Exit status: 0 each was caught; 1 one was not; 2 some could
 not be tried here, the others were caught.
 """
 
@@ -13,7 +13,6 @@ import contextlib
 import os
 import random
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -274,7 +273,7 @@ async def _all(names: Sequence[str], folder: Path, console: Console) -> list[Row
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos.selftest", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m chaos selftest", description=__doc__)
     parser.add_argument("builds", nargs="*", metavar="BUILD", help="only these")
     parser.add_argument("--folder", type=Path, help="where it runs; kept")
     given = parser.parse_args(arguments)
@@ -290,7 +289,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.folder is None:
         shutil.rmtree(folder)
     return 2 if any(row.not_tried for row in rows) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,6 +71,9 @@ class LiveCluster:
         self._machines: dict[NodeId, Machine] = {}
         self._retired: set[NodeId] = set()
         self._damages = 0
+        # A thread may be about to start a node when the run is given up.
+        self._starting = threading.Lock()
+        self._closed = False
         self.folder.mkdir(parents=True, exist_ok=True)
         secret = self.folder / "secret"
         secret.write_text(secrets.token_urlsafe(24) + "\n", encoding="utf-8")
@@ -239,12 +243,16 @@ class LiveCluster:
 
     def close(self) -> None:
         """End all processes, then what they ran on. Logs and plain folders stay."""
+        with self._starting:
+            self._closed = True
         for node in self._machines:
             self.kill(node)
-        self.disks.close()
-        self.network.close()
-        for machine in self._machines.values():
-            machine.clock.close()
+        try:
+            self.disks.close()
+        finally:
+            self.network.close()
+            for machine in self._machines.values():
+                machine.clock.close()
 
     # --- faults: network
 
@@ -283,32 +291,9 @@ class LiveCluster:
 
     def start(self, node: NodeId) -> None:
         """Does nothing when it runs already; waits for nothing."""
-        machine = self._machines[node]
-        if self.running(node):
-            return
-        self._power(node)
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("QUORATE_")}
-        harness = ["--harness", str(machine.folder / "harness.json")]
-        if self._build is not None:
-            harness += ["--build", self._build]
-        with machine.log_file.open("ab") as log:
-            machine.log_start = log.tell()
-            machine.process = subprocess.Popen(
-                [
-                    *machine.place.launch,
-                    *(sys.executable, "-m", "chaos.live.node_process"),
-                    *("--config", str(machine.folder / "quorate.toml")),
-                    *harness,
-                ],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # Ctrl-C is for the harness, which ends its nodes itself.
-                start_new_session=True,
-            )
-        machine.paused = False
+        with self._starting:
+            if not self._closed and not self.running(node):
+                self._start(self._machines[node], node)
 
     def pause(self, node: NodeId) -> None:
         self._machines[node].paused = True
@@ -413,6 +398,31 @@ class LiveCluster:
         # JSON text, lists and booleans are TOML too.
         text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
         (machine.folder / "quorate.toml").write_text(text + self._settings, encoding="utf-8")
+
+    def _start(self, machine: Machine, node: NodeId) -> None:
+        self._power(node)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("QUORATE_")}
+        harness = ["--harness", str(machine.folder / "harness.json")]
+        if self._build is not None:
+            harness += ["--build", self._build]
+        with machine.log_file.open("ab") as log:
+            machine.log_start = log.tell()
+            machine.process = subprocess.Popen(
+                [
+                    *machine.place.launch,
+                    *(sys.executable, "-m", "chaos.live.node_process"),
+                    *("--config", str(machine.folder / "quorate.toml")),
+                    *harness,
+                ],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C is for the harness, which ends its nodes itself.
+                start_new_session=True,
+            )
+        machine.paused = False
 
     def _signal(self, node: NodeId, number: signal.Signals) -> None:
         process = self._machines[node].process
