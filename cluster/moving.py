@@ -80,11 +80,13 @@ class Moving:
             return set(group.members if info is None else info.members)
         # Every node has the catalog until it has nothing else any more. A founder that has not
         # registered yet is a member all the same.
-        wanted = {*group.members}
+        # Whoever was let in learns when it comes: it may never, and nobody goes while it learns.
+        wanted, voters = {*group.members}, group.configuration.voters
         for node in catalog.nodes_ever():
-            if node.state == "member":
+            absent = node.node not in voters and not cluster.peers.is_up(node.node)
+            if node.state == "member" and not absent:
                 wanted.add(node.node)
-            elif node.state == "removed" or self._may_go(node.node):
+            elif absent or node.state == "removed" or self._may_go(node.node):
                 wanted.discard(node.node)
         return wanted
 

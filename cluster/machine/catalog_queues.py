@@ -278,6 +278,10 @@ class Placing:
             return refusal
         if making and len(self._groups) >= GROUPS_MAX:
             return Refused(LIMIT_REACHED, f"the cluster holds {GROUPS_MAX} groups, its limit")
+        for node in members if making else ():
+            info = self._nodes.by_id.get(node)
+            if info is not None and info.state != "member":
+                return Refused(NO_NODE, f"node {node} is being removed, or was; try again")
         return None
 
     def _make_group(self, name: str, members: Sequence[NodeId], *, default: bool) -> GroupInfo:

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from cluster.machine import QueueMachine
-from cluster.machine.commands import AddNode, MoveGroup, NodeDown, OpenSession, RemoveNode
+from cluster.machine.commands import (
+    AddNode,
+    CreateGroup,
+    MoveGroup,
+    NodeDown,
+    OpenSession,
+    RemoveNode,
+)
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId
 from tests.cluster.world import World, in_world
 
@@ -224,4 +231,29 @@ async def test_sessions_of_a_node_that_was_removed_end_though_the_leader_changed
     machine = world.group(group).machine
     assert isinstance(machine, QueueMachine)
     await world.until(lambda: not machine._sessions.by_id)
+    await world.stop()
+
+
+@in_world
+async def test_a_node_that_was_let_in_and_never_comes_keeps_nobody_from_leaving() -> None:
+    world = await World(default_groups=1).born()
+    await join(world, "n4")
+    await changed(world, AddNode(NodeId("n9"), {"peer": "n9:70"}))
+    await asyncio.sleep(3)
+    world.kill("n3")
+    await changed(world, RemoveNode(NodeId("n3"), NodeId("n4")))
+    await world.until(lambda: "n3" not in voters(world, CATALOG_GROUP), 60)
+    await world.stop()
+
+
+@in_world
+async def test_no_group_is_made_on_a_node_that_is_about_to_go() -> None:
+    """Its maker may not know that yet."""
+    world = await World(default_groups=1).born()
+    await join(world, "n4")
+    await changed(world, RemoveNode(NodeId("n3"), NodeId("n4")))
+    members = [NodeId(name) for name in ("n1", "n2", "n3")]
+    outcome = await world.any.change(CreateGroup("late", members))
+    assert outcome.code == "no_node"
+    await world.until(lambda: world.any.catalog_machine.node(NodeId("n3")).state == "removed", 60)  # type: ignore[union-attr]
     await world.stop()
