@@ -145,10 +145,14 @@ class Sessions:
             del self._resumable[session]
 
     async def _tell(self, group: GroupId, session: SessionId, command: Command) -> None:
-        """Until the group has heard it, or the session is back."""
+        """Until the group has heard it, or the session is back: then it hears when that is over."""
         cluster = self._broker.cluster
         pause_s = PAUSE_S_MIN
-        while session not in self._connections:
+        while True:
+            back = self._connections.get(session)
+            if back is not None:
+                back.moved_groups.add(group)
+                return
             outcome = await cluster.ask(group, command)
             heard = outcome.kind == "ok" or outcome.reply is not None
             if heard or cluster.transient.is_lost(group, cluster.catalog_machine):

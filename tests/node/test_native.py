@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from cluster.machine.commands import Command, DetachSession
+from cluster.outcome import Outcome, refused
+from cluster.types import GroupId
 from tests.node.nodes import Client, Nodes, until
 
 
@@ -122,6 +126,40 @@ async def test_who_has_no_session_there_can_still_cancel_a_consumer_and_give_bac
         assert await other.ask(22, 1, "orders", consumer, True) == [3, 1, None]
         assert (await other.ask(22, 2, "orders", consumer, True))[2] == "no_consumer"
         assert (await other.ask(54, 3, "orders"))[2]["unsettled"] == 0
+
+
+async def test_what_a_lost_connection_held_returns_though_its_session_was_back_and_left_again(
+    one: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    """The group had no leader while the connection was lost, and was not used by the next one."""
+    cluster = one.one.cluster
+    ask, unheard = cluster.ask, list[object]()
+
+    async def nobody_leads(group: GroupId, command: Command) -> Outcome:
+        if not isinstance(command, DetachSession):
+            return await ask(group, command)
+        unheard.append(command)
+        return refused("no_leader", "nobody leads")
+
+    options = {"session": "s", "resume_ms": 50}
+    monkeypatch.setattr(cluster, "ask", nobody_leads)
+    async with Client(one.url("n1"), **options) as client:
+        await client.publish("orders", b"a")
+        await client.ask(20, 2, "orders", {"tag": "t"})
+        await client.deliveries(1)
+    await until(lambda: unheard)
+    async with Client(one.url("n1"), **options) as client:
+        await until(lambda: all(task.get_name() != "end_session" for task in asyncio.all_tasks()))
+        monkeypatch.setattr(cluster, "ask", ask)
+        await client.send(8, 1000, "done")
+        assert await client.closed() == 1000
+
+    async with Client(one.url("n1")) as other:
+
+        async def returned() -> bool:
+            return (await other.ask(54, 1, "orders"))[2]["unsettled"] == 0
+
+        await until(returned)
 
 
 async def test_goodbye_closes_normally(one: Nodes):
