@@ -15,8 +15,9 @@ from chaos.report.outcome import CLUSTER
 from chaos.report.series import workload_of
 from cluster.types import NodeId
 
-#: After these a node's disk may not know any more what it promised.
-FORGETFUL = ("wipe", "old_copy", "lie_fsync")
+#: After these a node's disk may not know any more what it promised. A disk that lies is not among
+#: them: under it only processes die, and what they wrote is there.
+FORGETFUL = ("wipe", "old_copy")
 
 
 @dataclass

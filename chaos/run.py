@@ -123,6 +123,8 @@ class Run:
             await self._under_load(cluster, recorder, watch)
             self._say("waiting until all nodes have applied the same")
             found.aftermath.statuses = await _settled(cluster)
+            if watching.done():
+                await watching  # it never ends by itself
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)

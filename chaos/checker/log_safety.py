@@ -146,11 +146,15 @@ class _Elections:
         if not voters:
             self.unjudged += 1
             return
-        self.judged += 1
         votes = {voter: self._vote(number, voter, lead.term) for voter in voters}
         for_it = [voter for voter, vote in votes.items() if vote == node]
         unsure = [voter for voter, vote in votes.items() if vote is False]
-        if len(for_it) + len(unsure) <= len(voters) // 2:
+        if len(for_it) > len(voters) // 2:
+            self.judged += 1
+        elif len(for_it) + len(unsure) > len(voters) // 2:
+            self.unjudged += 1  # those who may have voted for it have no record of it any more
+        else:
+            self.judged += 1
             self.unelected.append(
                 f"group {number} term {lead.term}: {node} leads with the votes of {sorted(for_it)}"
                 f" of {sorted(voters)}"
