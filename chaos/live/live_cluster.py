@@ -16,15 +16,12 @@ import signal
 import subprocess
 import sys
 import threading
-from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
-
-import aiohttp
+from typing import Any
 
 from chaos.faults import Damage, Grudge, Weather
-from chaos.live import data_faults
+from chaos.live import data_faults, questions
 from chaos.live.clocks import ClockFile
 from chaos.live.machine import Machine, empty, replace, to_disk
 from chaos.live.seams import Disks, Network
@@ -33,14 +30,12 @@ from cluster.types import NodeId
 ROOT = Path(__file__).parents[2]
 CLUSTER = "chaos"
 START_S_MAX = 60.0
-ASK_S_MAX = 2.0
 LOOK_S = 0.05
 LOG_LINES_SHOWN = 5
 #: So that a short run sees snapshots taken and installed; a real node waits for many more entries.
 SNAPSHOT_ENTRIES = 200
 #: Exit status of a node whose data is damaged and that says so.
 EXIT_DAMAGED = 3
-GUEST = {"Authorization": f"Basic {b64encode(b'guest:guest').decode()}"}
 
 
 class NotReadyError(Exception):
@@ -159,9 +154,9 @@ class LiveCluster:
         """These nodes say that clients may come. Raises NotReadyError."""
         waiting = list(self.nodes if nodes is None else nodes)
         try:
-            async with asyncio.timeout(timeout_s), _session() as http:
+            async with asyncio.timeout(timeout_s), questions.session() as http:
                 while waiting:
-                    if await self._ready(http, waiting[0]):
+                    if await questions.says(http, self.url(waiting[0]), "ready"):
                         waiting.pop(0)
                     elif not self.running(waiting[0]):
                         raise NotReadyError(self.obituary(waiting[0]))
@@ -175,17 +170,8 @@ class LiveCluster:
 
     async def live(self, node: NodeId) -> bool:
         """It answers, and does not say that it is about to end itself."""
-        async with _session() as http:
-            return await self._says(http, node, "live")
-
-    async def _ready(self, http: aiohttp.ClientSession, node: NodeId) -> bool:
-        return await self._says(http, node, "ready")
-
-    async def _says(self, http: aiohttp.ClientSession, node: NodeId, what: str) -> bool:
-        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-            async with http.get(f"{self.url(node)}/health/{what}") as answer:
-                return answer.status == 200
-        return False
+        async with questions.session() as http:
+            return await questions.says(http, self.url(node), "live")
 
     async def until_ended(self, node: NodeId, *, timeout_s: float) -> bool:
         """Whether its process is gone in time."""
@@ -217,12 +203,7 @@ class LiveCluster:
         """What the node knows of the cluster; None when it does not answer. `digests`: of the
         states of its copies too.
         """
-        path = f"{self.url(node)}/v1/status{'?digests' if digests else ''}"
-        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, ValueError):
-            async with _session() as http, http.get(path) as answer:
-                if answer.status == 200:
-                    return cast("dict[str, Any]", await answer.json())
-        return None
+        return await questions.status_of(self.url(node), digests=digests)
 
     def obituary(self, node: NodeId) -> str:
         lines = self.log_since_start(node).splitlines()[-LOG_LINES_SHOWN:]
@@ -457,7 +438,3 @@ class LiveCluster:
     def _at_rest(self, node: NodeId) -> None:
         assert not self.running(node), f"{node} runs: its folder is its own"
         self._power(node)
-
-
-def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S_MAX), headers=GUEST)
