@@ -108,6 +108,11 @@ class Moving:
             # From here on the log says it, whatever settings say at a later start.
             group.change_members(configuration)
             return
+        info = cluster.catalog_machine.group(group.id)
+        if info is not None and group.configured_at < info.held_at <= group.last_index:
+            # The catalog heard of what was given up as lost: say again who is here, as news.
+            group.change_members(configuration)
+            return
         step = next_step(
             configuration,
             self._wanted(group),

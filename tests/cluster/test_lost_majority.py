@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from cluster.log import Identity, Log
 from cluster.log.disk import SystemClock
 from cluster.log.memory_disk import MemoryDisk
 from cluster.lost_majority import examine, give_up
-from cluster.machine.commands import RemoveNode
+from cluster.machine.commands import MoveGroup, RemoveNode
 from cluster.types import CATALOG_GROUP, NodeId
-from tests.cluster.test_membership import changed, voters
+from tests.cluster.test_membership import changed, join, moved, voters
 from tests.cluster.world import World, in_world
 
 NODES = ("n1", "n2", "n3")
@@ -84,4 +87,43 @@ async def test_of_two_survivors_the_one_that_has_more_leads() -> None:
     await world.until(lambda: set(voters(world, CATALOG_GROUP)) == {ahead, behind}, 60)
     await world.until(lambda: set(voters(world, group)) == {ahead, behind}, 60)
     await world.publish("q", b"more")
+    await world.stop()
+
+
+@in_world
+async def test_the_lost_may_leave_though_the_survivor_never_heard_who_the_last_members_were() -> (
+    None
+):
+    world = await World(default_groups=1).born()
+    await world.declare("q")
+    for name in ("n4", "n5"):
+        await join(world, name)
+    group = world.group_of("q")
+    await moved(world, group, *world.names)
+
+    def to_survivor(peer: str, message: list[Any]) -> bool:
+        return peer == "n5" and message[:2] in ([group, "ae"], [group, "si"])
+
+    for links in world.links.values():
+        links.drop = to_survivor
+    last = world["n5"].groups[group].last_index
+    for _ in range(40):
+        await world.publish("q", b"lost")
+    await changed(world, MoveGroup(group, [NodeId(name) for name in ("n1", "n2", "n3", "n5")]))
+    await world.until(lambda: world["n5"].catalog_machine.group(group).held_at > last)  # type: ignore[union-attr]
+    await asyncio.sleep(1)
+    for name in list(world.nodes):
+        world.kill(name)
+    await order(world, "n5", "n1", "n2", "n3", "n4")
+
+    await world.start("n5")
+    await world.until(lambda: world.leading(group) == "n5")
+    for name in ("n1", "n2", "n3", "n4"):
+        await changed(world, RemoveNode(NodeId(name)))
+    await asyncio.sleep(10)
+    for _ in range(60):
+        await world.publish("q", b"more")
+    await world.until(
+        lambda: [info.node for info in world.any.catalog_machine.nodes()] == ["n5"], 60
+    )
     await world.stop()
