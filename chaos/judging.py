@@ -43,20 +43,24 @@ def judge_run(
     for op in ops:
         parts.setdefault(workload_of(op), []).append(op)
     verdicts = {
-        workload.name: check_all(parts.get(workload.name, []), {**workload.checkers, "load": load})
+        workload.name: check_all(parts.get(workload.name, []), workload.checkers)
         for workload in workloads
     }
     if aftermath.healed:
-        verdicts[CLUSTER] = _of_cluster(ops, aftermath)
+        verdicts[CLUSTER] = [load(parts, list(verdicts)), *_of_cluster(ops, aftermath)]
     return verdicts
 
 
-def load(ops: Sequence[Op]) -> Verdict:
-    """Of a workload's part: where nothing was confirmed, or nothing came out, nothing is shown."""
-    confirmed = sum(1 for op in ops if op.type == "ok" and op.f in ("publish", "transaction"))
-    delivered = sum(1 for op in ops if op.f == "deliver")
-    idle = [f"{confirmed} confirms, {delivered} deliveries"] if not confirmed * delivered else []
-    return judge("load", {}, undecided={"idle": idle})
+def load(parts: Mapping[str, Sequence[Op]], workloads: Sequence[str]) -> Verdict:
+    """A workload of which nothing was confirmed, or nothing came out, shows nothing."""
+    idle: list[str] = []
+    for name in workloads:
+        ops = parts.get(name, ())
+        confirmed = sum(1 for op in ops if op.type == "ok" and op.f in ("publish", "transaction"))
+        delivered = sum(1 for op in ops if op.f == "deliver")
+        if not confirmed * delivered:
+            idle.append(f"{name}: {confirmed} confirms, {delivered} deliveries")
+    return judge("load", {}, undecided={"idle": idle}, reported={"workloads": len(workloads)})
 
 
 def _of_cluster(ops: Sequence[Op], aftermath: Aftermath) -> list[Verdict]:

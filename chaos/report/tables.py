@@ -24,6 +24,9 @@ UNEXPECTED = ("unexpected", "refused, yet delivered")
 UNFLAGGED = ("duplicated without the flag", "stored twice", "moved twice")
 TOKENS = ("token shared", "old token settled", "old token stored")
 
+#: A narrower screen has tables without lines.
+WIDTH_MIN = 100
+
 _STYLES: dict[Valid, str] = {True: "green", False: "bold red", "unknown": "yellow"}
 _WORDS: dict[Valid, str] = {True: "valid", False: "VIOLATED", "unknown": "unknown"}
 _STATUS_STYLES = {
@@ -92,23 +95,25 @@ def show_campaign(
     and for which the time was too short.
     """
     table = Table(title=f"{len(outcomes)} runs", show_footer=True)
+    if console.width < WIDTH_MIN:
+        table.box, table.padding, table.pad_edge = None, (0, 1, 0, 0), False
     totals = [outcome.totals for outcome in outcomes]
     numbers: list[tuple[str, str]] = [
         ("faults", f"{sum(sum(each.faults.values()) for each in totals):,}"),
-        ("operations", f"{sum(each.operations for each in totals):,}"),
-        ("confirmed", f"{sum(each.confirmed for each in totals):,}"),
+        ("opera-\ntions", f"{sum(each.operations for each in totals):,}"),
+        ("con-\nfirmed", f"{sum(each.confirmed for each in totals):,}"),
         ("longest\ngap s", f"{max((each.longest_gap_s for each in totals), default=0.0):.1f}"),
         ("lost", str(sum(counted(outcome, LOST) for outcome in outcomes))),
-        ("unexpected", str(sum(counted(outcome, UNEXPECTED) for outcome in outcomes))),
-        ("unflagged\nduplicates", str(sum(counted(outcome, UNFLAGGED) for outcome in outcomes))),
-        ("token\nviolations", str(sum(counted(outcome, TOKENS) for outcome in outcomes))),
+        ("unex-\npected", str(sum(counted(outcome, UNEXPECTED) for outcome in outcomes))),
+        ("dupli-\ncates", str(sum(counted(outcome, UNFLAGGED) for outcome in outcomes))),
+        ("tokens", str(sum(counted(outcome, TOKENS) for outcome in outcomes))),
     ]
-    table.add_column("seed", justify="right", footer="in all")
-    table.add_column("mix")
+    table.add_column("seed", justify="right", footer="in all", no_wrap=True)
+    table.add_column("mix", no_wrap=True)
     for name, footer in numbers:
         table.add_column(name, justify="right", footer=footer, no_wrap=True)
     bad = sum(1 for outcome in outcomes if outcome.status is not Status.VALID)
-    table.add_column("verdict", footer=f"{bad} not valid" if bad else "all valid")
+    table.add_column("verdict", no_wrap=True)
     for outcome in outcomes:
         table.add_row(
             str(outcome.seed),
@@ -124,6 +129,8 @@ def show_campaign(
             styled(outcome.status),
         )
     console.print(table)
+    if outcomes:
+        console.print(f"[bold red]{bad} not valid[/]" if bad else "[green]all valid[/]")
     missing = {kind: why for outcome in outcomes for kind, why in outcome.missing.items()}
     show_faults(console, [each.faults for each in totals], missing)
     if not_reached:
