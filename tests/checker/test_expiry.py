@@ -46,6 +46,12 @@ def test_the_shorter_of_two_times_counts(after_ms: int, valid: bool) -> None:
     assert of_queue([published(ttl_ms=500), expired(after_ms)]).valid is valid
 
 
+def test_a_message_that_nobody_lets_expire_is_seen_when_it_comes_out() -> None:
+    assert check([published(ttl_ms=500), delivered(20_000)]).valid is True
+    late = check([published(ttl_ms=500), delivered(40_000)])
+    assert late.counts["delivered long after its time"] == 1
+
+
 def test_without_a_time_nothing_expires() -> None:
     assert check([published(), expired(9_000)]).counts["expired without a time"] == 1
     assert check([published(), delivered(0, "q.dead", "rejected")]).valid is True
