@@ -91,6 +91,7 @@ class ClusterNode:
         self._caretaker = Caretaker(self)
         self._registration = Registration(self, Standing(disk, config.data_dir))
         self._failure: BaseException | None = None
+        self._recovered_index = 0  # committed of the catalog when this process started
         self.stopping = False
         self.log: Log
         self.rounds: Rounds
@@ -128,6 +129,7 @@ class ClusterNode:
         config = self.config
         self._add_group(CATALOG_GROUP, "catalog", config.founders, CatalogMachine(), CatalogGroup)
         catalog = cast(CatalogGroup, self.catalog)
+        self._recovered_index = catalog.commit_index
         self.warmth = Warmth(catalog.last_index)
         self.names = QueueNames(
             config,
@@ -242,6 +244,8 @@ class ClusterNode:
         return self.groups.get(group_id) or self.transient.get(group_id)
 
     def start_groups(self) -> None:
+        if self.catalog.applied_index < self._recovered_index:
+            return  # this copy of the catalog knew more before the restart
         kept = self.log.groups()
         for info in self.catalog_machine.groups():
             if info.id not in self.groups and (self.node in info.homes or info.id in kept):

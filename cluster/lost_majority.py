@@ -20,8 +20,9 @@ from cluster.raft.configuration import Configuration, Configurations, encode, sp
 from cluster.raft.stock import REGULAR
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
 
-#: Survivors write under terms that no two of them share: more than a group can have members.
-TERMS_APART = 128
+#: Survivors write under terms that no two of them share, whatever each of them knows: more than a
+#: cluster ever has nodes.
+TERMS_APART = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,19 @@ def examine(
 
 
 def give_up(
-    log: Log, found: Sequence[LostMajority], node: NodeId, lost: Collection[NodeId]
+    log: Log,
+    found: Sequence[LostMajority],
+    catalog: CatalogMachine,
+    node: NodeId,
+    lost: Collection[NodeId],
 ) -> None:
     """Write it; whoever calls syncs the log. AssertionError: this node is no survivor."""
+    info = catalog.node(node)
+    number = 0 if info is None else info.number  # given once, and for ever
     for each in found:
         assert node in each.survivors, f"{node} has no vote in {each.name}"
         journal = log.journal(each.group)
-        rank = each.survivors.index(node)
-        term = (journal.current_term // TERMS_APART + 1) * TERMS_APART + rank
+        term = (journal.current_term // TERMS_APART + 1) * TERMS_APART + number
         log.note(KIND_GIVEN_UP, each.group, each.last_index, term, pack([sorted(lost), node]))
         journal.set_term(term, node)
         journal.withhold(False)  # whom it might wait for is lost

@@ -15,6 +15,7 @@ import structlog
 
 from cluster.log import Identity, Log, RealDisk, SystemClock
 from cluster.lost_majority import LostMajority, examine, give_up
+from cluster.machine.catalog import CatalogMachine
 from cluster.types import NodeId
 from node.data_folder import DataFolder
 from node.peering import cluster_config
@@ -38,6 +39,7 @@ class Survey:
     lost: Sequence[str]
     groups: Sequence[LostMajority]  # that cannot go on without the lost nodes
     elsewhere: Sequence[str]  # of these, those in which this node has no vote
+    catalog: CatalogMachine
 
 
 async def survey(settings: Settings, lost: Sequence[str]) -> Survey:
@@ -53,7 +55,7 @@ async def recover(settings: Settings, lost: Sequence[str]) -> Survey:
         mine = [group for group in found.groups if group.name not in found.elsewhere]
         nodes = [NodeId(node) for node in lost]
         _audit(settings, lost, mine)
-        give_up(opened, mine, NodeId(settings.node), nodes)
+        give_up(opened, mine, found.catalog, NodeId(settings.node), nodes)
         opened.write()
         await opened.sync()
         log.warning(
@@ -115,4 +117,4 @@ def _look(settings: Settings, opened: Log, lost: Sequence[str]) -> Survey:
             f"lost: {settings.node} is this node, and its data is here; allowed: other nodes"
         )
     elsewhere = [group.name for group in found if settings.node not in group.survivors]
-    return Survey(settings.node, lost, found, elsewhere)
+    return Survey(settings.node, lost, found, elsewhere, catalog)

@@ -23,8 +23,8 @@ async def order(world: World, node: str, *lost: str) -> list[str]:
     identity = Identity(node, "test")
     log = await Log.open("/data", disk=world.disks[node], clock=SystemClock(), identity=identity)
     gone = [NodeId(each) for each in lost]
-    _, found = examine(log, founders, gone)
-    give_up(log, found, NodeId(node), gone)
+    catalog, found = examine(log, founders, gone)
+    give_up(log, found, catalog, NodeId(node), gone)
     log.write()
     await log.sync()
     await log.close()
