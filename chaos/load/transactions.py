@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from chaos.checker import all_or_nothing, total_queue, vanished
 from chaos.checker.moves import moves
 from chaos.checker.verdict import Checker
-from chaos.load.client import Client, close_all, publish_until, until_empty
+from chaos.load.client import Client, Handle, close_all, publish_until, until_empty
 from chaos.load.door import Answer, Consumption, Protocols, Publish, Received
 from chaos.load.draining import Left, drain
 from chaos.load.workload import Scene
@@ -33,6 +33,10 @@ class Transactions:
         )
         self._scene = scene
         self._left = Left()  # in the source
+        # On its way from there: what is done in one group is done in the others a moment later.
+        self._moving = Left()
+        self._names: dict[str, str] = {}  # of a moved message: that which it had in the source
+        self._arrived: set[tuple[str, str]] = set()
         self._publisher = Client(scene, f"{self.name}/p0", protocol)
         self._movers = [Client(scene, f"{self.name}/t{n}", protocol) for n in range(MOVERS)]
         self._takers = [Client(scene, f"{self.name}/c{n}", protocol) for n in range(2)]
@@ -55,8 +59,8 @@ class Transactions:
         await asyncio.gather(
             publish_until(ending, self._publisher, PUBLISHES_PER_S, self._publish),
             *(self._move(client, ending) for client in self._movers),
-            one.consume(self.one, ending, one.settle_all),
-            other.consume(self.other, ending, other.settle_all),
+            one.consume(self.one, ending, self._take(one)),
+            other.consume(self.other, ending, self._take(other)),
         )
 
     async def drain(self) -> None:
@@ -66,9 +70,22 @@ class Transactions:
         moved.set()
         await moving
         one, other = self._takers
-        takers = {self.one: (one, one.settle_all), self.other: (other, other.settle_all)}
-        await drain(self.name, Left(), takers)
+        takers = {self.one: (one, self._take(one)), self.other: (other, self._take(other))}
+        await drain(self.name, self._moving, takers)
         await close_all([self._publisher, *self._movers, *self._takers])
+
+    def _take(self, client: Client) -> Handle:
+        async def handle(consumption: Consumption, received: Received) -> bool:
+            self._arrived.update((received.queue, message) for message in received.messages)
+            both = [
+                self._names[message]
+                for message in received.messages
+                if {(self.one, message), (self.other, message)} <= self._arrived
+            ]
+            self._moving.out(self.source, both)
+            return await client.settle_all(consumption, received)
+
+        return handle
 
     async def _publish(self) -> None:
         if len(self._left.keys) > BACKLOG_MAX:
@@ -94,6 +111,10 @@ class Transactions:
     async def _transaction(self, client: Client, received: Received) -> Answer:
         """Each message that is taken becomes one of the same new name in both queues."""
         _, messages = client.take_numbers(len(received.messages))
+        for name, message in zip(messages, received.messages, strict=True):
+            self._names[name] = message
+            publisher, _, number = message.rpartition(":")
+            self._moving.confirmed(self.source, publisher, int(number), 1)
         queues = (self.one, self.other)
         value = {
             "consumer": received.consumer,
