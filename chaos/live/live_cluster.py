@@ -214,7 +214,7 @@ class LiveCluster:
         """Settings, log and data of every node, none of which runs, into folders of `to`."""
         for node, machine in self._machines.items():
             self._at_rest(node)
-            target = to / node
+            target = (to / node).resolve()
             target.mkdir(parents=True, exist_ok=True)
             for file in (machine.log_file, machine.folder / "quorate.toml"):
                 if file.exists() and file.parent != target:
