@@ -122,13 +122,14 @@ class Campaign:
         return [name for name in names_of(left) if name not in missing and not tried[name]]
 
     def least_tried(self) -> list[str]:
-        """All faults, the rarest kinds first, and of them the rarest variants."""
+        """All faults: one of each kind that never came, then what else never came, in turns."""
         tried = self.tried
-        kinds: Counter[str] = Counter()
-        for name, count in tried.items():
-            kinds[name.partition(":")[0]] += count
-        names = names_of(EVERYTHING)
-        return sorted(names, key=lambda name: (kinds[name.partition(":")[0]] > 0, tried[name]))
+        ranks: dict[str, tuple[bool, int]] = {}
+        for kind, weight in EVERYTHING:
+            names = sorted(names_of(((kind, weight),)), key=lambda name: tried[name])
+            times = sum(tried[name] for name in names)
+            ranks |= {name: (tried[name] > 0, times + turn) for turn, name in enumerate(names)}
+        return sorted(ranks, key=lambda name: ranks[name])
 
     def _ended(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)

@@ -90,6 +90,14 @@ def test_kinds_that_never_came_are_the_first_of_the_next_run_then_variants(tmp_p
     assert mix_of(",".join(campaign.least_tried()))
 
 
+def test_no_kind_has_its_second_turn_before_all_had_their_first(tmp_path: Path):
+    campaign = _campaign(tmp_path, Counter(), missing={})
+    kinds = [name.partition(":")[0] for name in campaign.least_tried()]
+
+    count = len(ALL_MIXES["everything"])
+    assert sorted(kinds[:count]) == sorted(kind for kind, _ in ALL_MIXES["everything"])
+
+
 def test_what_the_machine_does_not_allow_was_not_due(tmp_path: Path):
     missing = {"degrade:loss": "a proxy", "fill_disk": "folders", "low_disk": "folders"}
     campaign = _campaign(tmp_path, Counter(), missing=missing)
