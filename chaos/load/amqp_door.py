@@ -91,8 +91,11 @@ class AmqpDoor:
 
         async def published(link: Link) -> Answer:
             channel = await link.shared("publish", confirms=True)
-            sent = [_send(channel, publish, each, mandatory=True) for each in publish.messages]
-            return _added_up(await asyncio.gather(*sent, return_exceptions=True))
+            count = len(publish.messages)
+            with link.publishing(count) as alone:
+                sent = [_send(channel, publish, each, mandatory=True) for each in publish.messages]
+                outcomes = await asyncio.gather(*sent, return_exceptions=True)
+            return _added_up(outcomes, alone=alone())
 
         return await self._answered(published)
 
@@ -200,14 +203,15 @@ class AmqpDoor:
         raise LinkFailed("the client is closed")
 
 
-def _added_up(outcomes: Sequence[BaseException | None]) -> Answer:
-    """Of a batch: confirmed, or kept out by a nack or a return. One that is unknown makes all so:
-    what was published before it may have been routed, even where the exchange is gone now.
+def _added_up(outcomes: Sequence[BaseException | None], *, alone: bool) -> Answer:
+    """Of a batch: confirmed, or kept out by a nack or a return. One that is unknown makes all so.
+    So does a channel that the node closed, unless the message was alone on it: which of them it was
+    closed for is not known, and others may have been routed.
     """
     refused = [offset for offset, outcome in enumerate(outcomes) if _is_refusal(outcome)]
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and not _is_refusal(outcome):
-            if isinstance(outcome, REFUSALS) and len(outcomes) > 1:
+            if isinstance(outcome, REFUSALS) and not alone:
                 return Answer("unknown", reason=repr(outcome))
             raise outcome
     if not refused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, cast
 
 import aiormq
@@ -63,6 +63,20 @@ class Link:
         self._ended = False
         self._opening = asyncio.Lock()
         self._channels: dict[str, aiormq.Channel] = {}
+        self._publishing = 0  # messages under way
+        self._crowds = 0  # how often there were several
+
+    @contextlib.contextmanager
+    def publishing(self, count: int) -> Generator[Callable[[], bool]]:
+        """While these messages are under way. It tells whether there never was another one."""
+        self._publishing += count
+        crowds = self._crowds
+        self._crowds += self._publishing > 1
+        began_alone = self._publishing == 1
+        try:
+            yield lambda: began_alone and self._crowds == crowds
+        finally:
+            self._publishing -= count
 
     @property
     def lost(self) -> bool:

@@ -158,6 +158,22 @@ async def test_exchanges_route_what_is_published_to_them(door: Door, queue: str)
     assert (await door.length(queue)).value == 1
 
 
+async def test_a_publish_is_not_refused_because_another_one_was(doors: Doors, queue: str):
+    """The node closes the channel that both are on."""
+    door = doors.open(f"test-{next(_numbers)}", "amqp")
+    assert (await door.declare(queue, {})).ok
+    for number in range(20):
+        good, bad = await asyncio.gather(
+            door.publish(Publish(queue, [f"p:{number}"])),
+            door.publish(Publish("anything", [f"x:{number}"], exchange="not-there")),
+        )
+        assert good.type in ("ok", "unknown"), good
+        assert bad.type in ("refused", "unknown"), bad
+        alone = await door.publish(Publish("anything", ["y:0"], exchange="not-there"))
+        assert alone.type == "refused"
+    await door.close()
+
+
 async def test_limits_and_lifetimes_of_messages(door: Door, queue: str):
     assert (await door.declare(queue, {"x-max-length": 2, "x-overflow": "reject-publish"})).ok
     partly = await door.publish(Publish(queue, ids(0, 3)))
