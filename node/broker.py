@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from cluster.cluster_node import ClusterNode
 from cluster.group_like import GroupLike
@@ -46,6 +46,10 @@ GET_BYTES_MAX = 16 * 1024 * 1024
 CREDIT_MAX = 1_000_000
 
 _ATTRS_MAX = {ATTR_PRIORITY: 255, ATTR_TTL_MS: SPAN_MS_MAX, ATTR_DELIVER_AT_MS: 2**53}
+
+
+#: Why a leader knows no such consumer.
+Gone = Literal["session_over", "queue_deleted", "cancelled"]
 
 
 class Broker:
@@ -116,7 +120,22 @@ class Broker:
         """All that the consumer holds, as the machine knows it once it is up to date."""
         if not self.led(group).ready:
             raise Elsewhere(None)
-        return self.machine(group).consumer_holds(queue, consumer)
+        return self.machine(group).consumer_holds(queue, consumer) or ()
+
+    def gone(
+        self, group: GroupId, queue: QueueId, consumer: ConsumerKey, session: SessionId
+    ) -> Gone | None:
+        """Why the leader, which this node is, knows no such consumer: while its client could not be
+        told, its session was ended, or the queue deleted. None: it does.
+        """
+        if not self.led(group).ready:
+            raise Elsewhere(None)
+        machine = self.machine(group)
+        if machine.consumer_holds(queue, consumer) is not None:
+            return None
+        if not machine.has_session(session):
+            return "session_over"
+        return "cancelled" if queue in machine.queues() else "queue_deleted"
 
     async def ask(self, group: GroupId, command: Command) -> codes.Reply:
         """At the leader, wherever it is."""

@@ -22,7 +22,7 @@ from cluster.machine.commands import (
 from cluster.machine.replies import Subscribed as SubscribedReply
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
 from node import outgoing
-from node.broker import Broker, check_credit
+from node.broker import Broker, Gone, check_credit
 from node.chunks import Held, Progress
 from node.errors import BrokerError, Elsewhere, Refused, reply_of
 from node.outgoing import Outgoing
@@ -67,6 +67,7 @@ class Attaching(Protocol):
 
     def attach(self, connection: Connection, consumer: Consumer) -> None: ...
     def cancel(self, consumer: Consumer) -> None: ...
+    def gone(self, connection: Connection, consumer: Consumer, why: Gone) -> None: ...
     def taken(self, attachment: int, size_bytes: int) -> None: ...
     async def get(
         self, info: QueueInfo, session: SessionId, *, count: int, auto_settle: bool
@@ -340,13 +341,18 @@ class Connection:
 
     def start_delivering(self, consumer: Consumer) -> None:
         """From this node's own copy when it leads, else through the relay."""
+        info, key = consumer.info, consumer.key
         try:
+            why = self._broker.gone(info.group, info.queue, key, self.session)
+            if why is not None:
+                self._relay.gone(self, consumer, why)
+                return
             self._traffic.announce(
                 self.id,
-                consumer.info.group,
-                consumer.info.queue,
-                consumer.info.name,
-                consumer.key,
+                info.group,
+                info.queue,
+                info.name,
+                key,
                 progress=consumer.progress,
                 auto_settle=consumer.auto_settle,
                 active=consumer.active,

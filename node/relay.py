@@ -22,7 +22,7 @@ from cluster.cluster_node import BROKER_LEVEL
 from cluster.machine.catalog import QueueInfo
 from cluster.peers import PeerState
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
-from node.broker import Broker
+from node.broker import Broker, Gone
 from node.chunks import Progress
 from node.connection import Connection, Consumer
 from node.errors import Elsewhere
@@ -129,7 +129,7 @@ class Relay:
         attachment = self._number
         info, progress = consumer.info, consumer.progress
         link = self._cluster.peers.states.get(leader)
-        where = [info.group, info.queue, info.name, consumer.key]
+        where = [info.group, info.queue, info.name, consumer.key, connection.session]
         how = [progress.mark, list(progress.held), consumer.auto_settle, consumer.active]
         if self.tell(leader, link, "attach", attachment, *where, *how):
             del self._loose[consumer]
@@ -170,13 +170,17 @@ class Relay:
     # --- the leader's node ------------------------------------------------------------------------
 
     def _serve(self, peer: NodeId, attachment: int, fields: list[Any]) -> None:
-        group, queue, name, consumer, mark, held, auto_settle, active = fields
+        group, queue, name, consumer, session, mark, held, auto_settle, active = fields
         served = _Served(self, peer, attachment, self._cluster.peers.states.get(peer))
         served.ref = (QueueId(queue), ConsumerKey(consumer))
         try:
-            self._broker.led(GroupId(group))
+            gone = self._broker.gone(GroupId(group), *served.ref, SessionId(session))
         except Elsewhere:
             self._to_detach.add((peer, attachment))
+            return
+        if gone is not None:
+            if not self.tell(peer, served.link, "gone", attachment, gone):
+                self._to_detach.add((peer, attachment))  # it asks again
             return
         served.connection = self._traffic.open(served)
         self._served[peer, attachment] = served
@@ -261,12 +265,14 @@ class Relay:
                     attached.connection.send(frame)
             case ["ended", int(attachment), str(reason)]:
                 self._end(attachment, reason)
+            case ["gone", int(attachment), str(why)]:
+                self._gone(attachment, cast("Gone", why))
             case ["drained", int(attachment)]:
                 self._end(attachment, None)
             case ["detached", int(attachment)]:
                 if attachment in self._attached:
                     self._loosen(attachment)
-            case ["attach", int(attachment), *fields] if len(fields) == 8:
+            case ["attach", int(attachment), *fields] if len(fields) == 9:
                 self._serve(peer, attachment, fields)
             case ["taken", int(attachment), int(size_bytes)]:
                 served = self._served.get((peer, attachment))
@@ -298,6 +304,21 @@ class Relay:
             consumer.progress.sent(batch)
         frame = Delivery(consumer.info.name, consumer.key, batches, size_bytes, attachment)
         attached.connection.send(frame)
+
+    def _gone(self, attachment: int, why: Gone) -> None:
+        attached = self._attached.pop(attachment, None)
+        if attached is not None:
+            del self._of_consumer[attached.consumer]
+            self.gone(attached.connection, attached.consumer, why)
+
+    def gone(self, connection: Connection, consumer: Consumer, why: Gone) -> None:
+        """A group ended it while this node could not hear of that."""
+        if why == "session_over":
+            for listener in self.on_session_over:
+                listener(consumer.info.group, connection.session, "lost")
+        else:
+            reason = "queue_deleted" if why == "queue_deleted" else None
+            self._tell_ended(connection, consumer, reason)
 
     def _end(self, attachment: int, reason: str | None) -> None:
         attached = self._attached.pop(attachment, None)

@@ -326,10 +326,15 @@ class QueueMachine:
         found = self._queues.get(queue)
         return [] if found is None else found.rows(start, count, state)
 
-    def consumer_holds(self, queue: QueueId, consumer: ConsumerKey) -> Sequence[Chunk]:
-        """All that is in flight with the consumer, with the tokens of its delivery."""
+    def consumer_holds(self, queue: QueueId, consumer: ConsumerKey) -> Sequence[Chunk] | None:
+        """All that is in flight with the consumer, with the tokens of its delivery. None: there is
+        no such consumer.
+        """
         found = self._queues.get(queue)
-        return [] if found is None else found.holds(consumer)
+        return None if found is None else found.holds(consumer)
+
+    def has_session(self, session: SessionId) -> bool:
+        return self._sessions.get(session) is not None
 
     def overview(self) -> dict[str, Any]:
         views = [queue.view() for queue in self._in_order()]

@@ -421,9 +421,9 @@ class Queue:
             effects.append(QueueExpired(self.id))
         return effects
 
-    def holds(self, key: ConsumerKey) -> Sequence[Chunk]:
+    def holds(self, key: ConsumerKey) -> Sequence[Chunk] | None:
         consumer = self.consumers.by_key.get(key)
-        return [] if consumer is None else held_chunks(self, consumer)
+        return None if consumer is None else held_chunks(self, consumer)
 
     def consumer_keys(self) -> list[tuple[str, ConsumerKey]]:
         return [(consumer.session, consumer.key) for consumer in self.consumers.by_key.values()]

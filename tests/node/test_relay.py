@@ -43,6 +43,7 @@ class World:
     holds: list[Chunk] = field(default_factory=list[Chunk])
     wires: dict[tuple[NodeId, NodeId], list[bytes]] = field(default_factory=dict)
     full: bool = False
+    gone: str | None = None  # why the machine knows no such consumer
     nodes: dict[NodeId, FakeNode] = field(default_factory=dict)
 
     def carry(self, source: NodeId, target: NodeId) -> None:
@@ -132,7 +133,11 @@ class FakeNode:
         self._world = world
         cluster: Any = self.cluster
         broker: Any = SimpleNamespace(
-            cluster=self.cluster, led=self.led, find=self.find, info=self.info
+            cluster=self.cluster,
+            led=self.led,
+            find=self.find,
+            info=self.info,
+            gone=self.gone,
         )
         self.traffic = FakeTraffic(world, self)
         self.relay = Relay(broker, self.traffic, Questions(cluster, Tasks()))  # type: ignore[arg-type]
@@ -141,6 +146,10 @@ class FakeNode:
         if self._world.leader != self.name:
             raise Elsewhere(self._world.leader)
         return self.cluster.group(group)
+
+    def gone(self, group: GroupId, *_: Any) -> str | None:
+        self.led(group)
+        return self._world.gone
 
     async def find(self, vhost: str, name: str) -> QueueInfo:
         return INFO
@@ -336,6 +345,29 @@ def test_the_end_of_a_consumer_reaches_its_client():
     leader.dispatcher.applied(GROUP, [ended])
     leader.perform()
     state.world.carry_all()
+
+    assert state.client.others == [Ended("orders", KEY, "queue_deleted")]
+    assert state.client.consumers == {}
+
+
+def test_a_session_that_ended_while_its_node_was_cut_off_is_told_when_it_asks_again():
+    state = Carrying()
+    state.world.carry_all()
+    ended: list[Any] = []
+    state.world.nodes[HOME].relay.on_session_over.append(lambda *what: ended.append(what))
+    state.world.gone = "session_over"
+    state.change_leader(1)
+    settled(state)
+
+    assert (GROUP, SessionId("s"), "lost") in ended
+
+
+def test_a_queue_that_was_deleted_while_its_node_was_cut_off_ends_its_consumer():
+    state = Carrying()
+    state.world.carry_all()
+    state.world.gone = "queue_deleted"
+    state.change_leader(1)
+    settled(state)
 
     assert state.client.others == [Ended("orders", KEY, "queue_deleted")]
     assert state.client.consumers == {}
