@@ -23,7 +23,7 @@ SEEDS = range(8)
 FAULTS = {
     "ack-before-fsync": (("power_loss", 3), ("power_loss_all", 3)),
     "truncate-without-conflict": (("kill", 2), ("reset", 6), ("pause", 2)),
-    "forget-the-vote": (("kill", 8), ("partition", 4)),
+    "forget-the-vote": (("directed", 6), ("kill", 4), ("partition", 2)),
     "sac-without-fencing": (("kill", 2), ("reset", 6), ("pause", 2)),
     "dedup-not-replicated": (("kill", 2), ("reset", 6), ("pause", 2)),
     "commit-by-one": (("partition", 4), ("kill", 2), ("reset", 2)),

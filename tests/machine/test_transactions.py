@@ -232,7 +232,7 @@ def test_what_is_refused_changes_no_queue_and_what_is_done_is_done_whole(seed: i
             for step in drawn.steps:
                 if isinstance(step, Enqueue):
                     continue
-                holds = machine.consumer_holds(step.queue, step.consumer)
+                holds = machine.consumer_holds(step.queue, step.consumer) or ()
                 held = {c.first + nth for c in holds for nth in range(c.bodies.count)}
                 if isinstance(step, Settle):
                     assert not any(first <= p <= last for first, last in step.ranges for p in held)
