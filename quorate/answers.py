@@ -129,9 +129,14 @@ class Answers:
         self._let_go()
 
     def forget(self, error: QuorateError) -> None:
-        """Nothing more will be heard of them."""
+        """Nothing more will be heard of them. What was sent before may have been done all the
+        same.
+        """
         for answer in [*self._sent, *self._gathering.values()]:
-            answer.resolve(error)
+            if answer.unsure and isinstance(error, Refused):
+                answer.resolve(OutcomeUnknown(error.reason))
+            else:
+                answer.resolve(error)
         self._sent.clear()
         self._gathering.clear()
         self._wake()
