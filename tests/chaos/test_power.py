@@ -10,7 +10,7 @@ from rich.console import Console
 
 from chaos.power import Options, run
 
-pytestmark = [pytest.mark.live, pytest.mark.xdist_group("chaos-power")]
+pytestmark = [pytest.mark.live, pytest.mark.chaos, pytest.mark.xdist_group("chaos-power")]
 
 
 def _run(options: Options, folder: Path) -> tuple[int, str]:

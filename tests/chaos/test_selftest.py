@@ -58,6 +58,7 @@ def test_the_table_says_who_caught_what_and_what_was_not_tried() -> None:
 
 
 @pytest.mark.live
+@pytest.mark.chaos
 async def test_a_real_history_without_one_message_is_seen(tmp_path: Path) -> None:
     row = await try_lost_message(tmp_path)
 
@@ -65,6 +66,7 @@ async def test_a_real_history_without_one_message_is_seen(tmp_path: Path) -> Non
 
 
 @pytest.mark.live
+@pytest.mark.chaos
 async def test_a_broken_node_is_caught_as_a_real_process(tmp_path: Path) -> None:
     (trial,) = [trial for trial in TRIALS if trial.build == "forget-the-vote"]
 

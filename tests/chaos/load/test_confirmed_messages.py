@@ -20,6 +20,7 @@ from tests.chaos.load.clusters import three_nodes
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.chaos,
     pytest.mark.xdist_group("chaos-confirmed"),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(300),

@@ -21,6 +21,7 @@ from tests.chaos.load.clusters import three_nodes
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.chaos,
     pytest.mark.xdist_group("chaos-special"),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(300),

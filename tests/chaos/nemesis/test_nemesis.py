@@ -22,7 +22,7 @@ from chaos.nemesis.nemesis import Nemesis
 from chaos.nemesis.watch import Watch
 from cluster.types import NodeId
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.chaos, pytest.mark.timeout(300)]
 
 NAMES = ("node-1", "node-2", "node-3")
 
