@@ -111,7 +111,8 @@ class Watch:
             if listed is None:
                 wrong.append(f"/api/{what} does not answer")
             elif len(listed) != count:
-                wrong.append(f"/api/{what} lists {len(listed)}, not {count}")
+                found = ", ".join(str(row.get("name") or row.get("queue")) for row in listed)
+                wrong.append(f"/api/{what} lists {len(listed)}, not {count}: {found}")
         return wrong
 
 

@@ -77,7 +77,11 @@ class Wire:
         self.call(Channel.Open(), Channel.OpenOk, channel)
 
     def send(self, *frames: Any, channel: int = 1) -> None:
-        self._socket.sendall(b"".join(marshal(frame, channel) for frame in frames))
+        self.send_on(*((channel, frame) for frame in frames))
+
+    def send_on(self, *frames: tuple[int, Any]) -> None:
+        """Frames of several channels in one write."""
+        self._socket.sendall(b"".join(marshal(frame, channel) for channel, frame in frames))
 
     def call(self, frame: base.Frame, answer: type[F], channel: int = 1) -> F:
         self.send(frame, channel=channel)

@@ -169,10 +169,12 @@ class AmqpConnection(asyncio.Protocol):
 
     def channel_error(self, number: int, error: AmqpError) -> None:
         channel = self.channels.pop(number, None)
-        if channel is None or self.phase is not Phase.RUNNING:
+        if channel is None:
             return
         log.warning("channel_error", connection=self.name, channel=number, error=str(error))
         channel.close()
+        if self.phase is not Phase.RUNNING:
+            return  # the client has said goodbye, and what it had said before failed
         self._closing_channels.add(number)
         self.say(closing.channel_close(error), number)
 

@@ -72,18 +72,24 @@ async def find_queue(channel: Channel, name: str) -> QueueInfo:
 
 
 async def _counts(channel: Channel, info: QueueInfo) -> tuple[int, int]:
-    """Ready messages and consumers, from the leader."""
+    """Ready messages and consumers, from the leader. In the catalog and not in its group is a queue
+    that comes, or one that went with its node: time tells.
+    """
     services = channel.services
     broker = services.broker
 
     async def ask() -> tuple[int, int]:
         if broker.leads(info.group):
             view = broker.machine(info.group).queue(info.queue)
-            return (0, 0) if view is None else (view.ready_count, len(view.consumers))
-        about = await services.relay.info(info)
-        return about.get("ready", 0), len(about.get("consumers", ()))
+            if view is not None:
+                return view.ready_count, len(view.consumers)
+        else:
+            about = await services.relay.info(info)
+            if "ready" in about:
+                return about["ready"], len(about["consumers"])
+        raise Refused(codes.NO_QUEUE, f"no queue '{info.name}' in vhost '{info.vhost}'")
 
-    return await channel.patiently(ask)
+    return await channel.patiently(ask, info)
 
 
 async def _change(channel: Channel, command: Command) -> Reply:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
+from node.node import Node
 from tests.node.nodes import Nodes
 from tests.semantics.wire import Wire
 
 Connect = Callable[[], Wire]
+T = TypeVar("T")
 
 LONGEST_S = 20.0
 POLL_S = 0.01
@@ -26,15 +30,26 @@ def until(check: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
 
 
+@dataclass(frozen=True)
+class Running:
+    """The node, and its loop, which is the only place where it may be touched."""
+
+    node: Node
+    loop: asyncio.AbstractEventLoop
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+
 @pytest.fixture(scope="session")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="node")
     thread.start()
     folder: Path = tmp_path_factory.mktemp("amqp")
     nodes = Nodes(folder)
     asyncio.run_coroutine_threadsafe(nodes.__aenter__(), loop).result()
-    yield f"amqp://guest:guest@{nodes.one.amqp.address}/%2F"
+    yield Running(nodes.one, loop)
     asyncio.run_coroutine_threadsafe(nodes.__aexit__(None, None, None), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
@@ -42,9 +57,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def connect(url: str) -> Iterator[Connect]:
+def connect(running: Running) -> Iterator[Connect]:
     """A connection with channel 1 open, as often as it is called."""
     made: list[Wire] = []
+    url = f"amqp://guest:guest@{running.node.amqp.address}/%2F"
 
     def connected() -> Wire:
         wire = Wire(url)

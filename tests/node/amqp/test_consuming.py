@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pamqp.commands import Basic, Queue
+from pamqp.commands import Basic, Connection, Queue
 
 from tests.node.amqp.conftest import Connect, until
 from tests.semantics.wire import Wire
@@ -99,3 +99,23 @@ def test_deliveries_of_other_queues_are_as_they_were_published(connect: Connect)
     assert theirs.properties.headers == {"x-fencing-token": 7}
     assert none.properties.headers is None
     wire.call(Queue.Delete(queue="plain"), Queue.DeleteOk)
+
+
+def test_a_channel_that_failed_after_the_goodbye_was_said_does_nothing_more(
+    connect: Connect,
+) -> None:
+    """All in one write; what follows the failure on its channel is ignored, as without a goodbye."""
+    other = connect()
+    other.call(Queue.Declare(queue="left alone", durable=True), Queue.DeclareOk)
+    look = Queue.Declare(queue="left alone", passive=True)
+    fails = Queue.Declare(queue="wrong", durable=True, arguments={"x-max-length": "many"})
+    for _ in range(10):
+        wire = connect()
+        wire.send_on(
+            (1, fails),
+            (1, Basic.Consume(queue="left alone", consumer_tag="t")),
+            (1, Queue.Declare(queue="never made", exclusive=True)),
+            (0, Connection.Close(200, "bye", 0, 0)),
+        )
+        wire.expect(Connection.CloseOk, 0)
+    until(lambda: not other.call(look, Queue.DeclareOk).consumer_count)

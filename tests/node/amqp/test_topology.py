@@ -10,8 +10,9 @@ import pytest
 from pamqp import base
 from pamqp.commands import Basic, Exchange, Queue
 
-from tests.node.amqp.conftest import Connect
-from tests.semantics.wire import Properties
+from cluster.machine.commands import DeleteQueue, RemoveQueue
+from tests.node.amqp.conftest import Connect, Running
+from tests.semantics.wire import Closed, Properties
 
 MOMENT = dt.datetime(2020, 2, 29, tzinfo=dt.UTC)
 ODD: dict[str, Any] = {"time": MOMENT, "price": Decimal("1.5"), "deep": {"times": [MOMENT, None]}}
@@ -98,3 +99,19 @@ def test_a_declare_that_meets_deletes_makes_the_queue(connect: Connect) -> None:
             for _ in range(4):
                 deleter.expect(Queue.DeleteOk)
     wire.call(Queue.Delete(queue="fleeting"), Queue.DeleteOk)
+
+
+def test_a_queue_that_is_in_the_catalog_only_is_no_empty_one(
+    connect: Connect, running: Running
+) -> None:
+    """As those of a node that has just started again, until it has registered."""
+    wire = connect()
+    wire.call(Queue.Declare(queue="a name", auto_delete=True), Queue.DeclareOk)
+    cluster = running.node.cluster
+    info = cluster.queue_info("/", "a name")
+    assert info is not None
+    running.do(cluster.ask(info.group, DeleteQueue(info.queue)))
+    wire.send(Queue.Declare(queue="a name", passive=True))
+    running.do(cluster.change(RemoveQueue(info.vhost, info.name, info.queue)))
+    with pytest.raises(Closed, match="NOT_FOUND"):
+        wire.expect(Queue.DeclareOk)
