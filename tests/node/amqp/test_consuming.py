@@ -104,7 +104,7 @@ def test_deliveries_of_other_queues_are_as_they_were_published(connect: Connect)
 def test_a_channel_that_failed_after_the_goodbye_was_said_does_nothing_more(
     connect: Connect,
 ) -> None:
-    """All in one write; what follows the failure on its channel is ignored, as without a goodbye."""
+    """All in one write. What follows the failure on its channel is ignored, as always."""
     other = connect()
     other.call(Queue.Declare(queue="left alone", durable=True), Queue.DeclareOk)
     look = Queue.Declare(queue="left alone", passive=True)
