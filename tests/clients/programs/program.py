@@ -245,5 +245,13 @@ async def failover_async(
         except Exception as error:  # noqa: BLE001
             url = state.lost(error)
             await asyncio.sleep(0.1)
-    await until_true(lambda: set(state.confirmed) <= set(seen), "consuming all that is confirmed")
+    deadline = time.monotonic() + WAIT_S_MAX
+    while missing := set(state.confirmed) - set(seen):
+        if time.monotonic() > deadline:
+            raise AssertionError(
+                f"{len(missing)} of {len(state.confirmed)} confirmed did not come within"
+                f" {WAIT_S_MAX:g} s, {short(sorted(missing, key=int))};"
+                f" {len(seen)} came, the last ones {short(seen[-5:])}"
+            )
+        await asyncio.sleep(0.02)
     return state.verdict(seen)
