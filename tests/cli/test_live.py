@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +19,6 @@ from quorate.local import LocalCluster, LocalClusterError
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-async def local(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    cluster = LocalCluster.prepare(tmp_path / "cluster", preferred_ports=False)
-    await cluster.start_all()
-    try:
-        await cluster.until_ready()
-        yield cluster
-    finally:
-        await cluster.stop()
 
 
 async def test_no_confirmed_message_is_lost_when_the_leader_is_killed(local: LocalCluster):

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,17 +83,6 @@ def test_what_a_moving_group_waits_for(row: Row, down: tuple[str, ...], words: s
 
 
 # --- real nodes -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def local(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    cluster = LocalCluster.prepare(tmp_path / "cluster", preferred_ports=False)
-    await cluster.start_all()
-    try:
-        await cluster.until_ready()
-        yield cluster
-    finally:
-        await cluster.stop()
 
 
 def ready_to_join(local: LocalCluster, name: str) -> LocalNode:

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 from chaos.checker import check_all
-from chaos.history import Recorder
 from chaos.load.workload import Scene, Workload
-from quorate.local import LocalCluster
-from tests.chaos.load.clusters import doors_of
-
-
-def scene_on(cluster: LocalCluster, folder: Path, seed: int = 1) -> Scene:
-    return Scene(Recorder(folder / "history.jsonl"), doors_of(cluster, seed).open, seed)
 
 
 async def runs_and_drains(

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
-import pytest_asyncio
 
 from chaos.load.dead_lettering import DeadLettering
 from chaos.load.door import Protocols
@@ -14,9 +10,7 @@ from chaos.load.numbered_publishers import NumberedPublishers
 from chaos.load.publish_consume import PublishConsume
 from chaos.load.publisher_order import PublisherOrder
 from chaos.load.workload import Scene
-from quorate.local import LocalCluster
-from tests.chaos.load.calm import runs_and_drains, scene_on
-from tests.chaos.load.clusters import three_nodes
+from tests.chaos.load.calm import runs_and_drains
 
 pytestmark = [
     pytest.mark.live,
@@ -27,17 +21,6 @@ pytestmark = [
 ]
 
 both = pytest.mark.parametrize("protocol", ["native", "amqp"])
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
-    async with three_nodes(tmp_path_factory.mktemp("confirmed") / "cluster") as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def scene(cluster: LocalCluster, tmp_path: Path) -> Scene:
-    return scene_on(cluster, tmp_path)
 
 
 @both

@@ -12,7 +12,6 @@ import pytest_asyncio
 from chaos.load.door import CALL_S_MAX, Answer, Consumption, Door, Protocols, Publish, Received
 from chaos.load.doors import Doors
 from quorate.local import LocalCluster
-from tests.chaos.load.clusters import doors_of, three_nodes
 
 pytestmark = [
     pytest.mark.live,
@@ -21,17 +20,6 @@ pytestmark = [
 ]
 
 _numbers = count()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
-    async with three_nodes(tmp_path_factory.mktemp("doors") / "cluster") as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def doors(cluster: LocalCluster) -> Doors:
-    return doors_of(cluster)
 
 
 @pytest_asyncio.fixture(loop_scope="module", params=["native", "amqp"])

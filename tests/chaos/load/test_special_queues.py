@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
-import pytest_asyncio
 
 from chaos.load.churn import Churn
 from chaos.load.door import Protocols
@@ -15,9 +11,7 @@ from chaos.load.lengths import Lengths
 from chaos.load.single_active import SingleActive
 from chaos.load.transactions import Transactions
 from chaos.load.workload import Scene
-from quorate.local import LocalCluster
-from tests.chaos.load.calm import runs_and_drains, scene_on
-from tests.chaos.load.clusters import three_nodes
+from tests.chaos.load.calm import runs_and_drains
 
 pytestmark = [
     pytest.mark.live,
@@ -28,17 +22,6 @@ pytestmark = [
 ]
 
 both = pytest.mark.parametrize("protocol", ["native", "amqp"])
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
-    async with three_nodes(tmp_path_factory.mktemp("special") / "cluster") as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def scene(cluster: LocalCluster, tmp_path: Path) -> Scene:
-    return scene_on(cluster, tmp_path)
 
 
 @both

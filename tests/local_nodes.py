@@ -1,4 +1,4 @@
-"""Three real nodes on loopback, shared by the tests of one module."""
+"""Three real nodes on loopback, as `quorate up` starts them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from chaos.load.addresses import Address
-from chaos.load.doors import Doors
 from quorate.local import LocalCluster
 
 
@@ -20,8 +18,3 @@ async def three_nodes(folder: Path) -> AsyncGenerator[LocalCluster]:
         yield cluster
     finally:
         await cluster.stop()
-
-
-def doors_of(cluster: LocalCluster, seed: int = 0) -> Doors:
-    addresses = [Address(node.name, node.url, node.amqp_url) for node in cluster.nodes]
-    return Doors(addresses, seed)

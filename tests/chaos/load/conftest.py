@@ -1,0 +1,35 @@
+"""Three real nodes, shared by the tests of one module."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from chaos.history import Recorder
+from chaos.load.addresses import Address
+from chaos.load.doors import Doors
+from chaos.load.workload import Scene
+from quorate.local import LocalCluster
+from tests.local_nodes import three_nodes
+
+SEED = 1
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
+    async with three_nodes(tmp_path_factory.mktemp("nodes") / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def doors(cluster: LocalCluster) -> Doors:
+    addresses = [Address(node.name, node.url, node.amqp_url) for node in cluster.nodes]
+    return Doors(addresses, SEED)
+
+
+@pytest.fixture
+def scene(doors: Doors, tmp_path: Path) -> Scene:
+    return Scene(Recorder(tmp_path / "history.jsonl"), doors.open, SEED)
