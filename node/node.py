@@ -200,7 +200,7 @@ class Node:
         HttpRoutes(self.broker, self.sessions, counts, self.auth).add_to(app)
         app.router.add_get("/health/live", health.live)
         app.router.add_get("/health/ready", health.ready)
-        app.router.add_get("/metrics", self.metrics.serve)
+        self.metrics.add_to(app)
 
     def _alarmed(self) -> None:
         self.broker.lack = self.alarms.lack

@@ -1,0 +1,18 @@
+"""What one scrape asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: As RabbitMQ calls its endpoints in the label `rabbitmq_endpoint`.
+EndpointName = Literal["aggregated", "per-object", "detailed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    endpoint: EndpointName
+    #: Of the detailed endpoint: which of RabbitMQ's families, of which queues. None: of all.
+    families: frozenset[str] = frozenset()
+    vhosts: frozenset[str] | None = None
+    queues: frozenset[str] | None = None
