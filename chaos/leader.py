@@ -16,19 +16,16 @@ from pathlib import Path
 import quorate
 from chaos.history import Op, Recorder
 from chaos.live.disks import FolderDisks
-from chaos.live.live_cluster import LiveCluster
+from chaos.live.live_cluster import NODES, LiveCluster
 from chaos.live.plain import PlainNetwork
 from chaos.live.whole import until_whole
-from chaos.load.addresses import Address
 from chaos.load.client import Client, publish_until
-from chaos.load.door import Protocols
+from chaos.load.door import PROTOCOLS
 from chaos.load.doors import Doors
 from chaos.load.workload import Scene
 from chaos.report.series import NEMESIS, protocol_of
 from cluster.types import NodeId
 
-NODES = ("node-1", "node-2", "node-3")
-PROTOCOLS: Sequence[Protocols] = ("native", "amqp")
 PUBLISHERS = 2  # of each protocol
 PUBLISHES_PER_S = 100.0  # of each publisher
 QUEUE = "leader.orders"
@@ -114,10 +111,7 @@ class Measurement:
             folder / "cluster", NODES, PlainNetwork(), FolderDisks(folder / "disks")
         )
         self._recorder = Recorder(folder / "history.jsonl")
-        addresses = [
-            Address(node, self._cluster.url(node), self._cluster.amqp_url(node))
-            for node in self._cluster.nodes
-        ]
+        addresses = [self._cluster.address(node) for node in self._cluster.nodes]
         self._scene = Scene(self._recorder, Doors(addresses, 0).open, seed=0)
 
     async def run(self, kills: int) -> list[Op]:

@@ -21,11 +21,10 @@ from chaos.checker.verdict import check_all, judge
 from chaos.faults import isolate
 from chaos.history import Op, Recorder
 from chaos.live import disks, networks
-from chaos.live.live_cluster import ROOT, LiveCluster, NotReadyError
+from chaos.live.live_cluster import NODES, ROOT, LiveCluster, NotReadyError
 from chaos.live.whole import until_whole
-from chaos.load.addresses import Address
 from chaos.load.client import Client, close_all, publish_until
-from chaos.load.door import Protocols
+from chaos.load.door import PROTOCOLS, Protocols
 from chaos.load.doors import Doors
 from chaos.load.draining import Left, drain
 from chaos.load.workload import Scene
@@ -35,8 +34,6 @@ from chaos.report.write import write_report
 from chaos.run import Say
 from cluster.types import NodeId
 
-NODES = ("node-1", "node-2", "node-3")
-PROTOCOLS: tuple[Protocols, ...] = ("native", "amqp")
 PUBLISHES_PER_S = 10.0
 BATCH_MAX = 20
 #: All three take part for so long, then two of them.
@@ -113,9 +110,7 @@ class _Loss:
         self._cluster = cluster
         self._recorder = recorder
         self._say = say
-        self._addresses = [
-            Address(node, cluster.url(node), cluster.amqp_url(node)) for node in cluster.nodes
-        ]
+        self._addresses = [cluster.address(node) for node in cluster.nodes]
         self._scene = Scene(recorder, Doors(self._addresses, seed).open, seed)
         dice = self._scene.dice("lost majority")
         self._survivor, *self._lost = dice.sample(cluster.nodes, len(cluster.nodes))

@@ -145,8 +145,7 @@ class MemberStage:
             if time.monotonic() > until_s:
                 raise SceneFailed(f"{node} did not become a full member: {why}")
             await asyncio.sleep(SLOW_LOOK_S)
-        url, amqp_url = self.cluster.url(node), self.cluster.amqp_url(node)
-        self._addresses.append(Address(node, url, amqp_url))
+        self._addresses.append(self.cluster.address(node))
 
     def unlist(self, node: NodeId) -> None:
         """Clients do not ask it any more."""
@@ -243,7 +242,6 @@ class MemberStage:
         """All nodes are full members, nothing moves, nobody learns."""
         for node in self.cluster.nodes:
             await self.cluster.until_ready([node], timeout_s=SETTLED_S_MAX)
-        why: str | None = "nobody was asked"
         until_s = time.monotonic() + SETTLED_S_MAX
         while (why := await self._unsettled()) is not None:
             if time.monotonic() > until_s:

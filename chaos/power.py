@@ -27,14 +27,12 @@ from rich.table import Table
 from chaos.checker.verdict import Verdict, check_all, merge
 from chaos.history import Recorder
 from chaos.live import disks, networks
-from chaos.live.live_cluster import LiveCluster, NotReadyError
+from chaos.live.live_cluster import NODES, LiveCluster, NotReadyError
 from chaos.live.loop_disks import SETTINGS, FileSystem
-from chaos.load.addresses import Address
 from chaos.load.doors import Doors
 from chaos.load.workload import Scene
 from chaos.power_load import CHECKERS, Load
 
-NODES = ("node-1", "node-2", "node-3")
 ROUNDS = 20
 #: Load between two cuts, counted from when both protocols confirm again, and time without power.
 LOAD_S = (0.5, 4.0)
@@ -119,7 +117,7 @@ def run(options: Options, console: Console | None = None, folder: Path | None = 
 
 async def _campaign(campaign: Campaign, cluster: LiveCluster, console: Console) -> None:
     recorder = Recorder(campaign.folder / "history.jsonl")
-    addresses = [Address(node, cluster.url(node), cluster.amqp_url(node)) for node in cluster.nodes]
+    addresses = [cluster.address(node) for node in cluster.nodes]
     doors = Doors(addresses, campaign.options.seed)
     scene = Scene(recorder, doors.open, campaign.options.seed)
     load = Load(scene)

@@ -16,7 +16,7 @@ from chaos.checker.total_queue import total_queue
 from chaos.checker.vanished import vanished
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, Handle, close_all, publish_until
-from chaos.load.door import Answer, Consumption, Protocols, Publish, Received
+from chaos.load.door import PROTOCOLS, Answer, Consumption, Protocols, Publish, Received
 from chaos.load.draining import Left, drain
 from chaos.load.workload import Scene
 
@@ -26,7 +26,6 @@ CHECKERS: Mapping[str, Checker] = {
     "vanished": vanished,
 }
 
-PROTOCOLS: tuple[Protocols, ...] = ("native", "amqp")
 PUBLISHERS, CONSUMERS = 2, 3
 #: Batches a second of one publisher, and messages in one.
 RATE = 15.0

@@ -17,7 +17,7 @@ from chaos.checker.liveness import BOUND_S as LIVENESS_S
 from chaos.history import Op, Recorder
 from chaos.judging import Aftermath, judge_run
 from chaos.live import disks, networks
-from chaos.live.live_cluster import LiveCluster
+from chaos.live.live_cluster import NODES, LiveCluster
 from chaos.live.loop_disks import SETTINGS as SMALL_DISKS
 from chaos.load.addresses import Address
 from chaos.load.all import make_workloads
@@ -32,7 +32,6 @@ from chaos.report.series import NEMESIS, published_by, workload_of
 from chaos.report.write import write_report
 from cluster.types import NodeId
 
-NODES = ("node-1", "node-2", "node-3")
 #: Small segments, so that they are cleaned and nodes that were away are sent snapshots.
 SETTINGS = f'log.segment_bytes = "1MiB"\n{SMALL_DISKS}'
 #: Runs are short: more faults in them tell more.
@@ -137,9 +136,7 @@ class Run:
 
     async def _under_load(self, cluster: LiveCluster, recorder: Recorder, watch: Watch) -> None:
         plan, found = self.plan, self._found
-        addresses = [
-            Address(node, cluster.url(node), cluster.amqp_url(node)) for node in cluster.nodes
-        ]
+        addresses = [cluster.address(node) for node in cluster.nodes]
         scene = Scene(recorder, Doors(addresses, plan.seed).open, plan.seed)
         nemesis = Nemesis(
             cluster,

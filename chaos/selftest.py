@@ -28,17 +28,15 @@ from chaos.checker import Verdict, check_all, total_queue
 from chaos.checker.log_safety import log_safety
 from chaos.history import Op, Recorder
 from chaos.live import disks, networks
-from chaos.live.live_cluster import LiveCluster, NotReadyError
+from chaos.live.live_cluster import NODES, LiveCluster, NotReadyError
 from chaos.live.loop_disks import SETTINGS
 from chaos.live.seams import Disks
-from chaos.load.addresses import Address
 from chaos.load.door import Door, Protocols
 from chaos.load.doors import Doors
 from chaos.load.workload import Scene, Workload
 from chaos.trials import CALM, TRIALS, Arena, Trial
 from cluster.types import NodeId
 
-NODES = ("node-1", "node-2", "node-3")
 #: How long one build may take to be caught, in rounds on clusters of their own.
 BUILD_S_MAX = 90.0
 #: How often the checkers look at a history that still grows.
@@ -79,10 +77,7 @@ class Round:
         self._cluster = LiveCluster(
             folder, NODES, networks.choose(), chosen, build=trial.build, settings=settings
         )
-        nodes = self._cluster.nodes
-        addresses = [
-            Address(node, self._cluster.url(node), self._cluster.amqp_url(node)) for node in nodes
-        ]
+        addresses = [self._cluster.address(node) for node in self._cluster.nodes]
         self._doors = Doors(addresses, seed)
         self._opened: list[Door] = []
         self._scene = Scene(self._recorder, self._open, seed)

@@ -25,10 +25,13 @@ from chaos.live import data_faults, questions
 from chaos.live.clocks import ClockFile
 from chaos.live.machine import Machine, empty, replace, to_disk
 from chaos.live.seams import Disks, Network
+from chaos.load.addresses import Address
 from cluster.types import NodeId
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = "chaos"
+#: What most runs begin with.
+NODES = ("node-1", "node-2", "node-3")
 START_S_MAX = 60.0
 LOOK_S = 0.05
 LOG_LINES_SHOWN = 5
@@ -93,10 +96,11 @@ class LiveCluster:
         place = self._machines[node].place
         return f"http://{place.host}:{place.ports.http}"
 
-    def amqp_url(self, node: NodeId) -> str:
+    def address(self, node: NodeId) -> Address:
         """As user guest, in vhost /."""
         place = self._machines[node].place
-        return f"amqp://guest:guest@{place.host}:{place.ports.amqp}/%2F"
+        amqp_url = f"amqp://guest:guest@{place.host}:{place.ports.amqp}/%2F"
+        return Address(node, self.url(node), amqp_url)
 
     def data_folder(self, node: NodeId) -> Path:
         return self._machines[node].data

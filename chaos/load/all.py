@@ -7,7 +7,7 @@ from functools import partial
 
 from chaos.load.churn import Churn
 from chaos.load.dead_lettering import DeadLettering
-from chaos.load.door import Protocols
+from chaos.load.door import PROTOCOLS, Protocols
 from chaos.load.expiry import Expiry
 from chaos.load.lengths import Lengths
 from chaos.load.numbered_publishers import NumberedPublishers
@@ -33,12 +33,11 @@ _ONE: Mapping[str, tuple[Maker, Protocols]] = {
     "w7": (Transactions, "amqp"),
     "w9": (NumberedPublishers, "native"),
 }
-_PROTOCOLS: Sequence[Protocols] = ("native", "amqp")
 
 
 def _all() -> dict[str, Callable[[Scene], Workload]]:
     found: dict[str, Callable[[Scene], Workload]] = {}
-    for protocol in _PROTOCOLS:
+    for protocol in PROTOCOLS:
         found |= {f"{name}-{protocol}": _bound(make, protocol) for name, make in _BOTH.items()}
     found |= {f"{name}-{only}": _bound(make, only) for name, (make, only) in _ONE.items()}
     return dict(sorted(found.items()))
@@ -55,7 +54,7 @@ def make_workloads(names: Sequence[str], scene: Scene, *, true_clocks: bool) -> 
     """`true_clocks`: no node's clock is set wrong, so that times may be judged."""
     timed: dict[str, Callable[[Scene], Workload]] = {}
     if not true_clocks:
-        for protocol in _PROTOCOLS:
+        for protocol in PROTOCOLS:
             late = partial(Expiry, tolerance_ms=None)
             timed[f"w6-{protocol}"] = _bound(late, protocol)
     return [{**WORKLOADS, **timed}[name](scene) for name in names]

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 from chaos.history import OpType
 
 Protocols = Literal["native", "amqp"]
+PROTOCOLS: Sequence[Protocols] = ("native", "amqp")
 
 #: How long a call may take before its outcome counts as unknown.
 CALL_S_MAX = 5.0
