@@ -17,7 +17,7 @@ import quorate
 from chaos.history import Op, Recorder
 from chaos.live.disks import FolderDisks
 from chaos.live.live_cluster import NODES, LiveCluster
-from chaos.live.plain import PlainNetwork
+from chaos.live.loopback import PlainNetwork
 from chaos.live.whole import until_whole
 from chaos.load.client import Client, publish_until
 from chaos.load.door import PROTOCOLS

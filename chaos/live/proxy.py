@@ -18,14 +18,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from chaos.faults import FAIR, Grudge, Weather
+from chaos.live.loopback import HOST, free_place, free_port
 from chaos.live.packets import BACKLOG_S_MAX, Lane
-from chaos.live.seams import Place, Ports
+from chaos.live.seams import Place
 from cluster.types import NodeId
 
-HOST = "127.0.0.1"
-#: Below those that the kernel gives to outgoing connections: one of these, made while a node is
-#: down, would take its place, or even reach itself.
-PORT_MIN, PORT_MAX = 12_000, 32_000
 CHUNK_BYTES = 16 << 10
 #: Of one direction of a connection; when it is full the sender has to wait.
 CHUNKS_ON_THE_WAY_MAX = 64
@@ -58,8 +55,7 @@ class LoopbackProxy:
 
     def add(self, node: NodeId) -> Place:
         assert node not in self._places, f"{node} is here already"
-        ports = Ports(http=_free_port(), peer=_free_port(), amqp=_free_port())
-        self._places[node] = Place(HOST, ports)
+        self._places[node] = free_place()
         return self._places[node]
 
     def peer_address(self, node: NodeId, peer: NodeId) -> str:
@@ -115,7 +111,7 @@ class _Proxy:
             self._connections[task] = (node, peer)
             task.add_done_callback(self._connections.pop)
 
-        door = _free_port()
+        door = free_port()
         self._servers.append(await asyncio.start_server(accepted, HOST, door, limit=CHUNK_BYTES))
         return door
 
@@ -231,11 +227,3 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
     writer.transport.abort()
-
-
-def _free_port() -> int:
-    while True:
-        port = random.randrange(PORT_MIN, PORT_MAX)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, port))
-            return port

@@ -1,0 +1,53 @@
+"""Loopback: where nodes listen that have no hosts of their own, and a network of nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from collections.abc import Mapping
+
+from chaos.faults import Grudge, Weather
+from chaos.live.seams import Place, Ports
+from cluster.types import NodeId
+
+HOST = "127.0.0.1"
+#: Below those that the kernel gives to outgoing connections: one of these, made while a node is
+#: down, would take its place, or even reach itself.
+PORT_MIN, PORT_MAX = 12_000, 32_000
+UNCUT = "nodes share loopback, where nothing can be cut"
+
+
+def free_place() -> Place:
+    return Place(HOST, Ports(http=free_port(), peer=free_port(), amqp=free_port()))
+
+
+def free_port() -> int:
+    while True:
+        port = random.randrange(PORT_MIN, PORT_MAX)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+
+
+class PlainNetwork:
+    """A `Network` with nothing between nodes, so that what is measured on it is theirs."""
+
+    kind = "loopback, uncut"
+    missing: Mapping[str, str] = dict.fromkeys(("partition", "degrade", "cut_clients"), UNCUT)
+
+    def __init__(self) -> None:
+        self._places: dict[NodeId, Place] = {}
+
+    def add(self, node: NodeId) -> Place:
+        place = self._places[node] = free_place()
+        return place
+
+    def peer_address(self, node: NodeId, peer: NodeId) -> str:
+        return f"{HOST}:{self._places[peer].ports.peer}"
+
+    def partition(self, grudge: Grudge, *, reset: bool) -> None: ...
+    def degrade(self, weather: Weather) -> None: ...
+    def cut_clients(self, node: NodeId) -> None: ...
+    def heal(self) -> None: ...
+    def close(self) -> None: ...
