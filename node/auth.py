@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import structlog
 
 from cluster.machine import replies as codes
 from node.errors import AccessRefused, Refused
-from node.guesses import Guesses
+from node.login_delay import LoginDelay
 from node.password_checks import PasswordChecks
 from node.permissions import Access, Catalog
 
 log = structlog.get_logger(__name__)
 
 GUEST = "guest"
+#: By which clients come.
+Protocol = Literal["amqp", "http", "native"]
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 ACCESSES_MAX = 10_000
 CATCH_UP_S_MAX = 1.0
 
@@ -58,7 +62,9 @@ class Auth:
         self._caught_up = False
         self._catching_up: asyncio.Task[None] | None = None
         self._checks = PasswordChecks()
-        self._guesses = Guesses()
+        self._delay = LoginDelay()
+        #: Logins that failed, by protocol: for metrics.
+        self.logins_failed: dict[str, int] = dict.fromkeys(PROTOCOLS, 0)
         self._accesses: dict[tuple[str, str], Access] = {}
 
     def close(self) -> None:
@@ -73,33 +79,50 @@ class Auth:
         entry = self._catalog().entry("users", (name,))
         return None if entry is None else User(name, tuple(entry["tags"]))
 
-    async def login(self, name: str, password: str, *, loopback: bool, address: str = "") -> User:
+    async def login(
+        self,
+        name: str,
+        password: str,
+        *,
+        loopback: bool,
+        address: str = "",
+        protocol: Protocol = "http",
+    ) -> User:
         """Raises AccessRefused, or Refused when it cannot be said now. `address`: where from, so
         that who guesses from there has to wait.
         """
-        self._check_loopback(name, loopback=loopback, address=address)
-        await self._ready()
+        await self._let_in(name, loopback=loopback, address=address, protocol=protocol)
         if await self._is_right(name, password, address):
             user = self.user(name)
             if user is not None:  # else it was dropped meanwhile
                 return user
-        log.warning("login_refused", user=name[:100], address=address)
+        self._failed(name, address, protocol)
         raise self._refusal(AccessRefused(f"user '{name}' - invalid credentials"))
 
-    async def certified(self, name: str, *, loopback: bool, address: str) -> User:
+    async def certified(
+        self, name: str, *, loopback: bool, address: str, protocol: Protocol = "amqp"
+    ) -> User:
         """Who proved its name by a certificate. Raises as `login` does."""
-        self._check_loopback(name, loopback=loopback, address=address)
-        await self._ready()
+        await self._let_in(name, loopback=loopback, address=address, protocol=protocol)
         user = self.user(name)
         if user is None:
-            log.warning("login_refused", user=name[:100], address=address)
+            self._failed(name, address, protocol)
             raise self._refusal(AccessRefused(f"user '{name}' - is not known"))
         return user
 
-    def _check_loopback(self, name: str, *, loopback: bool, address: str) -> None:
+    async def _let_in(self, name: str, *, loopback: bool, address: str, protocol: Protocol) -> None:
         if name in self._loopback_users and not loopback:
-            log.warning("login_refused", user=name[:100], address=address, reason="not loopback")
+            self._failed(name, address, protocol, "not loopback")
             raise AccessRefused(f"user '{name}' can only connect via localhost")
+        await self._ready()
+
+    def _failed(
+        self, name: str, address: str, protocol: Protocol, reason: str = "credentials"
+    ) -> None:
+        self.logins_failed[protocol] += 1
+        log.warning(
+            "login_refused", user=name[:100], address=address, protocol=protocol, reason=reason
+        )
 
     async def guest(self) -> User | None:
         """Who comes from this machine without saying who it is: the user guest, while anybody
@@ -112,17 +135,17 @@ class Auth:
 
     async def _is_right(self, name: str, password: str, address: str) -> bool:
         if not self._checks.remembers(name, password, *self._kept(name)):
-            # A user who is known to be one does not wait for the guesses of others.
-            await self._guesses.wait(name, address)
-        right = await self._verified(name, password)
+            # Clients that are known do not wait for guesses made at their own address.
+            await self._delay.wait(name, address)
+        right = await self._verified(name, password, address)
         if right:
-            self._guesses.right(name)
+            self._delay.right(name, address)
         else:
-            self._guesses.wrong(name, address)
+            self._delay.wrong(name, address)
         return right
 
-    async def _verified(self, name: str, password: str) -> bool:
-        return await self._checks.right(name, password, *self._kept(name))
+    async def _verified(self, name: str, password: str, address: str = "") -> bool:
+        return await self._checks.right(name, password, *self._kept(name), address)
 
     def _kept(self, name: str) -> tuple[str, str]:
         entry = self._catalog().entry("users", (name,))

@@ -10,12 +10,14 @@ import secrets
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
-from node.errors import Refused
 from node.passwords import SCRYPT, hash_password, verify
+from node.turns import Turns
 
 #: Each takes 16 MiB and a core for some 50 ms; hashlib lets the event loop go on meanwhile.
 CHECKS_AT_ONCE = 2
-CHECKS_WAITING_MAX = 256
+CHECKS_WAITING_MAX = 1_024
+#: Of these from one address, so that a flood from there leaves others their turn.
+CHECKS_WAITING_PER_ADDRESS_MAX = 64
 REMEMBERED_MAX = 10_000
 
 #: What a password is compared with when there is no such user, so that it takes as long.
@@ -27,6 +29,11 @@ class PasswordChecks:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="password")
+        self._turns = Turns(
+            CHECKS_AT_ONCE,
+            waiting_max=CHECKS_WAITING_MAX,
+            waiting_per_address_max=CHECKS_WAITING_PER_ADDRESS_MAX,
+        )
         self._checking: dict[bytes, asyncio.Task[bool]] = {}
         # Passwords that were right, as hashes that are worth nothing outside this process.
         self._key = secrets.token_bytes(32)
@@ -39,25 +46,35 @@ class PasswordChecks:
         """It was right, and nothing has changed since."""
         return self._token(name, password, kept, algorithm) in self._remembered
 
-    async def right(self, name: str, password: str, kept: str, algorithm: str) -> bool:
-        """By memory, or in a thread; who asks the same at the same time shares the answer."""
+    async def right(
+        self, name: str, password: str, kept: str, algorithm: str, address: str = ""
+    ) -> bool:
+        """By memory, or in a thread; who asks the same at the same time shares the answer. Raises
+        Refused: too many wait for theirs.
+        """
         token = self._token(name, password, kept, algorithm)
         if token in self._remembered:
             self._remembered.move_to_end(token)
             return True
         task = self._checking.get(token)
         if task is None:
-            if len(self._checking) >= CHECKS_WAITING_MAX:
-                raise Refused("overloaded", "too many logins wait for their check: try again")
-            work = self._check(token, password, kept, algorithm)
+            work = self._check(token, password, kept, algorithm, address)
             task = asyncio.create_task(work, name="check_password")
             self._checking[token] = task
-            task.add_done_callback(lambda _: self._checking.pop(token, None))
+            task.add_done_callback(lambda done: self._checked(token, done))
         return await asyncio.shield(task)
 
-    async def _check(self, token: bytes, password: str, kept: str, algorithm: str) -> bool:
+    def _checked(self, token: bytes, task: asyncio.Task[bool]) -> None:
+        self._checking.pop(token, None)
+        if not task.cancelled():
+            task.exception()  # whoever still waits raises it
+
+    async def _check(
+        self, token: bytes, password: str, kept: str, algorithm: str, address: str
+    ) -> bool:
         loop = asyncio.get_running_loop()
-        right = await loop.run_in_executor(self._executor, _verify, password, kept, algorithm)
+        async with self._turns.turn(address):
+            right = await loop.run_in_executor(self._executor, _verify, password, kept, algorithm)
         if right:
             self._remembered[token] = None
             if len(self._remembered) > REMEMBERED_MAX:

@@ -77,7 +77,7 @@ class ManagementRoutes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._basic = BasicAuth(services.auth)
+        self._basic = BasicAuth(services.auth, "http")
         self._observer = Observer(services)
         self._resources: dict[int, list[_Resource]] = {}  # by number of words
         for route in ROUTES:

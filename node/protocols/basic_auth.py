@@ -8,7 +8,7 @@ import ipaddress
 
 from aiohttp import web
 
-from node.auth import Auth, User
+from node.auth import Auth, Protocol, User
 from node.errors import AccessRefused
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="quorate", charset="UTF-8"'}
@@ -23,8 +23,9 @@ class LoginRefused(AccessRefused):
 class BasicAuth:
     """Without credentials a request from the machine itself is the user guest's."""
 
-    def __init__(self, auth: Auth) -> None:
+    def __init__(self, auth: Auth, protocol: Protocol) -> None:
         self._auth = auth
+        self._protocol: Protocol = protocol
 
     async def user(self, request: web.Request) -> User:
         """Raises LoginRefused, or Refused when it cannot be said now."""
@@ -36,7 +37,11 @@ class BasicAuth:
             name, password = _credentials(given)
             try:
                 return await self._auth.login(
-                    name, password, loopback=loopback, address=request.remote or ""
+                    name,
+                    password,
+                    loopback=loopback,
+                    address=request.remote or "",
+                    protocol=self._protocol,
                 )
             except AccessRefused as error:
                 raise LoginRefused(error.reason) from None

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from node import guesses
+from node import login_delay
 from node import password_checks as module
 from node.auth import Auth, User, UserLimits
 from node.errors import AccessRefused, Refused
-from node.guesses import Waits
+from node.login_delay import Waits
 from tests.node.catalogs import Tables
 from tests.node.test_passwords import DOCUMENTED, SHA256
 
@@ -140,14 +140,59 @@ async def test_a_password_that_was_changed_is_forgotten(auth: Auth, tables: Tabl
     await refused(auth, "shop", "other")
 
 
-async def test_too_many_at_once_are_told_to_come_again(auth: Auth, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "CHECKS_WAITING_MAX", 4)
-    logins = [auth.login(f"user-{number}", "x", loopback=True) for number in range(6)]
+@pytest.mark.parametrize("limit", ["CHECKS_WAITING_MAX", "CHECKS_WAITING_PER_ADDRESS_MAX"])
+async def test_too_many_at_once_are_told_to_come_again(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, limit: str
+):
+    monkeypatch.setattr(module, limit, 4)
+    auth = Auth(lambda: tables)
+    logins = [
+        auth.login(f"user-{number}", "x", loopback=True, address="192.0.2.1") for number in range(8)
+    ]
 
     errors = await asyncio.gather(*logins, return_exceptions=True)
 
     codes = [error.code for error in errors if isinstance(error, Refused)]
-    assert sorted(codes) == ["access_refused"] * 4 + ["overloaded"] * 2
+    assert sorted(codes) == ["access_refused"] * 6 + ["overloaded"] * 2  # two are checked at once
+    auth.close()
+
+
+async def test_a_flood_of_logins_from_one_address_leaves_others_their_turn(auth: Auth):
+    flood = [
+        asyncio.create_task(auth.login(f"user-{number}", "x", loopback=True, address="192.0.2.66"))
+        for number in range(40)
+    ]
+    await asyncio.sleep(0)
+
+    await auth.login("shop", "secret", loopback=True, address="192.0.2.1")
+
+    assert sum(each.done() for each in flood) <= 5
+    await asyncio.gather(*flood, return_exceptions=True)
+
+
+async def test_who_guesses_delays_neither_other_addresses_nor_other_users(
+    auth: Auth, monkeypatch: pytest.MonkeyPatch
+):
+    for _ in range(8):
+        await refused_at(auth, "shop", "hunter2", "192.0.2.66")
+    slept: list[float] = []
+
+    async def sleep(span_s: float) -> None:
+        slept.append(span_s)
+
+    monkeypatch.setattr(login_delay.asyncio, "sleep", sleep)
+    await auth.login("shop", "secret", loopback=True, address="192.0.2.1")
+    await auth.login("guest", "guest", loopback=True, address="192.0.2.66")
+    assert slept == []
+
+    await refused_at(auth, "shop", "hunter2", "192.0.2.66")
+    assert slept[0] > 0
+    assert auth.logins_failed == {"amqp": 9, "http": 0, "native": 0}
+
+
+async def refused_at(auth: Auth, name: str, password: str, address: str) -> None:
+    with pytest.raises(AccessRefused):
+        await auth.login(name, password, loopback=False, address=address, protocol="amqp")
 
 
 async def test_guest_without_a_password_only_while_everybody_knows_it(
@@ -163,7 +208,7 @@ async def test_guest_without_a_password_only_while_everybody_knows_it(
     assert await auth.guest() is None
 
 
-# --- guesses --------------------------------------------------------------------------------------
+# --- delays ---------------------------------------------------------------------------------------
 
 
 async def test_who_guesses_has_to_wait_and_who_is_known_has_not(
@@ -174,7 +219,7 @@ async def test_who_guesses_has_to_wait_and_who_is_known_has_not(
     async def wait(self: object, user: str, address: str) -> None:
         waited.append(user)
 
-    monkeypatch.setattr(guesses.Guesses, "wait", wait)
+    monkeypatch.setattr(login_delay.LoginDelay, "wait", wait)
     await auth.login("shop", "secret", loopback=True)
     await refused(auth, "shop", "hunter2")
     await auth.login("shop", "secret", loopback=True)
@@ -212,7 +257,7 @@ def test_attempts_at_the_same_time_take_turns_and_the_last_are_refused():
 def test_wrong_passwords_are_forgotten_after_a_while_and_never_fill_memory(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(guesses, "TRACKED_MAX", 10)
+    monkeypatch.setattr(login_delay, "TRACKED_MAX", 10)
     waits = Waits(free=0)
     for number in range(100):
         waits.wrong(f"user-{number}", 0.0)

@@ -34,7 +34,9 @@ class Admission:
         try:
             if password is None:
                 return await self.auth.certified(name, loopback=loopback, address=host)
-            return await self.auth.login(name, password, loopback=loopback, address=host)
+            return await self.auth.login(
+                name, password, loopback=loopback, address=host, protocol="amqp"
+            )
         except AccessRefused:
             return None
         except Refused as refused:

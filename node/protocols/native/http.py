@@ -61,7 +61,7 @@ class HttpRoutes:
 
     def __init__(self, broker: Broker, sessions: Sessions, counts: Counts, auth: Auth) -> None:
         self._auth = auth
-        self._basic = BasicAuth(auth)
+        self._basic = BasicAuth(auth, "native")
         self._broker = broker
         self._counts = counts
         self._sessions = sessions

@@ -138,7 +138,7 @@ class WebSockets:
         self._broker = broker
         self._sessions = sessions
         self._clients = clients
-        self._basic = BasicAuth(auth)
+        self._basic = BasicAuth(auth, "native")
         self._handlers = Handlers(broker)
 
     def url_of(self, node: str) -> str | None:
