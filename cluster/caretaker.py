@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from cluster.forwarding import ASK_AGAIN_S, NODE_LEVEL
-from cluster.group import Group, Role
 from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
 from cluster.machine.commands import CreateGroup, ForgetNode, ForgetVolatile, NodeDown
@@ -24,9 +22,6 @@ from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
-
-LEAVING = "leaving"
-STOP_PATIENCE_S = 3.0
 
 log = structlog.get_logger(__name__)
 
@@ -210,33 +205,6 @@ class Caretaker:
 
         self._forgetting_volatile = True
         cluster.catalog.propose(ForgetVolatile(cluster.catalog_machine.generation), done)
-
-    async def hand_over(self) -> None:
-        """This node is about to stop: the leaderships that it has go to others first, but not to
-        those that are about to stop too.
-        """
-        cluster = self._cluster
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + STOP_PATIENCE_S
-        for peer in cluster.links.peers():
-            cluster.links.send(peer, [NODE_LEVEL, LEAVING])
-        cluster.links.flush()
-        while loop.time() < deadline and cluster.failed is None:
-            led = [group for group in cluster.groups.values() if group.role is Role.LEADER]
-            heirs = {group: self._heir(group) for group in led}
-            if not any(heirs.values()):
-                return
-            for group, heir in heirs.items():
-                if heir is not None:
-                    group.transfer(heir)
-            await asyncio.sleep(ASK_AGAIN_S)
-
-    def _heir(self, group: Group) -> NodeId | None:
-        """Of the voters that stay the one that lacks least."""
-        peers = self._cluster.peers
-        able = [node for node in group.configuration.voters if peers.stays(node)]
-        able = [node for node in able if node != self._cluster.node]
-        return min(able, key=lambda node: (group.lacks(node), node), default=None)
 
     def _balance(self) -> None:
         cluster = self._cluster

@@ -20,7 +20,7 @@ from cluster.codec.cbor import pack
 from cluster.forwarding import Forwarder
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
-from cluster.log import KIND_CLOCK, KIND_LINK_DOWN, KIND_LINK_UP, Identity, Log
+from cluster.log import KIND_CLOCK, KIND_LINK_DOWN, KIND_LINK_UP, Identity, Log, Progress
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine, GroupInfo, QueueInfo
 from cluster.machine.commands import Command, DeclareQueue, NodeDown, NodeUp
@@ -92,6 +92,7 @@ class ClusterNode:
         self._registration = Registration(self, Standing(disk, config.data_dir))
         self._failure: BaseException | None = None
         self._recovered_index = 0  # committed of the catalog when this process started
+        self.replay = Progress()
         self.stopping = False
         self.log: Log
         self.rounds: Rounds
@@ -109,6 +110,7 @@ class ClusterNode:
             clock=self._clock,
             identity=Identity(config.node, config.cluster),
             options=config.log,
+            progress=self.replay,
         )
         try:
             await self._registration.standing.open()
@@ -166,11 +168,7 @@ class ClusterNode:
         self.forwarder.stop()
         for group in self.groups.values():
             group.stop()
-        self._stop_transient()
-
-    def _stop_transient(self) -> None:
-        if self.transient.own is not None:
-            self.transient.own.stop()
+        self.transient.stop()
 
     async def stop(self, *, transfer: bool = True) -> None:
         """Hand leaderships over, let the rounds finish, close. Safe to call at any time after
@@ -178,11 +176,11 @@ class ClusterNode:
         """
         self.stopping = True
         if transfer and self._failure is None:
-            await self._caretaker.hand_over()
+            await self.presence.hand_over()
         for task in self._tasks[1:]:
             task.cancel()
         self.forwarder.stop()
-        self._stop_transient()
+        self.transient.stop()
         await self.rounds.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.links.stop()
@@ -322,8 +320,8 @@ class ClusterNode:
                 # Versions that do not say it have nothing that must be forgotten.
                 self.warmth.said(peer, warm=rest[:1] != [False])
                 self._caretaker.wake()
-            case [-1, "leaving"]:
-                self.peers.leaving(peer)
+            case [-1, "leaving" | "staying" as word]:
+                self.peers.leaving(peer, leaves=word == "leaving")
             case [-1, "applied?" | "applied", _]:
                 self.visibility.on_message(peer, message)
             case [-1, *_]:

@@ -68,9 +68,12 @@ class Peers:
         self.states[node] = PeerState(up=False, incarnation=incarnation, gone=gone, since=now)
         return True
 
-    def leaving(self, peer: NodeId) -> None:
-        """It is shutting down, and hands over what it leads."""
-        self._leaving.add(peer)
+    def leaving(self, peer: NodeId, *, leaves: bool) -> None:
+        """It is shutting down or drained, and hands over what it leads; or not any more."""
+        if leaves:
+            self._leaving.add(peer)
+        else:
+            self._leaving.discard(peer)
 
     def stays(self, node: NodeId) -> bool:
         """It is up, and has not said that it is shutting down."""

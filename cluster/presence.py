@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cluster.forwarding import NODE_LEVEL
+from cluster.forwarding import ASK_AGAIN_S, NODE_LEVEL
 from cluster.group_like import GroupLike
 from cluster.machine.commands import Command
 from cluster.outcome import Outcome
@@ -15,8 +16,12 @@ from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
+    from cluster.group import Group
 
 LEADS = "leads"
+LEAVING = "leaving"
+STAYING = "staying"
+STOP_PATIENCE_S = 3.0
 
 
 class Presence:
@@ -25,6 +30,7 @@ class Presence:
     def __init__(self, cluster: ClusterNode) -> None:
         self._cluster = cluster
         self._untold: set[GroupId] = set()  # may have missed which nodes came and went
+        self.leaving = False  # about to stop, or drained: wants no leadership
 
     def tell_groups(self, command: Command) -> None:
         """A node came or went."""
@@ -64,4 +70,41 @@ class Presence:
             info = cluster.catalog_machine.node(peer)
             known = 0 if info is None else info.incarnation
             cluster.links.send(peer, [NODE_LEVEL, LEADS, led, known, cluster.warmth.warm])
+            if self.leaving:  # it may have come after it was said
+                cluster.links.send(peer, [NODE_LEVEL, LEAVING])
         cluster.links.flush()
+
+    # --- who leaves
+
+    def leave(self, *, leaves: bool = True) -> None:
+        """Tell the others that this node wants no leaderships, or takes them again."""
+        self.leaving = leaves
+        links = self._cluster.links
+        for peer in links.peers():
+            links.send(peer, [NODE_LEVEL, LEAVING if leaves else STAYING])
+        links.flush()
+
+    async def hand_over(self) -> None:
+        """This node is about to stop: the leaderships that it has go to others first, but not to
+        those that are about to stop too.
+        """
+        cluster = self._cluster
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + STOP_PATIENCE_S
+        self.leave()
+        while loop.time() < deadline and cluster.failed is None:
+            led = [group for group in cluster.groups.values() if group.role is Role.LEADER]
+            heirs = {group: self._heir(group) for group in led}
+            if not any(heirs.values()):
+                return
+            for group, heir in heirs.items():
+                if heir is not None:
+                    group.transfer(heir)
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    def _heir(self, group: Group) -> NodeId | None:
+        """Of the voters that stay the one that lacks least."""
+        peers = self._cluster.peers
+        able = [node for node in group.configuration.voters if peers.stays(node)]
+        able = [node for node in able if node != self._cluster.node]
+        return min(able, key=lambda node: (group.lacks(node), node), default=None)

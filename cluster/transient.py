@@ -38,6 +38,10 @@ class TransientGroups:
         )
         return self.own
 
+    def stop(self) -> None:
+        if self.own is not None:
+            self.own.stop()
+
     def get(self, group: GroupId) -> LocalGroup | None:
         return self.own if self.own is not None and self.own.id == group else None
 

@@ -21,6 +21,7 @@ from cluster.log.format import (
 )
 from cluster.log.journal import Journal
 from cluster.log.log import Log, LogOptions, Space
+from cluster.log.recovery import Progress
 from cluster.log.snapshots import Snapshot
 from cluster.log.stock_names import MEMBERSHIP
 
@@ -40,6 +41,7 @@ __all__ = [
     "LogCorrupt",
     "LogError",
     "LogOptions",
+    "Progress",
     "RealDisk",
     "Snapshot",
     "SnapshotRefused",

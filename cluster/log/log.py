@@ -13,7 +13,7 @@ from cluster.log.damage import encode_synced
 from cluster.log.errors import FatalDiskError, LogError
 from cluster.log.hot_tail import HotTail
 from cluster.log.journal import Journal
-from cluster.log.recovery import Recovered, assemble, recover
+from cluster.log.recovery import Progress, Recovered, assemble, recover
 from cluster.log.snapshots import BIRTH, SnapshotStore
 from cluster.log.wal import Wal
 from cluster.seams import Clock, Disk
@@ -79,9 +79,10 @@ class Log:
         clock: Clock,
         identity: fmt.Identity,
         options: LogOptions | None = None,
+        progress: Progress | None = None,
     ) -> Log:
         """Recover. Raises LogCorrupt, WrongIdentity or UnsupportedFormat, each with file, offset
-        and advice.
+        and advice. With `progress`, others on the loop have their turn between two segments.
         """
         options = options or LogOptions()
         about = f"{identity.node}\0{identity.cluster}\0{clock.wall_ns()}\0{clock.monotonic_ns()}"
@@ -100,7 +101,7 @@ class Log:
                 if not disk.exists(path):
                     disk.make_dir(path)
                     await disk.sync_dir(posixpath.dirname(path) or ".")
-            found = await recover(wal, identity)
+            found = await recover(wal, identity, progress)
             log._adopt(found)
             await wal.start(found.next_number)
             await log._settle(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -32,7 +33,15 @@ class Recovered:
     )  # by segment: how far it is known synced
 
 
-async def recover(wal: Wal, identity: fmt.Identity) -> Recovered:
+@dataclass(slots=True)
+class Progress:
+    """How far the reading has come, for who waits."""
+
+    segments: int = 0
+    read: int = 0
+
+
+async def recover(wal: Wal, identity: fmt.Identity, progress: Progress | None = None) -> Recovered:
     """Read all segments into `wal.segments`. Nothing is changed on disk unless all of them are
     good.
     """
@@ -66,7 +75,11 @@ async def recover(wal: Wal, identity: fmt.Identity) -> Recovered:
             unfinished.clear()
     last = max((n for n, s in wal.segments.items() if s.path not in unfinished), default=0)
     starts = dict[int, int]()
+    if progress is not None:
+        progress.segments = len(wal.segments)
     for number, segment in wal.segments.items():
+        if progress is not None:
+            await asyncio.sleep(0)
         data = segment.file.read(0, segment.size)
         starts[number] = fmt.decode_file_header(data, segment.path).size
         end = _scan(data, starts[number], segment, found)
@@ -78,6 +91,8 @@ async def recover(wal: Wal, identity: fmt.Identity) -> Recovered:
                 raise LogCorrupt(segment.path, end, reason)
             found.cut_bytes = segment.size - end
             segment.size = end
+        if progress is not None:
+            progress.read += 1
     for number, offset in found.synced.items():
         segment = wal.segments.get(number)
         if segment is not None and segment.size < offset:

@@ -181,7 +181,7 @@ class World:
         node, links = self.nodes.pop(name), self.links.pop(name)
         for task in node._tasks:
             task.cancel()
-        node._stop_transient()
+        node.transient.stop()
         links.running = False
         self.hang_up(links)
         if power:
