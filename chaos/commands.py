@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from chaos.plan import SECONDS, NoSuchPlan, Plan, mix_of, workloads_of
+from chaos.report.tables import REPORT_WIDTH
 
 RUNS = Path("var/chaos")
 LEADER_RUNS = 30
@@ -32,7 +33,6 @@ ELSEWHERE = {
     "selftest": ("chaos.selftest", "the suite against builds that are broken on purpose"),
 }
 UNKNOWN = 2
-REPORT_WIDTH = 140
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -172,7 +172,6 @@ def _show(given: argparse.Namespace, console: Console) -> int:
 
 
 def _console() -> Console:
-    """A file or a pipe has no width: what is written there is read later, on a screen."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=REPORT_WIDTH)
 
@@ -185,7 +184,3 @@ def quiet() -> None:
 
 def _drop(_logger: object, _method: str, _event: object) -> str:
     raise structlog.DropEvent
-
-
-#: Ends like everything here by the signals that `main` knows.
-run_async = asyncio.run

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -111,12 +111,6 @@ class Recorder(History):
 
 def line_of(op: Op) -> str:
     return json.dumps(asdict(op), separators=(",", ":")) + "\n"
-
-
-def write_history(ops: Iterable[Op], path: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for op in ops:
-            file.write(line_of(op))
 
 
 def read_history(path: Path) -> list[Op]:

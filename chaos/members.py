@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from chaos.campaign import exit_status
-from chaos.commands import RUNS, quiet, run_async
+from chaos.commands import RUNS
 from chaos.history import Op, read_history
 from chaos.live.live_cluster import NotReadyError
 from chaos.load.addresses import Address
@@ -26,8 +26,7 @@ from chaos.nemesis.nemesis import Nemesis
 from chaos.plan import NoSuchPlan, Plan
 from chaos.report.outcome import Outcome
 from chaos.report.series import Span, clients, gaps_of, published_by
-from chaos.report.tables import show_run, styled
-from chaos.report.write import REPORT_WIDTH
+from chaos.report.tables import REPORT_WIDTH, show_run, styled
 from chaos.run import Say, run_one
 
 LOST_MAJORITY = "lost-majority"
@@ -147,7 +146,7 @@ def show_scenes(console: Console, rows: Sequence[SceneRow], ops: Sequence[Op]) -
 def longest_s(gaps: Sequence[Span], window: Span) -> float:
     """Of that part of each gap that is in the window."""
     inside = (min(g.end_s, window.end_s) - max(g.start_s, window.start_s) for g in gaps)
-    return max(0.0, *inside, 0.0)
+    return max([0.0, *inside])
 
 
 def scenes_of(only: str | None) -> list[str]:
@@ -165,17 +164,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RUNS / "members")
     given = parser.parse_args(arguments)
-    quiet()
     console = Console(highlight=False)
-    try:
-        scenes = scenes_of(given.only)
-    except NoSuchPlan as error:
-        console.print(str(error), markup=False)
-        return 2
-    try:
-        outcomes = run_async(_all(scenes, given.out, given.seed, console))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return 2
+    outcomes = asyncio.run(_all(scenes_of(given.only), given.out, given.seed, console))
     console.print("; ".join(f"{name}: {styled(each.status)}" for name, each in outcomes.items()))
     return exit_status(list(outcomes.values()))
 

@@ -24,6 +24,8 @@ UNEXPECTED = ("unexpected", "refused, yet delivered")
 UNFLAGGED = ("duplicated without the flag", "stored twice", "moved twice")
 TOKENS = ("token shared", "old token settled", "old token stored")
 
+#: Of a file or a pipe, which has none: what is written there is read later, on a screen.
+REPORT_WIDTH = 140
 #: A narrower screen has tables without lines.
 WIDTH_MIN = 100
 

@@ -12,10 +12,8 @@ from chaos.history import Op, read_history
 from chaos.nemesis.mixes import title_of
 from chaos.report.outcome import Outcome, Status
 from chaos.report.series import series_of
-from chaos.report.tables import show_run
+from chaos.report.tables import REPORT_WIDTH, show_run
 from chaos.report.timeline import draw_timeline
-
-REPORT_WIDTH = 140
 
 
 def write_report(ops: Sequence[Op], outcome: Outcome) -> None:

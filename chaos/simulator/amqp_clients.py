@@ -212,10 +212,5 @@ class AmqpClient:
     async def pause(self, mean_s: float) -> None:
         await asyncio.sleep(self.dice.expovariate(1.0) * mean_s)
 
-    async def until_over(self, channel: AmqpChannel, timeout_s: float) -> None:
-        waiting = asyncio.ensure_future(channel.over.wait())
-        await asyncio.wait([waiting], timeout=timeout_s)
-        waiting.cancel()
-
     def count(self, name: str, by: int = 1) -> None:
         self.scene.cluster.trace.count(name, by)
