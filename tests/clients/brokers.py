@@ -11,6 +11,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 import quorate
+from cluster.placement import preferred_leader
 from quorate.errors import QuorateError
 from quorate.local import LocalCluster, LocalNode
 
@@ -58,11 +59,17 @@ class QuorateBroker:
         return quorate.connect(running, name="clients")
 
     async def leader(self, queue: str) -> str:
+        """One that stays: leaderships go back to a node some seconds after its start, and a client
+        that was told of the one before would count on a node that is killed.
+        """
         async with self._client() as client, asyncio.timeout(LEADER_S_MAX):
             while True:
                 with contextlib.suppress(QuorateError):
-                    name = (await client.info(queue)).get("leader")
-                    if name is not None and (node := self._cluster.named(str(name))).running:
+                    group = (await client.info(queue))["group"]
+                    rows = (await client.status(timeout=2))["groups"]
+                    row = next(row for row in rows if row["name"] == group)
+                    name = preferred_leader(row["id"], row["members"])
+                    if row["leader"] == name and (node := self._cluster.named(name)).running:
                         return node.amqp_url
                 await asyncio.sleep(0.02)
 
