@@ -92,9 +92,13 @@ class Applying:
         if not keeps:
             self._cache.clear()
 
-    def note_digest(self, group: int, index: int, term: int) -> None:
-        if index % DIGEST_ENTRIES == 0:
-            self._notes.note(KIND_DIGEST, group, index, term, self._machine.digest())
+    def note_digest(self, group: int, index: int, term: int) -> bytes | None:
+        """What was noted after this entry, if anything."""
+        if index % DIGEST_ENTRIES:
+            return None
+        digest = self._machine.digest()
+        self._notes.note(KIND_DIGEST, group, index, term, digest)
+        return digest
 
     def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
         """Body and meta of each message; empty when they are settled and gone."""
@@ -105,6 +109,11 @@ class Applying:
                 return []
             decoded = self._cache.put(ref.index, entry, size)
         return decoded.messages(ref.offset, ref.count)
+
+    def stamped_ms(self, index: int) -> int | None:
+        """The time of an entry whose bodies were read a moment ago."""
+        decoded = self._cache.peek(index)
+        return None if decoded is None else decoded.now_ms
 
     def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
         """One command of an entry that is still in the log."""

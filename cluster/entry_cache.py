@@ -16,10 +16,11 @@ CACHE_ENTRIES_MAX = 4096
 class Decoded:
     """One entry, and its bodies as `BodyRef` numbers them."""
 
-    __slots__ = ("_entry", "_messages", "size")
+    __slots__ = ("_entry", "_messages", "now_ms", "size")
 
     def __init__(self, entry: Entry, size: int) -> None:
         self.size = size
+        self.now_ms = entry.now_ms
         self._entry: Entry | None = entry
         self._messages: list[tuple[bytes, Any]] = []
 
@@ -44,6 +45,10 @@ class EntryCache:
         if decoded is not None:
             self._decoded[index] = decoded
         return decoded
+
+    def peek(self, index: int) -> Decoded | None:
+        """Not a use."""
+        return self._decoded.get(index)
 
     def put(self, index: int, entry: Entry, size: int) -> Decoded:
         decoded = Decoded(entry, size)

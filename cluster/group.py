@@ -15,8 +15,8 @@ import structlog
 from cluster.applying import Applying, Notes
 from cluster.codec.cbor import pack
 from cluster.codec.entries import AnyCommand, encode_entry
+from cluster.group_facts import GroupFacts
 from cluster.group_options import GroupOptions
-from cluster.group_status import group_status
 from cluster.log import KIND_ROLE, SnapshotRefused
 from cluster.log_time import LogTime
 from cluster.machine.commands import Barrier, Command, Tick
@@ -49,7 +49,7 @@ OnApplied = Callable[["Group", Stamp, Sequence[Effect]], None]
 OnRole = Callable[["Group", Role, int], None]
 
 
-class Group:
+class Group(GroupFacts):
     """Driven by `Rounds`: `receive` collects, `step` works.
 
     All listeners and `done` callbacks run inside a step.
@@ -81,14 +81,17 @@ class Group:
         self.on_applied: list[OnApplied] = []
         #: LEADER is told once the machine is up to date, the others at once.
         self.on_role: list[OnRole] = []
-        #: Set by `Rounds`: asks for a step soon, runs a coroutine to its end.
+        #: Set by `Rounds`: asks for a step soon, runs a coroutine to its end, and is told how long
+        #: an entry took from its first proposal here until it was applied.
         self.wake: Callable[[], None] = lambda: None
         self.spawn: Callable[[Coroutine[Any, Any, None]], object] | None = None
+        self.on_commit: Callable[[float], None] | None = None
         self.failed: str | None = None
+        self.diverged: tuple[int, bytes, bytes] | None = None
         self.due = 0.0  # when it must be stepped next though nothing happens
         self._notes = log
         self._inbox: list[tuple[NodeId, list[Any] | None, bool]] = []
-        self._proposals = Proposals()
+        self._proposals = Proposals(clock)
         self._time = LogTime(clock)
         self._applying = Applying(machine, journal, self._proposals, log, self._time)
         self._ready = False  # leads, and its machine holds all that was committed before
@@ -106,82 +109,13 @@ class Group:
             random=random,
             options=self.options,
         )
+        self.member.digests.on_compared = self._compared
         self._snapshots = Snapshots(
             name, machine, journal, self.options, join=self.member.configurations.joined
         )
         snapshot = journal.load_snapshot()
         if snapshot is not None:
             machine.restore(split(snapshot.data)[1])
-
-    # --- what it is
-
-    @property
-    def members(self) -> tuple[NodeId, ...]:
-        """Voters and learners, as this copy knows them."""
-        return self.configuration.members
-
-    @property
-    def configuration(self) -> Configuration:
-        return self.member.configuration
-
-    @property
-    def configured_at(self) -> int:
-        """Index of the entry that says so."""
-        return self.member.configurations.index
-
-    @property
-    def role(self) -> Role:
-        return Role.FOLLOWER if self.failed is not None else self.member.role
-
-    @property
-    def ready(self) -> bool:
-        """Leads, and the machine holds everything that was ever confirmed."""
-        return self._ready
-
-    @property
-    def leader(self) -> NodeId | None:
-        leader = self.member.leader
-        return None if leader is None or self.failed is not None else leader.id
-
-    @property
-    def term(self) -> int:
-        return self.member.term
-
-    @property
-    def commit_index(self) -> int:
-        return self.member.commit_index
-
-    @property
-    def applied_index(self) -> int:
-        return self.member.applied_index
-
-    @property
-    def last_index(self) -> int:
-        return self.journal.last_index
-
-    @property
-    def pending_bytes(self) -> int:
-        """Proposed here and not applied yet."""
-        return self._proposals.bytes
-
-    @property
-    def poisoned(self) -> str | None:
-        """Why this copy stopped for good, if it did: a bug, never a client's doing."""
-        return self.failed or self.member.poisoned
-
-    def caught_up(self, node: NodeId) -> bool:
-        """As the leader: `node` could take over now or in a moment."""
-        return self.lacks(node) <= 1
-
-    def lacks(self, node: NodeId) -> int:
-        return self.member.replication.lacks(node)
-
-    def lag(self) -> dict[NodeId, int]:
-        """As the leader: entries that each other member lacks."""
-        return self.member.replication.lag()
-
-    def status(self) -> dict[str, Any]:
-        return group_status(self)
 
     # --- proposing
 
@@ -227,10 +161,6 @@ class Group:
     def withhold_votes(self) -> None:
         """This disk forgot what it promised: no votes until a leader brought it up to date."""
         self.member.withholds_votes = True
-
-    @property
-    def withholds_votes(self) -> bool:
-        return self.member.withholds_votes
 
     def transfer(self, to: NodeId | None) -> None:
         """Hand leadership to `to`, or whoever is closest; until then proposals are refused."""
@@ -392,12 +322,30 @@ class Group:
         self._tell_role(role)
 
     def apply_entry(self, command: bytes, index: int, term: int) -> None:
-        dones = self._proposals.applied(index, term, self._overwritten)
+        dones, since_ns = self._proposals.applied(index, term, self._overwritten)
         # A new leader owes all of it again once it is up to date: its listeners ask on_leader().
         told = self.on_applied and (self._ready or not self.member.leads)
         self._applying.apply(command, (index, term), dones, self._tell_effects if told else None)
         self._snapshots.applied(len(command))
-        self._applying.note_digest(self.id, index, term)
+        if since_ns and self.on_commit is not None:
+            self.on_commit(self._proposals.age_s(since_ns))
+        digest = self._applying.note_digest(self.id, index, term)
+        if digest is not None:
+            self.member.digests.noted(index, digest)
+
+    def _compared(self, index: int, own: bytes, leaders: bytes) -> None:
+        """The leader told its digest of the state after an entry, and this copy has its own."""
+        self.diverged = None if own == leaders else (index, own, leaders)
+        if self.diverged is not None:
+            log.critical(
+                "state_diverged",
+                group=self.name,
+                node=self.node,
+                index=index,
+                digest=own.hex(),
+                leaders_digest=leaders.hex(),
+                next="keep both folders and report it; then start this node with an empty one",
+            )
 
     def _tell_effects(self, stamp: Stamp, effects: Sequence[Effect]) -> None:
         for listener in self.on_applied:
@@ -411,6 +359,10 @@ class Group:
         """Body and meta of each message; empty when they are settled and gone."""
         return self._applying.read_bodies(ref)
 
+    def stamped_ms(self, index: int) -> int | None:
+        """The leader's time when it was proposed, of an entry whose bodies were just read."""
+        return self._applying.stamped_ms(index)
+
     def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
         return self._applying.read_command(index, ordinal)
 
@@ -418,6 +370,7 @@ class Group:
 
     def restore(self, data: bytes, index: int) -> None:
         self._applying.restore(data)
+        self.diverged = None  # whatever it was, it is the leader's state now
         self._snapshots.restart()
         overtaken = self._proposals.up_to(index)
         self._proposals.give_up(overtaken, unknown("a snapshot took the place of the entry"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cluster.group import Group
+    from cluster.group_facts import GroupFacts
 
 
-def group_status(group: Group) -> dict[str, Any]:
+def group_status(group: GroupFacts) -> dict[str, Any]:
     """Indexes are of the group's log; `lag` counts entries, and only a leader knows it."""
     return {
         "id": group.id,

@@ -85,7 +85,7 @@ class LocalGroup:
         self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
         self._time = LogTime(clock)
-        self._proposals = Proposals()
+        self._proposals = Proposals(clock)
         self._stopping = False
         self._kept: dict[int, _Kept] = {}
         self._unneeded: list[int] = []  # at the last look; dropped at the next one
@@ -226,6 +226,10 @@ class LocalGroup:
         """Body and meta of each message; empty when they are settled and gone."""
         kept = self._kept.get(ref.index)
         return [] if kept is None else kept.decoded.messages(ref.offset, ref.count)
+
+    def stamped_ms(self, index: int) -> int | None:
+        kept = self._kept.get(index)
+        return None if kept is None else kept.decoded.now_ms
 
     def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
         """A command that is still needed."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from cluster.machine.commands import Command, Enqueue, Transaction, TransactionPart
 from cluster.outcome import Done, Outcome, refused, unknown
+from cluster.seams import Clock
 from cluster.types import COMMANDS_PER_ENTRY_MAX
 
 #: An entry is closed when it reaches this; one command may be larger...
@@ -46,6 +47,7 @@ class _Entry:
     term: int
     dones: Sequence[Done | None]
     weight: int
+    since_ns: int  # when the first of its commands was proposed
     until: float | None = None  # set when leadership was lost: from then on it is unknown
 
 
@@ -70,7 +72,9 @@ def too_large(size: int) -> Outcome:
 class Proposals:
     """First they wait to be appended, then to be applied, and last for their callbacks."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_ns = 0  # when the first one that waits was proposed
         self.bytes = 0  # of everything proposed and not yet applied
         self._commands: list[Command] = []
         self._dones: list[Done | None] = []
@@ -86,7 +90,10 @@ class Proposals:
         self._commands.append(command)
         self._dones.append(done)
         self._weights.append(weight)
-        return len(self._commands) == 1
+        if len(self._commands) > 1:
+            return False
+        self._since_ns = self._clock.monotonic_ns()
+        return True
 
     def __bool__(self) -> bool:
         return bool(self._commands)
@@ -109,7 +116,7 @@ class Proposals:
     def appended(self, index: int, term: int, batch: Batch) -> None:
         if index in self._entries:  # of an earlier leadership of ours, and truncated since
             self.give_up([index], unknown("leadership was lost and another entry took its place"))
-        self._entries[index] = _Entry(term, batch.dones, sum(batch.weights))
+        self._entries[index] = _Entry(term, batch.dones, sum(batch.weights), self._since_ns)
 
     def refuse(self, batch: Batch, outcome: Outcome) -> None:
         """These are not going to be appended."""
@@ -126,19 +133,23 @@ class Proposals:
 
     def applied(
         self, index: int, term: int, overwritten: Callable[[], Outcome]
-    ) -> Sequence[Done | None]:
-        """The entry at `index` is being applied: who waits for the replies of its commands.
+    ) -> tuple[Sequence[Done | None], int]:
+        """The entry at `index` is being applied: who waits for the replies of its commands, and
+        when it was proposed here (0: it was not).
 
         When another entry than ours was committed there, ours never will be.
         """
         entry = self._entries.pop(index, None) if self._entries else None
         if entry is None:
-            return ()
+            return (), 0
         self.bytes -= entry.weight
         if entry.term == term:
-            return entry.dones
+            return entry.dones, entry.since_ns
         self.answer(entry.dones, overwritten())
-        return ()
+        return (), 0
+
+    def age_s(self, since_ns: int) -> float:
+        return (self._clock.monotonic_ns() - since_ns) / 1e9
 
     def doubt(self, until: float) -> None:
         """Leadership was lost: what is appended may still be committed, by another leader."""

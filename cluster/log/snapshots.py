@@ -114,11 +114,18 @@ def decode_snapshot(data: bytes, file: str) -> tuple[int, Snapshot, int]:
     return group, Snapshot(index, term, digest, data[start:], live), crc
 
 
+def written_ns(data: bytes) -> int:
+    """By the wall clock of the node that wrote this snapshot."""
+    return _HEADER.unpack_from(data)[9]
+
+
 class SnapshotStore:
     """The folder of snapshots of a node."""
 
     def __init__(self, wal: Wal) -> None:
         self.directory = f"{wal.directory}/snapshots"
+        #: When the newest snapshot of each group was written here, as far as one was seen.
+        self.written_ns: dict[int, int] = {}
         self._wal = wal
 
     def path(self, group: int, index: int) -> str:
@@ -126,7 +133,8 @@ class SnapshotStore:
 
     async def write(self, group: int, snapshot: Snapshot) -> int:
         """On stable storage under its final name when this returns; its checksum."""
-        data, crc = encode_snapshot(group, snapshot, self._wal.clock.wall_ns())
+        wall_ns = self._wal.clock.wall_ns()
+        data, crc = encode_snapshot(group, snapshot, wall_ns)
         path, disk = self.path(group, snapshot.index), self._wal.disk
         if disk.exists(path):
             # A former life of the group left it: its removal must be safe before the file is
@@ -146,6 +154,7 @@ class SnapshotStore:
             await disk.sync_dir(self.directory)
         except OSError as error:
             raise self._wal.fail("snapshot", path, error) from error
+        self.written_ns[group] = wall_ns
         return crc
 
     def load(self, group: int, index: int, crc: int | None = None) -> tuple[Snapshot, int]:
@@ -164,6 +173,7 @@ class SnapshotStore:
         its_group, snapshot, its_crc = decode_snapshot(data, path)
         if its_group != group or snapshot.index != index or crc not in (None, its_crc):
             raise LogCorrupt(path, 0, "the file holds another snapshot than the log says")
+        self.written_ns[group] = max(written_ns(data), self.written_ns.get(group, 0))
         return snapshot, its_crc
 
     def indexes(self) -> dict[int, list[int]]:

@@ -45,6 +45,9 @@ class Elections:
         self._votes: set[Peer] = set()
         self.deadline = math.inf  # when to ask, unless a leader is heard
         self.heard_at = -math.inf  # when a live leader was last heard
+        self.stood = 0  # elections that this member started, since the process did
+        self.leaders = 0  # leaders that it came to know since then, one a term
+        self._led_term = 0  # of the last of them
 
     def timeout(self) -> float:
         """A new one, drawn so that members seldom stand at the same time."""
@@ -58,6 +61,8 @@ class Elections:
 
     def heard_leader(self, now: float) -> None:
         self.heard_at = now
+        if self._member.term != self._led_term:
+            self._count_leader()
         self.deadline = now + self._timeout
         self._gone_tries = 0
         self._pre_votes = None
@@ -142,10 +147,11 @@ class Elections:
         member = self._member
         self._pre_votes = None
         self._again(now)
+        self.stood += 1
         member.become_candidate()
         self._votes = {member.me}
         if member.majority(self._votes):
-            member.become_leader()
+            self._won()
             return
         for peer in member.voters:
             member.send(peer, VOTE, member.last_index, member.last_term)
@@ -173,7 +179,15 @@ class Elections:
             return  # not any more
         self._votes.add(peer)
         if member.majority(self._votes):
-            member.become_leader()
+            self._won()
+
+    def _won(self) -> None:
+        self._member.become_leader()
+        self._count_leader()
+
+    def _count_leader(self) -> None:
+        self._led_term = self._member.term
+        self.leaders += 1
 
     def _up_to_date(self, last_index: int, last_term: int) -> bool:
         """Raft, 5.4.1: the candidate's log must not lack what ours has."""

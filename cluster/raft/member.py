@@ -19,6 +19,7 @@ from pysyncobj.config import SyncObjConf
 from pysyncobj.syncobj import SyncObj
 
 from cluster.raft.configuration import Configuration, Configurations, encode
+from cluster.raft.digests import DIGEST, Digests
 from cluster.raft.elections import Elections
 from cluster.raft.following import Following
 from cluster.raft.host import Host, Role
@@ -135,6 +136,7 @@ class Member(Seats, SyncObj):
         self.elections = Elections(self, options, random)
         self.replication = Replication(self, options)
         self.following = Following(self)
+        self.digests = Digests(self)
         self._handlers: dict[str, Callable[..., None]] = {
             APPEND: self.following.on_append,
             APPENDED: self.replication.on_appended,
@@ -144,6 +146,7 @@ class Member(Seats, SyncObj):
             VOTED: self.elections.on_voted,
             TIMEOUT_NOW: self.following.on_timeout_now,
             TRUST: self.following.on_trust,
+            DIGEST: self.digests.on_digest,
             INSTALL: self.following.on_install,
             INSTALLED: self.replication.on_installed,
         }

@@ -32,11 +32,12 @@ VOTE = "rv"  # term, last_index, last_term
 VOTED = "vr"  # term, granted
 TIMEOUT_NOW = "tn"  # term
 INSTALL = "si"  # term, snapshot index, number, part
+DIGEST = "dg"  # term, index, digest of the leader's state after it
 TRUST = "tr"  # term, index: with the entry there, what you forgot helps nobody any more
 INSTALLED = "sa"  # term, snapshot index, number of the part received; -1: start again
 
 #: Kinds that promise nothing about the disk.
-AT_ONCE = frozenset({APPEND, INSTALL, INSTALLED, PRE_VOTE, PRE_VOTED, TIMEOUT_NOW})
+AT_ONCE = frozenset({APPEND, DIGEST, INSTALL, INSTALLED, PRE_VOTE, PRE_VOTED, TIMEOUT_NOW})
 
 Message = list[Any]
 
