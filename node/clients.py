@@ -13,6 +13,7 @@ import structlog
 from cluster.types import NodeId
 from node.auth import Auth, User
 from node.errors import Refused
+from node.metrics.tallies import Tallies
 from node.permissions import Access
 from node.questions import Questions
 
@@ -37,9 +38,10 @@ class Client(Protocol):
 class Clients:
     """One a node."""
 
-    def __init__(self, auth: Auth, questions: Questions) -> None:
+    def __init__(self, auth: Auth, questions: Questions, tallies: Tallies | None = None) -> None:
         self._auth = auth
         self._questions = questions
+        self._tallies = tallies or Tallies()
         # By user and vhost: thousands of connections are mostly of a few.
         self._alike: dict[tuple[str, str], dict[Client, None]] = {}
         questions.on(KIND, self._answer)
@@ -49,12 +51,15 @@ class Clients:
 
     def add(self, client: Client) -> None:
         self._alike.setdefault((client.user_name, client.vhost), {})[client] = None
+        self._tallies.connections_opened += 1
 
     def remove(self, client: Client) -> None:
         """Twice is once."""
         key = (client.user_name, client.vhost)
         alike = self._alike.get(key, {})
-        alike.pop(client, None)
+        if client in alike:
+            del alike[client]
+            self._tallies.connections_closed += 1
         if not alike:
             self._alike.pop(key, None)
 

@@ -25,6 +25,7 @@ from node import outgoing
 from node.broker import Broker, Gone, check_credit
 from node.chunks import Held, Progress
 from node.errors import BrokerError, Elsewhere, Refused, reply_of
+from node.metrics.tallies import Spoken
 from node.outgoing import Outgoing
 from node.plan import Detached, Drained
 from node.tasks import Tasks
@@ -108,6 +109,9 @@ class Connection:
         self._relay = relay
         self._tasks = tasks
         self._room = asyncio.Semaphore(REQUESTS_OPEN_MAX)
+        #: Of a client that speaks to this connection; a channel of another protocol counts itself.
+        self.counted: Spoken | None = None
+        self.published = False
         self.id = traffic.open(self)
 
     # --- the traffic's end: frames out ------------------------------------------------------------
@@ -115,7 +119,24 @@ class Connection:
     def send(self, frame: Outgoing) -> None:
         if type(frame) is outgoing.Ended:
             self.forget(frame)
+        if self.counted is not None:
+            self._count(self.counted, frame)
         self.peer.send(frame)
+
+    def _count(self, counted: Spoken, frame: Outgoing) -> None:
+        if type(frame) is outgoing.Confirms:
+            counted.confirmed += sum([each.stored + each.duplicates for each in frame.confirms])
+        elif type(frame) is outgoing.Delivery:
+            info = self._broker.locate(self.vhost, frame.queue)
+            consumer = None if info is None else self.consumers.get((info.queue, frame.consumer))
+            if consumer is None:
+                return
+            served = counted.of(consumer.info)
+            for batch in frame.batches:
+                redelivered = batch.acquired_count > 0
+                served.consumed(
+                    len(batch.bodies), auto=consumer.auto_settle, redelivered=redelivered
+                )
 
     def pause_reading(self) -> None:
         self.peer.pause_reading()
@@ -220,13 +241,17 @@ class Connection:
             info.queue, publisher, seqno, bodies, meta, attrs
         )
         size_bytes += FRAME_OVERHEAD_BYTES + MESSAGE_OVERHEAD_BYTES * len(bodies)
+        if self.counted is not None:
+            self.published = True
+            self.counted.published(bodies, queues=1, confirm=request != 0)
         self._traffic.publish(self.id, request, info.group, info.name, command, size_bytes)
 
     def _ask(self, request: int, info: QueueInfo, command: Command) -> None:
         if self.closed:
             return
         self._check_here(info)
-        self._traffic.ask(self.id, request, info.group, info.name, command)
+        served = None if self.counted is None else self.counted.of(info)
+        self._traffic.ask(self.id, request, info.group, info.name, command, served)
 
     def settle(
         self,
@@ -381,6 +406,8 @@ class Connection:
         key, ready, batches = await self._in_session(
             info.group, lambda: get(info, self.session, count=count, auto_settle=auto_settle)
         )
+        if self.counted is not None:
+            self.counted.of(info).got(batches, auto=auto_settle)
         self.peer.send(outgoing.Got(request, info.name, key, ready, batches))
 
     async def declare(self, request: int, queue: str, arguments: dict[str, Any]) -> None:

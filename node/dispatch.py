@@ -29,6 +29,7 @@ from cluster.machine.effects import (
 from cluster.machine.replies import Chunk, Enqueued, Ok
 from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId
 from node.chunks import DELIVERY_BYTES_TARGET, Progress, batch_of, fitting, lacking, merged, rest
+from node.metrics.tallies import Served
 from node.outgoing import (
     Active,
     Answer,
@@ -188,11 +189,18 @@ class Dispatcher:
         )
 
     def ask(
-        self, connection: ConnectionId, request: int, group: GroupId, queue: str, command: Command
+        self,
+        connection: ConnectionId,
+        request: int,
+        group: GroupId,
+        queue: str,
+        command: Command,
+        served: Served | None = None,
     ) -> None:
         """Any other command that is done or refused. `request` 0: only a refusal is told."""
         assert connection in self._connections
-        ticket = Ticket(connection, request, queue, settles=type(command) is Settle)
+        settles = type(command) is Settle
+        ticket = Ticket(connection, request, queue, settles=settles, served=served)
         self._outputs.append(Propose(group, command, ticket))
 
     def outcome(self, ticket: Ticket, outcome: Outcome) -> None:
@@ -204,6 +212,8 @@ class Dispatcher:
             self.counts.duplicates += reply.duplicates
         if ticket.settles and type(reply) is Ok:
             self.counts.settled += reply.count
+            if ticket.served is not None:
+                ticket.served.acknowledged += reply.count
         if state is None:
             return
         if ticket.size_bytes:

@@ -26,7 +26,7 @@ from node.logs import configure_logs
 from node.management.app import ManagementRoutes
 from node.management.context import Services as ManagementServices
 from node.memory import available_bytes, keep_freed_memory, resident_bytes
-from node.metrics import Metrics
+from node.metrics import Metrics, Tallies
 from node.peering import cluster_config, tcp_links
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.amqp.server import AmqpServer
@@ -127,7 +127,8 @@ class Node:
             loopback_users=settings.auth.loopback_users,
             catch_up=self.broker.catch_up,
         )
-        self.clients = Clients(self.auth, self.questions)
+        tallies = Tallies()
+        self.clients = Clients(self.auth, self.questions, tallies)
         self.alarms = Alarms(
             self.questions,
             memory_bytes_max=settings.limits.memory_bytes_max(available_bytes()),
@@ -138,7 +139,10 @@ class Node:
         self.relay = Relay(self.broker, self.traffic, self.questions)
         self.sessions = Sessions(self.broker, self.traffic, self.relay, self._tasks)
         self.metrics = Metrics(
-            self.cluster, self.traffic.dispatcher.counts, connections=lambda: len(self.clients)
+            self.cluster,
+            self.traffic.dispatcher.counts,
+            connections=lambda: len(self.clients),
+            tallies=tallies,
         )
         observe.append(self.metrics.fsync_seconds.observe)
         letters = DeadLetters(self.broker, self._tasks, self.metrics)
@@ -163,6 +167,7 @@ class Node:
                 alarms=self.alarms,
                 questions=self.questions,
                 tasks=self._tasks,
+                tallies=tallies,
             ),
             clients=self.clients,
             incarnation=links.incarnation,
@@ -180,6 +185,7 @@ class Node:
                 health=self.health,
                 questions=self.questions,
                 listing=self.amqp,
+                tallies=tallies,
             )
         )
         management.add_to(app)
@@ -193,11 +199,10 @@ class Node:
 
     def _add_routes(self, app: web.Application) -> None:
         health = self.health = Health(self.cluster, stopping=lambda: self._stopping)
-        app.router.add_get(
-            "/v1/connect", WebSockets(self.broker, self.sessions, self.auth, self.clients).connect
-        )
-        counts = self.traffic.dispatcher.counts
-        HttpRoutes(self.broker, self.sessions, counts, self.auth).add_to(app)
+        counts, tallies = self.traffic.dispatcher.counts, self.metrics.tallies
+        sockets = WebSockets(self.broker, self.sessions, self.auth, self.clients, tallies)
+        app.router.add_get("/v1/connect", sockets.connect)
+        HttpRoutes(self.broker, self.sessions, counts, self.auth, tallies).add_to(app)
         app.router.add_get("/health/live", health.live)
         app.router.add_get("/health/ready", health.ready)
         self.metrics.add_to(app)

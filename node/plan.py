@@ -9,6 +9,7 @@ from cluster.machine.commands import Command
 from cluster.machine.replies import Chunk
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
 from node.chunks import Progress
+from node.metrics.tallies import Served
 from node.outgoing import Outgoing
 
 ConnectionId = NewType("ConnectionId", int)
@@ -29,6 +30,7 @@ class Ticket:
     queue: str
     size_bytes: int = 0  # of a publish; counts as in flight until the outcome
     settles: bool = False
+    served: Served | None = None  # counts what is settled, too
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
 from node.broker import Broker
 from node.chunks import Progress
 from node.dispatch import Dispatcher
+from node.metrics.tallies import Served
 from node.outgoing import Outgoing
 from node.plan import (
     ConnectionId,
@@ -110,9 +111,15 @@ class Traffic:
         self._perform()
 
     def ask(
-        self, connection: ConnectionId, request: int, group: GroupId, queue: str, command: Command
+        self,
+        connection: ConnectionId,
+        request: int,
+        group: GroupId,
+        queue: str,
+        command: Command,
+        served: Served | None = None,
     ) -> None:
-        self.dispatcher.ask(connection, request, group, queue, command)
+        self.dispatcher.ask(connection, request, group, queue, command, served)
         self._perform()
 
     def announce(

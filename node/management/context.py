@@ -19,6 +19,7 @@ from node.health import Health
 from node.management.errors import not_authorised, not_found
 from node.management.paging import ListQuery, list_query
 from node.management.values import Body
+from node.metrics.tallies import Tallies
 from node.permissions import Access
 from node.publishing import Publisher
 from node.questions import Questions
@@ -65,6 +66,7 @@ class Services:
     health: Health
     questions: Questions
     listing: Listing
+    tallies: Tallies = field(default_factory=Tallies)
 
     @property
     def cluster(self) -> ClusterNode:

@@ -10,6 +10,7 @@ from prometheus_client import Histogram
 
 from node.metrics.endpoints import Endpoints
 from node.metrics.sources import Sources
+from node.metrics.tallies import Tallies
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
@@ -22,10 +23,15 @@ class Metrics:
     """Of one node: nothing is global, so tests can run many nodes in one process."""
 
     def __init__(
-        self, cluster: ClusterNode, counts: Counts, *, connections: Callable[[], int]
+        self,
+        cluster: ClusterNode,
+        counts: Counts,
+        *,
+        connections: Callable[[], int],
+        tallies: Tallies | None = None,
     ) -> None:
-        self.sources = Sources(cluster, counts, connections)
-        self.tallies = self.sources.tallies
+        self.tallies = tallies or Tallies()
+        self.sources = Sources(cluster, counts, connections, self.tallies)
         self.fsync_seconds = Histogram(
             "quorate_log_fsync_seconds",
             "Time that one sync of the log took.",

@@ -1,10 +1,147 @@
-"""What hot paths count: plain integers, read when somebody scrapes."""
+"""What hot paths count: plain integers, read when somebody scrapes.
+
+All are of this process since it started, and of the clients of this node: as in RabbitMQ a message
+is counted where its client is connected, whichever node leads its queue. A batch is counted once.
+What only a queue's leader sees (dead letters, what queues hold) is counted there instead.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from cluster.machine.catalog import QueueInfo
+    from node.outgoing import Batch
+
+#: Bounds of the histogram of message sizes, in bytes; beyond the last is the rest.
+SIZE_BOUNDS = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
+
+Protocol = Literal["amqp091", "quorate", "http"]
+PROTOCOLS: tuple[Protocol, ...] = ("amqp091", "quorate", "http")
+#: As RabbitMQ calls them: of a transient queue, which one node keeps; of a replicated one.
+CLASSIC = "rabbit_classic_queue"
+QUORUM = "rabbit_quorum_queue"
+QUEUE_TYPES = (CLASSIC, QUORUM)
+
+
+class Sizes:
+    """How large messages were."""
+
+    __slots__ = ("buckets", "sum")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(SIZE_BOUNDS) + 1)
+        self.sum = 0
+
+    def observe(self, bodies: Sequence[bytes]) -> None:
+        """Of one batch; mostly they are of one bucket, which is found once."""
+        if len(bodies) == 1:
+            size = len(bodies[0])
+            self.sum += size
+            self.buckets[bisect_left(SIZE_BOUNDS, size)] += 1
+            return
+        sizes = list(map(len, bodies))
+        if not sizes:
+            return
+        self.sum += sum(sizes)
+        low = bisect_left(SIZE_BOUNDS, min(sizes))
+        if low == bisect_left(SIZE_BOUNDS, max(sizes)):
+            self.buckets[low] += len(sizes)
+            return
+        for size in sizes:
+            self.buckets[bisect_left(SIZE_BOUNDS, size)] += 1
 
 
 @dataclass(slots=True)
+class Served:
+    """What clients of one protocol got from queues of one type."""
+
+    consumed_manual: int = 0  # to be settled by the client
+    consumed_auto: int = 0
+    got_manual: int = 0
+    got_auto: int = 0
+    got_empty: int = 0  # requests, not messages
+    redelivered: int = 0
+    acknowledged: int = 0
+
+    @property
+    def delivered(self) -> int:
+        return self.consumed_manual + self.consumed_auto + self.got_manual + self.got_auto
+
+    def consumed(self, count: int, *, auto: bool, redelivered: bool) -> None:
+        if auto:
+            self.consumed_auto += count
+        else:
+            self.consumed_manual += count
+        if redelivered:
+            self.redelivered += count
+
+    def got(self, batches: Sequence[Batch], *, auto: bool) -> None:
+        """The answer to one request."""
+        count = sum([len(batch.bodies) for batch in batches])
+        if not count:
+            self.got_empty += 1
+        elif auto:
+            self.got_auto += count
+        else:
+            self.got_manual += count
+        self.redelivered += sum([len(b.bodies) for b in batches if b.acquired_count])
+
+
+@dataclass(slots=True)
+class Spoken:
+    """What clients of one protocol did."""
+
+    received: int = 0
+    received_confirm: int = 0
+    confirmed: int = 0
+    routed: int = 0  # once for each queue that a message goes to
+    dropped: int = 0  # unroutable
+    returned: int = 0  # unroutable, and mandatory
+    sizes: Sizes = field(default_factory=Sizes)
+    classic: Served = field(default_factory=Served)
+    quorum: Served = field(default_factory=Served)
+
+    def of(self, queue: QueueInfo) -> Served:
+        return self.quorum if queue.node is None else self.classic
+
+    def of_type(self, queue_type: str) -> Served:
+        return self.classic if queue_type == CLASSIC else self.quorum
+
+    def published(self, bodies: Sequence[bytes], *, queues: int, confirm: bool) -> None:
+        """One batch, routed to so many queues."""
+        count = len(bodies)
+        self.received += count
+        self.routed += count * queues
+        if confirm:
+            self.received_confirm += count
+        self.sizes.observe(bodies)
+
+
 class Tallies:
-    """Since this process started. Add to them once a batch, not once a message."""
+    """One a node."""
+
+    __slots__ = (
+        "amqp091",
+        "channels_closed",
+        "channels_opened",
+        "connections_closed",
+        "connections_opened",
+        "http",
+        "quorate",
+    )
+
+    def __init__(self) -> None:
+        self.amqp091 = Spoken()
+        self.quorate = Spoken()
+        self.http = Spoken()
+        self.connections_opened = 0
+        self.connections_closed = 0
+        self.channels_opened = 0
+        self.channels_closed = 0
+
+    def of(self, protocol: Protocol) -> Spoken:
+        return getattr(self, protocol)

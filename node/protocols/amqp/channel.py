@@ -86,6 +86,7 @@ class Channel:
         self._waiting: deque[ChannelEvent] = deque()
         self._busy = False
         self._task: asyncio.Task[Any] | None = None
+        services.tallies.channels_opened += 1
 
     @property
     def mode(self) -> str:
@@ -263,6 +264,7 @@ class Channel:
             return
         self.publishes.flush()
         self.closed = True
+        self.services.tallies.channels_closed += 1
         self._waiting.clear()
         self.host.resume_reading(self._why_paused)
         if self._task is not None:

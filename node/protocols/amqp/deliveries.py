@@ -59,7 +59,7 @@ class Deliveries:
 
     def __init__(self, channel: Channel) -> None:
         self.consumers: dict[str, Consumer] = {}
-        self.settles = Settles(channel.services.settler)
+        self.settles = Settles(channel.services.settler, channel.services.tallies.amqp091)
         self.prefetch = 0  # of each new consumer; 0: no limit
         self.global_prefetch = 0  # of the channel
         self.reply_name: str | None = None  # set while it consumes from the pseudo-queue
@@ -67,6 +67,7 @@ class Deliveries:
         self._channel = channel
         self._host = channel.host
         self._services = channel.services
+        self._counted = channel.services.tallies.amqp091
         self._by_key: dict[tuple[str, ConsumerKey], Consumer] = {}
         self._subscribing: dict[int, Consumer] = {}
         self._getting: dict[int, Consumer] = {}
@@ -178,6 +179,8 @@ class Deliveries:
         else:
             tag = self.settles.unacked.add(consumer, batch.first, count, batch.token)
         redelivered = batch.acquired_count > 0
+        served = self._counted.of(consumer.info)
+        served.consumed(count, auto=consumer.no_ack, redelivered=redelivered)
         number, frame_max = self._channel.number, self._host.frame_max
         wire_tag, name = consumer.wire_tag, consumer.info.name
         for start, end, where, properties in runs(batch, name, fenced=consumer.fenced):
@@ -371,6 +374,7 @@ class Deliveries:
     def _got(
         self, holder: Consumer, key: ConsumerKey, ready: int, batches: Sequence[Batch]
     ) -> None:
+        self._counted.of(holder.info).got(batches, auto=holder.no_ack)
         if not batches:
             self._channel.say(commands.Basic.GetEmpty())
             return

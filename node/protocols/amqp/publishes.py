@@ -78,10 +78,12 @@ class Publishes:
 
     def __init__(self, channel: Channel) -> None:
         self.confirms: Confirms | None = None
+        self.used = False  # it is a publisher
         self.transaction: list[_Batch] | None = None  # tx mode: published and not committed
         self._returns: list[bytes] = []  # of the transaction
         self._channel = channel
         self._services = channel.services
+        self._counted = channel.services.tallies.amqp091
         self._host = channel.host
         self._batches: dict[QueueId, _Batch] = {}
         # To the default exchange, in this read: nothing can change before the next one.
@@ -194,6 +196,9 @@ class Publishes:
     ) -> None:
         bodies = event.bodies
         count = len(bodies)
+        self.used = True
+        confirm = self.confirms is not None
+        self._counted.published(bodies, queues=len(route.queues), confirm=confirm)
         tally: Tally | None = None
         if self.confirms is not None:
             first = self.confirms.number(count)
@@ -212,7 +217,10 @@ class Publishes:
 
     def _unroutable(self, event: Publish, properties: bytes, tally: Tally | None) -> None:
         """Returned if mandatory (B29), before it is confirmed; confirmed in any case (B28)."""
-        if event.mandatory:
+        if not event.mandatory:
+            self._counted.dropped += len(event.bodies)
+        else:
+            self._counted.returned += len(event.bodies)
             returned = [
                 writer.returned(
                     self._channel.number,
@@ -235,6 +243,8 @@ class Publishes:
     def _reply(self, event: Publish, name: str, properties: bytes) -> None:
         """An answer for a channel that consumes from the pseudo-queue."""
         taken = self._services.direct_replies.deliver(name, event.where, properties, event.bodies)
+        confirm = self.confirms is not None
+        self._counted.published(event.bodies, queues=1 if taken else 0, confirm=confirm)
         tally: Tally | None = None
         if self.confirms is not None:
             first = self.confirms.number(len(event.bodies))
@@ -293,6 +303,8 @@ class Publishes:
     def _decided(self, tally: Tally) -> None:
         assert self.confirms is not None
         self.confirms.decided(tally)
+        refused = 0 if tally.refused is None else len(tally.refused)
+        self._counted.confirmed += tally.last - tally.first + 1 - refused
         if not self._flush_due:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._tell)

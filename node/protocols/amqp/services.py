@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from node.alarms import Alarms
 from node.auth import Auth
 from node.broker import Broker
+from node.metrics.tallies import Tallies
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.publishing import Publisher
 from node.questions import Questions
@@ -34,3 +35,4 @@ class Services:
     alarms: Alarms
     questions: Questions
     tasks: Tasks
+    tallies: Tallies = field(default_factory=Tallies)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from cluster.machine.commands import Command, Discard, Return, SetCredit, Settle
 from cluster.types import GroupId
 from node.chunks import merged
+from node.metrics.tallies import Spoken
 from node.protocols.amqp.consumers import Consumer, Verdict
 from node.protocols.amqp.errors import PRECONDITION_FAILED, ChannelError_
 from node.protocols.amqp.unacked import Taken, Unacked, UnknownTag
@@ -19,10 +20,11 @@ Step = Settle | Return | Discard
 class Settles:
     """Of one channel."""
 
-    def __init__(self, settler: Settler) -> None:
+    def __init__(self, settler: Settler, counted: Spoken) -> None:
         self.unacked: Unacked[Consumer] = Unacked()
         self.open = 0  # told to a leader, not decided
         self._settler = settler
+        self._counted = counted
         self._transaction: list[tuple[Verdict, list[Taken[Consumer]]]] | None = None
         self._all_decided: asyncio.Event | None = None
 
@@ -49,8 +51,15 @@ class Settles:
         if self._transaction is not None:
             self._transaction.append((verdict, taken))
             return
+        self._count(verdict, taken)
         for group, step in steps_of(verdict, taken):
             self.tell(group, step)
+
+    def _count(self, verdict: Verdict, taken: list[Taken[Consumer]]) -> None:
+        if verdict == "ack":
+            for part in taken:
+                served = self._counted.of(part.consumer.info)
+                served.acknowledged += part.last - part.first + 1
 
     # --- to the leaders ---------------------------------------------------------------------------
 
@@ -82,6 +91,7 @@ class Settles:
         settled, self._transaction = self._transaction or [], []
         steps: dict[GroupId, list[Command]] = {}
         for verdict, taken in settled:
+            self._count(verdict, taken)
             for group, step in steps_of(verdict, taken):
                 steps.setdefault(group, []).append(step)
         return steps

@@ -28,6 +28,7 @@ from node.broker import Broker, check_shared
 from node.dispatch import Counts
 from node.errors import BrokerError, Elsewhere, Refused
 from node.message import as_map
+from node.metrics.tallies import Tallies
 from node.outgoing import Batch
 from node.permissions import Operation
 from node.protocols.basic_auth import BasicAuth
@@ -59,7 +60,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class HttpRoutes:
     """The routes under /v1, but for the WebSocket."""
 
-    def __init__(self, broker: Broker, sessions: Sessions, counts: Counts, auth: Auth) -> None:
+    def __init__(
+        self, broker: Broker, sessions: Sessions, counts: Counts, auth: Auth, tallies: Tallies
+    ) -> None:
+        self._counted = tallies.http
         self._auth = auth
         self._basic = BasicAuth(auth, "native")
         self._broker = broker
@@ -220,10 +224,12 @@ class HttpRoutes:
                 _attrs(request),
             )
         self._counts.published += len(command.bodies)
+        self._counted.published(command.bodies, queues=1, confirm=True)
         reply = await self._broker.ask(info.group, command)
         assert isinstance(reply, Enqueued)
         self._counts.confirmed += reply.stored
         self._counts.duplicates += reply.duplicates
+        self._counted.confirmed += reply.stored + reply.duplicates
         if reply.refused and not reply.stored and not reply.duplicates:
             raise Refused(codes.QUEUE_FULL, "the queue is at its limit: try again later")
         return answer(
@@ -256,6 +262,9 @@ class HttpRoutes:
             raise
         if not batches:
             self._sessions.take_back(info.group, session)
+        self._counted.of(info).got(batches, auto=auto_settle)
+        self._counts.delivered += sum(len(batch.bodies) for batch in batches)
+        self._counts.redelivered += sum(len(b.bodies) for b in batches if b.acquired_count)
         messages = [message for batch in batches for message in _messages(batch)]
         about = {"consumer": key, "ready": ready, "lease_ms": lease_ms, "messages": messages}
         return answer(request, about)
@@ -277,6 +286,9 @@ class HttpRoutes:
                 raise Refused(codes.BAD_ARGUMENT, "outcome is settle, return or discard")
         reply = await self._broker.ask(info.group, command)
         count = reply.count if isinstance(reply, Ok) else 0
+        if type(command) is Settle:
+            self._counts.settled += count
+            self._counted.of(info).acknowledged += count
         return answer(request, {"outcome": "ok", "count": count})
 
 

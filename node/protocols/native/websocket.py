@@ -16,6 +16,7 @@ from node.broker import Broker
 from node.clients import Clients
 from node.connection import Connection
 from node.errors import BrokerError, Refused
+from node.metrics.tallies import Tallies
 from node.outgoing import Delivery, Outgoing
 from node.permissions import Access
 from node.protocols.basic_auth import BasicAuth
@@ -134,8 +135,16 @@ class SocketPeer:
 class WebSockets:
     """Serves the WebSocket route."""
 
-    def __init__(self, broker: Broker, sessions: Sessions, auth: Auth, clients: Clients) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        sessions: Sessions,
+        auth: Auth,
+        clients: Clients,
+        tallies: Tallies,
+    ) -> None:
         self._broker = broker
+        self._counted = tallies.quorate
         self._sessions = sessions
         self._clients = clients
         self._basic = BasicAuth(auth, "native")
@@ -214,6 +223,7 @@ class WebSockets:
             }
             peer.close_with(close_codes.get(error.code, CloseCode.HELLO_MISSING), error.reason)
             return False
+        peer.connection.counted = self._counted
         peer.user_name, peer.vhost = user.name, hello.vhost
         self._clients.add(peer)
         peer.send_bytes(self._welcome(peer.connection, resumed=resumed))

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from pamqp import commands
 
+from node.metrics.tallies import Tallies
 from node.protocols.amqp import channel
 from node.protocols.amqp.channel import Channel
 from node.protocols.amqp.errors import INTERNAL_ERROR, AmqpError
@@ -40,7 +41,7 @@ async def test_a_bug_of_ours_ends_the_connection_and_hangs_nobody(
 
     monkeypatch.setattr(channel, "begin", begin)
     host = FakeHost()
-    services: Any = SimpleNamespace(tasks=Tasks(), settler=None)
+    services: Any = SimpleNamespace(tasks=Tasks(), settler=None, tallies=Tallies())
     Channel(cast(Any, host), 1, services).receive(Method(1, commands.Basic.Qos()))
     async with asyncio.timeout(20):
         error = await host.failed

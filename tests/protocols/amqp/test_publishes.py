@@ -10,6 +10,7 @@ from typing import Any, cast
 from cluster.machine.catalog import ExchangeInfo, QueueInfo
 from cluster.types import GroupId, QueueId
 from node.errors import Elsewhere
+from node.metrics.tallies import Tallies
 from node.protocols.amqp.confirms import Confirms
 from node.protocols.amqp.events import Publish
 from node.protocols.amqp.properties import NONE
@@ -32,6 +33,7 @@ class FakeChannel:
         access = SimpleNamespace(check=print)
         self.host = SimpleNamespace(vhost="/", access=access, write=self.written.append)
         self.services = SimpleNamespace(
+            tallies=Tallies(),
             router=SimpleNamespace(route=self._route),
             broker=SimpleNamespace(catch_up=self._catch_up),
             publisher=SimpleNamespace(publish=self._publish),
