@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, cast
 
@@ -69,7 +70,7 @@ class Chunk:
         return meta or {}
 
 
-class _Finishing:
+class _Finishing(ABC):
     """The four ways to answer a delivery. Each returns at once; `wait=True` waits for the node to
     confirm it.
 
@@ -84,11 +85,11 @@ class _Finishing:
         self._keeper = keeper
         self._key = key
 
-    def _ranges(self) -> list[Range]:
-        raise NotImplementedError
+    @abstractmethod
+    def _ranges(self) -> list[Range]: ...
 
-    def _newest(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _newest(self) -> int: ...
 
     async def _finish(self, opcode: int, arguments: tuple[Any, ...], wait: bool) -> None:
         ranges, token = self._ranges(), self._newest()

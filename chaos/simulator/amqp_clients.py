@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -116,10 +117,10 @@ class AmqpChannel:
                     future.set_result(None)
 
 
-class AmqpClient:
+class AmqpClient(ABC):
     """A simulated client process. `work` does on a channel whatever the client is for."""
 
-    kind = "client"
+    kind: str
 
     def __init__(self, scene: Scene, name: str) -> None:
         self.scene = scene
@@ -139,13 +140,14 @@ class AmqpClient:
     def finished(self) -> bool:
         return False
 
+    @abstractmethod
     async def work(self, channel: AmqpChannel) -> None:
         """Until the channel is over, or no longer wanted."""
-        raise NotImplementedError
 
-    def hurry(self) -> None:
+    def hurry(self) -> None:  # noqa: B027 -- most go on as they are
         """The load is over."""
 
+    @abstractmethod
     def lost(self, channel: AmqpChannel) -> None:
         """Nothing more is heard of it."""
 

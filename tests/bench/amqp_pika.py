@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from abc import ABC, abstractmethod
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.bench.workers import Outcome
 SAMPLES_MAX = 20_000
 
 
-class Client:
+class Client(ABC):
     """Counts until all is done, then reports."""
 
     def __init__(self, port: int, count: int) -> None:
@@ -33,8 +34,8 @@ class Client:
     def connected(self, connection: Any) -> None:
         connection.channel(on_open_callback=self.opened)
 
-    def opened(self, channel: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def opened(self, channel: Any) -> None: ...
 
     def begin(self) -> None:
         say({"done": 0})
