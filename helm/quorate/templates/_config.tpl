@@ -1,0 +1,91 @@
+{{/* quorate.toml, of one map: what the chart must set, `config`, and `extraConfig` over it. */}}
+
+{{/* A value as TOML. JSON strings are TOML strings; whole numbers come from YAML as floats. */}}
+{{- define "quorate.tomlValue" -}}
+{{- if kindIs "float64" . -}}
+{{- if eq (floor .) . }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
+{{- else if kindIs "slice" . -}}
+[{{ range $i, $each := . }}{{ if $i }}, {{ end }}{{ include "quorate.tomlValue" $each }}{{ end }}]
+{{- else -}}
+{{- toJson . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "quorate.toToml" -}}
+{{- range $key, $value := . }}
+{{- if and (not (kindIs "map" $value)) (not (kindIs "invalid" $value)) }}
+{{ $key }} = {{ include "quorate.tomlValue" $value }}
+{{- end }}
+{{- end }}
+{{- range $section, $keys := . }}
+{{- if kindIs "map" $keys }}
+
+[{{ $section }}]
+{{- range $key, $value := $keys }}
+{{- if not (kindIs "invalid" $value) }}
+{{ $key }} = {{ include "quorate.tomlValue" $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The nodes that a new node looks for, as `peers`; call it with (dict "root" $ "nodes" (list 0 1 2)). */}}
+{{- define "quorate.peers" -}}
+{{- $found := list -}}
+{{- range .nodes -}}
+{{- $node := printf "%s-%d" (include "quorate.fullname" $.root) (int .) -}}
+{{- $found = append $found (printf "%s=%s.%s:7070" $node $node (include "quorate.domain" $.root)) -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{/* Settings of a node; call it with (dict "root" $ "joining" ORDINAL), -1 for the first ones. */}}
+{{- define "quorate.settings" -}}
+{{- $values := .root.Values -}}
+{{- $nodes := untilStep 0 (int $values.initialNodes) 1 -}}
+{{- if ge (int .joining) 0 -}}
+{{- $nodes = append $nodes (int .joining) -}}
+{{- end -}}
+{{- $tls := ne $values.tls.mode "off" -}}
+{{- $settings := dict
+      "cluster" (default (include "quorate.fullname" .root) $values.config.cluster)
+      "data_dir" "/var/lib/quorate"
+      "http" "0.0.0.0:8080"
+      "amqp" (ternary "0.0.0.0:5672" "off" $values.listeners.amqp)
+      "peer" "0.0.0.0:7070"
+      "peers" (include "quorate.peers" (dict "root" .root "nodes" $nodes) | fromJsonArray)
+      "secret_file" "/etc/quorate/secrets/cluster-secret"
+      "default_groups" $values.config.defaultGroups
+      "replication" $values.config.replication
+      "stop_ms_max" (mul 1000 (int $values.config.stopSeconds))
+      "log_level" $values.config.logLevel
+      "log_format" $values.config.logFormat
+-}}
+{{- if ge (int .joining) 0 -}}
+{{- $_ := set $settings "join" true -}}
+{{- end -}}
+{{- if $values.archive.enabled -}}
+{{- $_ := set $settings "log" (dict "archive_dir" "/archive") -}}
+{{- end -}}
+{{- if $tls -}}
+{{- $_ := set $settings "tls" (dict
+      "client_cert" "/etc/quorate/tls/tls.crt"
+      "client_key" "/etc/quorate/tls/tls.key") -}}
+{{- if $values.tls.clientCertificates -}}
+{{- $_ := set $settings.tls "client_ca" "/etc/quorate/tls/ca.crt" -}}
+{{- end -}}
+{{- if $values.tls.peers -}}
+{{- $_ := set $settings.tls "peer_cert" "/etc/quorate/tls/tls.crt" -}}
+{{- $_ := set $settings.tls "peer_key" "/etc/quorate/tls/tls.key" -}}
+{{- $_ := set $settings.tls "peer_ca" "/etc/quorate/tls/ca.crt" -}}
+{{- end -}}
+{{- if $values.listeners.amqps -}}
+{{- $_ := set $settings "amqps" "0.0.0.0:5671" -}}
+{{- end -}}
+{{- if $values.listeners.https -}}
+{{- $_ := set $settings "https" "0.0.0.0:8443" -}}
+{{- end -}}
+{{- end -}}
+{{- include "quorate.toToml" (mergeOverwrite $settings (deepCopy $values.extraConfig)) | trim }}
+{{- end -}}

@@ -1,0 +1,89 @@
+{{/* What the schema cannot see: rules over several values. All that is wrong is said at once. */}}
+{{- define "quorate.validate" -}}
+{{- $v := .Values -}}
+{{- $replicas := int $v.replicas -}}
+{{- $wrong := list -}}
+{{- if not $v.allowUnsafe -}}
+{{- if lt $replicas 3 -}}
+{{- $wrong = append $wrong (printf "replicas: %d nodes cannot bear the loss of one; give 3 or 5, or allowUnsafe=true for a trial" $replicas) -}}
+{{- end -}}
+{{- if and (ge $replicas 3) (eq (mod $replicas 2) 0) -}}
+{{- $wrong = append $wrong (printf "replicas: %d nodes bear the loss of no more than %d do; give an odd number, or allowUnsafe=true" $replicas (sub $replicas 1)) -}}
+{{- end -}}
+{{- if gt (int $v.config.replication) $replicas -}}
+{{- $wrong = append $wrong (printf "config.replication: %d copies need as many nodes, and replicas is %d" (int $v.config.replication) $replicas) -}}
+{{- end -}}
+{{- if lt (int $v.config.replication) 3 -}}
+{{- $wrong = append $wrong (printf "config.replication: %d copies cannot bear the loss of one; give 3 or more, or allowUnsafe=true" (int $v.config.replication)) -}}
+{{- end -}}
+{{- if not $v.persistence.enabled -}}
+{{- $wrong = append $wrong "persistence.enabled: without volumes a restart of all pods loses everything; leave it true, or allowUnsafe=true for a trial" -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (int $v.initialNodes) $replicas -}}
+{{- $wrong = append $wrong (printf "initialNodes: the cluster began with %d nodes and replicas is %d; before there are fewer, remove nodes with `quorate node remove`, and never below initialNodes" (int $v.initialNodes) $replicas) -}}
+{{- end -}}
+{{- $live := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "quorate.fullname" .) -}}
+{{- if $live -}}
+{{- $first := index (default dict $live.metadata.annotations) "quorate/initial-nodes" -}}
+{{- if and $first (ne $first (toString $v.initialNodes)) -}}
+{{- $wrong = append $wrong (printf "initialNodes: this cluster began with %s nodes and that does not change; to grow, set replicas alone" $first) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (gt $replicas 1) (gt (int $v.podDisruptionBudget.maxUnavailable) (div (sub $replicas 1) 2)) -}}
+{{- $wrong = append $wrong (printf "podDisruptionBudget.maxUnavailable: %d of %d nodes away leave no majority; give at most %d" (int $v.podDisruptionBudget.maxUnavailable) $replicas (div (sub $replicas 1) 2)) -}}
+{{- end -}}
+{{- if le (int $v.terminationGracePeriodSeconds) (add (int $v.drain.timeoutSeconds) 20) -}}
+{{- $wrong = append $wrong (printf "terminationGracePeriodSeconds: %d s is too short for a drain of %d s and the stop after it; give more than %d" (int $v.terminationGracePeriodSeconds) (int $v.drain.timeoutSeconds) (add (int $v.drain.timeoutSeconds) 20)) -}}
+{{- end -}}
+{{- if gt (int $v.config.stopSeconds) 20 -}}
+{{- if le (int $v.terminationGracePeriodSeconds) (add (int $v.drain.timeoutSeconds) (int $v.config.stopSeconds)) -}}
+{{- $wrong = append $wrong (printf "config.stopSeconds: %d s and a drain of %d s do not fit into terminationGracePeriodSeconds=%d" (int $v.config.stopSeconds) (int $v.drain.timeoutSeconds) (int $v.terminationGracePeriodSeconds)) -}}
+{{- end -}}
+{{- end -}}
+{{- if ne (toString $v.resources.requests.memory) (toString $v.resources.limits.memory) -}}
+{{- $wrong = append $wrong (printf "resources.requests.memory: %v is not the limit, %v: the node plans with its limit, so ask for all of it" $v.resources.requests.memory $v.resources.limits.memory) -}}
+{{- end -}}
+{{- if and (eq $v.tls.mode "existingSecret") (not $v.tls.existingSecret) -}}
+{{- $wrong = append $wrong "tls.existingSecret: name the Secret with tls.crt and tls.key, or set tls.mode to certManager or off" -}}
+{{- end -}}
+{{- if and (ne $v.tls.mode "existingSecret") $v.tls.existingSecret -}}
+{{- $wrong = append $wrong (printf "tls.existingSecret: is not used with tls.mode=%s; set tls.mode=existingSecret, or leave the name away" $v.tls.mode) -}}
+{{- end -}}
+{{- if and (eq $v.tls.mode "off") (or $v.tls.peers $v.tls.clientCertificates) -}}
+{{- $wrong = append $wrong "tls.mode: is off, and tls.peers and tls.clientCertificates need certificates; set tls.mode to existingSecret or certManager" -}}
+{{- end -}}
+{{- if and (eq $v.tls.mode "certManager") (not $v.tls.certManager.issuer.name) (not $v.tls.certManager.createIssuer) -}}
+{{- $wrong = append $wrong "tls.certManager.issuer.name: name the issuer, or set tls.certManager.createIssuer=true for a self-signed authority" -}}
+{{- end -}}
+{{- if and (eq $v.tls.mode "certManager") $v.tls.certManager.issuer.name $v.tls.certManager.createIssuer -}}
+{{- $wrong = append $wrong "tls.certManager.issuer.name: is not used with createIssuer=true; give one of the two" -}}
+{{- end -}}
+{{- if and (eq $v.tls.mode "off") (not $v.listeners.amqp) -}}
+{{- $wrong = append $wrong "listeners.amqp: without it and with tls.mode=off no AMQP client can connect; leave it true, or set tls.mode" -}}
+{{- end -}}
+{{- $archives := list -}}
+{{- range $place := list $v.archive.existingClaim $v.archive.hostPath $v.archive.size -}}
+{{- if $place -}}{{- $archives = append $archives $place -}}{{- end -}}
+{{- end -}}
+{{- if and $v.archive.enabled (ne (len $archives) 1) -}}
+{{- $wrong = append $wrong (printf "archive: %d volumes are named; give one of archive.existingClaim, archive.size and archive.hostPath" (len $archives)) -}}
+{{- end -}}
+{{- if and $archives (not $v.archive.enabled) -}}
+{{- $wrong = append $wrong "archive.enabled: is false although a volume is named; set it to true, or leave the volume away" -}}
+{{- end -}}
+{{- if and (or $v.postmortem.cronJob.enabled $v.postmortem.job.enabled) (not $v.archive.enabled) -}}
+{{- $wrong = append $wrong "postmortem: reads the archive, and archive.enabled is false" -}}
+{{- end -}}
+{{- if and (or $v.postmortem.cronJob.enabled $v.postmortem.job.enabled) (not $v.postmortem.image) -}}
+{{- $wrong = append $wrong "postmortem.image: name an image with Spark and `quorate postmortem`; the nodes' image has neither" -}}
+{{- end -}}
+{{- range $key := list "node" "cluster" "data_dir" "http" "http_advertise" "amqp" "amqps" "amqp_advertise" "https" "peer" "peers" "join" "secret" "secret_file" "tls" -}}
+{{- if hasKey $v.extraConfig $key -}}
+{{- $wrong = append $wrong (printf "extraConfig.%s: is the chart's own to set; see the values for listeners, tls, secrets and config" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- if $wrong -}}
+{{- fail (printf "\n\nThese values cannot be used:\n  - %s\n" (join "\n  - " $wrong)) -}}
+{{- end -}}
+{{- end -}}
