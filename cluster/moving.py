@@ -16,7 +16,7 @@ from cluster.machine.commands import Command, GroupHeld, NodeGone
 from cluster.membership import Transfer, next_step
 from cluster.outcome import Outcome
 from cluster.reconcile import removed
-from cluster.types import CATALOG_GROUP, GroupId, NodeId
+from cluster.types import CATALOG_GROUP, NodeId
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
@@ -157,16 +157,16 @@ class Moving:
 
     def _retire(self) -> None:
         cluster = self._cluster
-        for group_id, group in list(cluster.groups.items()):
-            if group_id != CATALOG_GROUP and self._is_past(group_id, group):
+        for group in list(cluster.groups.values()):
+            if group.id != CATALOG_GROUP and self._is_past(group):
                 log.info("copy_dropped", group=group.name, node=cluster.node)
-                cluster.drop_group(group_id)
+                cluster.drop_group(group.id)
 
-    def _is_past(self, group_id: GroupId, group: Group) -> bool:
+    def _is_past(self, group: Group) -> bool:
         """The catalog counts this copy no more, and the copy itself knows of nothing newer that
         does: what it acknowledged since then might be needed.
         """
-        info = self._cluster.catalog_machine.group(group_id)
+        info = self._cluster.catalog_machine.group(group.id)
         if info is None or self._cluster.node in info.homes:
             return False
         return group.configured_at <= info.held_at

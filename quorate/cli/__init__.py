@@ -9,10 +9,6 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_CORRUPT = 3
-EXIT_UNKNOWN = 4
 EXIT_INTERRUPTED = 130
 
 

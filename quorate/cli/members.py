@@ -60,10 +60,10 @@ def node_add(
         anybody = Anybody(url, timeout)
         view = await _added(anybody, node, address)
         state = (view.node(node) or {}).get("state")
-        words = f"node {node}: let in, expected at {address}\n  next: {_how_to_start(view)}"
-        if state == "member":
-            words = f"node {node}: is a member"
-        words += "; then `quorate group spread` gives it groups" if state != "member" else ""
+        words = f"node {node}: is a member"
+        if state != "member":
+            words = _let_in(node, address, view)
+            words += "; then `quorate group spread` gives it groups"
         return done(as_json, words, node=node, state=state)
 
     return watched(work(), stage)
@@ -74,9 +74,12 @@ async def _added(anybody: Anybody, node: str, address: str) -> View:
     return await anybody.view()
 
 
-def _how_to_start(view: View) -> str:
+def _let_in(node: str, address: str, view: View) -> str:
     peers = [f"{row['name']}={row['addresses'].get('peer', '?')}" for row in view.nodes]
-    return f"start it with `join = true` and `peers = {json.dumps(peers)}`"
+    return (
+        f"node {node}: let in, expected at {address}"
+        f"\n  next: start it with `join = true` and `peers = {json.dumps(peers)}`"
+    )
 
 
 @node_app.command("remove")
@@ -136,7 +139,7 @@ def node_replace(
             f"node {new} is let in, node {old} stays until this command is given once more"
         )
         if not _is_member(view, new):
-            say(f"node {new}: let in, expected at {address}\n  next: {_how_to_start(view)}")
+            say(_let_in(new, address, view))
         waits = f"waiting until {new} has come and has the catalog"
         view = await until(anybody, lambda view: _is_member(view, new), waits)
         if (view.node(old) or {}).get("state") != "leaving":

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from quorate.cli import EXIT_INTERRUPTED
 from quorate.cli.output import (
     CommandError,
     addresses,
@@ -36,7 +37,6 @@ LOOK_S = 0.3
 #: Without a terminal a line is written when a group is done, and else this often.
 LINE_S = 10.0
 GROUPS_SHOWN = 8
-EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
