@@ -51,6 +51,10 @@ class QueueNames:
         self._transient = transient
         self._incarnation = incarnation
         self._is_up = is_up
+        # For clients of this node, since it started.
+        self.declared_count = 0
+        self.created_count = 0
+        self.deleted_count = 0
 
     async def change(self, command: Command) -> Outcome:
         """Ask the catalog; when it answers ok, every node that is up has it in its copy."""
@@ -106,6 +110,8 @@ class QueueNames:
             info = QueueInfo(reply.queue, reply.group, *about, node=command.node)
             declared = replace(config, auto_delete=command.auto_delete)
         made = await self._ask_home(info, create_command(self._catalog, info, declared))
+        self.declared_count += 1
+        self.created_count += reply.created
         if made is None:
             reason = f"queue {info.name!r} is on node {info.node}, which is down; try again"
             return refused("no_leader", reason)
@@ -141,6 +147,7 @@ class QueueNames:
         removal = RemoveQueue(vhost, name, info.queue)
         removed = await self._forwarder.ask_until(CATALOG_GROUP, removal)
         await self._seen(removed)
+        self.deleted_count += removed.kind == "ok"
         return outcome if removed.kind == "ok" else removed
 
     async def _ask_home(self, info: QueueInfo, command: Command) -> Outcome | None:

@@ -35,6 +35,8 @@ def dead_letter(queue: Queue, turn: Turn, first: int, last: int, reason: str) ->
     if config.dead_letter_queue is not None:
         target = turn.group.find(config.dead_letter_queue)
     exchange = config.dead_letter_exchange
+    goes_on = target is not None or exchange is not None
+    turn.group.died(reason, last - first + 1, goes=goes_on)
     if target is None and exchange is None:
         forget(queue, first, last)
         return

@@ -250,6 +250,9 @@ class QueueMachine:
     def consumer_removed(self, session: SessionId, queue: QueueId, consumer: ConsumerKey) -> None:
         del self._sessions.by_id[session].consumers[queue, consumer]
 
+    def died(self, reason: str, count: int, *, goes: bool) -> None:
+        self.tallies.died(reason, count, goes=goes)
+
     def timed_out(self, turn: Turn, session: SessionId) -> None:
         found = self._sessions.get(session)
         if found is not None:

@@ -55,10 +55,14 @@ def held_up_until(held_up_ms: int, since_ms: int | None, now_ms: int) -> int:
 class Tallies:
     """Those of one group. Its work is that of a command, not of a message."""
 
-    __slots__ = ("of",)
+    __slots__ = ("changed", "dead", "of")
 
     def __init__(self) -> None:
         self.of: dict[int, Tally] = {}
+        #: Queues in which anything may have happened since somebody last took them from here.
+        self.changed: dict[int, None] = {}
+        #: By why, and whether they went on as dead letters: what left otherwise than settled.
+        self.dead: dict[tuple[str, bool], int] = {}
 
     def _at(self, queue: QueueId) -> Tally:
         tally = self.of.get(queue)
@@ -70,12 +74,17 @@ class Tallies:
         """What could happen in the queue has happened; what waits now has to wait."""
         tally = self._at(queue.id)
         tally.changes += 1
+        self.changed[queue.id] = None
         if queue.is_held_up:
             if tally.held_up_since_ms is None:
                 tally.held_up_since_ms = now_ms
         elif tally.held_up_since_ms is not None:
             tally.held_up_ms += now_ms - tally.held_up_since_ms
             tally.held_up_since_ms = None
+
+    def died(self, reason: str, count: int, *, goes: bool) -> None:
+        key = (reason, goes)
+        self.dead[key] = self.dead.get(key, 0) + count
 
     def applied(self, now_ms: int, command: Any, reply: Reply, effects: Sequence[Effect]) -> None:
         if type(reply) is Refused:
@@ -103,6 +112,7 @@ class Tallies:
                 self._at(command.queue).used_ms = now_ms
         elif kind is DeleteQueue:
             self.of.pop(command.queue, None)
+            self.changed[command.queue] = None
         for effect in effects:
             if type(effect) is Deliver:
                 tally = self._at(effect.queue)

@@ -22,6 +22,10 @@ class Surroundings(Protocol):
         self, session: SessionId, queue: QueueId, consumer: ConsumerKey
     ) -> None: ...
 
+    def died(self, reason: str, count: int, *, goes: bool) -> None:
+        """Messages left a queue without being settled. `goes`: to a dead-letter target."""
+        ...
+
     def timed_out(self, turn: Turn, session: SessionId) -> None:
         """A consumer of this session did not settle in time: the session is dead here (A18)."""
         ...
