@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import socket
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import structlog
 from aiohttp import web
@@ -18,10 +18,14 @@ from cluster.seams import Clock
 from node.alarms import Alarms
 from node.auth import Auth
 from node.broker import Broker
+from node.catch_up import CatchUp
 from node.clients import Clients
 from node.data_folder import DataFolder
 from node.dead_letters import DeadLetters
+from node.drain import Drain
+from node.gate import gate
 from node.health import Health
+from node.local_token import LocalToken
 from node.logs import configure_logs
 from node.management.app import ManagementRoutes
 from node.management.context import Services as ManagementServices
@@ -31,23 +35,27 @@ from node.peering import cluster_config, tcp_links
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.amqp.server import AmqpServer
 from node.protocols.amqp.services import Services as AmqpServices
+from node.protocols.entrance import Entrance
+from node.protocols.http_server import HttpServer
 from node.protocols.native.http import HttpRoutes
 from node.protocols.native.websocket import WebSockets
 from node.publishing import Publisher
 from node.questions import Questions
+from node.quorum import Quorum
 from node.relay import Relay
 from node.sessions import Sessions
 from node.settings import Settings, SettingsError
 from node.settling import Settler
 from node.tasks import Tasks
 from node.timed_disk import TimedDisk
+from node.tls import Certificates
 from node.traffic import Traffic
 from node.transactions import Transactions
+from node.watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
 
 CARE_PERIOD_S = 1.0
-HTTP_BACKLOG = 1024
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -60,15 +68,21 @@ class Node:
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
         self.settings = settings
-        self.http_address = ""
+        self.http_address = ""  # empty: it is off
+        self.https_address = ""
         self._folder = DataFolder(settings.data_dir)
         self._clock = clock or SystemClock()
         self._tasks = Tasks()
         self._stopping = False
-        self._runner: web.AppRunner | None = None
         self._care: asyncio.Task[None] | None = None
+        self._watchdog = Watchdog(settings.health.stall_ms_max / 1000)
+        self._local_token = LocalToken(Path(settings.data_dir))
+        self._management: ManagementRoutes | None = None  # there once the log is read
         self.failed: asyncio.Future[BaseException] | None = None
         self.left: asyncio.Future[None]  # was removed from the cluster, and has nothing any more
+        self.certificates: Certificates
+        self._entrance: Entrance
+        self._http: HttpServer
         self.cluster: ClusterNode
         self.questions: Questions
         self.auth: Auth
@@ -81,6 +95,9 @@ class Node:
         self.publisher: Publisher
         self.amqp: AmqpServer
         self.health: Health
+        self.catch_up: CatchUp
+        self.quorum: Quorum
+        self.drain: Drain
         self.metrics: Metrics
 
     # --- start ------------------------------------------------------------------------------------
@@ -98,24 +115,31 @@ class Node:
         settings = self.settings
         self.failed = asyncio.get_running_loop().create_future()
         self.left = asyncio.get_running_loop().create_future()
-        # The port first: its number, when it was 0, is told to the cluster.
-        app = web.Application(client_max_size=settings.limits.frame_bytes_max)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        host, port = _host_and_port(settings.http)
-        server = await _listen(host, port)
-        bound = server.getsockname()[1]
-        self.http_address = settings.http_advertise or f"{host}:{bound}"
+        self.certificates = Certificates(settings.tls)
+        self._entrance = Entrance(
+            per_address_max=settings.limits.connections_per_address_max,
+            handshake_s_max=settings.limits.handshake_ms_max / 1000,
+        )
+        # The ports first: their numbers, when they were 0, are told to the cluster.
+        self._http = HttpServer(settings, self._entrance, self.certificates)
+        await self._http.bind()
+        self.http_address = self._http.addresses.get("http", "")
+        self.https_address = self._http.addresses.get("https", "")
         observe: list[Callable[[float], None]] = []
         disk = TimedDisk(RealDisk(), self._clock, lambda s: observe[0](s) if observe else None)
         addresses = {
-            "http": self.http_address,
+            **self._http.addresses,
             "peer": settings.peers.get(settings.node, settings.peer),
         }
         amqp = settings.amqp_advertise or settings.amqp
         if amqp is not None:
             addresses["amqp"] = amqp
+        if settings.amqps is not None:
+            addresses["amqps"] = settings.amqps
         config = cluster_config(settings, addresses)
-        links = tcp_links(settings, self._folder.next_incarnation(self._clock), self._clock)
+        incarnation = self._folder.next_incarnation(self._clock)
+        links = tcp_links(settings, incarnation, self._clock, self.certificates.peer)
+        self.certificates.on_peer = links.use_tls
         self.cluster = ClusterNode(
             config, disk=disk, clock=self._clock, links=links, random=random.Random()
         )
@@ -150,7 +174,10 @@ class Node:
         self.publisher = Publisher(self.cluster, self._tasks, self.traffic.dispatcher.counts)
         transactions = Transactions(self.cluster, self._tasks)
         direct_replies = DirectReplies(self.cluster.node, self.questions)
-        self._add_routes(app)
+        self._watch_over()
+        self._add_routes(self._http.app)
+        # Probes are answered while the log is read, which takes its time.
+        await self._http.start()
         await self.cluster.start()
         self.amqp = AmqpServer(
             AmqpServices(
@@ -171,8 +198,10 @@ class Node:
             ),
             clients=self.clients,
             incarnation=links.incarnation,
+            entrance=self._entrance,
+            certificates=self.certificates,
         )
-        management = ManagementRoutes(
+        management = self._management = ManagementRoutes(
             ManagementServices(
                 settings=settings,
                 broker=self.broker,
@@ -183,29 +212,60 @@ class Node:
                 auth=self.auth,
                 alarms=self.alarms,
                 health=self.health,
+                quorum=self.quorum,
+                drain=self.drain,
+                local_token=self._local_token,
                 questions=self.questions,
                 listing=self.amqp,
                 tallies=tallies,
             )
         )
-        management.add_to(app)
+        if self.certificates:
+            self._tasks.start(self.certificates.watch(), name="certificates")
         self._tasks.start(management.watch(), name="management")
         self._tasks.start(self.relay.run(), name="relay")
         self._care = asyncio.create_task(self._watch(), name="node_care")
-        await self._runner.setup()
-        await web.SockSite(self._runner, server, backlog=HTTP_BACKLOG).start()
         await self.amqp.start()
+        self.drain.door = self.amqp
+        self._tasks.start(self.catch_up.run(), name="catch_up")
+        self._local_token.write(self._http.local_url)
+        self.health.listening = True
         log.info("node_started", http=self.http_address, peer=settings.peer, data=settings.data_dir)
 
+    def _watch_over(self) -> None:
+        """What says how the node is, and what sees to its end."""
+        self._watchdog.start()
+        patience_s = self.settings.health.catch_up_ms_max / 1000
+        catch_up = self.catch_up = CatchUp(self.cluster, self.questions, patience_s=patience_s)
+        self.quorum = Quorum(self.cluster, self.questions, caught_up=lambda: catch_up.done)
+        self.health = Health(
+            self.cluster,
+            alarms=self.alarms,
+            watchdog=self._watchdog,
+            catch_up=catch_up,
+            quorum=self.quorum,
+        )
+        self.drain = Drain(
+            self.cluster,
+            self.questions,
+            quorum=self.quorum,
+            health=self.health,
+            sessions=self.sessions,
+        )
+
     def _add_routes(self, app: web.Application) -> None:
-        health = self.health = Health(self.cluster, stopping=lambda: self._stopping)
+        app.middlewares.append(gate(self.health))
         counts, tallies = self.traffic.dispatcher.counts, self.metrics.tallies
         sockets = WebSockets(self.broker, self.sessions, self.auth, self.clients, tallies)
         app.router.add_get("/v1/connect", sockets.connect)
         HttpRoutes(self.broker, self.sessions, counts, self.auth, tallies).add_to(app)
-        app.router.add_get("/health/live", health.live)
-        app.router.add_get("/health/ready", health.ready)
+        self.health.add_to(app)
+        app.router.add_route("*", ManagementRoutes.PATH, self._manage)
         self.metrics.add_to(app)
+
+    async def _manage(self, request: web.Request) -> web.Response:
+        assert self._management is not None, "the gate is closed until there is one"
+        return await self._management.serve(request)
 
     def _alarmed(self) -> None:
         self.broker.lack = self.alarms.lack
@@ -244,17 +304,18 @@ class Node:
         deadline = asyncio.get_running_loop().time() + self.settings.stop_ms_max / 1000
         if self._care is not None:
             self._care.cancel()
-        if hasattr(self, "sessions"):
+        if hasattr(self, "drain"):
             log.info("node_stopping", connections=len(self.clients))
-            self.sessions.hush()
-            if hasattr(self, "amqp"):
-                self.amqp.hush()
-            await self._drain(deadline)
-            self.sessions.stop()
-            if hasattr(self, "amqp"):
-                await self.amqp.stop()
-        if self._runner is not None:
-            await self._runner.cleanup()
+            self.health.stopping = True
+            self.drain.stop()
+            if hasattr(self.cluster, "log"):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        await self.drain.empty(transfer=transfer)
+        self._local_token.remove()
+        if hasattr(self, "_http"):
+            await self._http.stop()
+            await self._entrance.stop()
         await self._tasks.stop()
         if hasattr(self, "cluster") and hasattr(self.cluster, "log"):
             with suppress(TimeoutError):
@@ -262,40 +323,9 @@ class Node:
                     await self.cluster.stop(transfer=transfer)
         if hasattr(self, "auth"):
             self.auth.close()
+        self._watchdog.stop()
         self._folder.close()
         log.info("node_stopped")
-
-    async def _drain(self, deadline: float) -> None:
-        """Wait, within bounds, until what clients published has its outcome."""
-        loop = asyncio.get_running_loop()
-        groups = self.cluster.groups
-        while any(group.pending_bytes for group in groups.values()):
-            if loop.time() >= deadline:
-                return
-            await asyncio.sleep(0.01)
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-async def _listen(host: str, port: int) -> socket.socket:
-    """A bound socket; which port, when it was 0, is known from here on."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, kind, protocol, _, where = found[0]
-        server = socket.socket(family, kind, protocol)
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(where)
-    except OSError as error:
-        raise SettingsError(
-            f"http: cannot listen on {host}:{port}: {error.strerror}; "
-            "allowed: an address of this machine with a free port"
-        ) from error
-    return server
 
 
 # --- the process ----------------------------------------------------------------------------------
@@ -315,6 +345,8 @@ async def run(settings: Settings, clock: Clock | None = None) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
+    if node.certificates:  # without any, SIGHUP means what it always does
+        loop.add_signal_handler(signal.SIGHUP, node.certificates.wake)
     await asyncio.wait({told, node.failed, node.left}, return_when=asyncio.FIRST_COMPLETED)
     broken = node.failed.done()
     if node.left.done():
@@ -325,6 +357,8 @@ async def run(settings: Settings, clock: Clock | None = None) -> int:
             " deleted; `quorate node add` lets it in again",
         )
     log.info("stop_asked", why="failure" if broken else told.result() if told.done() else "removed")
+    if told.done() and not broken:
+        await node.drain.until_others_came_back(loop.time() + settings.stop_ms_max / 1000)
     await node.stop(transfer=not broken)
     return EXIT_FAILED if broken else EXIT_OK
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import secrets
-import ssl
 
 from cluster.cluster_node import ClusterConfig
 from cluster.log import LogOptions
 from cluster.raft.links import TcpLinks, TlsConfig
 from cluster.seams import Clock
 from cluster.types import NodeId
-from node.settings import Settings, SettingsError
+from node.settings import Settings
 
 
 def cluster_config(settings: Settings, addresses: dict[str, str]) -> ClusterConfig:
@@ -41,21 +40,11 @@ def cluster_config(settings: Settings, addresses: dict[str, str]) -> ClusterConf
     )
 
 
-def tcp_links(settings: Settings, incarnation: int, clock: Clock) -> TcpLinks:
-    """SettingsError: the certificates cannot be used."""
+def tcp_links(
+    settings: Settings, incarnation: int, clock: Clock, tls: TlsConfig | None
+) -> TcpLinks:
+    """SettingsError: the secret cannot be read."""
     secret = settings.cluster_secret()
-    tls = None
-    if settings.tls.peer_cert and settings.tls.peer_key and settings.tls.peer_ca:
-        try:
-            tls = TlsConfig.from_files(
-                certificate=settings.tls.peer_cert,
-                key=settings.tls.peer_key,
-                authority=settings.tls.peer_ca,
-            )
-        except (OSError, ssl.SSLError) as error:
-            raise SettingsError(
-                f"tls: {error}; allowed: readable PEM files that belong together"
-            ) from error
     if secret is None and tls is None:
         secret = secrets.token_hex(32)  # a cluster of one: nobody else can know it
     return TcpLinks(

@@ -180,6 +180,25 @@ class LimitSettings(Section):
     connections_max: int = Field(
         default=10_000, ge=1, description="Client connections of this node."
     )
+    connections_per_address_max: int = Field(
+        default=5_000,
+        ge=1,
+        description="Client connections of this node from one address, those in their TLS "
+        "handshake included.",
+    )
+    handshake_ms_max: int = Field(
+        default=10_000,
+        ge=100,
+        description="Longest time for a TLS handshake, and for the head of an HTTP request.",
+    )
+    request_ms_max: int = Field(
+        default=60_000, ge=100, description="Longest time for the body of an HTTP request."
+    )
+    idle_ms_max: int = Field(
+        default=75_000,
+        ge=1_000,
+        description="Longest time that an HTTP connection may wait for its next request.",
+    )
     consumers_max: int = Field(default=10_000, ge=1, description="Consumers of one connection.")
     credit_default: int = Field(
         default=256,
@@ -250,8 +269,43 @@ class AmqpSettings(Section):
     )
 
 
+class HealthSettings(Section):
+    """What probes under `/health` go by."""
+
+    stall_ms_max: int = Field(
+        default=20_000,
+        ge=100,
+        description="Longest time that the event loop may stand still; after a longer one "
+        "`/health/live` fails until it has turned for as long again.",
+    )
+    catch_up_ms_max: int = Field(
+        default=30_000,
+        ge=0,
+        description="A started node is not ready until its copies have caught up, or nothing has "
+        "moved for so long.",
+    )
+
+
+class DrainSettings(Section):
+    """Before a stop: leaderships and clients go elsewhere."""
+
+    grace_ms: int = Field(
+        default=120_000,
+        ge=0,
+        description="Time from being asked to stop to being killed, as whoever stops the process "
+        "has it; `quorate node drain --pre-stop` takes at most half of it.",
+    )
+    skip_file: str | None = Field(
+        default=None,
+        description="While this file is not empty `quorate node drain --pre-stop` does nothing, as "
+        "when a whole cluster is deleted.",
+    )
+
+
 class TlsSettings(Section):
-    """TLS: `peer_*` between nodes (all three or none), `client_*` for clients of AMQP."""
+    """TLS 1.2 or later: `peer_*` between nodes (all three or none; TLS 1.3), `client_*` for clients
+    of `amqps` and `https`. Files that change are read again within seconds, or at SIGHUP.
+    """
 
     peer_cert: str | None = Field(default=None, description="This node's certificate (PEM file).")
     peer_key: str | None = Field(
@@ -268,6 +322,11 @@ class TlsSettings(Section):
     )
     client_ca: str | None = Field(
         default=None,
-        description="The authority that signs clients (PEM file); with it, clients need a "
-        "certificate.",
+        description="The authority that signs clients (PEM file); with it, clients of `amqps` "
+        "need a certificate.",
+    )
+    https_verify: bool = Field(
+        default=False,
+        description="Clients of `https` need a certificate of `tls.client_ca` too: health checks "
+        "and scrapes as well.",
     )

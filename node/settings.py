@@ -23,6 +23,8 @@ from node.sections import (
     Address,
     AmqpSettings,
     AuthSettings,
+    DrainSettings,
+    HealthSettings,
     LimitSettings,
     Listen,
     LogSettings,
@@ -32,6 +34,10 @@ from node.sections import (
     Section,
     TlsSettings,
 )
+
+SECRET_CHARACTERS_MIN = 8
+#: Whose values no error may repeat.
+SECRETS = frozenset({"secret", "default_password"})
 
 
 class SettingsError(Exception):
@@ -59,11 +65,19 @@ class Settings(BaseSettings):
     data_dir: str = Field(
         default="var/node-1", min_length=1, description="Folder for all that must stay."
     )
-    http: Address = Field(
+    http: Listen = Field(
         default="127.0.0.1:8080", description="Where clients connect; port 0: any free."
     )
     http_advertise: Address | None = Field(
         default=None, description="Address that clients are redirected to, if `http` is not it."
+    )
+    https: Listen = Field(
+        default=None,
+        description="Where they connect by TLS, for all that `http` serves; needs "
+        "`tls.client_cert` and its key.",
+    )
+    https_advertise: Address | None = Field(
+        default=None, description="Address that clients are redirected to, if `https` is not it."
     )
     amqp: Listen = Field(
         default="127.0.0.1:5672", description="Where AMQP clients connect; port 0: any free."
@@ -85,10 +99,26 @@ class Settings(BaseSettings):
     )
     secret: str | None = Field(
         default=None,
-        min_length=8,
+        min_length=SECRET_CHARACTERS_MIN,
         description="Secret that all nodes share, by which they know each other.",
     )
     secret_file: str | None = Field(default=None, description="File that holds the secret instead.")
+    default_user: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Administrator that a new cluster has instead of guest; needs a password.",
+    )
+    default_password: str | None = Field(
+        default=None, min_length=1, description="That user's password."
+    )
+    default_password_file: str | None = Field(
+        default=None, description="File that holds that password instead."
+    )
+    audit_file: str | None = Field(
+        default=None,
+        description="File to which lines of the audit log go too, besides the log: one JSON "
+        "object a line.",
+    )
     default_groups: int = Field(
         default=8, ge=1, le=1024, description="Raft groups among which queues are spread."
     )
@@ -109,6 +139,8 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     auth: AuthSettings = AuthSettings()
     amqp_options: AmqpSettings = AmqpSettings()
+    health: HealthSettings = HealthSettings()
+    drain: DrainSettings = DrainSettings()
     tls: TlsSettings = TlsSettings()
 
     @classmethod
@@ -124,15 +156,38 @@ class Settings(BaseSettings):
 
     def cluster_secret(self) -> str | None:
         """The secret, read from its file when it is in one."""
-        if self.secret_file is None:
-            return self.secret
-        try:
-            return Path(self.secret_file).read_text(encoding="utf-8").strip()
-        except OSError as error:
+        secret = self.secret if self.secret_file is None else _read("secret_file", self.secret_file)
+        if secret is not None and len(secret) < SECRET_CHARACTERS_MIN:
             raise SettingsError(
-                f"secret_file: cannot read {self.secret_file}: {error.strerror}; "
-                "allowed: the path of a readable file"
-            ) from error
+                f"secret_file: {self.secret_file} holds {len(secret)} characters; "
+                f"allowed: at least {SECRET_CHARACTERS_MIN}"
+            )
+        return secret
+
+    def first_user(self) -> tuple[str, str] | None:
+        """Name and password of who is there in a new cluster instead of guest."""
+        password = self.default_password
+        if self.default_password_file is not None:
+            password = _read("default_password_file", self.default_password_file)
+            if not password:
+                raise SettingsError(
+                    f"default_password_file: {self.default_password_file} is empty; "
+                    "allowed: a file that holds a password"
+                )
+        if self.default_user is None or password is None:
+            return None
+        return self.default_user, password
+
+
+def _read(key: str, path: str) -> str:
+    """A secret, without the end of its line."""
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SettingsError(
+            f"{key}: cannot read {path}: {why}; allowed: the path of a readable file"
+        ) from None
 
 
 def fields() -> dict[str, FieldInfo]:
@@ -260,10 +315,23 @@ def _complaints(error: ValidationError) -> list[str]:
             lines.append(f"{key}: there is no such key; allowed: {', '.join(near)}")
             continue
         message = problem["msg"].removeprefix("Value error, ")
-        shown = "the value" if key == "secret" else f"{problem['input']!r}"[:80]
+        shown = "the value" if key in SECRETS else f"{problem['input']!r}"[:80]
         may_be = f"; allowed: {allowed(known[key])}" if key in known else ""
         lines.append(f"{key}: {shown} will not do: {message}{may_be}")
     return lines
+
+
+def _of_first_user(settings: Settings) -> list[str]:
+    given = [settings.default_password is not None, settings.default_password_file is not None]
+    if all(given):
+        return [
+            "default_password_file: allowed: only one of default_password and default_password_file"
+        ]
+    if any(given) is (settings.default_user is not None):
+        return []
+    return [
+        "default_user: allowed: with default_password or default_password_file; neither without it"
+    ]
 
 
 def _check_together(settings: Settings) -> None:
@@ -300,8 +368,16 @@ def _check_together(settings: Settings) -> None:
         problems.append("tls.peer_cert, tls.peer_key, tls.peer_ca: allowed: all three, or none")
     if (settings.tls.client_cert is None) is not (settings.tls.client_key is None):
         problems.append("tls.client_cert, tls.client_key: allowed: both, or none")
-    if settings.amqps is not None and settings.tls.client_cert is None:
-        problems.append("amqps: allowed: with tls.client_cert and tls.client_key")
+    problems += [
+        f"{key}: allowed: with tls.client_cert and tls.client_key"
+        for key in ("amqps", "https")
+        if getattr(settings, key) is not None and settings.tls.client_cert is None
+    ]
+    if settings.http is None and settings.https is None:
+        problems.append("http: allowed: off only with https, or nothing could ask this node")
+    if settings.tls.https_verify and settings.tls.client_ca is None:
+        problems.append("tls.https_verify: allowed: with tls.client_ca")
+    problems += _of_first_user(settings)
     several = len(settings.peers) > 1
     if several and not any(tls) and settings.secret is None and settings.secret_file is None:
         problems.append(

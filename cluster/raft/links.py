@@ -189,6 +189,11 @@ class TcpLinks:
         state = self._peers.get(peer)
         return 0 if state is None else state.dropped
 
+    def use_tls(self, tls: TlsConfig) -> None:
+        """For connections from now on, where there was TLS before: the certificate is a new one."""
+        assert self._tls is not None
+        self._tls = tls
+
     def add_peer(self, peer: NodeId, address: str) -> None:
         """A node joins, or its address changes (which takes effect at the next attempt)."""
         if peer == self.node:

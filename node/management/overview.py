@@ -13,7 +13,13 @@ from node.management.version import PRODUCT, PRODUCT_VERSION, RABBITMQ_VERSION
 
 Json = dict[str, Any]
 
-_PROTOCOLS = {"amqp": "amqp", "amqps": "amqp/ssl", "http": "http", "peer": "clustering"}
+_PROTOCOLS = {
+    "amqp": "amqp",
+    "amqps": "amqp/ssl",
+    "http": "http",
+    "https": "https",
+    "peer": "clustering",
+}
 
 
 async def overview(call: Call) -> Json:

@@ -18,8 +18,9 @@ from node.protocols.amqp.ends import Phase
 from node.protocols.amqp.handshake import Terms, server_properties
 from node.protocols.amqp.listing import describe, details
 from node.protocols.amqp.services import Services
-from node.sections import TlsSettings
+from node.protocols.entrance import Entrance
 from node.settings import SettingsError
+from node.tls import Certificates
 
 log = structlog.get_logger(__name__)
 
@@ -37,11 +38,15 @@ class AmqpServer:
         *,
         clients: Clients,
         incarnation: int,
+        entrance: Entrance,
+        certificates: Certificates,
         make_channel: Callable[[ChannelHost, int, Services], Channel] = Channel,
     ) -> None:
         settings = services.settings
         options = settings.amqp_options
         self.services = services
+        self._entrance = entrance
+        self._certificates = certificates
         self.clients = clients
         self.make_channel = make_channel
         self.offer = Terms(options.channel_max, options.frame_bytes_max, options.heartbeat_s)
@@ -53,6 +58,7 @@ class AmqpServer:
         self._numbers = itertools.count(1)
         self._connections: dict[AmqpConnection, None] = {}
         self._servers: list[asyncio.Server] = []
+        self._bound: dict[str, str] = {}  # by setting
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -63,22 +69,34 @@ class AmqpServer:
 
     async def start(self) -> None:
         """Listening when it returns. SettingsError: it cannot."""
-        settings = self.services.settings
-        if settings.amqp is not None:
-            self.address = await self._listen("amqp", settings.amqp, None)
-            self.address = settings.amqp_advertise or self.address
-        if settings.amqps is not None:
-            self.tls_address = await self._listen("amqps", settings.amqps, client_tls(settings.tls))
+        await self.listen()
         self.services.alarms.on_change.append(self._alarms_changed)
 
-    async def _listen(self, key: str, address: str, tls: ssl.SSLContext | None) -> str:
+    async def listen(self) -> None:
+        """After `hush` again, on the same ports."""
+        settings = self.services.settings
+        if settings.amqp is not None:
+            self.address = await self._listen("amqp", settings.amqp, self._connection)
+            self.address = settings.amqp_advertise or self.address
+        if settings.amqps is not None:
+            secured = self._entrance.secured(self._context, self._connection)
+            self.tls_address = await self._listen("amqps", settings.amqps, secured)
+
+    def _connection(self) -> AmqpConnection:
+        return AmqpConnection(self)
+
+    def _context(self) -> ssl.SSLContext:
+        assert self._certificates.amqps is not None
+        return self._certificates.amqps
+
+    async def _listen(self, key: str, address: str, make: Callable[[], asyncio.Protocol]) -> str:
+        address = self._bound.get(key, address)
         host, _, port = address.rpartition(":")
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: AmqpConnection(self),
+                make,
                 host.strip("[]"),
                 int(port),
-                ssl=tls,
                 backlog=BACKLOG,
                 reuse_address=True,
             )
@@ -88,28 +106,46 @@ class AmqpServer:
                 "allowed: an address of this machine with a free port"
             ) from error
         self._servers.append(server)
-        bound = f"{host}:{server.sockets[0].getsockname()[1]}"
-        log.info("amqp_listening", address=bound, tls=tls is not None)
+        bound = self._bound[key] = f"{host}:{server.sockets[0].getsockname()[1]}"
+        log.info("amqp_listening", address=bound, tls=key == "amqps")
         return bound
 
     def hush(self) -> None:
         """No more connections, and nothing more is read."""
         for server in self._servers:
             server.close()
+        self._servers.clear()
         for connection in list(self._connections):
             connection.hush()
 
-    async def stop(self) -> None:
-        """Every client is told. Safe without `start` or `hush`."""
-        self.hush()
-        for connection in list(self._connections):
-            connection.force_close("broker forced connection closure with reason 'shutdown'")
+    @property
+    def unconfirmed(self) -> int:
+        """Publishes that wait for their confirms."""
+        channels = (each for one in self._connections for each in one.channels.values())
+        confirms = (channel.publishes.confirms for channel in channels)
+        return sum(each.open for each in confirms if each is not None)
+
+    async def expel(self, text: str) -> tuple[int, int]:
+        """Every client is told to go elsewhere: how many there were, and how many consumers were
+        told so before.
+        """
+        connections = list(self._connections)
+        cancelled = 0
+        for connection in connections:
+            cancelled += connection.cancel_consumers()
+            connection.force_close(text)
         try:
             async with asyncio.timeout(GOODBYE_S_MAX):
                 await self._empty.wait()
         except TimeoutError:
             for connection in list(self._connections):
                 connection.abort()
+        return len(connections), cancelled
+
+    async def stop(self) -> None:
+        """Every client is told. Safe without `start` or `hush`."""
+        self.hush()
+        await self.expel("broker forced connection closure with reason 'shutdown'")
 
     # --- what connections use ---------------------------------------------------------------------
 
@@ -119,12 +155,16 @@ class AmqpServer:
     def add(self, connection: AmqpConnection) -> bool:
         if len(self._connections) >= self.services.settings.limits.connections_max:
             return False
+        if not self._entrance.enter(connection.ends.peer_host):
+            return False
         self._connections[connection] = None
         self._empty.clear()
         return True
 
     def remove(self, connection: AmqpConnection) -> None:
-        self._connections.pop(connection, None)
+        if connection in self._connections:
+            del self._connections[connection]
+            self._entrance.leave(connection.ends.peer_host)
         if not self._connections:
             self._empty.set()
 
@@ -158,21 +198,3 @@ class AmqpServer:
         for connection in found:
             connection.force_close(reason)
         return bool(found)
-
-
-def client_tls(settings: TlsSettings) -> ssl.SSLContext:
-    """With an authority for clients, each of them must show a certificate."""
-    assert settings.client_cert is not None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.client_cert, settings.client_key)
-        if settings.client_ca is not None:
-            context.load_verify_locations(settings.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        raise SettingsError(
-            f"tls.client_cert, tls.client_key, tls.client_ca: {error}; "
-            "allowed: readable PEM files that belong together"
-        ) from error
-    return context

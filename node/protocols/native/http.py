@@ -22,7 +22,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.interface import RowState
 from cluster.machine.replies import Enqueued, Ok
-from cluster.types import ConsumerKey, NodeId
+from cluster.types import ConsumerKey
 from node.auth import Auth
 from node.broker import Broker, check_shared
 from node.dispatch import Counts
@@ -35,6 +35,7 @@ from node.protocols.basic_auth import BasicAuth
 from node.protocols.native.frames import unpack
 from node.protocols.native.http_answers import CBOR, answer, failure
 from node.protocols.native.requests import MalformedFrame
+from node.protocols.native.urls import url_of
 from node.sessions import Sessions
 
 LEASE_MS_DEFAULT = 30_000
@@ -104,9 +105,10 @@ class HttpRoutes:
 
     def _failure(self, request: web.Request, error: BrokerError) -> web.Response:
         if isinstance(error, Elsewhere) and error.leader is not None:
-            address = self._broker.cluster.address_of(NodeId(error.leader), "http")
-            if address is not None and error.leader != self._broker.cluster.node:
-                return failure(request, error, location=f"http://{address}{request.rel_url}")
+            cluster = self._broker.cluster
+            url = url_of(cluster, error.leader, secure=request.secure)
+            if url is not None and error.leader != cluster.node:
+                return failure(request, error, location=f"{url}{request.rel_url}")
             error = Elsewhere(None)
         return failure(request, error)
 

@@ -10,7 +10,6 @@ import structlog
 from aiohttp import WSMessage, WSMsgType, web
 
 from cluster.machine import replies as codes
-from cluster.types import NodeId
 from node.auth import Auth, User
 from node.broker import Broker
 from node.clients import Clients
@@ -31,6 +30,7 @@ from node.protocols.native.requests import (
     HelloMissing,
     MalformedFrame,
 )
+from node.protocols.native.urls import url_of
 from node.sessions import Sessions, name_of
 
 log = structlog.get_logger(__name__)
@@ -59,7 +59,7 @@ class SocketPeer:
         self.channel_count = 0
         self.expelled = False
         self._socket = socket
-        self._url_of = url_of
+        self.url_of = url_of
         self._outbox: deque[tuple[bytes, Delivery | None]] = deque()
         self._wake = asyncio.Event()
         self._may_read = asyncio.Event()
@@ -71,7 +71,7 @@ class SocketPeer:
 
     def send(self, frame: Outgoing) -> None:
         delivery = frame if type(frame) is Delivery else None
-        self.send_bytes(replies.encode(frame, self._url_of), delivery)
+        self.send_bytes(replies.encode(frame, self.url_of), delivery)
 
     def send_bytes(self, data: bytes, delivery: Delivery | None = None) -> None:
         if self._closing is not None:
@@ -150,10 +150,6 @@ class WebSockets:
         self._basic = BasicAuth(auth, "native")
         self._handlers = Handlers(broker)
 
-    def url_of(self, node: str) -> str | None:
-        address = self._broker.cluster.address_of(NodeId(node), "http")
-        return None if address is None else f"http://{address}"
-
     async def connect(self, request: web.Request) -> web.StreamResponse:
         """One connection, from its HELLO to its end."""
         try:
@@ -169,7 +165,8 @@ class WebSockets:
             max_msg_size=frame_bytes_max * 2,
         )
         await socket.prepare(request)
-        peer = SocketPeer(socket, self.url_of)
+        cluster, secure = self._broker.cluster, request.secure
+        peer = SocketPeer(socket, lambda node: url_of(cluster, node, secure=secure))
         writer = asyncio.create_task(peer.write(), name="websocket_writer")
         protocol = NativeProtocol(frame_bytes_max=frame_bytes_max)
         goodbye = False
@@ -226,15 +223,15 @@ class WebSockets:
         peer.connection.counted = self._counted
         peer.user_name, peer.vhost = user.name, hello.vhost
         self._clients.add(peer)
-        peer.send_bytes(self._welcome(peer.connection, resumed=resumed))
+        peer.send_bytes(self._welcome(peer, peer.connection, resumed=resumed))
         return True
 
-    def _welcome(self, connection: Connection, *, resumed: bool) -> bytes:
+    def _welcome(self, peer: SocketPeer, connection: Connection, *, resumed: bool) -> bytes:
         cluster, limits = self._broker.cluster, self._broker.limits
         urls: Mapping[str, str] = {
             node: url
             for node in sorted(cluster.peers.states)
-            if (url := self.url_of(node)) is not None
+            if (url := peer.url_of(node)) is not None
         }
         return replies.welcome(
             node=cluster.node,

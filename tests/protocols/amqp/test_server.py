@@ -28,8 +28,10 @@ from node.protocols.amqp.handshake import PROTOCOL_HEADER
 from node.protocols.amqp.methods import encode_method, made
 from node.protocols.amqp.reader import Reader
 from node.protocols.amqp.server import AmqpServer
+from node.protocols.entrance import Entrance
 from node.settings import load
 from node.tasks import Tasks
+from node.tls import Certificates
 from tests.protocols.amqp.frames import HEARTBEAT, ack, publish, publish_method
 from tests.protocols.amqp.frames import header as content_header
 
@@ -43,7 +45,10 @@ class FakeAuth:
     def user(self, name: str) -> User | None:
         return User(name) if name == "ann" else None
 
-    async def login(self, name: str, password: str, *, loopback: bool, address: str) -> User:
+    async def login(
+        self, name: str, password: str, *, loopback: bool, address: str, protocol: str
+    ) -> User:
+        assert protocol == "amqp"
         assert (loopback, address) == (True, "127.0.0.1")
         if (name, password) != ("ann", "secret"):
             raise AccessRefused("no")
@@ -159,8 +164,9 @@ class World:
         self.alarms = FakeAlarms()
         self.cluster = FakeCluster()
         self.tasks = Tasks()
+        settings = load(environment={}, flags=flags)
         services = SimpleNamespace(
-            settings=load(environment={}, flags=flags),
+            settings=settings,
             auth=self.auth,
             alarms=self.alarms,
             broker=SimpleNamespace(cluster=self.cluster),
@@ -172,6 +178,11 @@ class World:
             cast(Any, services),
             clients=Clients(cast(Any, self.auth), cast(Any, questions)),
             incarnation=7,
+            entrance=Entrance(
+                per_address_max=settings.limits.connections_per_address_max,
+                handshake_s_max=settings.limits.handshake_ms_max / 1000,
+            ),
+            certificates=Certificates(settings.tls),
             make_channel=make_channel,
         )
 

@@ -1,0 +1,140 @@
+"""Connections of HTTP: who sends too slowly, or comes too often, is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from node.protocols.entrance import Entrance, address_of
+
+#: What of a request's head is kept at most: aiohttp's own defaults, by name.
+LINE_BYTES_MAX: Final = 8190
+HEADER_BYTES_MAX: Final = 8190
+
+
+class HttpDoor:
+    """One a node, for its listeners of HTTP and HTTPS."""
+
+    def __init__(self, entrance: Entrance, *, connections_max: int, body_s_max: float) -> None:
+        self.entrance = entrance
+        self.connections_max = connections_max
+        self.make: Callable[[], web.RequestHandler]
+        self.connections: dict[web.RequestHandler, HttpConnection] = {}
+        self._body_s_max = body_s_max
+
+    def connection(self) -> HttpConnection:
+        return HttpConnection(self)
+
+    @property
+    def middleware(self) -> Middleware:
+        """Runs once a request's head is complete."""
+
+        @web.middleware
+        async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
+            connection = self.connections.get(request.protocol)
+            if connection is None:
+                return await handler(request)
+            connection.begun()
+            slow = None
+            if request.can_read_body:
+                loop = asyncio.get_running_loop()
+                slow = loop.call_later(self._body_s_max, connection.slow_body, request)
+            try:
+                return await handler(request)
+            finally:
+                if slow is not None:
+                    slow.cancel()
+                connection.done()
+
+        return watched
+
+
+class HttpConnection(asyncio.Protocol):
+    """In front of aiohttp's own protocol."""
+
+    def __init__(self, door: HttpDoor) -> None:
+        self._door = door
+        self._inner: web.RequestHandler | None = None
+        self._transport: asyncio.Transport
+        self._address = ""
+        self._awaited = True  # the head of a request, or more of it
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- asyncio ----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        door = self._door
+        self._transport = cast(asyncio.Transport, transport)
+        self._address = address_of(transport)
+        if len(door.connections) >= door.connections_max:
+            door.entrance.turned_away(
+                self._address, f"{door.connections_max} are connected by HTTP"
+            )
+            self._transport.abort()
+            return
+        if not door.entrance.enter(self._address):
+            self._transport.abort()
+            return
+        self._inner = door.make()
+        door.connections[self._inner] = self
+        self._inner.connection_made(transport)
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is None:
+            return
+        if self._awaited and self._timer is None:
+            self._expect()
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_timer()
+        if self._inner is not None:
+            self._door.connections.pop(self._inner, None)
+            self._door.entrance.leave(self._address)
+            self._inner.connection_lost(exc)
+            self._inner = None
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _expect(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._door.entrance.handshake_s_max, self._slow_head)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def begun(self) -> None:
+        """The head of a request is here."""
+        self._awaited = False
+        self._stop_timer()
+
+    def done(self) -> None:
+        """The request is carried out. What begins the next one starts the clock."""
+        self._awaited = True
+
+    def _slow_head(self) -> None:
+        self._door.entrance.turned_away(self._address, "no whole head of a request came in time")
+        self._transport.abort()
+
+    def slow_body(self, request: web.Request) -> None:
+        if not request.content.is_eof():
+            self._door.entrance.turned_away(self._address, "the body of a request came too slowly")
+            self._transport.abort()

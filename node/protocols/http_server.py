@@ -1,0 +1,125 @@
+"""Where clients of HTTP connect, in the clear and by TLS: one application behind both."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from node.protocols.entrance import Entrance
+from node.protocols.http_door import HttpDoor
+from node.settings import Settings, SettingsError
+from node.tls import Certificates
+
+log = structlog.get_logger(__name__)
+
+BACKLOG: Final = 1024
+SHUTDOWN_S: Final = 1.0
+#: Connections of HTTP beyond `connections_max`: to be told so, and for probes and scrapes.
+SPARE: Final = 256
+#: What stands for all addresses includes this one.
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- compared, not bound
+
+
+class HttpServer:
+    """One a node. Bound before it serves: which port, when it was 0, is told to the cluster."""
+
+    def __init__(self, settings: Settings, entrance: Entrance, certificates: Certificates) -> None:
+        limits = settings.limits
+        self._settings = settings
+        self._entrance = entrance
+        self._certificates = certificates
+        self._door = HttpDoor(
+            entrance,
+            connections_max=limits.connections_max + SPARE,
+            body_s_max=limits.request_ms_max / 1000,
+        )
+        self.app = web.Application(
+            client_max_size=limits.frame_bytes_max, middlewares=[self._door.middleware]
+        )
+        self._runner = web.AppRunner(
+            self.app,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_S,
+            keepalive_timeout=limits.idle_ms_max / 1000,
+        )
+        self._sockets: dict[str, socket.socket] = {}
+        self._servers: list[asyncio.Server] = []
+        #: By scheme, as clients are told.
+        self.addresses: dict[str, str] = {}
+
+    async def bind(self) -> None:
+        """SettingsError: it cannot."""
+        settings = self._settings
+        for key, at, advertised in (
+            ("http", settings.http, settings.http_advertise),
+            ("https", settings.https, settings.https_advertise),
+        ):
+            if at is None:
+                continue
+            host, port = _host_and_port(at)
+            self._sockets[key] = await _bound(key, host, port)
+            bound = self._sockets[key].getsockname()[1]
+            self.addresses[key] = advertised or f"{at.rpartition(':')[0]}:{bound}"
+
+    @property
+    def local_url(self) -> str:
+        """Where this machine itself reaches it."""
+        scheme = "http" if "http" in self._sockets else "https"
+        host, port = self._sockets[scheme].getsockname()[:2]
+        host = _LOOPBACK.get(str(host), str(host))
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    async def start(self) -> None:
+        """Routes cannot be added any more."""
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        self._door.make = server
+        loop = asyncio.get_running_loop()
+        make: dict[str, Callable[[], asyncio.Protocol]] = {
+            "http": self._door.connection,
+            "https": self._entrance.secured(self._context, self._door.connection),
+        }
+        for key, bound in self._sockets.items():
+            self._servers.append(await loop.create_server(make[key], sock=bound, backlog=BACKLOG))
+            log.info("http_listening", address=self.addresses[key], tls=key == "https")
+
+    def _context(self) -> ssl.SSLContext:
+        assert self._certificates.https is not None
+        return self._certificates.https
+
+    async def stop(self) -> None:
+        """Safe at any point of the start."""
+        for server in self._servers:
+            server.close()
+        await self._runner.cleanup()
+        for bound in self._sockets.values():
+            bound.close()
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+async def _bound(key: str, host: str, port: int) -> socket.socket:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, where = found[0]
+        server = socket.socket(family, kind, protocol)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(where)
+    except OSError as error:
+        raise SettingsError(
+            f"{key}: cannot listen on {host}:{port}: {error.strerror}; "
+            "allowed: an address of this machine with a free port"
+        ) from error
+    return server
