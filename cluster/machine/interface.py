@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from cluster.machine.commands import QueueConfig
 from cluster.machine.effects import Applied, Effect
@@ -86,6 +86,17 @@ class QueueView:
     def messages(self) -> int:
         """As clients count them: ready, delayed and unsettled."""
         return self.ready_count + self.unsettled_count + self.delayed_count
+
+
+class QueueGauges(NamedTuple):
+    """Stays as it is for as long as nothing happens in the queue."""
+
+    vhost: str
+    name: str
+    consumers: int  # subscribed
+    oldest_ready_ms: int | None  # when the message that is ready for longest was enqueued
+    oldest_unsettled_ms: int | None
+    lacks_active: bool  # a single active consumer is wanted, some are subscribed, none is active
 
 
 @dataclass(frozen=True, slots=True)

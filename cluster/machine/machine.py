@@ -43,7 +43,7 @@ from cluster.machine.commands import (
     UpgradeMachine,
 )
 from cluster.machine.effects import Applied, DeadLetter, Effect, TransactionsDue
-from cluster.machine.interface import OpenTransaction, QueueView, Row, RowState
+from cluster.machine.interface import OpenTransaction, QueueGauges, QueueView, Row, RowState
 from cluster.machine.kinds import KINDS, QueueKind
 from cluster.machine.replies import (
     BAD_ARGUMENT,
@@ -309,6 +309,10 @@ class QueueMachine:
     def queue(self, queue: QueueId) -> QueueView | None:
         found = self._queues.get(queue)
         return None if found is None else found.view()
+
+    def gauges(self, queue: QueueId) -> QueueGauges | None:
+        found = self._queues.get(queue)
+        return None if found is None else found.gauges()
 
     def queues(self) -> list[QueueId]:
         return [queue.id for queue in self._in_order()]

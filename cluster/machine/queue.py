@@ -115,6 +115,7 @@ class Queue:
     lacks = settling.lacks
     admits = admission.admits
     view = views.queue_view
+    gauges = views.queue_gauges
     rows = views.rows
     dead_letters = views.dead_letters
 

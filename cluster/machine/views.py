@@ -9,7 +9,7 @@ from cluster.machine.deadletters import Parcel
 from cluster.machine.dispatch import chunks_of
 from cluster.machine.disposal import expires_at_ms
 from cluster.machine.effects import DeadLetter
-from cluster.machine.interface import ConsumerView, QueueView, Row, RowState
+from cluster.machine.interface import ConsumerView, QueueGauges, QueueView, Row, RowState
 
 if TYPE_CHECKING:
     from cluster.machine.queue import Queue
@@ -50,6 +50,24 @@ def queue_view(queue: Queue) -> QueueView:
             )
             for consumer in consumers.by_key.values()
         ],
+    )
+
+
+def queue_gauges(queue: Queue) -> QueueGauges:
+    """Looks at the heads of priorities and consumers: positions grow with time, so there the oldest
+    messages are.
+    """
+    ready, store, consumers = queue.ready, queue.store, queue.consumers
+    oldest_ready = min((ready.head(each)[0] for each in ready.priorities()), default=None)
+    heads = [each.held.head[0] for each in consumers.by_key.values() if each.held.count]
+    subscribed = sum(each.registered for each in consumers.by_key.values())
+    return QueueGauges(
+        queue.vhost,
+        queue.name,
+        subscribed,
+        None if oldest_ready is None else store.time_of(oldest_ready),
+        store.time_of(min(heads)) if heads else None,
+        consumers.single_active and subscribed > 0 and consumers.active is None,
     )
 
 
