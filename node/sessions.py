@@ -204,6 +204,10 @@ class Sessions:
         for connection in self.connections:
             connection.hush()
 
+    def open(self) -> None:
+        """Connections may come again."""
+        self._stopping = False
+
     def stop(self) -> None:
         """The open connections are told to go elsewhere."""
         for connection in self.connections:

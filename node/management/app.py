@@ -8,7 +8,7 @@ import datetime as dt
 import json
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import unquote
 
 import structlog
@@ -20,6 +20,7 @@ from node.management import (
     bindings,
     clients,
     definitions,
+    drain,
     exchanges,
     groups,
     health,
@@ -45,12 +46,15 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 #: Items of a list that is written in a thread.
 LONG = 200
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="RabbitMQ Management"'}
+#: Who shows the token of the node's data folder.
+LOCAL_USER = User("(this machine)", ("administrator",))
 #: How paths call the exchange that has no name.
 DEFAULT_EXCHANGE = "amq.default"
 
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *nodes.ROUTES,
+    *drain.ROUTES,
     *groups.ROUTES,
     *health.ROUTES,
     *clients.ROUTES,
@@ -75,6 +79,8 @@ class _Resource(NamedTuple):
 class ManagementRoutes:
     """One a node."""
 
+    PATH: Final = "/api{tail:(/.*)?}"
+
     def __init__(self, services: Services) -> None:
         self._services = services
         self._basic = BasicAuth(services.auth, "http")
@@ -93,9 +99,6 @@ class ManagementRoutes:
         same.append(_Resource(words, {route.method: route}))
         # What is spelled out comes before what varies.
         same.sort(key=lambda resource: [word.startswith("{") for word in resource.words])
-
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_route("*", "/api{tail:(/.*)?}", self.serve)
 
     async def watch(self) -> None:
         """Rates: runs as long as the node does."""
@@ -121,11 +124,14 @@ class ManagementRoutes:
         resource = self._find(words)
         if "Authorization" not in request.headers:  # which tools of RabbitMQ expect to be told
             raise LoginRefused("Login failed")
-        user = await self._basic.user(request)
+        method = "GET" if request.method == "HEAD" else request.method
+        route = None if resource is None else resource.routes.get(method)
+        if route is not None and route.local and self._services.local_token.admits(request):
+            user = LOCAL_USER
+        else:
+            user = await self._basic.user(request)
         if resource is None:
             raise not_found()
-        method = "GET" if request.method == "HEAD" else request.method
-        route = resource.routes.get(method)
         if route is None:
             allowed = ", ".join(sorted(resource.routes))
             return Answer(

@@ -14,8 +14,10 @@ from node.alarms import Alarms
 from node.auth import Auth, User
 from node.broker import Broker
 from node.clients import Clients
+from node.drain import Drain
 from node.errors import reply_of
 from node.health import Health
+from node.local_token import LocalToken
 from node.management.errors import not_authorised, not_found
 from node.management.paging import ListQuery, list_query
 from node.management.values import Body
@@ -23,6 +25,7 @@ from node.metrics.tallies import Tallies
 from node.permissions import Access
 from node.publishing import Publisher
 from node.questions import Questions
+from node.quorum import Quorum
 from node.routing import Router
 from node.sessions import Sessions
 from node.settings import Settings
@@ -64,6 +67,9 @@ class Services:
     auth: Auth
     alarms: Alarms
     health: Health
+    quorum: Quorum
+    drain: Drain
+    local_token: LocalToken
     questions: Questions
     listing: Listing
     tallies: Tallies = field(default_factory=Tallies)
@@ -152,6 +158,7 @@ class Route:
     path: str
     handler: Handler
     needs: Needs = "management"
+    local: bool = False  # the node's own machine may ask with the token of its data folder
 
 
 def has_tag(user: User, needs: Needs) -> bool:

@@ -17,6 +17,7 @@ from node.management.overview import listeners
 
 Json = dict[str, Any]
 
+NAMED_MAX = 3
 _DAYS = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 _ALIASES = {
     "amqp091": "amqp",
@@ -73,25 +74,23 @@ async def cluster_size(call: Call) -> Answer:
 
 
 async def quorum_critical(call: Call) -> Answer:
-    """Would a group of queues stop if this node went away?"""
+    """Would a group stop if this node went away?"""
     cluster, catalog = call.services.cluster, call.catalog
-    if len(catalog.nodes()) == 1:
+    if len(cluster.catalog.configuration.voters) == 1:
         return _verdict(None, note="single node cluster")
-    up = {node for node, state in cluster.peers.states.items() if state.up}
-    critical: list[Json] = []
-    for group in catalog.groups():
-        here = cluster.groups.get(group.id)
-        voters = () if here is None else here.configuration.voters
-        others = [n for n in voters if n in up and n != cluster.node]
-        if cluster.node in voters and len(others) <= len(voters) // 2:
-            critical += [
-                {"name": info.name, "vhost": info.vhost, "type": "quorum"}
-                for info in catalog.queues_of(group.id)
-            ]
+    critical = await call.services.quorum.critical()
     if not critical:
         return _verdict(None)
-    reason = "There are quorum queues that would lose their quorum if the target node is shut down"
-    return _verdict(reason, queues=critical)
+    reason = (
+        "There are groups that would lose their quorum if the target node is shut down: "
+        + "; ".join(map(str, critical[:NAMED_MAX]))
+    )
+    queues: list[Json] = [
+        {"name": info.name, "vhost": info.vhost, "type": "quorum"}
+        for each in critical
+        for info in catalog.queues_of(each.group)
+    ]
+    return _verdict(reason, queues=queues, groups=[each.name for each in critical])
 
 
 async def leaderless_queues(call: Call) -> Answer:

@@ -13,7 +13,7 @@ from node.errors import AccessRefused
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="quorate", charset="UTF-8"'}
 #: A proxy on this machine says so, and then the request may be anybody's.
-_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For")
+PROXY_HEADERS = ("Forwarded", "X-Forwarded-For")
 
 
 class LoginRefused(AccessRefused):
@@ -30,7 +30,7 @@ class BasicAuth:
     async def user(self, request: web.Request) -> User:
         """Raises LoginRefused, or Refused when it cannot be said now."""
         loopback = is_loopback(request.remote) and not any(
-            header in request.headers for header in _PROXY_HEADERS
+            header in request.headers for header in PROXY_HEADERS
         )
         given = request.headers.get("Authorization")
         if given is not None:

@@ -199,6 +199,21 @@ class AmqpConnection(asyncio.Protocol):
         """By an operator, or since the node stops."""
         self.connection_error(ConnectionError_(CONNECTION_FORCED, text))
 
+    def cancel_consumers(self) -> int:
+        """How many were told, whose connection ends next: some clients move consumers that are
+        cancelled, and not those whose connection is lost.
+        """
+        if self.phase is not Phase.RUNNING:
+            return 0
+        if not self.client_capabilities.get("consumer_cancel_notify"):
+            return 0
+        count = 0
+        for number, channel in self.channels.items():
+            for tag in channel.deliveries.consumers:
+                self.say(made(commands.Basic.Cancel, consumer_tag=tag, nowait=True), number)
+                count += 1
+        return count
+
     def abort(self) -> None:
         self.wire.abort()
 
