@@ -31,7 +31,7 @@ from chaos.load.workload import Scene
 from chaos.report.outcome import CLUSTER, Outcome, Status, status_of, totals_of
 from chaos.report.series import NEMESIS, workload_of
 from chaos.report.write import write_report
-from chaos.run import Say
+from chaos.run import Say, settled
 from cluster.types import NodeId
 
 PUBLISHES_PER_S = 10.0
@@ -151,7 +151,7 @@ class _Loss:
         self._say("all three are members again; publishing, and taking out what is there")
         await self._publish(BEFORE_S / 2)
         await self._drain()
-        await self._settled()
+        self.found.statuses = await settled(cluster, timeout_s=STEP_S_MAX)
         for node in cluster.nodes:
             await asyncio.to_thread(cluster.terminate, node)
         for node in cluster.nodes:
@@ -255,15 +255,6 @@ class _Loss:
                 if group["withholds_votes"]:
                     return f"{node} withholds its vote in {group['name']}"
         return None
-
-    async def _settled(self) -> None:
-        until_s = time.monotonic() + STEP_S_MAX
-        while True:
-            answers = [await self._cluster.status(node) for node in self._cluster.nodes]
-            self.found.statuses = dict(zip(self._cluster.nodes, answers, strict=True))
-            if convergence(self.found.statuses).valid is True or time.monotonic() > until_s:
-                return
-            await asyncio.sleep(LOOK_S)
 
 
 def _judged(ops: Sequence[Op], found: _Found) -> dict[str, list[Verdict]]:

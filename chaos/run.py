@@ -121,7 +121,7 @@ class Run:
         try:
             await self._under_load(cluster, recorder, watch)
             self._say("waiting until all nodes have applied the same")
-            found.aftermath.statuses = await _settled(cluster)
+            found.aftermath.statuses = await settled(cluster)
             if watching.done():
                 await watching  # it never ends by itself
         finally:
@@ -272,9 +272,11 @@ async def _alive(recorder: Recorder, healed: Op) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def _settled(cluster: LiveCluster) -> dict[NodeId, dict[str, Any] | None]:
+async def settled(
+    cluster: LiveCluster, *, timeout_s: float = SETTLE_S_MAX
+) -> dict[NodeId, dict[str, Any] | None]:
     """Every node's status, when all have applied the same or the time is up."""
-    until_s = time.monotonic() + SETTLE_S_MAX
+    until_s = time.monotonic() + timeout_s
     while True:
         answers = await asyncio.gather(
             *(cluster.status(node, digests=True) for node in cluster.nodes)
