@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cluster.group import Role
-from cluster.types import CATALOG_GROUP
 from node.metrics.scrape import Scrape
 from node.metrics.sources import Sources
 
@@ -69,22 +67,16 @@ def _groups(sources: Sources) -> Iterator[Metric]:
         "quorate_raft_poisoned", "1 when this copy stopped because of a bug.", labels=["group"]
     )
     held = dict.fromkeys(("ready", "unsettled", "delayed"), 0)
-    for group_id, group in sorted(cluster.groups.items()):
+    for _, group in sorted(cluster.groups.items()):
         for name, gauge in gauges.items():
             gauge.add_metric([group.name], getattr(group, name))
         is_leader = group.role is Role.LEADER
         leads.add_metric([group.name], int(is_leader))
         poisoned.add_metric([group.name], int(group.poisoned is not None))
-        if is_leader and group_id != CATALOG_GROUP:
-            overview: dict[str, Any] = group.machine.overview()
-            for state in held:
-                held[state] += overview[state]
     yield from (*gauges.values(), leads, poisoned)
-    own = cluster.transient.own
-    if own is not None:
-        overview = own.machine.overview()
+    for _, sums in sources.rows.sums():
         for state in held:
-            held[state] += overview[state]
+            held[state] += getattr(sums, state)
     for state, count in held.items():
         yield GaugeMetricFamily(
             f"quorate_messages_{state}",

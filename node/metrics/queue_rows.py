@@ -1,0 +1,120 @@
+"""What queues hold, kept from scrape to scrape: only queues that changed since are looked at again.
+
+The groups that this node leads, and its own transient one. With 10,000 queues and no traffic a
+scrape looks at none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from cluster.machine.tallies import Tallies as GroupTallies
+from cluster.types import CATALOG_GROUP, GroupId, QueueId
+
+if TYPE_CHECKING:
+    from cluster.cluster_node import ClusterNode
+    from cluster.group_like import GroupLike
+    from cluster.machine import QueueMachine
+    from cluster.machine.interface import QueueView
+
+
+class Sums(NamedTuple):
+    """Of one queue, or of many."""
+
+    queues: int = 0
+    ready: int = 0
+    delayed: int = 0
+    unsettled: int = 0
+    bytes: int = 0
+    ready_bytes: int = 0
+    consumers: int = 0
+
+
+class _Rows:
+    """Of one group's machine, as it was restored or made."""
+
+    def __init__(self, tallies: GroupTallies) -> None:
+        self.tallies = tallies
+        self.views: dict[int, QueueView] = {}
+        self.sums = Sums()
+
+
+class QueueRows:
+    """The only one that empties `Tallies.changed` of the groups."""
+
+    def __init__(self, cluster: ClusterNode) -> None:
+        self._cluster = cluster
+        self._rows: dict[GroupId, _Rows] = {}
+        self.looked_at = 0  # queues, since this process started
+        #: Called with each queue that was looked at; None: it is gone.
+        self.on_look: list[Callable[[GroupId, int, QueueView | None], None]] = []
+
+    def sums(self) -> Iterator[tuple[GroupLike, Sums]]:
+        """Of every group that this node leads."""
+        for group, rows in self._fresh():
+            yield group, rows.sums
+
+    def views(self) -> Iterator[tuple[GroupLike, QueueView]]:
+        """Every queue that this node leads."""
+        for group, rows in self._fresh():
+            for view in rows.views.values():
+                yield group, view
+
+    def _fresh(self) -> Iterator[tuple[GroupLike, _Rows]]:
+        led = list(self.led())
+        for gone in self._rows.keys() - {group.id for group in led}:
+            del self._rows[gone]
+        for group in led:
+            yield group, self._look(group)
+
+    def led(self) -> Iterator[GroupLike]:
+        for group_id, group in sorted(self._cluster.groups.items()):
+            if group_id != CATALOG_GROUP and group.ready:
+                yield group
+        own = self._cluster.transient.own
+        if own is not None:
+            yield own
+
+    def _look(self, group: GroupLike) -> _Rows:
+        machine = cast("QueueMachine", group.machine)
+        tallies = machine.tallies
+        rows = self._rows.get(group.id)
+        if rows is None or rows.tallies is not tallies:
+            rows = self._rows[group.id] = _Rows(tallies)
+            changed = dict.fromkeys(machine.queues())
+        else:
+            changed = dict(tallies.changed)
+        tallies.changed.clear()
+        for queue in changed:
+            before = rows.views.pop(queue, None)
+            view = machine.queue(QueueId(queue))
+            if view is not None:
+                rows.views[queue] = view
+            rows.sums = _replaced(rows.sums, _of(before), _of(view))
+            for listener in self.on_look:
+                listener(group.id, queue, view)
+        self.looked_at += len(changed)
+        return rows
+
+
+def _of(view: QueueView | None) -> Sums:
+    if view is None:
+        return Sums()
+    return Sums(
+        1,
+        view.ready_count,
+        view.delayed_count,
+        view.unsettled_count,
+        view.bytes,
+        view.ready_bytes,
+        subscribed(view),
+    )
+
+
+def _replaced(sums: Sums, old: Sums, new: Sums) -> Sums:
+    return Sums(*[total - gone + come for total, gone, come in zip(sums, old, new, strict=True)])
+
+
+def subscribed(view: QueueView) -> int:
+    return sum(consumer.status != "get" for consumer in view.consumers)
