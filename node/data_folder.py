@@ -26,8 +26,9 @@ class DataFolder:
 
     def open(self) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            # Messages are in it: nobody else reads it. One that exists stays as its owner made it.
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._fd = private(self.path / LOCK, os.O_RDWR)
         except OSError as error:
             raise SettingsError(
                 f"data_dir: {self.path} cannot be used: {error.strerror}; "
@@ -60,7 +61,7 @@ class DataFolder:
             before = int(text) if text.isdecimal() else 0
         number = max(before + 1, clock.wall_ms())
         fresh = file.with_suffix(".new")
-        with fresh.open("w", encoding="ascii") as stream:
+        with open(private(fresh, os.O_WRONLY | os.O_TRUNC), "w", encoding="ascii") as stream:
             stream.write(f"{number}\n")
             stream.flush()
             os.fsync(stream.fileno())
@@ -71,3 +72,8 @@ class DataFolder:
         finally:
             os.close(folder)
         return number
+
+
+def private(path: Path, flags: int) -> int:
+    """A file that is made so that only its owner may read it."""
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)

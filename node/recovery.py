@@ -17,7 +17,7 @@ from cluster.log import Identity, Log, RealDisk, SystemClock
 from cluster.lost_majority import LostMajority, examine, give_up
 from cluster.machine.catalog import CatalogMachine
 from cluster.types import NodeId
-from node.data_folder import DataFolder
+from node.data_folder import DataFolder, private
 from node.peering import cluster_config
 from node.settings import Settings, SettingsError
 
@@ -77,7 +77,8 @@ def _audit(settings: Settings, lost: Sequence[str], groups: Sequence[LostMajorit
             [group.name, group.last_index, group.commit_index, group.last_ms] for group in groups
         ],
     }
-    with (Path(settings.data_dir) / AUDIT_FILE).open("a", encoding="utf-8") as file:
+    where = Path(settings.data_dir) / AUDIT_FILE
+    with open(private(where, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
         file.flush()
         os.fsync(file.fileno())

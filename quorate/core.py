@@ -163,6 +163,8 @@ class Core:
             ) as response:
                 if (location := response.headers.get("Location")) is not None:
                     url = urljoin(url, location)
+                    if not self.routes.may_ask(url):
+                        raise ValueError(f"a node sends us to {url}, which is not TLS")
                     continue
                 data = await response.read()
                 if "cbor" in response.content_type:

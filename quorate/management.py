@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, cast
@@ -25,7 +26,8 @@ Json = dict[str, Any]
 
 
 class Management:
-    """As one user; without a name it is guest, whom nodes take from their own machine.
+    """As one user; without a name it is guest, whom nodes take from their own machine. `token`:
+    what a node's data folder holds, for what that is good for, on the node's own machine.
 
     Parts of a path are given as they are, and are quoted here. What is refused is Refused, with the
     API's word for it; a 404 is `not_found`, a wrong password `login_refused`.
@@ -37,14 +39,19 @@ class Management:
         *,
         user: str | None = None,
         password: str | None = None,
+        token: str | None = None,
         timeout_s: float,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._urls, headers = split_credentials(addresses, user, password)
+        if token is not None:
+            headers = {"Authorization": f"Bearer {token}"}
         if not headers:
             _, headers = split_credentials((), "guest", "guest")
         self._timeout_s = timeout_s
         self._http = aiohttp.ClientSession(
             headers=headers,
+            connector=aiohttp.TCPConnector(ssl=tls if tls is not None else True),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S_MAX),
         )
 
@@ -97,6 +104,11 @@ class Management:
         """Whether it is new."""
         status, _ = await self._ask("PUT", path, body=body)
         return status == 201
+
+    async def put_and_get(self, *path: str, body: Json) -> Json:
+        """What was done."""
+        _, value = await self._ask("PUT", path, body=body)
+        return cast("Json", value)
 
     async def post(
         self, *path: str, body: Json, query: Json | None = None, repeat: bool = True

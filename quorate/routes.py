@@ -50,6 +50,8 @@ class Routes:
         if not self._urls:
             raise ValueError("connect needs the address of at least one node, as host:port")
         random.shuffle(self._urls)
+        #: A password that was meant for TLS goes nowhere else, whatever a node says.
+        self._secure = all(url.startswith("https://") for url in self._urls)
         self._hello = hello
         self._http = http
         self._spawn = spawn
@@ -79,8 +81,12 @@ class Routes:
             return
         self._lost.discard(queue)
         self._leaders[queue] = node
-        if url and not self._hello["forward"]:
+        if url and not self._hello["forward"] and self.may_ask(url):
             self._nodes[node] = normal_url(url)
+
+    def may_ask(self, url: str) -> bool:
+        """Whether this address, told by a node, is as safe as those that we were given."""
+        return url.startswith("https://") or not self._secure
 
     def forget(self, queue: str) -> None:
         """Its leader did not answer as such: ask any node next time."""
@@ -166,7 +172,8 @@ class Routes:
             earlier.superseded = True
         self._live[connection.node] = connection
         if not self._hello["forward"]:  # else only the given addresses can be reached
-            self._nodes.update({node: normal_url(at) for node, at in connection.nodes.items()})
+            told = connection.nodes.items()
+            self._nodes.update({node: normal_url(at) for node, at in told if self.may_ask(at)})
         self._nodes.setdefault(connection.node, url)
         self._spawn(self._live_until_lost(connection))
         return connection

@@ -164,7 +164,7 @@ class RealDisk:
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDONLY if self._read_only else os.O_RDWR | (os.O_CREAT if create else 0)
-        return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o640), self._threads)
+        return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o600), self._threads)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -173,7 +173,7 @@ class RealDisk:
         return sorted(os.listdir(path))
 
     def make_dir(self, path: str) -> None:
-        os.makedirs(path, mode=0o750, exist_ok=True)
+        os.makedirs(path, mode=0o700, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)

@@ -40,7 +40,13 @@ def with_api(
 
     async def asked() -> Result:
         try:
-            api = Management(urls, user=login.user, password=login.password, timeout_s=timeout)
+            api = Management(
+                urls,
+                user=login.user,
+                password=login.password,
+                timeout_s=timeout,
+                tls=login.tls(),
+            )
         except ValueError as error:
             raise CommandError(str(error), 2) from error
         async with api:

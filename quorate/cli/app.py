@@ -9,10 +9,21 @@ import typer
 
 from quorate.cli.clients import channel_app, connection_app, consumer_app
 from quorate.cli.definitions import definitions_app
+from quorate.cli.drain import node_app
 from quorate.cli.exchanges import binding_app, exchange_app
 from quorate.cli.groups import group_app
-from quorate.cli.members import node_app
-from quorate.cli.output import FOLDER, Json, PasswordFile, Timeout, Url, User, Vhost, login
+from quorate.cli.output import (
+    FOLDER,
+    Ca,
+    Cert,
+    Json,
+    PasswordFile,
+    Timeout,
+    Url,
+    User,
+    Vhost,
+    login,
+)
 from quorate.cli.policies import policy_app
 from quorate.cli.users import permission_app, user_app
 from quorate.cli.vhosts import vhost_app
@@ -51,9 +62,12 @@ Queue = Annotated[str, typer.Argument(help="Name of the queue.")]
 
 
 @app.callback()
-def credentials(user: User = None, password_file: PasswordFile = None) -> None:
+def credentials(
+    user: User = None, password_file: PasswordFile = None, ca: Ca = None, cert: Cert = None
+) -> None:
     """Options before the command hold for all of them."""
     login.read(user, password_file)
+    login.ca, login.certificate = ca, cert
 
 
 # --- running a cluster ----------------------------------------------------------------------------

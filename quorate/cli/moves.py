@@ -83,7 +83,11 @@ class Anybody:
         for tried in itertools.count(1):
             try:
                 api = Management(
-                    self._urls, user=login.user, password=login.password, timeout_s=ANSWER_S_MAX
+                    self._urls,
+                    user=login.user,
+                    password=login.password,
+                    timeout_s=ANSWER_S_MAX,
+                    tls=login.tls(),
                 )
             except ValueError as error:
                 raise CommandError(str(error), 2) from error
@@ -112,13 +116,13 @@ class Anybody:
         """The nodes that were named to us may be the ones that leave. A password that was meant for
         TLS goes nowhere else.
         """
-        known = {normal_url(url).rpartition("@")[2].removeprefix("http://") for url in self._urls}
-        if any("://" in url and not url.startswith("http://") for url in self._urls):
-            return
+        given = [normal_url(url) for url in self._urls]
+        scheme = "https" if any(url.startswith("https://") for url in given) else "http"
+        known = {url.partition("://")[2].rpartition("@")[2] for url in given}
         for row in view.nodes:
-            address = row["addresses"].get("http")
+            address = row["addresses"].get(scheme)
             if address is not None and address not in known:
-                self._urls.append(f"http://{address}")
+                self._urls.append(f"{scheme}://{address}")
 
 
 # --- what is said while it lasts ------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -42,6 +43,23 @@ PasswordFile = Annotated[
         "--password-file", help="File with the user's password. Default: QUORATE_PASSWORD."
     ),
 ]
+Ca = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca",
+        envvar="QUORATE_CA",
+        help="The authority that signs the nodes' certificates (PEM file), for addresses that begin"
+        " with https://. Default: those of this machine.",
+    ),
+]
+Cert = Annotated[
+    Path | None,
+    typer.Option(
+        "--cert",
+        envvar="QUORATE_CERT",
+        help="Our certificate and its key (one PEM file), where nodes ask for one.",
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Results as JSON on standard output, words on the other.")
 ]
@@ -57,6 +75,22 @@ class Login:
 
     user: str | None = None
     password: str | None = None
+    ca: Path | None = None
+    certificate: Path | None = None
+
+    def tls(self) -> ssl.SSLContext | None:
+        """None: as it is usual. Raises CommandError."""
+        if self.ca is None and self.certificate is None:
+            return None
+        file = self.ca
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            file = self.certificate
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate)
+        except (OSError, ValueError) as error:
+            raise CommandError(f"{file} cannot be used: {error}; give a PEM file", 2) from error
+        return context
 
     def read(self, user: str | None, password_file: Path | None) -> None:
         self.user, self.password = user, None

@@ -42,6 +42,7 @@ def with_client(
             name="quorate-cli",
             user=login.user,
             password=login.password,
+            tls=login.tls(),
         ) as client:
             # A cluster that is not there is said soon; one that changes its leader has all the
             # time.
