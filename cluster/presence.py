@@ -103,8 +103,8 @@ class Presence:
             await asyncio.sleep(ASK_AGAIN_S)
 
     def _heir(self, group: Group) -> NodeId | None:
-        """Of the voters that stay the one that lacks least."""
-        peers = self._cluster.peers
-        able = [node for node in group.configuration.voters if peers.stays(node)]
-        able = [node for node in able if node != self._cluster.node]
-        return min(able, key=lambda node: (group.lacks(node), node), default=None)
+        """Of the voters that stay the one that lacks least, and not the same one of all groups."""
+        peers, own = self._cluster.peers, self._cluster.node
+        able = [n for n in group.configuration.voters if n != own and peers.stays(n)]
+        turn = {node: (place + group.id) % len(able) for place, node in enumerate(able)}
+        return min(able, key=lambda node: (group.lacks(node), turn[node]), default=None)
