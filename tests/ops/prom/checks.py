@@ -1,0 +1,172 @@
+"""What is asked of a Prometheus that scrapes nodes under load, each with a verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from quorate.local import LocalNode
+from tests.ops.prom import exceptions, rabbitmq
+from tests.ops.prom.dashboards import Target, filled
+from tests.ops.prom.server import ENDPOINTS, Prometheus, PrometheusError
+
+RULE_TESTS = Path(__file__).parent / "rules"
+ASK_AGAIN_S = 2.0
+
+
+class Outcome(Enum):
+    OK = "ok"
+    FAILED = "failed"
+    EXCUSED = "excused"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """About one expression, rule file or endpoint."""
+
+    subject: str
+    part: str
+    outcome: Outcome
+    detail: str
+    expr: str = ""
+
+
+async def expressions(
+    server: Prometheus,
+    targets: Iterable[Target],
+    variables: Mapping[str, str],
+    *,
+    until: float,
+) -> list[Verdict]:
+    """Asked again until all have data, or `until` (of time.monotonic): rates need some scrapes."""
+    open_ones = list(targets)
+    settled: list[Verdict] = []
+    while True:
+        asked = [(each, await _asked(server, each, variables)) for each in open_ones]
+        settled += [verdict for _, verdict in asked if verdict.outcome is Outcome.OK]
+        rest = [(each, found) for each, found in asked if found.outcome is not Outcome.OK]
+        open_ones = [each for each, _ in rest]
+        missing = [found for _, found in rest if found.outcome is Outcome.FAILED]
+        if not missing or time.monotonic() > until:
+            return [*settled, *(found for _, found in rest)]
+        await asyncio.sleep(ASK_AGAIN_S)
+
+
+async def _asked(server: Prometheus, target: Target, variables: Mapping[str, str]) -> Verdict:
+    excuse = exceptions.PANELS.get((target.dashboard, target.panel))
+    part = f"{target.panel} {target.ref}".strip()
+    try:
+        expr = filled(target.expr, variables)
+    except KeyError as unknown:
+        reason = f"the variable {unknown} is not known"
+        return Verdict(target.dashboard, part, Outcome.FAILED, reason, target.expr)
+    try:
+        series = await server.query(expr)
+    except PrometheusError as error:
+        return Verdict(target.dashboard, part, Outcome.FAILED, str(error), expr)
+    if series and excuse:
+        reason = "has data: take it off the exceptions"
+        return Verdict(target.dashboard, part, Outcome.FAILED, reason, expr)
+    if series:
+        return Verdict(target.dashboard, part, Outcome.OK, f"{len(series)} series", expr)
+    outcome = Outcome.EXCUSED if excuse else Outcome.FAILED
+    return Verdict(target.dashboard, part, outcome, excuse or "no data", expr)
+
+
+def names() -> list[Target]:
+    """Each name that RabbitMQ's boards and rules read, with the join of their panels."""
+    return [
+        Target(f"RabbitMQ's names, {endpoint}", name, "", rabbitmq.identified(name, endpoint))
+        for endpoint, listed in rabbitmq.NAMES.items()
+        for name in listed
+    ]
+
+
+async def scrapes(server: Prometheus) -> list[Verdict]:
+    return [
+        Verdict("scrapes", each, Outcome.FAILED if wrong else Outcome.OK, wrong or "up")
+        for each, wrong in (await server.scraped()).items()
+    ]
+
+
+async def loaded_rules(server: Prometheus, *, until: float) -> list[Verdict]:
+    """Every rule was evaluated without an error, and nothing that pages fires when all is well."""
+    while True:
+        rules = await server.rules()
+        waiting = [each for each in rules if each["health"] == "unknown"]
+        if not waiting or time.monotonic() > until:
+            return [_rule(each) for each in rules]
+        await asyncio.sleep(ASK_AGAIN_S)
+
+
+def _rule(rule: Mapping[str, Any]) -> Verdict:
+    state = rule.get("state", "recorded")
+    pages = state == "firing" and rule["labels"].get("severity") == "critical"
+    if rule["health"] != "ok":
+        outcome, detail = Outcome.FAILED, rule.get("lastError") or rule["health"]
+    elif pages:
+        outcome, detail = Outcome.FAILED, f"fires on a cluster that is well: {rule['alerts'][0]}"
+    else:
+        outcome, detail = Outcome.OK, state
+    return Verdict("rules loaded", rule["name"], outcome, detail, rule["query"])
+
+
+async def promtool(*arguments: str | Path, text: bytes = b"") -> tuple[int, list[str]]:
+    process = await asyncio.create_subprocess_exec(
+        "promtool",
+        *map(str, arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate(text)
+    assert process.returncode is not None
+    return process.returncode, [line.strip() for line in output.decode().splitlines() if line]
+
+
+async def rule_files(files: Sequence[Path]) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    for command, each in (
+        *(("check", file) for file in files),
+        *(("test", file) for file in sorted(RULE_TESTS.glob("*.yaml"))),
+    ):
+        status, lines = await promtool(command, "rules", each)
+        said = " ".join(lines)
+        outcome = Outcome.FAILED if status else Outcome.OK
+        detail = said[-300:] if status else lines[-1]
+        verdicts.append(Verdict(f"promtool {command} rules", each.name, outcome, detail))
+    return verdicts
+
+
+async def lint(nodes: Sequence[LocalNode]) -> list[Verdict]:
+    """`promtool check metrics` on each endpoint of each node."""
+    verdicts: list[Verdict] = []
+    async with aiohttp.ClientSession() as http:
+        for name, (path, params) in ENDPOINTS.items():
+            found: dict[str, Verdict] = {}
+            for node in nodes:
+                query = [(key, value) for key, values in params.items() for value in values]
+                async with http.get(f"{node.url}{path}", params=query) as answer:
+                    body = await answer.read()
+                _, lines = await promtool("check", "metrics", text=body)
+                found |= {line: _linted(name, line) for line in lines}
+            verdicts += found.values() or [_linted(name, "")]
+    return verdicts
+
+
+def _linted(endpoint: str, line: str) -> Verdict:
+    subject = f"promtool check metrics, {endpoint}"
+    metric, _, complaint = line.partition(" ")
+    if not line:
+        return Verdict(subject, "", Outcome.OK, "nothing to say")
+    for (start, end), excuse in exceptions.LINT.items():
+        if metric.startswith(start) and complaint.endswith(end):
+            return Verdict(subject, metric, Outcome.EXCUSED, excuse)
+    return Verdict(subject, metric, Outcome.FAILED, complaint)

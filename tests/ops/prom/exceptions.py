@@ -1,0 +1,25 @@
+"""What may have no data, and why. Whatever is listed here and has data is a failure too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: Panels, by dashboard and title.
+PANELS: Mapping[tuple[str, str], str] = {
+    ("Quorate", "Certificates expire in"): "the nodes of this run have no TLS listener",
+    (
+        "RabbitMQ-Quorum-Queues-Raft",
+        "Raft members with >5k entries in the log",
+    ): "shows only what is over 5000 entries, and this load is small",
+    (
+        "RabbitMQ-Quorum-Queues-Raft",
+        "Leader elections / s",
+    ): "boards before 4.2 ask for rabbitmq_raft_term_total, which RabbitMQ itself no longer has",
+    (
+        "RabbitMQ-Quorum-Queues-Raft",
+        "Log entry commit latency",
+    ): "boards before 4.2 ask for rabbitmq_raft_entry_commit_latency_seconds, as above",
+}
+
+#: Lines of `promtool check metrics`, by the beginning of the metric's name and the end of the line.
+LINT: Mapping[tuple[str, str], str] = {}
