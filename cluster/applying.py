@@ -110,10 +110,10 @@ class Applying:
             decoded = self._cache.put(ref.index, entry, size)
         return decoded.messages(ref.offset, ref.count)
 
-    def stamped_ms(self, index: int) -> int | None:
-        """The time of an entry whose bodies were read a moment ago."""
+    def age_s(self, index: int) -> float | None:
+        """Since it was proposed; of an entry whose bodies were read a moment ago."""
         decoded = self._cache.peek(index)
-        return None if decoded is None else decoded.now_ms
+        return None if decoded is None else (self._time.now_ms() - decoded.now_ms) / 1000
 
     def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
         """One command of an entry that is still in the log."""

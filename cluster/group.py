@@ -359,9 +359,9 @@ class Group(GroupFacts):
         """Body and meta of each message; empty when they are settled and gone."""
         return self._applying.read_bodies(ref)
 
-    def stamped_ms(self, index: int) -> int | None:
-        """The leader's time when it was proposed, of an entry whose bodies were just read."""
-        return self._applying.stamped_ms(index)
+    def age_s(self, index: int) -> float | None:
+        """Of an entry whose bodies were just read: since its leader proposed it."""
+        return self._applying.age_s(index)
 
     def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
         return self._applying.read_command(index, ordinal)

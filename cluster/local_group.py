@@ -227,9 +227,9 @@ class LocalGroup:
         kept = self._kept.get(ref.index)
         return [] if kept is None else kept.decoded.messages(ref.offset, ref.count)
 
-    def stamped_ms(self, index: int) -> int | None:
+    def age_s(self, index: int) -> float | None:
         kept = self._kept.get(index)
-        return None if kept is None else kept.decoded.now_ms
+        return None if kept is None else (self._time.now_ms() - kept.decoded.now_ms) / 1000
 
     def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
         """A command that is still needed."""

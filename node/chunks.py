@@ -64,6 +64,17 @@ def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
+def overlap(first: int, last: int, ranges: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """How many of these positions are in the ranges, and the highest of them."""
+    count = end = 0
+    for start, stop in ranges:
+        low, high = max(first, start), min(last, stop)
+        if low <= high:
+            count += high - low + 1
+            end = max(end, high)
+    return count, end
+
+
 def _part(chunk: Chunk, first: int, last: int) -> Chunk:
     if first == chunk.first and last - first + 1 == chunk.bodies.count:
         return chunk

@@ -10,13 +10,12 @@ Only consumers of groups that this node leads are known here.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from cluster.group import Outcome
-from cluster.machine.commands import Command, Enqueue, Settle
+from cluster.machine.commands import Command, Discard, Enqueue, Return, Settle
 from cluster.machine.effects import (
     ActiveChanged,
     ConsumerEnded,
@@ -28,7 +27,18 @@ from cluster.machine.effects import (
 )
 from cluster.machine.replies import Chunk, Enqueued, Ok
 from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId
-from node.chunks import DELIVERY_BYTES_TARGET, Progress, batch_of, fitting, lacking, merged, rest
+from node.chunks import (
+    DELIVERY_BYTES_TARGET,
+    Progress,
+    batch_of,
+    fitting,
+    lacking,
+    merged,
+    overlap,
+    rest,
+)
+from node.dispatch_state import ConnectionState, ConsumerState
+from node.metrics.latencies import Latencies
 from node.metrics.tallies import Served
 from node.outgoing import (
     Active,
@@ -77,37 +87,7 @@ class Counts:
     delivered: int = 0
     redelivered: int = 0
     settled: int = 0
-
-
-@dataclass(slots=True)
-class _Consumer:
-    connection: _Connection
-    group: GroupId
-    queue: QueueId
-    name: str
-    key: ConsumerKey
-    auto_settle: bool
-    progress: Progress
-    mark: int  # highest token queued: tokens grow, so up to here nothing is new
-    active: bool
-    pending: deque[Chunk] = field(default_factory=deque[Chunk])  # never sent; at most what it holds
-    cancelled: bool = False
-
-
-@dataclass(slots=True)
-class _Connection:
-    id: ConnectionId
-    confirms: list[Confirm] = field(default_factory=list[Confirm])
-    in_flight_bytes: int = 0  # published, outcome not known
-    unsent_bytes: int = 0  # delivered, not yet taken by the network
-    paused: bool = False
-    consumers: dict[tuple[QueueId, ConsumerKey], _Consumer] = field(
-        default_factory=dict[tuple[QueueId, ConsumerKey], _Consumer]
-    )
-    #: Consumers with something pending, in the order in which they take turns.
-    waiting: dict[tuple[QueueId, ConsumerKey], _Consumer] = field(
-        default_factory=dict[tuple[QueueId, ConsumerKey], _Consumer]
-    )
+    latencies: Latencies = field(default_factory=Latencies)
 
 
 class Dispatcher:
@@ -119,16 +99,21 @@ class Dispatcher:
         *,
         in_flight_bytes_max: int,
         deliver_buffer_bytes_max: int,
+        now_s: Callable[[], float] = lambda: 0.0,
+        on_first_delivery: Callable[[GroupId, int, int], None] | None = None,
     ) -> None:
+        """`now_s` and `on_first_delivery` (group, entry, messages) are for latencies alone."""
         self.counts = Counts()
+        self._now_s = now_s
+        self._on_first_delivery = on_first_delivery
         self._read_bodies = read_bodies
         self._in_flight_bytes_max = in_flight_bytes_max
         self._deliver_buffer_bytes_max = deliver_buffer_bytes_max
-        self._connections: dict[ConnectionId, _Connection] = {}
-        self._consumers: dict[tuple[QueueId, ConsumerKey], _Consumer] = {}
+        self._connections: dict[ConnectionId, ConnectionState] = {}
+        self._consumers: dict[tuple[QueueId, ConsumerKey], ConsumerState] = {}
         self._of_group: dict[GroupId, set[tuple[QueueId, ConsumerKey]]] = {}
-        self._confirming: dict[ConnectionId, _Connection] = {}
-        self._delivering: dict[ConnectionId, _Connection] = {}
+        self._confirming: dict[ConnectionId, ConnectionState] = {}
+        self._delivering: dict[ConnectionId, ConnectionState] = {}
         self._outputs: list[Output] = []
 
     def take(self) -> list[Output]:
@@ -144,7 +129,7 @@ class Dispatcher:
 
     def opened(self, connection: ConnectionId) -> None:
         assert connection not in self._connections
-        self._connections[connection] = _Connection(connection)
+        self._connections[connection] = ConnectionState(connection)
 
     def closed(self, connection: ConnectionId) -> None:
         """Its consumers are no longer known here; the machine still knows them. Twice is once."""
@@ -185,7 +170,11 @@ class Dispatcher:
             state.paused = True
             self._outputs.append(PauseReading(connection))
         self._outputs.append(
-            Propose(group, command, Ticket(connection, request, queue, size_bytes))
+            Propose(
+                group,
+                command,
+                Ticket(connection, request, queue, size_bytes, at_s=self._now_s()),
+            )
         )
 
     def ask(
@@ -200,6 +189,8 @@ class Dispatcher:
         """Any other command that is done or refused. `request` 0: only a refusal is told."""
         assert connection in self._connections
         settles = type(command) is Settle
+        if type(command) is Settle or type(command) is Return or type(command) is Discard:
+            self._time(command)
         ticket = Ticket(connection, request, queue, settles=settles, served=served)
         self._outputs.append(Propose(group, command, ticket))
 
@@ -210,6 +201,8 @@ class Dispatcher:
         if type(reply) is Enqueued and outcome.kind == "ok":
             self.counts.confirmed += reply.stored
             self.counts.duplicates += reply.duplicates
+            took_s = self._now_s() - ticket.at_s
+            self.counts.latencies.confirmed["native"].add(took_s, reply.stored + reply.duplicates)
         if ticket.settles and type(reply) is Ok:
             self.counts.settled += reply.count
             if ticket.served is not None:
@@ -230,6 +223,19 @@ class Dispatcher:
         frame = answer_of(ticket.request, ticket.queue, outcome)
         if ticket.request or not isinstance(frame, Answer):
             self._outputs.append(Send(ticket.connection, frame))
+
+    def _time(self, command: Settle | Return | Discard) -> None:
+        """Does this end the batch of the consumer that is timed, or a part of it?"""
+        consumer = self._consumers.get((command.queue, command.consumer))
+        if consumer is None or consumer.timed is None:
+            return
+        first, last, at_s = consumer.timed
+        count, end = overlap(first, last, command.ranges)
+        if not count:
+            return
+        consumer.timed = (end + 1, last, at_s) if end < last else None
+        if type(command) is Settle:
+            self.counts.latencies.acked.add(self._now_s() - at_s, count)
 
     # --- consumers --------------------------------------------------------------------------------
 
@@ -256,7 +262,7 @@ class Dispatcher:
             self._forget(ref)
         progress = progress or Progress()
         holds = list(holds)
-        entry = _Consumer(
+        entry = ConsumerState(
             state, group, queue, name, consumer, auto_settle, progress, progress.mark, active
         )
         self._consumers[ref] = state.consumers[ref] = entry
@@ -272,7 +278,7 @@ class Dispatcher:
             known.cancelled = True
             self._drop_if_drained(known)
 
-    def _drop_if_drained(self, consumer: _Consumer) -> None:
+    def _drop_if_drained(self, consumer: ConsumerState) -> None:
         if consumer.cancelled and not consumer.pending:
             self._forget((consumer.queue, consumer.key))
             self._outputs.append(Drained(consumer.connection.id, consumer.queue, consumer.key))
@@ -345,7 +351,7 @@ class Dispatcher:
         for state in delivering.values():
             self._pump(state)
 
-    def _queue(self, consumer: _Consumer, chunks: Iterable[Chunk]) -> None:
+    def _queue(self, consumer: ConsumerState, chunks: Iterable[Chunk]) -> None:
         fresh = [chunk for chunk in chunks if chunk.token > consumer.mark]
         if not fresh:
             return
@@ -355,7 +361,7 @@ class Dispatcher:
         connection.waiting[consumer.queue, consumer.key] = consumer
         self._delivering[connection.id] = connection
 
-    def _pump(self, state: _Connection) -> None:
+    def _pump(self, state: ConnectionState) -> None:
         while state.waiting and state.unsent_bytes < self._deliver_buffer_bytes_max:
             ref = next(iter(state.waiting))
             consumer = state.waiting.pop(ref)
@@ -367,13 +373,17 @@ class Dispatcher:
                 self._send(consumer, Delivery(consumer.name, consumer.key, batches, size_bytes))
                 for batch in batches:
                     consumer.progress.sent(batch)
+                if consumer.timed is None:
+                    first = batches[0].first
+                    end = first + len(batches[0].bodies) - 1
+                    consumer.timed = (first, end, self._now_s())
                 if consumer.auto_settle:
                     ranges = [(b.first, b.first + len(b.bodies) - 1) for b in batches]
                     command = Settle(consumer.queue, consumer.key, merged(ranges))
                     self._outputs.append(Propose(consumer.group, command, None))
             self._drop_if_drained(consumer)
 
-    def _next_batches(self, consumer: _Consumer) -> tuple[list[Batch], int]:
+    def _next_batches(self, consumer: ConsumerState) -> tuple[list[Batch], int]:
         """As much of what is pending as one frame should hold."""
         batches: list[Batch] = []
         total = 0
@@ -400,9 +410,11 @@ class Dispatcher:
             counts.delivered += len(bodies)
             if chunk.acquired_count:
                 counts.redelivered += len(bodies)
+            elif self._on_first_delivery is not None:
+                self._on_first_delivery(consumer.group, chunk.bodies.index, len(bodies))
         return batches, total
 
-    def _send(self, consumer: _Consumer, frame: Outgoing) -> None:
+    def _send(self, consumer: ConsumerState, frame: Outgoing) -> None:
         self._outputs.append(Send(consumer.connection.id, frame))
 
 

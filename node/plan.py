@@ -30,6 +30,7 @@ class Ticket:
     queue: str
     size_bytes: int = 0  # of a publish; counts as in flight until the outcome
     settles: bool = False
+    at_s: float = 0.0  # when it was asked
     served: Served | None = None  # counts what is settled, too
 
 

@@ -64,6 +64,7 @@ class _Batch:
 
     command: Enqueue
     items: list[_Item]
+    since_s: float  # when it was made, in loop time
 
 
 class _Line:
@@ -79,7 +80,7 @@ class _Line:
         self.round = 0  # grows with every failure: outcomes of what was sent before do not count
         self.used_s = 0.0
 
-    def batches(self) -> list[_Batch]:
+    def batches(self, now_s: float) -> list[_Batch]:
         """What waits, as commands."""
         found: list[_Batch] = []
         items, self.waiting = self.waiting, []
@@ -88,14 +89,14 @@ class _Line:
             if position > start and (
                 bodies + len(item.bodies) > BODIES_AT_ONCE or size + item.size_bytes > BYTES_AT_ONCE
             ):
-                found.append(self._batch(items[start:position]))
+                found.append(self._batch(items[start:position], now_s))
                 start, bodies, size = position, 0, 0
             bodies += len(item.bodies)
             size += item.size_bytes
-        found.append(self._batch(items[start:]))
+        found.append(self._batch(items[start:], now_s))
         return found
 
-    def _batch(self, items: list[_Item]) -> _Batch:
+    def _batch(self, items: list[_Item], since_s: float) -> _Batch:
         if len(items) == 1:
             bodies, metas, attrs = items[0][:3]
         else:
@@ -104,7 +105,7 @@ class _Line:
             attrs = _joined(items, [item.attrs for item in items])
         command = Enqueue(self.info.queue, self.publisher, self.next, bodies, metas, attrs)
         self.next += len(bodies)
-        return _Batch(command, items)
+        return _Batch(command, items, since_s)
 
     def renumber(self, publisher: str) -> None:
         """The machine forgot this publisher: what has no outcome is published under a new name."""
@@ -112,7 +113,7 @@ class _Line:
         self.next = 1
         pending, self.sent = self.sent, deque()
         for batch in pending:
-            self.sent.append(self._batch(batch.items))
+            self.sent.append(self._batch(batch.items, batch.since_s))
 
 
 class Publisher:
@@ -167,7 +168,7 @@ class Publisher:
         now_s = asyncio.get_running_loop().time()
         for line in due:
             line.used_s = now_s
-            batches = line.batches()
+            batches = line.batches(now_s)
             line.sent.extend(batches)
             self._send_all(line, batches)
 
@@ -193,6 +194,9 @@ class Publisher:
         if type(reply) is Enqueued and outcome.kind == "ok":
             self._counts.confirmed += reply.stored
             self._counts.duplicates += reply.duplicates
+            took_s = asyncio.get_running_loop().time() - batch.since_s
+            count = reply.stored + reply.duplicates
+            self._counts.latencies.confirmed["amqp"].add(took_s, count)
             self._decided(line, batch, reply.refused)
         elif outcome.code == NO_QUEUE and self._is_gone(line):
             self._decided(line, batch, ())

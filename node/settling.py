@@ -44,6 +44,10 @@ class Settler:
         self._counts = counts
         self._waiting: dict[GroupId, list[Told]] = {}  # of groups whose leader is looked for
 
+    def acked(self, seconds: float, count: int) -> None:
+        """So many deliveries were settled so long after they were sent."""
+        self._counts.latencies.acked.add(seconds, count)
+
     def tell(self, group: GroupId, command: Command, done: Callable[[], None]) -> None:
         """Settle, Return, Discard or SetCredit. `done`: decided, one way or the other."""
         told = Told(command, done, asyncio.get_running_loop().time() + PATIENCE_S)

@@ -62,6 +62,8 @@ class Traffic:
             broker.read_bodies,
             in_flight_bytes_max=limits.in_flight_bytes_max,
             deliver_buffer_bytes_max=limits.deliver_buffer_bytes_max,
+            now_s=lambda: asyncio.get_running_loop().time(),
+            on_first_delivery=self._first_delivery,
         )
         self.on_session_over: list[Callable[[GroupId, SessionId, str], None]] = []
         self.on_dead_letters: list[Callable[[GroupId, QueueId], None]] = []
@@ -167,6 +169,12 @@ class Traffic:
         else:
             self.dispatcher.follows(group.id)
         self._perform()
+
+    def _first_delivery(self, group_id: GroupId, index: int, count: int) -> None:
+        group = self._cluster.group(group_id)
+        age_s = None if group is None else group.age_s(index)
+        if age_s is not None:
+            self.dispatcher.counts.latencies.delivered.add(max(0.0, age_s), count)
 
     # --- carrying out -----------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ leaves as frames.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -177,7 +178,8 @@ class Deliveries:
         if consumer.no_ack:
             tag = self.settles.unacked.number(count)
         else:
-            tag = self.settles.unacked.add(consumer, batch.first, count, batch.token)
+            now_s = asyncio.get_running_loop().time()
+            tag = self.settles.unacked.add(consumer, batch.first, count, batch.token, now_s)
         redelivered = batch.acquired_count > 0
         served = self._counted.of(consumer.info)
         served.consumed(count, auto=consumer.no_ack, redelivered=redelivered)
@@ -383,7 +385,8 @@ class Deliveries:
         if holder.no_ack:
             tag = self.settles.unacked.number(1)
         else:
-            tag = self.settles.unacked.add(holder, batch.first, 1, batch.token)
+            now_s = asyncio.get_running_loop().time()
+            tag = self.settles.unacked.add(holder, batch.first, 1, batch.token, now_s)
         ((_, _, where, properties),) = runs(batch, holder.info.name)
         data = writer.get_ok(
             self._channel.number,

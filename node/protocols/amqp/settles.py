@@ -57,9 +57,11 @@ class Settles:
 
     def _count(self, verdict: Verdict, taken: list[Taken[Consumer]]) -> None:
         if verdict == "ack":
+            now_s = asyncio.get_running_loop().time()
             for part in taken:
-                served = self._counted.of(part.consumer.info)
-                served.acknowledged += part.last - part.first + 1
+                count = part.last - part.first + 1
+                self._counted.of(part.consumer.info).acknowledged += count
+                self._settler.acked(now_s - part.at_s, count)
 
     # --- to the leaders ---------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ class Run(Generic[C]):
     consumer: C
     position: int
     token: int  # of the decision that delivered them
+    at_s: float = 0.0  # when they were sent
 
 
 class Taken(NamedTuple, Generic[C]):
@@ -40,6 +41,7 @@ class Taken(NamedTuple, Generic[C]):
     last: int
     tag: int
     token: int
+    at_s: float = 0.0
 
 
 class Unacked(Generic[C]):
@@ -56,10 +58,10 @@ class Unacked(Generic[C]):
         self._next_tag += count
         return first
 
-    def add(self, consumer: C, position: int, count: int, token: int) -> int:
+    def add(self, consumer: C, position: int, count: int, token: int, at_s: float = 0.0) -> int:
         """Deliveries that wait for an ack; the first one's tag."""
         first = self.number(count)
-        self._runs.append(Run(first, first + count - 1, consumer, position, token))
+        self._runs.append(Run(first, first + count - 1, consumer, position, token, at_s))
         self.count += count
         return first
 
@@ -116,7 +118,7 @@ class Unacked(Generic[C]):
         part = _part(run, tag, last)
         if last < run.last:
             position = run.position + last + 1 - run.first
-            rest = Run(last + 1, run.last, run.consumer, position, run.token)
+            rest = Run(last + 1, run.last, run.consumer, position, run.token, run.at_s)
             if tag == run.first:
                 runs[at] = rest
             else:
@@ -133,7 +135,7 @@ class Unacked(Generic[C]):
         for part in taken:
             count = part.last - part.first + 1
             last = part.tag + count - 1
-            self._runs.append(Run(part.tag, last, part.consumer, part.first, part.token))
+            self._runs.append(Run(part.tag, last, part.consumer, part.first, part.token, part.at_s))
             self.count += count
         self._runs.sort(key=_first)
 
@@ -147,4 +149,4 @@ def _first(run: Run[C]) -> int:
 
 def _part(run: Run[C], first: int, last: int) -> Taken[C]:
     position = run.position + first - run.first
-    return Taken(run.consumer, position, position + last - first, first, run.token)
+    return Taken(run.consumer, position, position + last - first, first, run.token, run.at_s)
