@@ -117,6 +117,10 @@ rewrite: $(READY) ## Rewrite the expected outputs of the test scripts; read the 
 clients: $(READY) ## Real clients against three nodes, as a table: ARGS="--only pika,go"
 	@$(BIN)/python -m tests.clients $(ARGS)
 
+.PHONY: prometheus
+prometheus: $(READY) ## A real Prometheus on nodes under load: boards, rules, names: ARGS="--rabbitmq FOLDER"
+	@$(BIN)/python -m tests.ops.prom $(ARGS)
+
 .PHONY: clean
 clean: ## Remove the environment, caches and local clusters
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist var .quorate bench-results.json
