@@ -55,11 +55,14 @@ class Auth:
         *,
         loopback_users: Sequence[str] = (GUEST,),
         catch_up: Callable[[], Awaitable[bool]] = _up_to_date,
+        guest_goes: bool = False,
     ) -> None:
+        """`guest_goes`: who is guest cannot be said before this node has caught up."""
         self._catalog = catalog
         self._loopback_users = frozenset(loopback_users)
         self._catch_up = catch_up
         self._caught_up = False
+        self._guest_goes = guest_goes
         self._catching_up: asyncio.Task[None] | None = None
         self._checks = PasswordChecks()
         self._delay = LoginDelay()
@@ -115,6 +118,8 @@ class Auth:
             self._failed(name, address, protocol, "not loopback")
             raise AccessRefused(f"user '{name}' can only connect via localhost")
         await self._ready()
+        if self._guest_goes and name == GUEST and not self._caught_up:
+            raise self._refusal(AccessRefused(f"user '{name}' - invalid credentials"))
 
     def _failed(
         self, name: str, address: str, protocol: Protocol, reason: str = "credentials"
@@ -129,6 +134,8 @@ class Auth:
         knows its password.
         """
         await self._ready()
+        if self._guest_goes and not self._caught_up:
+            return None
         entry = self._catalog().entry("users", (GUEST,))
         known = entry is not None and bool(entry["password_hash"])
         return self.user(GUEST) if known and await self._verified(GUEST, GUEST) else None

@@ -16,6 +16,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.log import LogError, RealDisk, SystemClock
 from cluster.seams import Clock
 from node.alarms import Alarms
+from node.audit import Audit
 from node.auth import Auth
 from node.broker import Broker
 from node.catch_up import CatchUp
@@ -23,6 +24,7 @@ from node.clients import Clients
 from node.data_folder import DataFolder
 from node.dead_letters import DeadLetters
 from node.drain import Drain
+from node.first_user import FirstUser
 from node.gate import gate
 from node.health import Health
 from node.local_token import LocalToken
@@ -30,7 +32,10 @@ from node.logs import configure_logs
 from node.management.app import ManagementRoutes
 from node.management.context import Services as ManagementServices
 from node.memory import available_bytes, keep_freed_memory, resident_bytes
-from node.metrics import Metrics, Tallies
+from node.management.parameters import named
+from node.metrics.metrics import Metrics
+from node.metrics.sources import Process
+from node.metrics.tallies import Tallies
 from node.peering import cluster_config, tcp_links
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.amqp.server import AmqpServer
@@ -80,6 +85,8 @@ class Node:
         self._management: ManagementRoutes | None = None  # there once the log is read
         self.failed: asyncio.Future[BaseException] | None = None
         self.left: asyncio.Future[None]  # was removed from the cluster, and has nothing any more
+        self.audit: Audit
+        self._first_user: FirstUser
         self.certificates: Certificates
         self._entrance: Entrance
         self._http: HttpServer
@@ -115,6 +122,7 @@ class Node:
         settings = self.settings
         self.failed = asyncio.get_running_loop().create_future()
         self.left = asyncio.get_running_loop().create_future()
+        self.audit = Audit(settings.node, settings.audit_file)
         self.certificates = Certificates(settings.tls)
         self._entrance = Entrance(
             per_address_max=settings.limits.connections_per_address_max,
@@ -146,10 +154,13 @@ class Node:
         links.on_clock = self.cluster.note_clock
         self.broker = Broker(self.cluster, settings.limits)
         self.questions = Questions(self.cluster, self._tasks)
+        given = settings.first_user()
+        self._first_user = FirstUser(self.cluster, self.broker.catch_up, given)
         self.auth = Auth(
             lambda: self.cluster.catalog_machine,
             loopback_users=settings.auth.loopback_users,
-            catch_up=self.broker.catch_up,
+            catch_up=self._first_user.catch_up,
+            guest_goes=given is not None,
         )
         tallies = Tallies()
         self.clients = Clients(self.auth, self.questions, tallies)
@@ -217,11 +228,13 @@ class Node:
                 local_token=self._local_token,
                 questions=self.questions,
                 listing=self.amqp,
+                audit=self.audit,
                 tallies=tallies,
             )
         )
         if self.certificates:
             self._tasks.start(self.certificates.watch(), name="certificates")
+        self._tasks.start(self._first_user.run(), name="first_user")
         self._tasks.start(management.watch(), name="management")
         self._tasks.start(self.relay.run(), name="relay")
         self._care = asyncio.create_task(self._watch(), name="node_care")

@@ -20,7 +20,7 @@ ENTRIES_MAX = 100_000
 FIRST_VHOST = "/"
 #: A known user with a known password, for a first look from the same machine; hence a fixed salt.
 FIRST_USER = "guest"
-_FIRST_HASH = "cXVvcmF0ZTogZ3Vlc3QgOgch8VgngcDaHoyq/AA6FuVwBlpKdYJ5dTa900N/mey5"
+FIRST_HASH = "cXVvcmF0ZTogZ3Vlc3QgOgch8VgngcDaHoyq/AA6FuVwBlpKdYJ5dTa900N/mey5"
 
 
 class Administration:
@@ -43,7 +43,7 @@ class Administration:
     def seed(self) -> None:
         """What a new cluster has."""
         self.add_vhost(FIRST_VHOST)
-        user = {"password_hash": _FIRST_HASH, "tags": ["administrator"]}
+        user = {"password_hash": FIRST_HASH, "tags": ["administrator"]}
         self._put("users", (FIRST_USER,), checked_value("users", user))
         everything = {"configure": ".*", "write": ".*", "read": ".*"}
         self._put("permissions", (FIRST_USER, FIRST_VHOST), everything)

@@ -11,7 +11,6 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import unquote
 
-import structlog
 from aiohttp import web
 
 from node.auth import User
@@ -34,13 +33,12 @@ from node.management import (
     users,
     vhosts,
 )
+from node.management.acts import Act
 from node.management.context import Answer, Call, Needs, Route, Services, check_tag, has_tag
 from node.management.errors import ApiError, bad_request, not_authorised, not_found, of_broker
 from node.management.observer import Observer
 from node.management.values import Body
-from node.protocols.basic_auth import BasicAuth, LoginRefused
-
-log = structlog.get_logger(__name__)
+from node.protocols.basic_auth import BasicAuth, LoginRefused, claimed_name
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 #: Items of a list that is written in a thread.
@@ -84,7 +82,7 @@ class ManagementRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._basic = BasicAuth(services.auth, "http")
-        self._observer = Observer(services)
+        self._observer = self.observer = Observer(services)
         self._resources: dict[int, list[_Resource]] = {}  # by number of words
         for route in ROUTES:
             self._add(route)
@@ -107,29 +105,42 @@ class ManagementRoutes:
     # --- one request ------------------------------------------------------------------------------
 
     async def serve(self, request: web.Request) -> web.Response:
+        act = Act(request)
+        headers: dict[str, str] = {}
         try:
-            answer = await self._serve(request)
-        except ApiError as error:
-            return _failure(error)
-        except LoginRefused as error:
-            return _failure(not_authorised(error.reason), CHALLENGE)
-        except BrokerError as error:
-            return _failure(of_broker(error))
+            answer = await self._serve(request, act)
+        except ApiError as found:
+            error = found
+        except LoginRefused as refused:
+            error, headers = not_authorised(refused.reason), CHALLENGE
+        except BrokerError as found:
+            error = of_broker(found)
         except web.HTTPRequestEntityTooLarge:
-            return _failure(ApiError(413, "too_large", "the body is too large"))
-        return await asyncio.to_thread(_response, answer) if _is_long(answer) else _response(answer)
+            error = ApiError(413, "too_large", "the body is too large")
+        except Exception as bug:
+            await act.tell(self._services.audit, 500, type(bug).__name__)
+            raise
+        else:
+            await act.tell(self._services.audit, answer.status)
+            long = _is_long(answer)
+            return await asyncio.to_thread(_response, answer) if long else _response(answer)
+        await act.tell(self._services.audit, error.status, error.reason)
+        return _failure(error, headers)
 
-    async def _serve(self, request: web.Request) -> Answer:
+    async def _serve(self, request: web.Request, act: Act) -> Answer:
         words = words_of(request.rel_url.raw_path)
         resource = self._find(words)
         if "Authorization" not in request.headers:  # which tools of RabbitMQ expect to be told
             raise LoginRefused("Login failed")
         method = "GET" if request.method == "HEAD" else request.method
         route = None if resource is None else resource.routes.get(method)
+        act.route = route
         if route is not None and route.local and self._services.local_token.admits(request):
             user = LOCAL_USER
         else:
+            act.who = claimed_name(request)
             user = await self._basic.user(request)
+        act.who = user.name
         if resource is None:
             raise not_found()
         if route is None:
@@ -156,8 +167,6 @@ class ManagementRoutes:
         body = Body({}) if method == "GET" else await _body(request)
         call = Call(self._services, self._observer, user, names, request.query, body)
         found = await route.handler(call)
-        if method != "GET" and route not in messages.ROUTES:
-            log.info("managed", user=user.name, method=method, what=request.rel_url.raw_path)
         return found if isinstance(found, Answer) else Answer(200, found)
 
     def _find(self, words: Sequence[str]) -> _Resource | None:

@@ -11,6 +11,7 @@ from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import Command
 from cluster.machine.replies import Ok
 from node.alarms import Alarms
+from node.audit import Audit
 from node.auth import Auth, User
 from node.broker import Broker
 from node.clients import Clients
@@ -72,6 +73,7 @@ class Services:
     local_token: LocalToken
     questions: Questions
     listing: Listing
+    audit: Audit
     tallies: Tallies = field(default_factory=Tallies)
 
     @property

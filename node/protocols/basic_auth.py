@@ -72,3 +72,11 @@ def _credentials(header: str) -> tuple[str, str]:
     if scheme.lower() != "basic" or not found:
         raise LoginRefused("Authorization is not that of HTTP Basic")
     return name, password
+
+
+def claimed_name(request: web.Request) -> str:
+    """Whom a request says it is from, before that is known to be true. Empty: nobody."""
+    try:
+        return _credentials(request.headers.get("Authorization", ""))[0]
+    except LoginRefused:
+        return ""

@@ -117,15 +117,17 @@ async def test_who_changed_what_is_logged_once_and_without_secrets(api: Api):
         await api.get("users")
         assert (await api.ask("PUT", "users/c", {"password": "hunter2"})).status == 400
 
-    told = [entry for entry in logs if entry["event"] == "managed"]
+    told = [entry for entry in logs if entry["event"] == "audit"]
+    act = {
+        "event": "audit",
+        "log_level": "info",
+        "who": "guest",
+        "from": "127.0.0.1",
+        "what": "PUT users/{user}",
+    }
     assert told == [
-        {
-            "event": "managed",
-            "log_level": "info",
-            "user": "guest",
-            "method": "PUT",
-            "what": "/api/users/a%20b",
-        }
+        {**act, "target": "/api/users/a%20b", "outcome": "ok"},
+        {**act, "target": "/api/users/c", "outcome": "refused", "reason": "tags_not_present"},
     ]
     assert "hunter2" not in str(logs)
 

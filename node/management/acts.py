@@ -1,0 +1,59 @@
+"""Which management requests the audit log tells of, and in which words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from node.audit import Audit, Outcome
+from node.management import bindings, exchanges, messages
+from node.management.context import Route
+
+#: What clients do to messages and topology as well.
+_OF_CLIENTS = frozenset(
+    (route.method, route.path)
+    for routes in (messages.ROUTES, bindings.ROUTES, exchanges.ROUTES)
+    for route in routes
+) | {("PUT", "queues/{vhost}/{queue}")}
+#: Nothing is changed, but hashes of passwords are told.
+_TELLING = frozenset({("GET", "definitions")})
+
+
+@dataclass(slots=True)
+class Act:
+    """One request, as far as it is known."""
+
+    request: web.Request
+    route: Route | None = None
+    who: str = ""
+
+    @property
+    def told(self) -> bool:
+        if self.route is None:
+            return False
+        key = (self.route.method, self.route.path)
+        return key in _TELLING or (self.route.method != "GET" and key not in _OF_CLIENTS)
+
+    async def tell(self, audit: Audit, status: int, reason: str = "") -> None:
+        """An act, or a request that its user had no right to make."""
+        denied = status in {401, 403} and "Authorization" in self.request.headers
+        if not self.told and not denied:
+            return
+        method = self.request.method
+        await audit.write(
+            who=self.who,
+            address=self.request.remote or "",
+            what=method if self.route is None else f"{method} {self.route.path}",
+            target=self.request.rel_url.raw_path,
+            outcome=_outcome(status),
+            reason=reason,
+        )
+
+
+def _outcome(status: int) -> Outcome:
+    if status < 400:
+        return "ok"
+    if status == 504:
+        return "unknown"
+    return "failed" if status >= 500 and status != 503 else "refused"
