@@ -33,6 +33,7 @@ from node.management.app import ManagementRoutes
 from node.management.context import Services as ManagementServices
 from node.memory import available_bytes, keep_freed_memory, resident_bytes
 from node.management.parameters import named
+from node.metrics.certificates import CertificateExpiry
 from node.metrics.metrics import Metrics
 from node.metrics.sources import Process
 from node.metrics.tallies import Tallies
@@ -234,6 +235,7 @@ class Node:
         )
         if self.certificates:
             self._tasks.start(self.certificates.watch(), name="certificates")
+        self.metrics.sources.kept.append(CertificateExpiry(self.certificates.expiry_s, addresses))
         self._tasks.start(self._first_user.run(), name="first_user")
         self._tasks.start(management.watch(), name="management")
         self._tasks.start(self.relay.run(), name="relay")

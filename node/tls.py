@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import structlog
 from cryptography import x509
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from cluster.raft.links import TlsConfig
 from node.sections import TlsSettings
@@ -157,22 +155,3 @@ def _ends_s(path: str) -> float:
     """The first to end of those in the file."""
     found = x509.load_pem_x509_certificates(Path(path).read_bytes())
     return min(each.not_valid_after_utc.timestamp() for each in found)
-
-
-class Expiry(Collector):
-    """For metrics."""
-
-    def __init__(self, certificates: Certificates, listeners: Callable[[], frozenset[str]]) -> None:
-        self._certificates = certificates
-        self._listeners = listeners
-
-    def collect(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(
-            "quorate_certificate_expiry_timestamp_seconds",
-            "When the certificate of a listener ends, in seconds since 1970.",
-            labels=["listener"],
-        )
-        for listener, ends_s in sorted(self._certificates.expiry_s.items()):
-            if listener in self._listeners():
-                family.add_metric([listener], ends_s)
-        yield family
