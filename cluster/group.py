@@ -88,6 +88,7 @@ class Group(GroupFacts):
         self.on_commit: Callable[[float], None] | None = None
         self.failed: str | None = None
         self.diverged: tuple[int, bytes, bytes] | None = None
+        self.commit_s = 0.0  # what the last entry took that was proposed here, until it was applied
         self.due = 0.0  # when it must be stepped next though nothing happens
         self._notes = log
         self._inbox: list[tuple[NodeId, list[Any] | None, bool]] = []
@@ -327,8 +328,10 @@ class Group(GroupFacts):
         told = self.on_applied and (self._ready or not self.member.leads)
         self._applying.apply(command, (index, term), dones, self._tell_effects if told else None)
         self._snapshots.applied(len(command))
-        if since_ns and self.on_commit is not None:
-            self.on_commit(self._proposals.age_s(since_ns))
+        if since_ns:
+            self.commit_s = self._proposals.age_s(since_ns)
+            if self.on_commit is not None:
+                self.on_commit(self.commit_s)
         digest = self._applying.note_digest(self.id, index, term)
         if digest is not None:
             self.member.digests.noted(index, digest)

@@ -33,7 +33,7 @@ from cluster.types import BodyRef, GroupId, QueueId
 from node.broker import Broker
 from node.errors import BrokerError, Elsewhere
 from node.message import carbon_copies, headers_of, routing_key_of
-from node.metrics import Metrics
+from node.metrics.metrics import Metrics
 from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)

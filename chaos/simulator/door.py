@@ -18,7 +18,7 @@ from node.broker import Broker
 from node.connection import Connection, Peer
 from node.dead_letters import DeadLetters
 from node.errors import BrokerError, Refused
-from node.metrics import Metrics
+from node.metrics.metrics import Metrics
 from node.outgoing import Delivery, Failure, Outgoing
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.amqp.services import Services

@@ -6,9 +6,10 @@ import os
 import resource
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from node.management.context import Services
+if TYPE_CHECKING:
+    from node.management.context import Services
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -29,7 +30,7 @@ def host_facts(services: Services, *, uptime_s: float) -> dict[str, Any]:
         "disk_free": disk.free,
         "disk_free_limit": int(settings.log.min_free_bytes),
         "disk_free_alarm": alarms.disk,
-        "fd_used": _open_files(),
+        "fd_used": open_files(),
         "fd_total": fd_total,
         "sockets_used": len(services.listing.connections()),
         "sockets_total": settings.limits.connections_max,
@@ -45,7 +46,7 @@ def memory_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _open_files() -> int:
+def open_files() -> int:
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import DropEntry, PutEntry
 from node.management import shapes
 from node.management.context import Answer, Call, Route, created, deleted
@@ -71,9 +72,14 @@ async def delete(call: Call) -> Answer:
 
 
 def cluster_name(call: Call) -> str:
-    entry = call.catalog.entry("parameters", ("", "", CLUSTER_NAME))
+    return named(call.catalog, call.services.settings.cluster)
+
+
+def named(catalog: CatalogMachine, cluster: str) -> str:
+    """What people call the cluster; its own name until they do."""
+    entry = catalog.entry("parameters", ("", "", CLUSTER_NAME))
     name = None if entry is None else entry["value"]
-    return name if isinstance(name, str) else call.services.settings.cluster
+    return name if isinstance(name, str) else cluster
 
 
 async def get_cluster_name(call: Call) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from aiohttp import web
@@ -9,16 +10,37 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from node.metrics import own
+from node.metrics import (
+    counted,
+    detailed,
+    identity,
+    own,
+    queues,
+    raft,
+    resources,
+)
 from node.metrics.scrape import EndpointName, Scrape
 from node.metrics.sources import Sources
 
 Collect = Callable[[Sources, Scrape], Iterator[Metric]]
 
 MODULES: Mapping[EndpointName, Sequence[Collect]] = {
-    "aggregated": (own.collect,),
-    "per-object": (),
-    "detailed": (),
+    "aggregated": (
+        identity.collect,
+        counted.collect,
+        resources.collect,
+        queues.collect,
+        raft.collect,
+        own.collect,
+    ),
+    "per-object": (
+        identity.collect,
+        counted.collect,
+        resources.collect,
+        queues.collect_each,
+        raft.collect_each,
+    ),
+    "detailed": (identity.collect, detailed.collect),
 }
 
 
@@ -30,6 +52,7 @@ class Families(Collector):
         self._scrape = scrape
 
     def collect(self) -> Iterator[Metric]:
+        self._sources.begin()
         for collect in MODULES[self._scrape.endpoint]:
             yield from collect(self._sources, self._scrape)
 
@@ -41,17 +64,40 @@ def exposition(sources: Sources, scrape: Scrape) -> bytes:
 
 
 class Endpoints:
-    """One a node."""
+    """One a node. Nobody needs a password for them: what they tell holds no secret."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/metrics", self.aggregated)
+        app.router.add_get("/metrics/per-object", self.per_object)
+        app.router.add_get("/metrics/detailed", self.detailed)
 
     async def aggregated(self, _: web.Request) -> web.Response:
         return self._answer(Scrape("aggregated"))
 
+    async def per_object(self, _: web.Request) -> web.Response:
+        return self._answer(Scrape("per-object"))
+
+    async def detailed(self, request: web.Request) -> web.Response:
+        families = frozenset(request.query.getall("family", []))
+        unknown = families - detailed.FAMILIES.keys() - detailed.ABSENT
+        if unknown:
+            known = ", ".join(detailed.FAMILIES)
+            reason = f"there is no family {min(unknown)!r}: ask for some of {known}"
+            body = json.dumps({"code": "bad_argument", "reason": reason})
+            return web.Response(status=400, text=body, content_type="application/json")
+        return self._answer(
+            Scrape("detailed", families, _some(request, "vhost"), _some(request, "queue"))
+        )
+
     def _answer(self, scrape: Scrape) -> web.Response:
         body = exposition(self._sources, scrape)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _some(request: web.Request, name: str) -> frozenset[str] | None:
+    """None: no restriction."""
+    values = request.query.getall(name, [])
+    return frozenset(values) if values else None

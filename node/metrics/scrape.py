@@ -16,3 +16,13 @@ class Scrape:
     families: frozenset[str] = frozenset()
     vhosts: frozenset[str] | None = None
     queues: frozenset[str] | None = None
+
+    @property
+    def prefix(self) -> str:
+        """Of RabbitMQ's names: one Prometheus may read all endpoints and keep them apart."""
+        return "rabbitmq_detailed_" if self.endpoint == "detailed" else "rabbitmq_"
+
+    def wants(self, vhost: str, queue: str) -> bool:
+        return (self.vhosts is None or vhost in self.vhosts) and (
+            self.queues is None or queue in self.queues
+        )

@@ -2,33 +2,77 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
 
+from node.metrics.clients_now import ClientsNow, clients_now
+from node.metrics.deaths import Deaths
 from node.metrics.queue_rows import QueueRows
 from node.metrics.tallies import Tallies
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
+    from cluster.machine.catalog import QueueInfo
+    from node.alarms import Alarms
     from node.dispatch import Counts
+    from node.management.facts import QueueFacts
+    from node.protocols.amqp.server import AmqpServer
+    from node.sessions import Sessions
+    from node.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The rest of the node, which is there once it serves."""
+
+    settings: Settings
+    alarms: Alarms
+    amqp: AmqpServer
+    sessions: Sessions
+    #: How the queue is, when this node has a copy of it.
+    facts: Callable[[QueueInfo], QueueFacts | None]
+    cluster_name: Callable[[], str]
 
 
 @dataclass(slots=True)
 class Sources:
-    """Known when the node is composed, or set by it a little later."""
+    """Known when the node is composed, but for `process`."""
 
     cluster: ClusterNode
     counts: Counts
     connections: Callable[[], int]
     tallies: Tallies = field(default_factory=Tallies)
+    process: Process | None = None
     rows: QueueRows = field(init=False)
+    deaths: Deaths = field(init=False)
     #: Families that keep their own values, such as histograms: on every aggregated scrape.
     kept: list[Collector] = field(default_factory=list[Collector])
     dead_letters_moved: int = 0
     dead_letters_dropped: int = 0
+    _started_s: float = field(default_factory=time.monotonic)
+    _clients: ClientsNow | None = None
 
     def __post_init__(self) -> None:
         self.rows = QueueRows(self.cluster)
+        self.deaths = Deaths(self.cluster)
+
+    def begin(self) -> None:
+        """A scrape begins."""
+        self._clients = None
+
+    def clients(self) -> ClientsNow:
+        if self._clients is None:
+            self._clients = clients_now(self.process)
+        return self._clients
+
+    def uptime_s(self) -> float:
+        return time.monotonic() - self._started_s
+
+    @property
+    def cluster_name(self) -> str:
+        process = self.process
+        return self.cluster.config.cluster if process is None else process.cluster_name()

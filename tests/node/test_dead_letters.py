@@ -25,7 +25,7 @@ from cluster.machine.replies import Enqueued, Ok, Refused, Reply
 from cluster.types import GroupId, QueueId, Stamp
 from node.dead_letters import DeadLetters, Letter, runs
 from node.errors import Elsewhere, OutcomeUnknown
-from node.metrics import Metrics
+from node.metrics.metrics import Metrics
 from node.tasks import Tasks
 from tests.node.nodes import Client, Nodes, until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import structlog
@@ -191,6 +191,10 @@ class AmqpServer:
             for connection in self._open
             for channel in list(connection.channels.values())
         ]
+
+    def open_channels(self) -> Iterator[Channel]:
+        for connection in self._open:
+            yield from list(connection.channels.values())
 
     def close_connection(self, name: str, reason: str) -> bool:
         """Those of this name are told `reason`. False: there are none."""
