@@ -1,4 +1,4 @@
-"""What may have no data, and why. Whatever is listed here and has data is a failure too."""
+"""What may have no data, and which names may displease promtool, each with the reason."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Mapping
 #: Panels, by dashboard and title.
 PANELS: Mapping[tuple[str, str], str] = {
     ("Quorate", "Certificates expire in"): "the nodes of this run have no TLS listener",
+    (
+        "Quorate",
+        "Oldest snapshot",
+    ): "a group takes its first after 20,000 entries, more than this load has",
     (
         "RabbitMQ-Quorum-Queues-Raft",
         "Raft members with >5k entries in the log",
