@@ -121,6 +121,14 @@ clients: $(READY) ## Real clients against three nodes, as a table: ARGS="--only 
 prometheus: $(READY) ## A real Prometheus on nodes under load: boards, rules, names: ARGS="--rabbitmq FOLDER"
 	@$(BIN)/python -m tests.ops.prom $(ARGS)
 
+.PHONY: chart
+chart: $(READY) ## The Helm chart: every case rendered, validated and judged, and nonsense refused
+	@$(BIN)/python -m tests.ops.chart $(ARGS)
+
+.PHONY: chart-lifecycle
+chart-lifecycle: $(READY) ## Install, upgrade, roll back and uninstall it by helm: ARGS="--server real"
+	@$(BIN)/python -m tests.ops.lifecycle $(ARGS)
+
 .PHONY: clean
 clean: ## Remove the environment, caches and local clusters
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist var .quorate bench-results.json
