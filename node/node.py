@@ -233,6 +233,14 @@ class Node:
                 tallies=tallies,
             )
         )
+        self.metrics.sources.process = Process(
+            settings=settings,
+            alarms=self.alarms,
+            amqp=self.amqp,
+            sessions=self.sessions,
+            facts=management.observer.here,
+            cluster_name=lambda: named(self.cluster.catalog_machine, settings.cluster),
+        )
         if self.certificates:
             self._tasks.start(self.certificates.watch(), name="certificates")
         self.metrics.sources.kept.append(CertificateExpiry(self.certificates.expiry_s, addresses))
