@@ -90,8 +90,6 @@ class Replication:
             self._member.step_down(None)  # also when it was its own lost promises that elected it
             return
         self._advance_commit(now)
-        if self._transfer is not None:
-            self._go_on_with_transfer(now)
 
     def heard_by_majority(self, now: float) -> bool:
         """Check-quorum (Raft thesis, 6.2): a leader that is cut off must not go on as if it led."""
@@ -138,6 +136,9 @@ class Replication:
             told or now >= self._untold_since + self._commit_lazy_s
         ):  # the heartbeat tells the others
             self._untold_since = math.inf
+        # Not before what was accepted earlier is in the log: an heir without it is not elected.
+        if self._transfer is not None:
+            self._go_on_with_transfer(now)
 
     def _replicate(self, progress: Progress, now: float) -> None:
         member = self._member

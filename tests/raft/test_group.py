@@ -491,6 +491,23 @@ async def test_transfer_hands_over_and_refuses_meanwhile():
 
 
 @virtual
+async def test_what_was_accepted_before_a_transfer_does_not_cost_the_heir_its_election():
+    """Seen as a second without a leader in a rolling restart under load."""
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    await group.ask(enqueue(b"x"))
+    await asyncio.sleep(0.1)  # until all members have it
+    to = next(NodeId(n) for n in cluster.names if n != group.node)
+    accepted = asyncio.create_task(group.ask(enqueue(b"accepted")))
+    await asyncio.sleep(0)
+    group.transfer(to)
+    await cluster.until(lambda: cluster.leader() is not None and cluster.leader().node == to, 0.2)
+
+    assert cluster.leader().term == group.term
+    assert (await accepted).kind == "ok"
+
+
+@virtual
 async def test_transfer_to_whoever_is_closest():
     cluster = await Cluster(5).start()
     group = await cluster.elect()
