@@ -31,8 +31,8 @@ from node.local_token import LocalToken
 from node.logs import configure_logs
 from node.management.app import ManagementRoutes
 from node.management.context import Services as ManagementServices
-from node.memory import available_bytes, keep_freed_memory, resident_bytes
 from node.management.parameters import named
+from node.memory import available_bytes, keep_freed_memory, resident_bytes
 from node.metrics.certificates import CertificateExpiry
 from node.metrics.metrics import Metrics
 from node.metrics.sources import Process
@@ -191,6 +191,8 @@ class Node:
         # Probes are answered while the log is read, which takes its time.
         await self._http.start()
         await self.cluster.start()
+        self.metrics.watch.follow(logins_failed=self.auth.logins_failed)
+        self._tasks.start(self.metrics.watch.run(), name="metrics")
         self.amqp = AmqpServer(
             AmqpServices(
                 settings=settings,

@@ -11,6 +11,7 @@ from prometheus_client import Histogram
 from node.metrics.endpoints import Endpoints
 from node.metrics.sources import Sources
 from node.metrics.tallies import Tallies
+from node.metrics.watch import Watch
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
@@ -40,6 +41,10 @@ class Metrics:
         )
         self.sources.kept.append(self.fsync_seconds)
         self._endpoints = Endpoints(self.sources)
+
+    @property
+    def watch(self) -> Watch:
+        return self.sources.watch
 
     @property
     def dead_letters_moved(self) -> int:

@@ -64,9 +64,15 @@ class QueueRows:
     def _fresh(self) -> Iterator[tuple[GroupLike, _Rows]]:
         led = list(self.led())
         for gone in self._rows.keys() - {group.id for group in led}:
-            del self._rows[gone]
+            self._drop(gone)
         for group in led:
             yield group, self._look(group)
+
+    def _drop(self, group: GroupId) -> None:
+        rows = self._rows.pop(group, None)
+        for queue in () if rows is None else rows.views:
+            for listener in self.on_look:
+                listener(group, queue, None)
 
     def led(self) -> Iterator[GroupLike]:
         for group_id, group in sorted(self._cluster.groups.items()):
@@ -81,6 +87,7 @@ class QueueRows:
         tallies = machine.tallies
         rows = self._rows.get(group.id)
         if rows is None or rows.tallies is not tallies:
+            self._drop(group.id)
             rows = self._rows[group.id] = _Rows(tallies)
             changed = dict.fromkeys(machine.queues())
         else:

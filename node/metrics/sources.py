@@ -13,6 +13,7 @@ from node.metrics.clients_now import ClientsNow, clients_now
 from node.metrics.deaths import Deaths
 from node.metrics.queue_rows import QueueRows
 from node.metrics.tallies import Tallies
+from node.metrics.watch import Watch
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
@@ -49,6 +50,7 @@ class Sources:
     process: Process | None = None
     rows: QueueRows = field(init=False)
     deaths: Deaths = field(init=False)
+    watch: Watch = field(init=False)
     #: Families that keep their own values, such as histograms: on every aggregated scrape.
     kept: list[Collector] = field(default_factory=list[Collector])
     dead_letters_moved: int = 0
@@ -59,6 +61,7 @@ class Sources:
     def __post_init__(self) -> None:
         self.rows = QueueRows(self.cluster)
         self.deaths = Deaths(self.cluster)
+        self.watch = Watch(self.cluster, self.rows)
 
     def begin(self) -> None:
         """A scrape begins."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, cast, get_args
@@ -227,8 +228,12 @@ class HttpRoutes:
             )
         self._counts.published += len(command.bodies)
         self._counted.published(command.bodies, queues=1, confirm=True)
+        loop = asyncio.get_running_loop()
+        since_s = loop.time()
         reply = await self._broker.ask(info.group, command)
         assert isinstance(reply, Enqueued)
+        spread = self._counts.latencies.confirmed["http"]
+        spread.add(loop.time() - since_s, reply.stored + reply.duplicates)
         self._counts.confirmed += reply.stored
         self._counts.duplicates += reply.duplicates
         self._counted.confirmed += reply.stored + reply.duplicates

@@ -1,0 +1,96 @@
+"""How old messages are, and whether consumers can take them: of the queues that this node leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from node.metrics.families import counters, gauge, gauges
+from node.metrics.scrape import Scrape
+from node.metrics.sources import Sources
+
+#: Of dead letters, in the order in which they are told.
+REASONS = ("expired", "rejected", "delivery_limit", "maxlen")
+
+
+def aggregated(sources: Sources, _: Scrape) -> Iterator[Metric]:
+    every = [each for _, each in sources.watch.ages.fresh()]
+    now_ms = sources.watch.clock.wall_ms()
+    ready = min((e.oldest_ready_ms for e in every if e.oldest_ready_ms is not None), default=None)
+    unacked = min(
+        (e.oldest_unsettled_ms for e in every if e.oldest_unsettled_ms is not None), default=None
+    )
+    yield gauge(
+        "quorate_oldest_ready_seconds",
+        "Since the oldest message that is ready, in the queues that this node leads, was published;"
+        " 0 when there is none.",
+        _age_s(ready, now_ms),
+    )
+    yield gauge(
+        "quorate_oldest_unacked_seconds",
+        "Since the oldest message that is delivered and not settled, in the queues that this node"
+        " leads, was published; 0 when there is none.",
+        _age_s(unacked, now_ms),
+    )
+    yield gauge(
+        "quorate_sac_queues_without_active",
+        "Queues led here with a single active consumer that have consumers, none of them active.",
+        sum(each.lacks_active for each in every),
+    )
+    dead: dict[str, int] = dict.fromkeys(REASONS, 0)
+    for (_type, reason, goes), count in sources.deaths.counts().items():
+        if goes:
+            dead[reason] = dead.get(reason, 0) + count
+    yield counters(
+        "quorate_dead_letters_total",
+        "Messages that died in a queue that this node led and has a dead-letter target, by why.",
+        ["reason"],
+        [([reason], count) for reason, count in dead.items()],
+    )
+
+
+def per_object(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
+    ages = dict(sources.watch.ages.fresh())
+    now_ms = sources.watch.clock.wall_ms()
+    catalog = sources.cluster.catalog_machine
+    ready: list[tuple[list[str], float]] = []
+    unacked: list[tuple[list[str], float]] = []
+    capacity: list[tuple[list[str], float]] = []
+    lacks: list[tuple[list[str], float]] = []
+    for group, view in sources.rows.views():
+        if not scrape.wants(view.vhost, view.name):
+            continue
+        labels = [view.vhost, view.name]
+        age = ages.get((group.id, view.id))
+        ready.append((labels, 0.0 if age is None else _age_s(age.oldest_ready_ms, now_ms)))
+        unacked.append((labels, 0.0 if age is None else _age_s(age.oldest_unsettled_ms, now_ms)))
+        if view.config.single_active_consumer:
+            lacks.append((labels, int(age is not None and age.lacks_active)))
+        info = catalog.queue_by_id(view.id)
+        facts = None if info is None or sources.process is None else sources.process.facts(info)
+        if facts is not None:
+            capacity.append((labels, facts.capacity))
+    for name, text, rows in (
+        ("oldest_ready_seconds", "Since the oldest ready message was published.", ready),
+        (
+            "oldest_unacked_seconds",
+            "Since the oldest message that is delivered and not settled was published.",
+            unacked,
+        ),
+        (
+            "consumer_capacity",
+            "Share of the last seconds in which the queue could deliver at once.",
+            capacity,
+        ),
+        (
+            "sac_without_active",
+            "1: a queue with a single active consumer has consumers, and none is active.",
+            lacks,
+        ),
+    ):
+        yield gauges(f"quorate_queue_{name}", text, ["vhost", "queue"], rows)
+
+
+def _age_s(stamped_ms: int | None, now_ms: int) -> float:
+    return 0.0 if stamped_ms is None else max(0, now_ms - stamped_ms) / 1000
