@@ -68,7 +68,7 @@ def stop(found: list[Object]) -> list[str]:
     stop_s = max(STOP_S, _loaded(found)[0].stop_ms_max / 1000)
     if drain_s + stop_s >= grace_s:
         wrong.append(f"grace: {grace_s} s for a drain of {drain_s} s and {stop_s} s of stopping")
-    skip = Path(command[command.index("--skip-if") + 1])
+    skip = Path(command[command.index("--skip-file") + 1])
     if str(skip.relative_to(CONFIG)) not in _files(found):
         wrong.append(f"preStop: no volume has {skip}")
     return wrong
