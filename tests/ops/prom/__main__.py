@@ -1,7 +1,7 @@
 """`python -m tests.ops.prom`: a real Prometheus on three nodes under load, asked what boards ask.
 
-Every expression of the dashboards must have data, every rule must load, and the names must be such
-as Prometheus likes. Fails when anything does.
+Every expression of the dashboards must have data, every rule must load, the names must be such as
+Prometheus likes, and rules must notice nodes that are killed. Fails when anything does.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tests.architecture.sources import ROOT
 from tests.local_nodes import three_nodes
 from tests.ops.prom import checks, dashboards, rabbitmq
 from tests.ops.prom.checks import Outcome, Verdict
+from tests.ops.prom.deaths import deaths
 from tests.ops.prom.load import load
 from tests.ops.prom.server import NAMESPACE, Prometheus, installed, prometheus
 
@@ -80,15 +81,17 @@ async def _verdicts(
     async with (
         three_nodes(folder / "cluster") as cluster,
         prometheus(folder / "prometheus", cluster.nodes, files) as server,
-        load(cluster.nodes),
     ):
-        console.print(f"Prometheus is at {server.url}; load for {options.seconds:g} s")
-        await asyncio.sleep(options.seconds)
-        until = time.monotonic() + options.patience
-        found = await _boards(server, theirs, until=until)
-        found += await checks.scrapes(server)
-        found += await checks.loaded_rules(server, until=until)
-        return found + await checks.lint(cluster.nodes) + await checks.rule_files(files)
+        async with load(cluster.nodes):
+            console.print(f"Prometheus is at {server.url}; load for {options.seconds:g} s")
+            await asyncio.sleep(options.seconds)
+            until = time.monotonic() + options.patience
+            found = await _boards(server, theirs, until=until)
+            found += await checks.scrapes(server)
+            found += await checks.loaded_rules(server, until=until)
+            found += await checks.lint(cluster.nodes)
+        found += await checks.rule_files(files)
+        return found + await deaths(server, cluster, patience=options.patience)
 
 
 def _show(console: Console, found: Sequence[Verdict], *, quiet: bool) -> None:
