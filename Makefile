@@ -40,7 +40,7 @@ up: $(READY) ## Three nodes on loopback, with a live table; Ctrl-C stops them
 
 .PHONY: test
 test: $(READY) ## Run the tests; the last line says how many
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not spark and not bench and not toolchain" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not spark and not bench and not toolchain and not ops" $(ARGS)
 
 .PHONY: check
 check: $(READY) ## Format, lint, types and import contracts
