@@ -26,6 +26,8 @@ def collect(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
             "rabbitmq_endpoint": scrape.endpoint,
         },
     )
+    if scrape.endpoint == "detailed":
+        return  # scraped beside another endpoint, whose nodes RabbitMQ's rules count by the next
     yield info(
         "rabbitmq_build_info",
         "Version of RabbitMQ whose API and metrics these are, and what this really is.",
