@@ -10,8 +10,8 @@ from quorate.local import LocalCluster
 
 
 @asynccontextmanager
-async def three_nodes(folder: Path) -> AsyncGenerator[LocalCluster]:
-    cluster = LocalCluster.prepare(folder, preferred_ports=False)
+async def three_nodes(folder: Path, *, settings: str = "") -> AsyncGenerator[LocalCluster]:
+    cluster = LocalCluster.prepare(folder, preferred_ports=False, settings=settings)
     try:
         await cluster.start_all()
         await cluster.until_ready()
