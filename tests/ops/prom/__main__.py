@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import trustme
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -73,13 +74,23 @@ async def _boards(
     return found
 
 
+def _tls(folder: Path) -> str:
+    """Settings of a listener with a certificate, so that there is one that can expire."""
+    certificate = trustme.CA().issue_cert("127.0.0.1")
+    chain, key = folder / "certificate.pem", folder / "key.pem"
+    certificate.cert_chain_pems[0].write_to_path(str(chain))
+    certificate.private_key_pem.write_to_path(str(key))
+    key.chmod(0o600)
+    return f"amqps = '127.0.0.1:0'\n[tls]\nclient_cert = '{chain}'\nclient_key = '{key}'\n"
+
+
 async def _verdicts(
     options: argparse.Namespace, theirs: rabbitmq.Files | None, folder: Path, console: Console
 ) -> list[Verdict]:
     files = [RULES, *([theirs.rules] if theirs else [])]
     cluster: LocalCluster
     async with (
-        three_nodes(folder / "cluster") as cluster,
+        three_nodes(folder / "cluster", settings=_tls(folder)) as cluster,
         prometheus(folder / "prometheus", cluster.nodes, files) as server,
     ):
         async with load(cluster.nodes):

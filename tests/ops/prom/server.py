@@ -70,6 +70,10 @@ def installed() -> bool:
     return bool(shutil.which("prometheus") and shutil.which("promtool"))
 
 
+#: Whoever scrapes both of them has these twice, and RabbitMQ's rules count nodes and links by them.
+DROPPED = {"per-object": "rabbitmq_build_info|erlang_vm_dist_node_state"}
+
+
 def configuration(nodes: Sequence[LocalNode], rule_files: Sequence[Path]) -> dict[str, Any]:
     """Each endpoint is a job; namespace and pod are labels of the target."""
     jobs = [
@@ -77,6 +81,9 @@ def configuration(nodes: Sequence[LocalNode], rule_files: Sequence[Path]) -> dic
             "job_name": f"{NAMESPACE}/quorate-{name}",
             "metrics_path": path,
             "params": params,
+            "metric_relabel_configs": [
+                {"source_labels": ["__name__"], "regex": DROPPED.get(name, ""), "action": "drop"}
+            ],
             "static_configs": [
                 {
                     "targets": [f"127.0.0.1:{node.http}"],
