@@ -340,7 +340,6 @@ class Node:
         self._local_token.remove()
         if hasattr(self, "_http"):
             await self._http.stop()
-            await self._entrance.stop()
         await self._tasks.stop()
         if hasattr(self, "cluster") and hasattr(self.cluster, "log"):
             with suppress(TimeoutError):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 import structlog
+
+from node.settings import SettingsError
 
 log = structlog.get_logger(__name__)
 
 #: Lines a second about connections that were turned away: a flood must not fill the disk.
 LINES_A_SECOND_MAX: Final = 10
+BACKLOG: Final = 1024
+ACCEPT_AGAIN_S: Final = 0.5
 
 
 class Entrance:
@@ -22,7 +27,7 @@ class Entrance:
         self.handshake_s_max = handshake_s_max
         self._per_address_max = per_address_max
         self._counts: dict[str, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._shaking: dict[str, int] = {}
         self._second = 0.0
         self._lines = 0
 
@@ -39,11 +44,19 @@ class Entrance:
 
     def leave(self, address: str) -> None:
         """Of each that has entered, once."""
-        count = self._counts[address] - 1
-        if count:
-            self._counts[address] = count
-        else:
-            del self._counts[address]
+        _less(self._counts, address)
+
+    def begin(self, address: str) -> bool:
+        """A handshake. False: too many are here from there, or in their handshakes."""
+        shaking = self._shaking.get(address, 0)
+        if shaking + self._counts.get(address, 0) >= self._per_address_max:
+            self.turned_away(address, f"{shaking} TLS handshakes are going on from there")
+            return False
+        self._shaking[address] = shaking + 1
+        return True
+
+    def end(self, address: str) -> None:
+        _less(self._shaking, address)
 
     def turned_away(self, address: str, reason: str) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -56,90 +69,104 @@ class Entrance:
     # --- TLS --------------------------------------------------------------------------------------
 
     def secured(
-        self, context: Callable[[], ssl.SSLContext], make: Callable[[], asyncio.Protocol]
-    ) -> Callable[[], asyncio.Protocol]:
-        """A factory for a plain listener: TLS by the context of the moment, then what `make`
-        makes.
-        """
-        return lambda: _Securing(self, context, make)
-
-    def start(self, securing: _Securing) -> None:
-        task = asyncio.create_task(securing.shake(), name="tls_handshake")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self,
+        server: socket.socket,
+        context: Callable[[], ssl.SSLContext],
+        make: Callable[[], asyncio.Protocol],
+    ) -> SecureListener:
+        """Serves at a bound socket: TLS by the context of the moment, then what `make` makes."""
+        return SecureListener(self, server, context, make)
 
 
-class _Securing(asyncio.Protocol):
-    """A socket during its TLS handshake."""
+def _less(counts: dict[str, int], address: str) -> None:
+    count = counts[address] - 1
+    if count:
+        counts[address] = count
+    else:
+        del counts[address]
+
+
+class SecureListener:
+    """In place of a server of the event loop, which knows one context for good, and connections
+    only after their handshake.
+    """
 
     def __init__(
         self,
         entrance: Entrance,
+        server: socket.socket,
         context: Callable[[], ssl.SSLContext],
         make: Callable[[], asyncio.Protocol],
     ) -> None:
+        self.sockets = [server]
         self._entrance = entrance
         self._context = context
         self._make = make
-        self._plain: asyncio.Transport
-        self._entered: str | None = None
-        self._lost = False
-        #: What came with the end of the handshake, before the protocol is there.
-        self._early: list[bytes] = []
+        server.setblocking(False)
+        server.listen(BACKLOG)
+        accepting = asyncio.create_task(self._accept(server), name="tls_accept")
+        # Not before: the loop still looks at its number.
+        accepting.add_done_callback(lambda _: server.close())
+        self._tasks = {accepting}
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._plain = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
-        address = address_of(transport)
-        if not self._entrance.enter(address):
-            self._plain.abort()
-            return
-        self._entered = address
-        self._plain.pause_reading()  # or the TLS hello would reach us as data
-        self._entrance.start(self)
+    def close(self) -> None:
+        """Handshakes end too."""
+        for task in self._tasks:
+            task.cancel()
 
-    def data_received(self, data: bytes) -> None:
-        self._early.append(data)
+    async def _accept(self, server: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, where = await loop.sock_accept(server)
+            except OSError as error:  # such as too many open files
+                self._entrance.turned_away("", f"cannot accept: {error.strerror}")
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            address = str(where[0])
+            if not self._entrance.begin(address):
+                connection.close()
+                continue
+            task = asyncio.create_task(self._shake(connection, address), name="tls_handshake")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
-        self._leave()
-
-    def _leave(self) -> None:
-        if self._entered is not None:
-            self._entrance.leave(self._entered)
-            self._entered = None
-
-    async def shake(self) -> None:
-        address = self._entered or ""
+    async def _shake(self, connection: socket.socket, address: str) -> None:
+        entrance = self._entrance
         try:
-            async with asyncio.timeout(self._entrance.handshake_s_max):
-                transport = await asyncio.get_running_loop().start_tls(
-                    self._plain, self, self._context(), server_side=True
-                )
-        except OSError as error:  # ssl's errors and TimeoutError are such
-            slow = isinstance(error, TimeoutError)
-            self._entrance.turned_away(address, "slow TLS handshake" if slow else f"TLS: {error}")
-            self._plain.abort()
-            self._leave()
-            return
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make,
+                connection,
+                ssl=self._context(),
+                ssl_handshake_timeout=entrance.handshake_s_max,
+            )
+        except OSError as error:  # ssl's errors and aborted handshakes are such
+            entrance.turned_away(address, f"TLS handshake: {error or type(error).__name__}")
+            connection.close()
         except BaseException:
-            self._plain.abort()
-            self._leave()
+            connection.close()
             raise
-        self._leave()
-        if transport is None or self._lost:
-            self._plain.abort()
-            return
-        protocol = self._make()
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        for data in self._early:
-            protocol.data_received(data)
+        finally:
+            entrance.end(address)
+
+
+async def bound_socket(key: str, address: str) -> socket.socket:
+    """SettingsError, in which `key` is the setting, when it cannot be."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, where = found[0]
+        server = socket.socket(family, kind, protocol)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(where)
+    except OSError as error:
+        raise SettingsError(
+            f"{key}: cannot listen on {address}: {error.strerror}; "
+            "allowed: an address of this machine with a free port"
+        ) from error
+    return server
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:

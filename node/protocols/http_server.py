@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
 from typing import Final
 
 import structlog
 from aiohttp import web
 
-from node.protocols.entrance import Entrance
+from node.protocols.entrance import BACKLOG, Entrance, SecureListener, bound_socket
 from node.protocols.http_door import HttpDoor
-from node.settings import Settings, SettingsError
+from node.settings import Settings
 from node.tls import Certificates
 
 log = structlog.get_logger(__name__)
 
-BACKLOG: Final = 1024
 SHUTDOWN_S: Final = 1.0
 #: Connections of HTTP beyond `connections_max`: to be told so, and for probes and scrapes.
 SPARE: Final = 256
@@ -49,7 +47,7 @@ class HttpServer:
             keepalive_timeout=limits.idle_ms_max / 1000,
         )
         self._sockets: dict[str, socket.socket] = {}
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | SecureListener] = []
         #: By scheme, as clients are told.
         self.addresses: dict[str, str] = {}
 
@@ -62,8 +60,7 @@ class HttpServer:
         ):
             if at is None:
                 continue
-            host, port = _host_and_port(at)
-            self._sockets[key] = await _bound(key, host, port)
+            self._sockets[key] = await bound_socket(key, at)
             bound = self._sockets[key].getsockname()[1]
             self.addresses[key] = advertised or f"{at.rpartition(':')[0]}:{bound}"
 
@@ -82,12 +79,13 @@ class HttpServer:
         assert server is not None
         self._door.make = server
         loop = asyncio.get_running_loop()
-        make: dict[str, Callable[[], asyncio.Protocol]] = {
-            "http": self._door.connection,
-            "https": self._entrance.secured(self._context, self._door.connection),
-        }
+        make = self._door.connection
         for key, bound in self._sockets.items():
-            self._servers.append(await loop.create_server(make[key], sock=bound, backlog=BACKLOG))
+            self._servers.append(
+                self._entrance.secured(bound, self._context, make)
+                if key == "https"
+                else await loop.create_server(make, sock=bound, backlog=BACKLOG)
+            )
             log.info("http_listening", address=self.addresses[key], tls=key == "https")
 
     def _context(self) -> ssl.SSLContext:
@@ -101,25 +99,3 @@ class HttpServer:
         await self._runner.cleanup()
         for bound in self._sockets.values():
             bound.close()
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-async def _bound(key: str, host: str, port: int) -> socket.socket:
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, kind, protocol, _, where = found[0]
-        server = socket.socket(family, kind, protocol)
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(where)
-    except OSError as error:
-        raise SettingsError(
-            f"{key}: cannot listen on {host}:{port}: {error.strerror}; "
-            "allowed: an address of this machine with a free port"
-        ) from error
-    return server

@@ -18,7 +18,7 @@ from node.protocols.amqp.ends import Phase
 from node.protocols.amqp.handshake import Terms, server_properties
 from node.protocols.amqp.listing import describe, details
 from node.protocols.amqp.services import Services
-from node.protocols.entrance import Entrance
+from node.protocols.entrance import Entrance, SecureListener, bound_socket
 from node.settings import SettingsError
 from node.tls import Certificates
 
@@ -57,7 +57,7 @@ class AmqpServer:
         self._id_prefix = f"{settings.node}.{incarnation}"
         self._numbers = itertools.count(1)
         self._connections: dict[AmqpConnection, None] = {}
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | SecureListener] = []
         self._bound: dict[str, str] = {}  # by setting
         self._empty = asyncio.Event()
         self._empty.set()
@@ -79,8 +79,7 @@ class AmqpServer:
             self.address = await self._listen("amqp", settings.amqp, self._connection)
             self.address = settings.amqp_advertise or self.address
         if settings.amqps is not None:
-            secured = self._entrance.secured(self._context, self._connection)
-            self.tls_address = await self._listen("amqps", settings.amqps, secured)
+            self.tls_address = await self._listen_secured("amqps", settings.amqps)
 
     def _connection(self) -> AmqpConnection:
         return AmqpConnection(self)
@@ -105,6 +104,15 @@ class AmqpServer:
                 f"{key}: cannot listen on {address}: {error.strerror}; "
                 "allowed: an address of this machine with a free port"
             ) from error
+        return self._listening(key, host, server)
+
+    async def _listen_secured(self, key: str, address: str) -> str:
+        address = self._bound.get(key, address)
+        server = await bound_socket(key, address)
+        listener = self._entrance.secured(server, self._context, self._connection)
+        return self._listening(key, address.rpartition(":")[0], listener)
+
+    def _listening(self, key: str, host: str, server: asyncio.Server | SecureListener) -> str:
         self._servers.append(server)
         bound = self._bound[key] = f"{host}:{server.sockets[0].getsockname()[1]}"
         log.info("amqp_listening", address=bound, tls=key == "amqps")
