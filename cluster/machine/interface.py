@@ -96,7 +96,7 @@ class QueueGauges(NamedTuple):
     consumers: int  # subscribed
     oldest_ready_ms: int | None  # when the message that is ready for longest was enqueued
     oldest_unsettled_ms: int | None
-    lacks_active: bool  # a single active consumer is wanted, some are subscribed, none is active
+    lacks_active: bool  # one is to be active, some are subscribed, and none is, or is suspected
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,13 +61,15 @@ def queue_gauges(queue: Queue) -> QueueGauges:
     oldest_ready = min((ready.head(each)[0] for each in ready.priorities()), default=None)
     heads = [each.held.head[0] for each in consumers.by_key.values() if each.held.count]
     subscribed = sum(each.registered for each in consumers.by_key.values())
+    active = consumers.active
+    has_active = active is not None and consumers.is_active(active)
     return QueueGauges(
         queue.vhost,
         queue.name,
         subscribed,
         None if oldest_ready is None else store.time_of(oldest_ready),
         store.time_of(min(heads)) if heads else None,
-        consumers.single_active and subscribed > 0 and consumers.active is None,
+        consumers.single_active and subscribed > 0 and not has_active,
     )
 
 
