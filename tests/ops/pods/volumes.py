@@ -21,9 +21,9 @@ DISK_BYTES_MAX = 2 << 30
 class Volumes:
     """Of all pods. `missing` tells what the machine could not do."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: Path = Path("/run/volumes")) -> None:
         self._claims = folder / "claims"
-        self._folder = Path("/run/volumes")  # gone with the sandbox
+        self._folder = files  # gone with the sandbox
         self._claims.mkdir(parents=True, exist_ok=True)
         self._folder.mkdir(exist_ok=True)
         self.missing: dict[str, str] = {}
