@@ -172,7 +172,7 @@ ROWS: dict[str, list[Panel]] = {
             (
                 "{{vhost}} {{queue}}",
                 "topk(10, max by (vhost, queue) ("
-                + of("quorate_queue_oldest_ready_seconds", "per-object")
+                + of("quorate_queue_oldest_ready_seconds", "detailed")
                 + "))",
             ),
         ),
@@ -252,14 +252,19 @@ ROWS: dict[str, list[Panel]] = {
             per_node("", "sum", of("quorate_sac_queues_without_active")),
             text=HELP,
         ),
-        lines("Oldest unsettled", "s", per_node("", "max", of("quorate_oldest_unacked_seconds"))),
+        lines(
+            "Oldest unsettled",
+            "s",
+            per_node("", "max", of("quorate_oldest_unacked_seconds")),
+            text="Since it was published.",
+        ),
         lines(
             "Consumer capacity, lowest",
             "percentunit",
             (
                 "{{vhost}} {{queue}}",
                 "bottomk(10, max by (vhost, queue) ("
-                + of("quorate_queue_consumer_capacity", "per-object")
+                + of("quorate_queue_consumer_capacity", "detailed")
                 + "))",
             ),
             text="Share of the time in which a queue could hand out at once.",

@@ -24,7 +24,7 @@ ENDPOINTS: Mapping[str, tuple[str, dict[str, list[str]]]] = {
     "per-object": ("/metrics/per-object", {}),
     "detailed": (
         "/metrics/detailed",
-        {"family": ["queue_coarse_metrics", "queue_consumer_count"]},
+        {"family": ["queue_coarse_metrics", "queue_consumer_count", "quorate_queue_metrics"]},
     ),
 }
 
