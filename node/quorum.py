@@ -48,15 +48,17 @@ class Quorum:
         return critical_groups(self._cluster, fit)
 
     async def _counts(self, node: NodeId) -> bool:
-        if not self._cluster.peers.stays(node):
+        peers = self._cluster.peers
+        if not peers.stays(node):
             return False
         try:
             answer: Any = await self._questions.ask(node, KIND, wait_s=ANSWER_S_MAX)
         except Refused as refused:
-            return refused.code == UNKNOWN
+            return refused.code == UNKNOWN and peers.stays(node)
         except BrokerError:
             return False
-        return answer is True
+        # It may have said meanwhile that it leaves.
+        return answer is True and peers.stays(node)
 
 
 def critical_groups(cluster: ClusterNode, fit: Collection[NodeId]) -> list[Critical]:

@@ -20,6 +20,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rolling-") as made:
         folder = given.folder or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            parser.error(f"{folder} is not empty: give another --folder")
         try:
             result = asyncio.run(Rolling(folder, print).run(given.rounds))
         except (RollFailed, NotReadyError) as error:

@@ -1,0 +1,249 @@
+"""A node that is about to be stopped: what is asked of it, what it does, and how it is undone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import aiohttp
+import pytest
+
+from node.data_folder import DataFolder
+from node.drain import QUORUM_CRITICAL
+from node.errors import Refused
+from node.local_token import read
+from node.node import Node
+from tests.node.management.api import Reply, api_of
+from tests.node.nodes import Client, Nodes, until
+
+
+def ready(node: Node) -> bool:
+    return node.health.why_not_ready() == []
+
+
+async def all_ready(nodes: Nodes) -> None:
+    await until(lambda: all(map(ready, nodes.nodes.values())))
+
+
+def led(node: Node) -> list[str]:
+    return [group.name for group in node.cluster.groups.values() if group.ready]
+
+
+async def drain(node: Node, *, timeout_s: float = 10.0, force: bool = False) -> dict[str, Any]:
+    return await node.drain.drain(node.cluster.node, timeout_s=timeout_s, force=force, by="test")
+
+
+async def with_token(node: Node, method: str, path: str, token: str, **headers: str) -> int:
+    shown = {"Authorization": f"Bearer {token}", **headers}
+    url = f"http://{node.http_address}/api/{path}"
+    async with aiohttp.ClientSession() as http, http.request(method, url, headers=shown) as answer:
+        return answer.status
+
+
+async def ignored(_: object) -> None: ...
+
+
+async def test_leaderships_go_to_others_and_stay_there(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        node = nodes.nodes["n1"]
+        await until(lambda: led(node))  # once they are spread
+        had = set(led(node))
+
+        report = await drain(node)
+
+        assert set(report["leaderships"]) >= had
+        assert report["leaderships_kept"] == []
+        assert set(report["leaderships"].values()) <= {"n2", "n3"}
+        assert led(node) == []
+        group = node.cluster.groups[next(iter(node.cluster.groups))]
+        other = nodes.nodes["n2"].cluster.groups[group.id]
+        await until(lambda: other.leader in ("n2", "n3"))
+        nodes.nodes[str(other.leader)].cluster.groups[group.id].transfer(node.cluster.node)
+        await until(lambda: group.role.name == "LEADER")
+        await until(lambda: other.leader in ("n2", "n3"))  # it is handed on
+
+
+async def test_clients_are_told_to_go_and_doors_are_closed_until_it_is_undone(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        node = nodes.nodes["n1"]
+        url = f"amqp://guest:guest@{node.amqp.address}/"
+        connection = await aio_pika.connect(url)
+        channel = await connection.channel()
+        queue = await channel.declare_queue("orders", durable=True)
+        await queue.consume(ignored)
+        closed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+        async def ended(_: object, error: BaseException | None) -> None:
+            if not closed.done():
+                closed.set_result(error)
+
+        connection.close_callbacks.add(ended)
+        async with Client(nodes.url("n1")) as client:
+            closing = asyncio.create_task(client.closed())
+            report = await drain(node)
+
+            assert await closing == 4013
+        error = await asyncio.wait_for(closed, 10)
+        assert "about to stop" in str(error)
+        assert (report["amqp_connections"], report["consumers_cancelled"]) == (1, 1)
+        assert report["native_connections"] == 1
+        assert node.health.why_not_ready()[0].startswith("the node is draining")
+        assert node.health.why_not_live() == []
+        with pytest.raises(OSError):
+            await aio_pika.connect(url, timeout=2)
+        async with aiohttp.ClientSession() as http:
+            for path in ("/v1/connect", "/v1/queues"):
+                async with http.get(nodes.url("n1") + path) as answer:
+                    assert (answer.status, (await answer.json())["code"]) == (503, "stopping")
+            async with http.get(nodes.url("n1") + "/health/live") as answer:
+                assert answer.status == 200
+            async with http.get(nodes.url("n1") + "/metrics") as answer:
+                assert answer.status == 200
+
+        await node.drain.undo(node.cluster.node, by="test")
+
+        assert ready(node)
+        await (await aio_pika.connect(url)).close()
+        async with Client(nodes.url("n1")) as client:
+            assert client.welcome
+        await until(lambda: led(node))  # it is given some again
+
+
+async def test_what_was_published_before_is_confirmed_before_the_goodbye(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await nodes.declare("orders")
+        await all_ready(nodes)
+        name = await nodes.leader("orders")
+        async with Client(nodes.url(name)) as client:
+            for number in range(1, 201):
+                await client.send(10, number, "orders", "p", number, [b"x"], None, None)
+            ending = asyncio.create_task(client.closed())
+            await until(lambda: client.seen)
+            await drain(nodes.nodes[name])
+            assert await ending == 4013
+        confirmed = sorted(one[0] for frame in client.seen if frame[0] == 11 for one in frame[1])
+        async with Client(nodes.url(await nodes.leader("orders"))) as later:
+            stored = (await later.ask(54, 1, "orders"))[2]["messages"]
+        assert stored >= len(confirmed)
+
+
+async def test_it_waits_for_the_others_says_for_whom_and_gives_up_in_time(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        await nodes.stop("n3")
+        node = nodes.nodes["n1"]
+        with pytest.raises(Refused, match=r"catalog lacks n3; .*start n3") as refused:
+            await drain(node, timeout_s=0.3)
+        assert refused.value.code == QUORUM_CRITICAL
+        assert ready(node)
+
+        waiting = asyncio.create_task(drain(node, timeout_s=60))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await nodes.start("n3")
+        assert (await waiting)["waited_ms"] >= 300
+
+
+async def test_it_may_be_forced(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        await nodes.stop("n3")
+        report = await drain(nodes.nodes["n1"], force=True)
+        assert report["forced"]
+        assert not ready(nodes.nodes["n1"])
+
+
+async def test_of_two_at_once_one_goes_and_the_other_waits(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        first, second = await asyncio.gather(
+            drain(nodes.nodes["n1"], timeout_s=1.0),
+            drain(nodes.nodes["n2"], timeout_s=1.0),
+            return_exceptions=True,
+        )
+        outcomes = [isinstance(each, Refused) for each in (first, second)]
+        assert sorted(outcomes) == [False, True], (first, second)
+        assert nodes.nodes["n3"].cluster.peers.stays(nodes.nodes["n1"].cluster.node) is outcomes[0]
+
+
+async def test_any_node_is_asked_over_the_api_and_administrators_only_ask(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        api = api_of(nodes.nodes["n1"])
+        await api.ask("PUT", "users/ann", {"password": "p", "tags": "monitoring"})
+
+        assert (await api.as_user("ann", "p").ask("PUT", "nodes/n2/drain", {})).status == 401
+        assert (await api.ask("PUT", "nodes/n9/drain", {})).status == 404
+        assert (await api.ask("PUT", "nodes/n2/drain", {"timeout_ms": -1})).status == 400
+        reply = await api.ask("PUT", "nodes/n2/drain", {"timeout_ms": 10_000})
+        assert (reply.status, reply.value["node"]) == (200, "n2")
+        assert not ready(nodes.nodes["n2"])
+        refused: Reply = await api.ask("PUT", "nodes/n1/drain", {"timeout_ms": 100})
+        assert (refused.status, refused.value["error"]) == (409, "quorum_critical")
+        check = await api.ask("GET", "health/checks/node-is-quorum-critical")
+        assert (check.status, check.value["groups"][0]) == (503, "catalog")
+        assert (
+            await api_of(nodes.nodes["n2"]).ask("GET", "health/checks/is-in-service")
+        ).status == 503
+        assert await api.delete("nodes/n2/drain") == 204
+        assert ready(nodes.nodes["n2"])
+
+
+async def test_the_token_of_the_data_folder_drains_from_this_machine_and_does_nothing_else(
+    tmp_path: Path,
+):
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        node = nodes.nodes["n1"]
+        file = tmp_path / "n1" / "local-token"
+        local = read(tmp_path / "n1")
+
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert local.url == f"http://{node.http_address}"
+        for token in ("", "x", local.token[:-1], read(tmp_path / "n2").token):
+            assert await with_token(node, "PUT", "nodes/n1/drain", token) == 401
+        proxied = {"X-Forwarded-For": "127.0.0.1"}
+        assert await with_token(node, "PUT", "nodes/n1/drain", local.token, **proxied) == 401
+        for method, path in (("GET", "users"), ("DELETE", "users/guest"), ("GET", "nodes/n1")):
+            assert await with_token(node, method, path, local.token) == 401, path
+        assert await with_token(node, "PUT", "nodes/n1/drain", local.token) == 200
+        assert await with_token(node, "DELETE", "nodes/n1/drain", local.token) == 204
+
+        await nodes.stop("n1")
+        assert not file.exists()
+        await nodes.start("n1")
+        assert read(tmp_path / "n1").token != local.token
+
+
+async def test_a_restart_ends_the_drain(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        await drain(nodes.nodes["n1"])
+        await nodes.stop("n1")
+        back = await nodes.start("n1")
+        await until(lambda: ready(back))
+        await until(lambda: led(back))
+
+
+async def test_a_node_that_is_alone_is_drained_at_once(tmp_path: Path):
+    async with Nodes(tmp_path) as nodes:
+        await all_ready(nodes)
+        report = await drain(nodes.one)
+        assert report["leaderships"] == {}
+        assert report["leaderships_kept"][0] == "catalog"
+
+
+def test_a_token_that_a_killed_node_left_is_replaced(tmp_path: Path):
+    folder = DataFolder(str(tmp_path))
+    folder.open()
+    (tmp_path / "local-token").write_text("{}")
+    with pytest.raises(KeyError):
+        read(tmp_path)
+    folder.close()
+    (tmp_path / "local-token").write_text(json.dumps({"url": "u", "token": "t"}))
+    assert read(tmp_path) == ("u", "t")
