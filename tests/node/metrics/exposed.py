@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import aiohttp
 from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.node.nodes import Nodes
 
 
 class Exposed:
@@ -24,3 +28,10 @@ class Exposed:
     def labels(self, name: str, label: str) -> set[str]:
         """All values of one label."""
         return {dict(labels)[label] for found, labels in self.values if found == name}
+
+
+async def told(nodes: Nodes, path: str = "metrics", name: str = "n1") -> Exposed:
+    """As Prometheus reads it from a node."""
+    async with aiohttp.ClientSession() as http, http.get(f"{nodes.url(name)}/{path}") as answer:
+        assert answer.status == 200, await answer.text()
+        return Exposed(text_string_to_metric_families(await answer.text()))

@@ -8,11 +8,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from tests.node.metrics.exposed import Exposed
+from tests.node.metrics.exposed import told
 from tests.node.nodes import Client, Nodes, until
 
 DETAILED = "metrics/detailed?family=quorate_queue_metrics"
@@ -27,12 +25,6 @@ PER_QUEUE = {
 async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
     async with Nodes(tmp_path) as started:
         yield started
-
-
-async def told(nodes: Nodes, path: str = "metrics", name: str = "n1") -> Exposed:
-    async with aiohttp.ClientSession() as http, http.get(f"{nodes.url(name)}/{path}") as answer:
-        assert answer.status == 200, await answer.text()
-        return Exposed(text_string_to_metric_families(await answer.text()))
 
 
 async def subscribed(client: Client, queue: str, credit: int) -> int:
