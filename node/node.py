@@ -240,7 +240,7 @@ class Node:
             alarms=self.alarms,
             amqp=self.amqp,
             sessions=self.sessions,
-            facts=management.observer.here,
+            capacity=management.observer.capacity,
             cluster_name=lambda: named(self.cluster.catalog_machine, settings.cluster),
         )
         if self.certificates:

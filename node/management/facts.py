@@ -120,12 +120,12 @@ def facts_of(
         counts=now.counts,
         rates=rates,
         messages_rates=messages_rates,
-        capacity=_capacity(tally, at, before, since) if consumers else 0.0,
+        capacity=capacity(tally, at, before, since) if consumers else 0.0,
         consumers=consumers,
     )
 
 
-def _capacity(tally: Tally, at: Moment, before: Sample | None, since: Moment) -> float:
+def capacity(tally: Tally, at: Moment, before: Sample | None, since: Moment) -> float:
     """The share of the time since then in which no message had to wait for a consumer."""
     span_ms = at.now_ms - since.now_ms
     if before is None or span_ms <= 0:

@@ -17,7 +17,7 @@ from cluster.machine.tallies import Tally
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
 from node.errors import BrokerError
 from node.management.context import Services
-from node.management.facts import Moment, QueueFacts, Sample, facts_of, sampled, unpacked
+from node.management.facts import Moment, QueueFacts, Sample, capacity, facts_of, sampled, unpacked
 from node.management.host import host_facts
 from node.management.messages_here import take_here
 
@@ -109,6 +109,11 @@ class Observer:
         if before is not None and before.changes == tally.changes and tally is not _NOTHING:
             self._idle[info.queue] = (tally, tally.changes, facts)
         return facts
+
+    def capacity(self, queue: QueueId, tally: Tally) -> float:
+        """Of a queue that has consumers, in this node's copy; see `QueueFacts.capacity`."""
+        note = self._older if queue in self._older.samples else self._newer
+        return capacity(tally, _now(), note.samples.get(queue), note.at)
 
     async def queues(self, infos: Sequence[QueueInfo]) -> dict[QueueId, QueueFacts]:
         """Those about which anybody could be asked."""

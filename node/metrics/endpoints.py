@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from node.metrics import (
     counted,
@@ -23,6 +23,7 @@ from node.metrics import (
     raft,
     resources,
 )
+from node.metrics.families import Many
 from node.metrics.scrape import EndpointName, Scrape
 from node.metrics.sources import Sources
 
@@ -53,23 +54,36 @@ MODULES: Mapping[EndpointName, Sequence[Collect]] = {
 }
 
 
-class Families(Collector):
-    """All families of one scrape, made while it is answered."""
+def families(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
+    """Each is whole when it comes: what it was read from may change before the next one."""
+    sources.begin()
+    for collect in MODULES[scrape.endpoint]:
+        yield from collect(sources, scrape)
 
-    def __init__(self, sources: Sources, scrape: Scrape) -> None:
-        self._sources = sources
-        self._scrape = scrape
+
+async def exposition(sources: Sources, scrape: Scrape) -> bytes:
+    """With 10,000 queues one by one it is 20 MB of text, during which the node must do its work."""
+    await sources.rows.freshen()
+    parts: list[bytes] = []
+    for family in families(sources, scrape):
+        if not isinstance(family, Many):
+            parts.append(generate_latest(_Given(family)))
+            continue
+        for piece in family.text():
+            parts.append(piece.encode())
+            await asyncio.sleep(0)
+    return b"".join(parts)
+
+
+class _Given(CollectorRegistry):
+    """One family that was read already."""
+
+    def __init__(self, family: Metric) -> None:
+        super().__init__(auto_describe=False)
+        self._family = family
 
     def collect(self) -> Iterator[Metric]:
-        self._sources.begin()
-        for collect in MODULES[self._scrape.endpoint]:
-            yield from collect(self._sources, self._scrape)
-
-
-def exposition(sources: Sources, scrape: Scrape) -> bytes:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Families(sources, scrape))
-    return generate_latest(registry)
+        yield self._family
 
 
 class Endpoints:
@@ -84,10 +98,10 @@ class Endpoints:
         app.router.add_get("/metrics/detailed", self.detailed)
 
     async def aggregated(self, _: web.Request) -> web.Response:
-        return self._answer(Scrape("aggregated"))
+        return await self._answer(Scrape("aggregated"))
 
     async def per_object(self, _: web.Request) -> web.Response:
-        return self._answer(Scrape("per-object"))
+        return await self._answer(Scrape("per-object"))
 
     async def detailed(self, request: web.Request) -> web.Response:
         families = frozenset(request.query.getall("family", []))
@@ -97,12 +111,12 @@ class Endpoints:
             reason = f"there is no family {min(unknown)!r}: ask for some of {known}"
             body = json.dumps({"code": "bad_argument", "reason": reason})
             return web.Response(status=400, text=body, content_type="application/json")
-        return self._answer(
+        return await self._answer(
             Scrape("detailed", families, _some(request, "vhost"), _some(request, "queue"))
         )
 
-    def _answer(self, scrape: Scrape) -> web.Response:
-        body = exposition(self._sources, scrape)
+    async def _answer(self, scrape: Scrape) -> web.Response:
+        body = await exposition(self._sources, scrape)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

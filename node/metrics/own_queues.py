@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from node.metrics.families import counters, gauge, gauges
+from node.metrics.queues import capacity_of
 from node.metrics.scrape import Scrape
 from node.metrics.sources import Sources
 
@@ -53,7 +54,6 @@ def aggregated(sources: Sources, _: Scrape) -> Iterator[Metric]:
 def per_object(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
     ages = dict(sources.watch.ages.fresh())
     now_ms = sources.watch.clock.wall_ms()
-    catalog = sources.cluster.catalog_machine
     ready: list[tuple[list[str], float]] = []
     unacked: list[tuple[list[str], float]] = []
     capacity: list[tuple[list[str], float]] = []
@@ -67,10 +67,8 @@ def per_object(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
         unacked.append((labels, 0.0 if age is None else _age_s(age.oldest_unsettled_ms, now_ms)))
         if view.config.single_active_consumer:
             lacks.append((labels, int(age is not None and age.lacks_active)))
-        info = catalog.queue_by_id(view.id)
-        facts = None if info is None or sources.process is None else sources.process.facts(info)
-        if facts is not None:
-            capacity.append((labels, facts.capacity))
+        if sources.process is not None:
+            capacity.append((labels, capacity_of(sources.process, group, view)))
     for name, text, rows in (
         ("oldest_ready_seconds", "Since the oldest ready message was published.", ready),
         (

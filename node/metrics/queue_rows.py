@@ -6,7 +6,9 @@ scrape looks at none of them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cluster.machine.tallies import Tallies as GroupTallies
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from cluster.group_like import GroupLike
     from cluster.machine import QueueMachine
     from cluster.machine.interface import QueueView
+
+
+#: Between two breaths of the loop.
+QUEUES_AT_ONCE = 200
 
 
 class Sums(NamedTuple):
@@ -50,6 +56,15 @@ class QueueRows:
         #: Called with each queue that was looked at; None: it is gone.
         self.on_look: list[Callable[[GroupId, int, QueueView | None], None]] = []
 
+    async def freshen(self) -> None:
+        """With a breath after each few: all may have changed, and there may be very many."""
+        for group in list(self.led()):
+            while group.ready:
+                rows = self._look(group, QUEUES_AT_ONCE)
+                if not rows.tallies.changed:
+                    break
+                await asyncio.sleep(0)
+
     def sums(self) -> Iterator[tuple[GroupLike, Sums]]:
         """Of every group that this node leads."""
         for group, rows in self._fresh():
@@ -82,18 +97,17 @@ class QueueRows:
         if own is not None:
             yield own
 
-    def _look(self, group: GroupLike) -> _Rows:
+    def _look(self, group: GroupLike, count_max: int | None = None) -> _Rows:
         machine = cast("QueueMachine", group.machine)
         tallies = machine.tallies
         rows = self._rows.get(group.id)
         if rows is None or rows.tallies is not tallies:
             self._drop(group.id)
             rows = self._rows[group.id] = _Rows(tallies)
-            changed = dict.fromkeys(machine.queues())
-        else:
-            changed = dict(tallies.changed)
-        tallies.changed.clear()
+            tallies.changed.update(dict.fromkeys(machine.queues()))
+        changed = list(islice(tallies.changed, count_max))
         for queue in changed:
+            del tallies.changed[queue]
             before = rows.views.pop(queue, None)
             view = machine.queue(QueueId(queue))
             if view is not None:

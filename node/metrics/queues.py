@@ -15,7 +15,7 @@ from cluster.types import TRANSIENT_GROUPS
 from node.metrics.families import counters, gauge, gauges
 from node.metrics.queue_rows import Sums, subscribed
 from node.metrics.scrape import Scrape
-from node.metrics.sources import Sources
+from node.metrics.sources import Process, Sources
 from node.metrics.tallies import CLASSIC, QUORUM
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _NOTHING = Tally()
 
 
 class _Queue(NamedTuple):
+    key: tuple[str, str]
     view: QueueView
     tally: Tally
     transient: bool
@@ -151,13 +152,13 @@ def each_counted(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
             f"{scrape.prefix}{name}",
             text,
             _LABELS,
-            [((q.view.name, q.view.vhost), getattr(q.tally, field)) for q in queues],
+            [(q.key, getattr(q.tally, field)) for q in queues],
         )
     yield counters(
         f"{scrape.prefix}{_AUTO}",
         _AUTO_TEXT,
         _LABELS,
-        [((q.view.name, q.view.vhost), 0) for q in queues],
+        [(q.key, 0) for q in queues],
     )
 
 
@@ -189,7 +190,7 @@ def _wanted(sources: Sources, scrape: Scrape) -> Iterator[tuple[GroupLike, Queue
 def _queues(sources: Sources, scrape: Scrape) -> Iterator[_Queue]:
     for group, view in _wanted(sources, scrape):
         tally = cast("QueueMachine", group.machine).tallies.of.get(view.id, _NOTHING)
-        yield _Queue(view, tally, group.id >= TRANSIENT_GROUPS)
+        yield _Queue((view.name, view.vhost), view, tally, group.id >= TRANSIENT_GROUPS)
 
 
 def _each(
@@ -201,21 +202,19 @@ def _each(
             f"{scrape.prefix}{name}",
             text,
             _LABELS,
-            [((q.view.name, q.view.vhost), value(q)) for q in queues],
+            [(q.key, value(q)) for q in queues],
         )
 
 
 def _capacities(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
     """The share of the last seconds in which no message had to wait for a consumer."""
-    rows: list[tuple[tuple[str, ...], float]] = []
-    if sources.process is not None:
-        for group, view in _wanted(sources, scrape):
-            info = sources.cluster.queue_info(view.vhost, view.name)
-            if info is None or info.group != group.id:
-                continue
-            facts = sources.process.facts(info)
-            if facts is not None:
-                rows.append(((view.name, view.vhost), facts.capacity))
+    process = sources.process
+    if process is None:
+        return
+    rows = [
+        ((view.name, view.vhost), capacity_of(process, group, view))
+        for group, view in _wanted(sources, scrape)
+    ]
     for name in ("capacity", "utilisation"):
         yield gauges(
             f"{scrape.prefix}queue_consumer_{name}",
@@ -223,3 +222,10 @@ def _capacities(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
             _LABELS,
             rows,
         )
+
+
+def capacity_of(process: Process, group: GroupLike, view: QueueView) -> float:
+    if not subscribed(view):
+        return 0.0
+    tally = cast("QueueMachine", group.machine).tallies.of.get(view.id, _NOTHING)
+    return process.capacity(view.id, tally)

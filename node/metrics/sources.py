@@ -17,10 +17,10 @@ from node.metrics.watch import Watch
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
-    from cluster.machine.catalog import QueueInfo
+    from cluster.machine.tallies import Tally
+    from cluster.types import QueueId
     from node.alarms import Alarms
     from node.dispatch import Counts
-    from node.management.facts import QueueFacts
     from node.protocols.amqp.server import AmqpServer
     from node.sessions import Sessions
     from node.settings import Settings
@@ -34,8 +34,8 @@ class Process:
     alarms: Alarms
     amqp: AmqpServer
     sessions: Sessions
-    #: How the queue is, when this node has a copy of it.
-    facts: Callable[[QueueInfo], QueueFacts | None]
+    #: Of a queue that has consumers: the share of the time in which none of its messages waited.
+    capacity: Callable[[QueueId, Tally], float]
     cluster_name: Callable[[], str]
 
 
