@@ -6,6 +6,7 @@ and the truth did not arrive in time.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
@@ -90,6 +91,8 @@ class Group(GroupFacts):
         self.diverged: tuple[int, bytes, bytes] | None = None
         self.commit_s = 0.0  # what the last entry took that was proposed here, until it was applied
         self.due = 0.0  # when it must be stepped next though nothing happens
+        self.held = False  # a backup is being cut: what is proposed waits
+        self.kept_until = 0.0  # until then the log keeps what a backup reads
         self._notes = log
         self._inbox: list[tuple[NodeId, list[Any] | None, bool]] = []
         self._proposals = Proposals(clock)
@@ -226,7 +229,7 @@ class Group(GroupFacts):
         self._call_back()
         if member.leads:
             self._propose_tick()
-        if self._proposals:
+        if self._proposals and not self.held:
             self._append_proposals()
         member.flush(now)
         self._expire(now)
@@ -395,6 +398,12 @@ class Group(GroupFacts):
         self.member.installed(done=done)
         self.wake()
 
+    async def keep_entries(self, seconds: float) -> None:
+        """No snapshot takes the place of anything for so long, from when this returns on."""
+        self.kept_until = self.member.now + seconds
+        while self._snapshots.saving:  # noqa: ASYNC110 -- it is no event
+            await asyncio.sleep(TICK_S_MAX)
+
     def _sound_index(self) -> int | None:
         """The entry that the machine is at; None when it stopped in the middle of one."""
         return self.applied_index if self.poisoned is None else None
@@ -402,5 +411,6 @@ class Group(GroupFacts):
     def _take_snapshot_when_due(self) -> None:
         # While a follower is sent one, a newer one would only make it start again.
         wanted = self._snapshots.due and not self.member.replication.installing
+        wanted = wanted and self.member.now >= self.kept_until
         if wanted and self.poisoned is None and self.spawn is not None:
             self.spawn(self._snapshots.take(self._sound_index))

@@ -44,7 +44,7 @@ class Snapshots:
         self._limits = limits
         self._entries = 0
         self._bytes = 0
-        self._saving = False
+        self.saving = False
 
     def applied(self, size: int) -> None:
         self._entries += 1
@@ -56,7 +56,7 @@ class Snapshots:
 
     @property
     def due(self) -> bool:
-        if self._saving:
+        if self.saving:
             return False
         limits = self._limits
         return self._entries >= limits.snapshot_entries or self._bytes >= limits.snapshot_bytes
@@ -64,11 +64,11 @@ class Snapshots:
     async def take(self, index_of: Callable[[], int | None]) -> None:
         """The machine as it is when this runs, after that entry; live entries stay readable."""
         index = index_of()
-        if self._saving or index is None or index <= self._journal.base_index:
+        if self.saving or index is None or index <= self._journal.base_index:
             return
         term = self._journal.term_at(index)
         assert term is not None, "an applied entry above the base is in the log"
-        self._saving = True
+        self.saving = True
         self.restart()
         try:
             data = self._join(index, self._machine.snapshot())
@@ -78,4 +78,4 @@ class Snapshots:
         except SnapshotRefused as error:
             log.info("snapshot_refused", group=self._group, index=index, reason=str(error))
         finally:
-            self._saving = False
+            self.saving = False

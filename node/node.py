@@ -18,6 +18,7 @@ from cluster.seams import Clock
 from node.alarms import Alarms
 from node.audit import Audit
 from node.auth import Auth
+from node.backup import Backups
 from node.broker import Broker
 from node.catch_up import CatchUp
 from node.clients import Clients
@@ -228,6 +229,7 @@ class Node:
                 health=self.health,
                 quorum=self.quorum,
                 drain=self.drain,
+                backups=Backups(self.cluster, self.questions),
                 local_token=self._local_token,
                 questions=self.questions,
                 listing=self.amqp,
@@ -288,7 +290,7 @@ class Node:
         app.router.add_route("*", ManagementRoutes.PATH, self._manage)
         self.metrics.add_to(app)
 
-    async def _manage(self, request: web.Request) -> web.Response:
+    async def _manage(self, request: web.Request) -> web.StreamResponse:
         assert self._management is not None, "the gate is closed until there is one"
         return await self._management.serve(request)
 

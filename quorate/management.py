@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Any, Self, cast
 from urllib.parse import quote, urlencode
@@ -116,6 +117,31 @@ class Management:
         """`repeat`: a node that cannot do it now may be asked again."""
         _, value = await self._ask("POST", path, query=query, body=body, repeat=repeat)
         return value
+
+    async def nodes_here(self) -> dict[str, str]:
+        """Which of the addresses is which node, of those that answer."""
+        found: dict[str, str] = {}
+        for url in self._urls:
+            with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+                async with asyncio.timeout(self._timeout_s):
+                    status, value = await self._ask_once("GET", url + "/api/overview", None)
+                if status == 200:
+                    found[value["node"]] = url
+        return found
+
+    async def stream(self, at: str, *path: str, **query: str) -> AsyncIterator[bytes]:
+        """A long answer of this very node, piece by piece. Unreachable: it broke off."""
+        url = at if "://" in at else f"http://{at}"
+        url += "/api/" + "/".join(quote(part, safe="") for part in path) + "?" + urlencode(query)
+        try:
+            async with self._http.get(url) as response:
+                if response.status != 200:
+                    value = json.loads(await response.text())
+                    raise Refused(_word(value, response.status), _reason(value, response.status))
+                async for chunk in response.content.iter_any():
+                    yield chunk
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"{at}: {describe(error)}") from error
 
     async def delete(self, *path: str, **query: str) -> None:
         await self._ask("DELETE", path, query=query)

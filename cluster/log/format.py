@@ -58,6 +58,7 @@ KIND_ROUND: Final = 35
 KIND_CLOCK: Final = 36
 KIND_DIGEST: Final = 37
 KIND_GIVEN_UP: Final = 38
+KIND_BACKUP: Final = 39
 
 KIND_NAMES: Final = {
     KIND_ENTRY: "entry",
@@ -77,6 +78,7 @@ KIND_NAMES: Final = {
     KIND_CLOCK: "clock",
     KIND_DIGEST: "digest",
     KIND_GIVEN_UP: "given-up",
+    KIND_BACKUP: "backup",
 }
 #: Kinds whose payload is a chain hash followed by a command.
 BODY_KINDS: Final = frozenset({KIND_ENTRY, KIND_LIVE, KIND_INSTALLED})

@@ -114,15 +114,23 @@ class Configurations:
         """A snapshot of the machine after `index`, and who the members were."""
         while len(self._known) > 1 and self._known[1][0] <= index:
             self._known.pop(0)  # nothing goes back behind a snapshot
-        at, members = self._known[0]
-        packed = pack([at, list(members.voters), list(members.learners)])
-        return SNAPSHOT_MAGIC + _LENGTH.pack(len(packed)) + packed + data
+        return _joined(*self._known[0], data)
 
     def install(self, index: int, data: bytes) -> bytes:
         """A snapshot took the place of all that was; returns the machine's part of it."""
         found, machine = split(data)
         self._known = [found or (index, self.current)]
         return machine
+
+
+def founded(members: Configuration, data: bytes) -> bytes:
+    """A snapshot that a group begins with, as its first members have it."""
+    return _joined(0, members, data)
+
+
+def _joined(at: int, members: Configuration, data: bytes) -> bytes:
+    packed = pack([at, list(members.voters), list(members.learners)])
+    return SNAPSHOT_MAGIC + _LENGTH.pack(len(packed)) + packed + data
 
 
 def split(data: bytes) -> tuple[tuple[int, Configuration] | None, bytes]:

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import unquote
@@ -16,6 +16,7 @@ from aiohttp import web
 from node.auth import User
 from node.errors import BrokerError
 from node.management import (
+    backup,
     bindings,
     clients,
     definitions,
@@ -53,6 +54,7 @@ ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *nodes.ROUTES,
     *drain.ROUTES,
+    *backup.ROUTES,
     *groups.ROUTES,
     *health.ROUTES,
     *clients.ROUTES,
@@ -104,7 +106,7 @@ class ManagementRoutes:
 
     # --- one request ------------------------------------------------------------------------------
 
-    async def serve(self, request: web.Request) -> web.Response:
+    async def serve(self, request: web.Request) -> web.StreamResponse:
         act = Act(request)
         headers: dict[str, str] = {}
         try:
@@ -122,6 +124,8 @@ class ManagementRoutes:
             raise
         else:
             await act.tell(self._services.audit, answer.status)
+            if answer.stream is not None:
+                return await _streamed(request, answer, answer.stream)
             long = _is_long(answer)
             return await asyncio.to_thread(_response, answer) if long else _response(answer)
         await act.tell(self._services.audit, error.status, error.reason)
@@ -211,6 +215,18 @@ def _is_long(answer: Answer) -> bool:
         list(cast("dict[str, Any]", value).values()) if isinstance(value, dict) else [value]
     )
     return any(isinstance(part, list) and len(cast("list[Any]", part)) > LONG for part in parts)
+
+
+async def _streamed(
+    request: web.Request, answer: Answer, chunks: AsyncIterator[bytes]
+) -> web.StreamResponse:
+    """Whoever reads it sees where it breaks off: the last chunk is missing then."""
+    response = web.StreamResponse(status=answer.status, headers=answer.headers)
+    await response.prepare(request)
+    async for chunk in chunks:
+        await response.write(chunk)
+    await response.write_eof()
+    return response
 
 
 def _response(answer: Answer) -> web.Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -13,6 +13,7 @@ from cluster.machine.replies import Ok
 from node.alarms import Alarms
 from node.audit import Audit
 from node.auth import Auth, User
+from node.backup import Backups
 from node.broker import Broker
 from node.clients import Clients
 from node.drain import Drain
@@ -70,6 +71,7 @@ class Services:
     health: Health
     quorum: Quorum
     drain: Drain
+    backups: Backups
     local_token: LocalToken
     questions: Questions
     listing: Listing
@@ -144,6 +146,7 @@ class Answer:
     status: int = 200
     value: Any = None  # JSON; None: no body
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    stream: AsyncIterator[bytes] | None = None  # the body, when it is too long for one piece
 
 
 CREATED = Answer(201)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from quorate.cli.backup import backup, restore
 from quorate.cli.clients import channel_app, connection_app, consumer_app
 from quorate.cli.definitions import definitions_app
 from quorate.cli.drain import node_app
@@ -57,6 +58,8 @@ app.add_typer(connection_app, name="connection", rich_help_panel="Looking closer
 app.add_typer(channel_app, name="channel", rich_help_panel="Looking closer")
 app.add_typer(consumer_app, name="consumer", rich_help_panel="Looking closer")
 app.add_typer(log_app, name="log", rich_help_panel="Looking closer")
+app.command(rich_help_panel="Administration")(backup)
+app.command(rich_help_panel="Administration")(restore)
 
 Queue = Annotated[str, typer.Argument(help="Name of the queue.")]
 

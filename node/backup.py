@@ -1,0 +1,145 @@
+"""Where a backup cuts the logs of all groups: one moment for the whole cluster.
+
+A message that went from one group to another, as a dead letter or in a transaction, or that a
+client acked because what it made of it was confirmed elsewhere, must not be missing from both. So
+every node holds what is proposed to it for the moment it takes to ask all: first each leader
+commits a barrier, which proves that it leads, then it appends nothing more and says where its log
+ends. When all have answered, all go on. Nothing that was confirmed before is missing, and nothing
+is contained whose cause is not.
+
+A node lets go by itself after `HOLD_S`; a cut that took longer counts for nothing and is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import astuple
+from typing import Any
+
+import structlog
+
+from cluster.backup import KEPT_S, Cut, NotContained, cut, stream
+from cluster.cluster_node import ClusterNode
+from cluster.log import Identity, SystemClock
+from cluster.types import CATALOG_GROUP, GroupId, NodeId
+from node.errors import BrokerError, Refused
+from node.questions import Questions
+
+log = structlog.get_logger(__name__)
+
+KIND = "backup"
+HOLD_S = 3.0
+ATTEMPTS_MAX = 5
+AGAIN_S = 0.5
+
+BUSY = "overloaded"
+
+
+class Backups:
+    """One a node."""
+
+    def __init__(self, cluster: ClusterNode, questions: Questions) -> None:
+        self._cluster = cluster
+        self._questions = questions
+        self._release: asyncio.TimerHandle | None = None
+        questions.on(KIND, self._asked)
+
+    async def cut(self) -> list[Cut]:
+        """Every group at one moment. Refused: there was none; the reason says why."""
+        reason = ""
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                await asyncio.sleep(AGAIN_S)
+            try:
+                return await self._attempt()
+            except BrokerError as error:
+                reason = error.reason
+                log.info("backup_not_cut", reason=reason)
+        raise Refused(BUSY, f"no moment was found for a backup: {reason}; try again")
+
+    async def _attempt(self) -> list[Cut]:
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        try:
+            answers = await self._questions.ask_all(KIND, "hold")
+        finally:
+            self._questions.tell_others(KIND, "release")
+            self._let_go()
+        if loop.time() - started_s > HOLD_S:
+            raise Refused(BUSY, "the nodes took too long to answer")
+        found: dict[GroupId, Cut] = {}
+        for answer in answers.values():
+            for row in answer:
+                each = Cut(*row)
+                if each.group in found:
+                    raise Refused(BUSY, f"two nodes say that they lead {each.name}")
+                found[each.group] = each
+        catalog = self._cluster.catalog_machine
+        names = {CATALOG_GROUP: "catalog", **{info.id: info.name for info in catalog.groups()}}
+        missing = [name for group, name in names.items() if group not in found]
+        if missing:
+            raise Refused(BUSY, f"no leader answered for {', '.join(missing)}")
+        return [found[group] for group in sorted(found)]
+
+    # --- on every node ----------------------------------------------------------------------------
+
+    async def _asked(self, _: NodeId, fields: list[Any]) -> Any:
+        match fields:
+            case ["hold"]:
+                return await self._hold()
+            case _:
+                self._let_go()
+                return None
+
+    async def _hold(self) -> list[Any]:
+        if self._holding:
+            raise Refused(BUSY, "another backup is being cut")
+        self._release = asyncio.get_running_loop().call_later(HOLD_S, self._let_go)
+        groups = list(self._cluster.groups.values())
+        led = [group for group in groups if group.ready]
+        for group in groups:
+            group.held = not group.ready  # nor would one that comes to lead meanwhile
+        proven = await asyncio.gather(*(group.barrier() for group in led))
+        if not self._holding:
+            raise Refused(BUSY, "the barrier took too long")
+        for group in groups:
+            group.held = True
+        sure = [group for group, outcome in zip(led, proven, strict=True) if outcome.kind == "ok"]
+        await asyncio.gather(*(group.keep_entries(KEPT_S) for group in sure))
+        cuts = await asyncio.gather(*(cut(group) for group in sure))
+        return [list(astuple(each)) for each in cuts if each is not None]
+
+    @property
+    def _holding(self) -> bool:
+        return self._release is not None
+
+    def _let_go(self) -> None:
+        if self._release is not None:
+            self._release.cancel()
+            self._release = None
+        for group in self._cluster.groups.values():
+            group.held = False
+            group.wake()
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def open(self, wanted: Cut) -> AsyncIterator[bytes]:
+        """The file of a group. Refused: it is not to be had here."""
+        group = self._cluster.groups.get(wanted.group)
+        if group is None:
+            raise Refused("no_group", f"this node has no copy of group {wanted.group}")
+        config = self._cluster.config
+        identity = Identity(config.node, config.cluster)
+        chunks = stream(group, wanted, identity, SystemClock())
+        try:
+            first = await anext(chunks)
+        except NotContained as error:
+            raise Refused("gone", f"{error}: begin the backup again") from error
+        return _after(first, chunks)
+
+
+async def _after(first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in chunks:
+        yield chunk

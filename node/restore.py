@@ -1,0 +1,108 @@
+"""Data folders of a new cluster out of a backup: one a founder, all alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cluster.log import Identity, Log, LogOptions, RealDisk, SystemClock
+from cluster.lost_majority import TERMS_APART
+from cluster.restoring import Beginning, Replayed, begin, beginnings
+from cluster.standing import Standing
+from cluster.types import NodeId
+from node.data_folder import INCARNATION, DataFolder, private
+from node.settings import SettingsError
+
+#: A line in each folder: out of which backup it was made, when, and up to where.
+AUDIT_FILE = "restored.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    node: NodeId
+    folder: Path
+
+
+def check_targets(targets: Sequence[Target]) -> None:
+    """SettingsError: something is there already, and nothing is ever overwritten."""
+    names = [target.node for target in targets]
+    if len(set(names)) != len(names):
+        raise SettingsError("node: each founder is named once")
+    for target in targets:
+        if target.folder.exists() and (not target.folder.is_dir() or any(target.folder.iterdir())):
+            raise SettingsError(
+                f"data-dir: {target.folder} is not empty; allowed: a folder that is new or empty,"
+                " since nothing is overwritten"
+            )
+
+
+async def found_cluster(
+    targets: Sequence[Target], cluster: str, groups: Sequence[Replayed], origin: dict[str, Any]
+) -> list[Beginning]:
+    """Make the folder of every founder. Until one is complete it has no name of a data folder."""
+    check_targets(targets)
+    nodes = [target.node for target in targets]
+    made, starts = beginnings(groups, nodes, secrets.randbelow(TERMS_APART))
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "cluster": cluster,
+        "founders": nodes,
+        "from": origin,
+        "groups": [[each.name, each.index, each.term, each.now_ms] for each in groups],
+    }
+    for target in targets:
+        work = target.folder.with_name(f".{target.folder.name}.restoring")
+        if work.exists():
+            raise SettingsError(
+                f"data-dir: {work} is left of a restore that did not end; allowed: remove it first"
+            )
+        await _make(work, target.node, cluster, made, starts[target.node], line)
+        if target.folder.exists():
+            target.folder.rmdir()
+        work.rename(target.folder)
+        await RealDisk().sync_dir(str(target.folder.parent))
+    return made
+
+
+async def _make(
+    folder: Path, node: NodeId, cluster: str, made: Sequence[Beginning], start: int, line: Any
+) -> None:
+    data = DataFolder(str(folder))
+    data.open()
+    disk = RealDisk()
+    try:
+        opened = await Log.open(
+            str(folder),
+            disk=disk,
+            clock=SystemClock(),
+            identity=Identity(node, cluster),
+            options=LogOptions(),
+        )
+        try:
+            await begin(opened, made)
+        finally:
+            await opened.close()
+        if start:
+            # The catalog knows this start: a folder that did not would count as one that forgot.
+            standing = Standing(disk, str(folder))
+            await standing.open()
+            await standing.record(start)
+            standing.close()
+            _write(folder / INCARNATION, f"{start}\n")
+        _write(folder / AUDIT_FILE, json.dumps(line) + "\n")
+        await disk.sync_dir(str(folder))
+    finally:
+        data.close()
+
+
+def _write(path: Path, text: str) -> None:
+    with open(private(path, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
