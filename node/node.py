@@ -339,6 +339,10 @@ class Node:
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
                         await self.drain.empty(transfer=transfer)
+            # Also those whom it had no time for.
+            self.sessions.stop()
+            if hasattr(self, "amqp"):
+                await self.amqp.stop()
         self._local_token.remove()
         if hasattr(self, "_http"):
             await self._http.stop()
@@ -384,6 +388,9 @@ async def run(settings: Settings, clock: Clock | None = None) -> int:
         )
     log.info("stop_asked", why="failure" if broken else told.result() if told.done() else "removed")
     if told.done() and not broken:
+        await node.audit.write(
+            who=f"({told.result()})", address="", what="stop", target=settings.node, outcome="ok"
+        )
         await node.drain.until_others_came_back(loop.time() + settings.stop_ms_max / 1000)
     await node.stop(transfer=not broken)
     return EXIT_FAILED if broken else EXIT_OK

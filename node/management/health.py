@@ -54,6 +54,11 @@ async def in_service(call: Call) -> Answer:
     return _verdict("; ".join(reasons) or None)
 
 
+async def metadata_store(call: Call) -> Answer:
+    """This node's copy of the catalog has been read."""
+    return _verdict("; ".join(call.services.health.why_not_started()) or None)
+
+
 async def virtual_hosts(call: Call) -> Answer:
     """Each is on every node: they are well when the node is."""
     return _verdict("; ".join(call.services.health.why_not_live()) or None)
@@ -185,7 +190,7 @@ ROUTES = (
     Route("GET", f"{_CHECKS}/ready-to-serve-clients", in_service),
     Route("GET", f"{_CHECKS}/below-node-connection-limit", connection_limit),
     Route("GET", f"{_CHECKS}/reached-target-cluster-size", cluster_size),
-    Route("GET", f"{_CHECKS}/metadata-store/initialized", in_service),
+    Route("GET", f"{_CHECKS}/metadata-store/initialized", metadata_store),
     Route("GET", f"{_LEADERLESS}/all-vhosts/pattern/{{pattern}}", leaderless_queues),
     Route("GET", f"{_LEADERLESS}/vhost/{{vhost}}/pattern/{{pattern}}", leaderless_queues),
 )

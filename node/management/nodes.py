@@ -49,8 +49,18 @@ def copies_of(call: Call) -> Counter[NodeId]:
 
 def place_of(call: Call, info: NodeInfo, copies: Mapping[NodeId, int]) -> Json:
     """What the cluster says of a node, up or down."""
-    state = standing(call.services.cluster, info.node)
-    return {"state": state, "copies": copies.get(info.node, 0), "addresses": dict(info.addresses)}
+    cluster = call.services.cluster
+    peers = cluster.peers
+    if info.node == cluster.node:
+        drained = call.services.health.draining
+    else:
+        drained = peers.is_up(info.node) and not peers.stays(info.node)
+    return {
+        "state": standing(cluster, info.node),
+        "being_drained": drained,
+        "copies": copies.get(info.node, 0),
+        "addresses": dict(info.addresses),
+    }
 
 
 def node(info: NodeInfo, host: Mapping[str, Any] | None) -> Json:

@@ -33,7 +33,7 @@ def node_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -
         view.nodes,
         {
             "node": lambda row: row["name"],
-            "state": lambda row: row["state"],
+            "state": lambda row: row["state"] + (", drained" if row.get("being_drained") else ""),
             "up": lambda row: row["running"],
             "copies": lambda row: row["copies"],
             "peer": lambda row: row["addresses"].get("peer"),

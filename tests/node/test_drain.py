@@ -183,6 +183,8 @@ async def test_any_node_is_asked_over_the_api_and_administrators_only_ask(tmp_pa
         reply = await api.ask("PUT", "nodes/n2/drain", {"timeout_ms": 10_000})
         assert (reply.status, reply.value["node"]) == (200, "n2")
         assert not ready(nodes.nodes["n2"])
+        drained = {row["name"]: row["being_drained"] for row in await api.get("nodes")}
+        assert drained == {"n1": False, "n2": True, "n3": False}
         refused: Reply = await api.ask("PUT", "nodes/n1/drain", {"timeout_ms": 100})
         assert (refused.status, refused.value["error"]) == (409, "quorum_critical")
         check = await api.ask("GET", "health/checks/node-is-quorum-critical")
@@ -218,6 +220,31 @@ async def test_the_token_of_the_data_folder_drains_from_this_machine_and_does_no
         assert not file.exists()
         await nodes.start("n1")
         assert read(tmp_path / "n1").token != local.token
+
+
+async def test_before_a_stop_only_those_that_will_be_back_soon_are_waited_for(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        node, loop = nodes.nodes["n1"], asyncio.get_running_loop()
+        nodes.nodes["n3"].catch_up.done = False
+        waiting = asyncio.create_task(node.drain.until_others_came_back(loop.time() + 60))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        nodes.nodes["n3"].catch_up.done = True
+        await waiting
+
+        nodes.nodes["n3"].cluster.presence.leave()
+        await until(lambda: not node.cluster.peers.stays(nodes.nodes["n3"].cluster.node))
+        await asyncio.wait_for(node.drain.until_others_came_back(loop.time() + 60), 10)
+        await nodes.stop("n3")
+        await asyncio.wait_for(node.drain.until_others_came_back(loop.time() + 60), 10)
+
+
+async def test_a_stop_without_any_time_still_says_goodbye(tmp_path: Path):
+    async with Nodes(tmp_path, stop_ms_max=0) as nodes, Client(nodes.url("n1")) as client:
+        closing = asyncio.create_task(client.closed())
+        await nodes.stop("n1")
+        assert await closing == 4013
 
 
 async def test_a_restart_ends_the_drain(tmp_path: Path):
