@@ -66,7 +66,8 @@ async def _boards(
         server, dashboards.targets(dashboards.read(OURS)), own, until=until
     )
     variables = {"namespace": NAMESPACE, "rabbitmq_cluster": CLUSTER}
-    found += await checks.expressions(server, checks.names(), variables, until=until)
+    by_name = [*checks.names(), *checks.read_by(RULES)]
+    found += await checks.expressions(server, by_name, variables, until=until)
     for name, file in theirs.dashboards.items() if theirs else ():
         board = dashboards.targets(dashboards.read(file))
         given = {**variables, "endpoint": rabbitmq.DASHBOARDS[name]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import yaml
 
 from node.metrics.detailed import FAMILIES
 from quorate.local import LocalNode
@@ -85,6 +87,14 @@ def names() -> list[Target]:
         for endpoint, listed in rabbitmq.NAMES.items()
         for name in listed
     ]
+
+
+def read_by(rules: Path) -> list[Target]:
+    """Each metric that our rules read: a rule that misspells one would be silent for ever."""
+    groups = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
+    expressions = " ".join(rule["expr"] for group in groups for rule in group["rules"])
+    found = sorted(set(re.findall(r"\b(?:quorate|rabbitmq)_\w+", expressions)))
+    return [Target("what our rules read", name, "", name) for name in found]
 
 
 async def scrapes(server: Prometheus) -> list[Verdict]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: Panels, by dashboard and title.
+_NO_SNAPSHOT = "a group takes its first after 20,000 entries, more than this load has"
+#: Panels and names, by dashboard and title.
 PANELS: Mapping[tuple[str, str], str] = {
-    (
-        "Quorate",
-        "Oldest snapshot",
-    ): "a group takes its first after 20,000 entries, more than this load has",
+    ("Quorate", "Oldest snapshot"): _NO_SNAPSHOT,
+    ("what our rules read", "quorate_raft_snapshot_age_seconds"): _NO_SNAPSHOT,
     (
         "RabbitMQ-Quorum-Queues-Raft",
         "Raft members with >5k entries in the log",

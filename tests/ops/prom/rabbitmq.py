@@ -40,14 +40,16 @@ queue_messages_ready queue_messages_unacked queues connections channels global_p
 global_consumers resident_memory_limit_bytes process_resident_memory_bytes
 disk_space_available_bytes disk_space_available_limit_bytes process_max_fds process_open_fds
 erlang_uptime_seconds build_info alarms_memory_used_watermark alarms_free_disk_space_watermark
-alarms_file_descriptor_limit message_size_bytes_bucket message_size_bytes_count
+alarms_file_descriptor_limit message_size_bytes_sum message_size_bytes_count
 """
+_SIZES = "100.0 1000.0 10000.0 100000.0 1e+06 1e+07 5e+07 1e+08 +Inf"
 #: What the expressions of the Overview board, of the Raft board and of the rules read, by endpoint.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "aggregated": (
         *(f"rabbitmq_{name}" for name in _GAUGES.split()),
         *(f"rabbitmq_{name}_total" for name in _TOTAL.split()),
         *(f"rabbitmq_global_messages_{name}_total" for name in _GLOBAL.split()),
+        *(f'rabbitmq_message_size_bytes_bucket{{le="{size}"}}' for size in _SIZES.split()),
         "erlang_vm_dist_node_state",
     ),
     "per-object": (
