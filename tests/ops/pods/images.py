@@ -4,6 +4,7 @@ made of Debian packages. What was built is kept by its content, outside of the r
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -31,6 +32,13 @@ TRIMMED = (
     "var/lib/apt/lists",
     "var/log",
 )
+#: A build that is interrupted leaves neither mounts nor processes.
+ENCLOSED = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "--"),
+)
+#: Images of each target, the newest ones.
+KEPT_MAX = 4
 #: What lets the installer reach its registry where that has an authority of its own.
 BUILD_VOLUMES = ("/etc/ssl/certs", "/etc/pip.conf")
 
@@ -75,6 +83,7 @@ class Images:
                     f"--volume={path}:{path}:ro" for path in BUILD_VOLUMES if Path(path).exists()
                 ]
                 run_now(
+                    *ENCLOSED,
                     "buildah",
                     *self._place,
                     *("bud", "--isolation=chroot", "--pull-never", "--layers", *volumes),
@@ -83,6 +92,7 @@ class Images:
                     *("--file", str(source / DOCKERFILE), str(source)),
                     environment=self._environment,
                 )
+                self._forget_old(target)
             return name
 
     def size_bytes(self, name: str) -> int:
@@ -91,6 +101,14 @@ class Images:
     def base_bytes(self) -> int:
         with _alone():
             return self.size_bytes(self._base())
+
+    def _forget_old(self, target: str) -> None:
+        """Every change of the source makes an image."""
+        form = ("--format", "{{.Repository}}:{{.Tag}}", "--sort", "created")
+        kept = self._podman("images", *form, "--filter", f"reference=localhost/quorate-{target}")
+        for old in kept.split()[KEPT_MAX:]:
+            with contextlib.suppress(ToolFailed):  # in use
+                self._podman("rmi", old)
 
     def _base(self) -> str:
         recipe = repr((SUITE, BASE_PACKAGES, TRIMMED))

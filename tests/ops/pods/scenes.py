@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from tests.ops.pods.pod import Ending, Pod
 from tests.ops.pods.stage import Stage
 
 READY_S_MAX = 300.0
+LOOK_S = 0.05
 
 Scene = Callable[[Stage], Awaitable[Seen]]
 
@@ -24,7 +27,7 @@ async def start(stage: Stage) -> Seen:
     took_s = loop.time() - began_s
 
     async def look(seen: Seen) -> None:
-        seen.facts.append(f"available after {took_s:.1f} s")
+        seen.took_s = took_s
         for pod in stage.stateful_set.pods.values():
             seen.wrong += held_to(pod)
             if pod.restarts:
@@ -54,6 +57,25 @@ async def killed_pod(stage: Stage) -> Seen:
     return await stage.under_load("killed pods", kill)
 
 
+async def stuck_pod(stage: Stage) -> Seen:
+    """Its process stands still: nobody but the liveness probe brings it back."""
+
+    async def stick(seen: Seen) -> None:
+        loop = asyncio.get_running_loop()
+        name = stage.stateful_set.names()[0]
+        pod = stage.stateful_set.pods[name]
+        assert pod.container is not None
+        restarts, began_s = pod.restarts, loop.time()
+        os.kill(pod.container.pid, signal.SIGSTOP)
+        async with asyncio.timeout(READY_S_MAX):
+            while pod.restarts == restarts:
+                await asyncio.sleep(LOOK_S)
+        seen.facts.append(f"{name} was started again after {loop.time() - began_s:.1f} s")
+        await stage.stateful_set.until_ready([name], READY_S_MAX)
+
+    return await stage.under_load("stuck pod", stick)
+
+
 async def delete_all(stage: Stage) -> Seen:
     """Clients are there all the time; then the pods come back with the disks that they had."""
 
@@ -68,6 +90,7 @@ SCENES: Mapping[str, Scene] = {
     "start": start,
     "rolling-restart": rolling_restart,
     "killed-pods": killed_pod,
+    "stuck-pod": stuck_pod,
     "delete-all": delete_all,
 }
 

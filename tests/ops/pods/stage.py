@@ -73,7 +73,7 @@ class Stage:
             clients.stdin.write(b"end\n")
             await _said(clients, "drained", DRAIN_S_MAX)
             await clients.wait()
-        seen.took_s = (ended_ns - began_ns) / 1e9
+        seen.took_s = seen.took_s or (ended_ns - began_ns) / 1e9
         judge(seen, read_history(folder / HISTORY), began_ns, ended_ns)
         return seen
 
