@@ -87,6 +87,9 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
         raise bad_request(f"exchange '{exchange}' is internal: only exchanges publish to it")
     if route.exchange.type == "topic":
         access.check_topic("write", exchange, key)
+    counted = services.tallies.http
+    counted.published([payload], queues=len(route.queues), confirm=True)
+    counted.dropped += not route.queues
     outcomes = [_stored(call, info, payload, meta, _attrs(properties)) for info in route.queues]
     try:
         async with asyncio.timeout(PUBLISH_S_MAX):
@@ -95,6 +98,7 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
         raise OutcomeUnknown("the queues did not answer in time") from None
     if refused:
         raise bad_request(f"queue '{refused[0]}' is full and did not take the message")
+    counted.confirmed += 1
     return bool(route.queues)
 
 
@@ -163,6 +167,11 @@ async def _take(call: Call, info: QueueInfo, count: int, mode: str) -> tuple[int
     if leader is None:
         raise Elsewhere(None)
     ready, rows = await call.services.questions.ask(leader, "take", info.queue, count, mode)
+    served = call.services.tallies.http.of(info)
+    served.got_manual += len(rows)
+    served.got_empty += not rows
+    served.redelivered += sum(1 for _, _, redelivered, *_ in rows if redelivered)
+    served.acknowledged += len(rows) if mode == "ack_requeue_false" else 0
     return ready, rows
 
 

@@ -255,6 +255,7 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
         )
         if refused is not None:
             raise Refused(refused.code, refused.reason)
+        broker.cluster.names.declared_count += 1
         return known
     host.access.check_dead_letters(name, arguments)
     if exclusive:  # from now on: should the connection end meanwhile, the queue must end with it
