@@ -142,7 +142,7 @@ class Images:
         return True
 
     def _podman(self, *arguments: str) -> str:
-        return run_now("podman", *self._place, *arguments, environment=self._environment)
+        return run_now(*ENCLOSED, "podman", *self._place, *arguments, environment=self._environment)
 
 
 def _key_of(source: Path, base: str, target: str) -> str:

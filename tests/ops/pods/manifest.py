@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -85,6 +86,24 @@ class Manifest:
         if optional:
             return {}
         raise Unsupported(f"there is no {kind} {name}")
+
+
+def credentials(manifest: Manifest) -> str:
+    """Of the first user, as the nodes' settings name it; else those that a new cluster has."""
+    container: Spec = manifest.stateful_set["spec"]["template"]["spec"]["containers"][0]
+    given = {each["name"]: each.get("value") for each in container.get("env") or ()}
+    for each in manifest.of_kind("ConfigMap"):
+        if "quorate.toml" in part(each, "data"):
+            settings = tomllib.loads(each["data"]["quorate.toml"])
+            user = given.get("QUORATE_DEFAULT_USER") or settings.get("default_user")
+            file = given.get("QUORATE_DEFAULT_PASSWORD_FILE") or settings.get(
+                "default_password_file"
+            )
+            if user and file:
+                key = PurePath(file).name
+                found = [_data(secret) for secret in manifest.of_kind("Secret")]
+                return next(f"{user}:{data[key].decode()}" for data in found if key in data)
+    return "guest:guest"
 
 
 def _data(each: Spec) -> dict[str, bytes]:

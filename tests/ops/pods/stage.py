@@ -14,7 +14,7 @@ from chaos.history import read_history
 from tests.ops.pods.container import Runtime
 from tests.ops.pods.judging import Seen, judge
 from tests.ops.pods.load import DRAIN_S_MAX, HISTORY, PREPARE_S_MAX
-from tests.ops.pods.manifest import Manifest
+from tests.ops.pods.manifest import Manifest, credentials
 from tests.ops.pods.names import resolver_settings
 from tests.ops.pods.network import CLIENTS, GATEWAY, Network
 from tests.ops.pods.pod import Kubelet, Pod
@@ -25,7 +25,6 @@ from tests.ops.pods.volumes import Volumes
 
 #: Load goes on for so long before and after what happens.
 CALM_S = 3.0
-CREDENTIALS = "guest:guest"
 
 Action = Callable[[Seen], Awaitable[None]]
 
@@ -50,6 +49,7 @@ class Stage:
         self.missing = volumes.missing
         self.events = events
         self._folder = folder
+        self._credentials = credentials(manifest)
         self._services = services
         self._host = next(
             each["metadata"]["name"]
@@ -82,7 +82,7 @@ class Stage:
         with (folder / "clients.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 *("ip", "netns", "exec", CLIENTS, sys.executable, "-m", "tests.ops.pods.load"),
-                *(str(folder), "--host", self._host, "--credentials", CREDENTIALS),
+                *(str(folder), "--host", self._host, "--credentials", self._credentials),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

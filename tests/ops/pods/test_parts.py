@@ -13,7 +13,7 @@ from chaos.history import Op
 from tests.ops.pods.container import Place, run_arguments
 from tests.ops.pods.identity import Identity, variables_of
 from tests.ops.pods.judging import Seen, judge, longest_gap_ms
-from tests.ops.pods.manifest import Manifest, Unsupported, expanded, quantity
+from tests.ops.pods.manifest import Manifest, Unsupported, credentials, expanded, quantity
 from tests.ops.pods.names import answer
 from tests.ops.pods.network import forward_rules
 from tests.ops.pods.volumes import Volumes
@@ -202,6 +202,27 @@ async def test_volumes_hold_what_the_manifest_names(
 )
 def test_quantities(text: str | float, value: float):
     assert quantity(text) == value
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("cluster = 'shop'", "guest:guest"),
+        ("default_user = 'admin'\ndefault_password_file = '/etc/quorate/secrets/pw'", "admin:x"),
+    ],
+)
+def test_clients_come_as_the_first_user(settings: str, expected: str):
+    objects: list[dict[str, Any]] = [
+        {"kind": "ConfigMap", "metadata": {"name": "s"}, "data": {"quorate.toml": settings}},
+        {"kind": "Secret", "metadata": {"name": "k"}, "stringData": {"pw": "x"}},
+        {
+            "kind": "StatefulSet",
+            "metadata": {"name": "q"},
+            "spec": {"template": {"spec": {"containers": [CONTAINER]}}},
+        },
+    ]
+
+    assert credentials(Manifest("shop", objects)) == expected
 
 
 def test_hooks_are_no_part_of_what_runs(manifest: Manifest):
