@@ -60,8 +60,9 @@ class QueueRows:
         """With a breath after each few: all may have changed, and there may be very many."""
         for group in list(self.led()):
             while group.ready:
-                rows = self._look(group, QUEUES_AT_ONCE)
-                if not rows.tallies.changed:
+                before = self.looked_at
+                self._look(group, QUEUES_AT_ONCE)
+                if self.looked_at == before:
                     break
                 await asyncio.sleep(0)
 
