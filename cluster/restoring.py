@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from cluster.backup import END, STATE
 from cluster.codec.cbor import unpack
 from cluster.codec.entries import body_count, decode_entry
 from cluster.log import Log, LogCorrupt
 from cluster.log.format import HASH_BYTES, NO_HASH, chain
-from cluster.log.portable import ADVICE, BACKUP, read_at, scan
+from cluster.log.portable import ADVICE, BACKUP, RecordFiles, scan
 from cluster.log.reader import Record
 from cluster.log.snapshots import decode_snapshot
 from cluster.lost_majority import TERMS_APART
@@ -52,6 +52,11 @@ class Replayed:
     hash: bytes = NO_HASH
     now_ms: int = 0  # the leader's clock at the newest entry that was stamped
     places: dict[int, Place] = field(default_factory=dict[int, Place])
+
+    @classmethod
+    def new(cls, group: GroupId, name: str) -> Replayed:
+        """Before its first entry."""
+        return cls(group, name, CatalogMachine() if group == CATALOG_GROUP else QueueMachine())
 
     def apply(self, record: Record) -> None:
         """The next entry. LogCorrupt: it is another one."""
@@ -95,8 +100,7 @@ def replay(group: GroupId, name: str, path: str) -> Replayed:
     """The state at the end of a backup's file. LogCorrupt: it is not what the leader had, or not
     whole.
     """
-    machine = CatalogMachine() if group == CATALOG_GROUP else QueueMachine()
-    found = Replayed(group, name, machine)
+    found = Replayed.new(group, name)
     ended = False
     for record in scan(path):
         if record.group != group or ended:
@@ -198,6 +202,7 @@ def _beginning(
 
 async def begin(log: Log, beginnings: Iterable[Beginning]) -> None:
     """Write them into a log that is new; on disk when this returns."""
+    files = RecordFiles()
     for each in beginnings:
         journal = log.journal(each.group)
         journal.begin_install(each.index, each.term, each.hash, each.data, each.live)
@@ -205,7 +210,7 @@ async def begin(log: Log, beginnings: Iterable[Beginning]) -> None:
         for first, last in each.live:
             for index in range(first, last + 1):
                 path, offset, term = each.places[index]
-                payload = read_at(path, offset)
+                payload = files.record(path, offset).payload
                 journal.add_live(index, term, payload[HASH_BYTES:], payload[:HASH_BYTES])
                 size += len(payload)
                 if size >= WRITE_BYTES:
@@ -216,9 +221,4 @@ async def begin(log: Log, beginnings: Iterable[Beginning]) -> None:
         journal.set_term(each.term, None)
         log.write()
         await log.sync()
-
-
-def messages_of(machine: Any) -> int:
-    """In a machine, wherever they are in it."""
-    about = machine.overview()
-    return sum(about.get(kind, 0) for kind in ("ready", "unsettled", "delayed", "dead_letters"))
+    files.close()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cluster.archive import Archive
 from cluster.log import Identity, Log, LogOptions, RealDisk, SystemClock
 from cluster.lost_majority import TERMS_APART
+from cluster.machine.catalog import CatalogMachine
 from cluster.restoring import Beginning, Replayed, begin, beginnings
 from cluster.standing import Standing
 from cluster.types import NodeId
@@ -40,6 +42,47 @@ def check_targets(targets: Sequence[Target]) -> None:
                 f"data-dir: {target.folder} is not empty; allowed: a folder that is new or empty,"
                 " since nothing is overwritten"
             )
+
+
+def roll_forward(
+    groups: list[Replayed],
+    cluster: str,
+    directories: Sequence[Path],
+    *,
+    to: Mapping[str, int],
+    to_ms: int | None,
+) -> None:
+    """Further on with archived segments. SettingsError, ArchiveGap or LogError, and nothing was
+    changed on disk.
+    """
+    archive = Archive(cluster, {each.group: each.index for each in groups})
+    count = sum(archive.add(str(folder)) for folder in _folders(directories))
+    if not count:
+        raise SettingsError("archive: there is no segment in it; allowed: ARCHIVE or ARCHIVE/NODE")
+    (catalog,) = (each for each in groups if isinstance(each.machine, CatalogMachine))
+    archive.forward(catalog, to_index=to.get(catalog.name), to_ms=to_ms)
+    known = {each.group for each in groups}
+    infos = catalog.machine.groups() if isinstance(catalog.machine, CatalogMachine) else []
+    groups += [Replayed.new(info.id, info.name) for info in infos if info.id not in known]
+    names = {each.name for each in groups}
+    if unknown := sorted(to.keys() - names):
+        raise SettingsError(
+            f"to: there is no group {', '.join(unknown)}; allowed: {', '.join(sorted(names))}"
+        )
+    for each in groups:
+        if each is not catalog:
+            archive.forward(each, to_index=to.get(each.name), to_ms=to_ms)
+    archive.files.close()
+
+
+def _folders(directories: Sequence[Path]) -> list[Path]:
+    """Of nodes: each that is given, and those in it."""
+    found: list[Path] = []
+    for directory in directories:
+        if not directory.is_dir():
+            raise SettingsError(f"archive: there is no folder {directory}")
+        found += [directory, *sorted(each for each in directory.iterdir() if each.is_dir())]
+    return found
 
 
 async def found_cluster(

@@ -13,10 +13,11 @@ from cluster.log import format as fmt
 from cluster.log.damage import describe
 from cluster.log.errors import LogCorrupt
 from cluster.log.reader import READ_ONLY, Record
-from cluster.seams import Clock, Disk
+from cluster.seams import Clock, Disk, File
 
 #: What is read of a file at a time.
 READ_BYTES: Final = 1 << 20
+OPEN_MAX: Final = 64
 ADVICE: Final = "This backup cannot be trusted: take another one; nothing was changed"
 BACKUP: Final = fmt.KIND_NAMES[fmt.KIND_BACKUP]
 
@@ -52,29 +53,47 @@ def scan(path: str, *, disk: Disk | None = None) -> Iterator[Record]:
             offset = at - start
             if not fmt.record_is_valid(data, offset, header.salt):
                 raise LogCorrupt(path, at, describe(data, offset), ADVICE)
-            _, _, kind, _, group, index, term, wall_ns, mono_ns = fmt.RECORD.unpack_from(
-                data, offset
-            )
-            name = fmt.KIND_NAMES.get(kind, f"kind-{kind}")
-            payload = data[offset + fmt.RECORD_HEADER : stop - start]
-            yield Record(path, at, name, group, index, term, wall_ns, mono_ns, payload)
+            yield _record(path, at, data, offset)
             at = stop
     finally:
         file.close()
 
 
-def read_at(path: str, offset: int, *, disk: Disk | None = None) -> bytes:
-    """The payload of the record there, which was seen to be good before."""
-    file = (disk or READ_ONLY).open(path)
-    try:
-        salt = _header(file.read(0, 4096), path).salt
-        length = int.from_bytes(file.read(offset, 4), "little")
-        data = file.read(offset, fmt.RECORD_HEADER + length)
-    finally:
-        file.close()
-    if not fmt.record_is_valid(data, 0, salt):
-        raise LogCorrupt(path, offset, describe(data, 0), ADVICE)
-    return data[fmt.RECORD_HEADER :]
+class RecordFiles:
+    """Single records of many files, which stay open."""
+
+    def __init__(self, *, disk: Disk | None = None) -> None:
+        self._disk = disk or READ_ONLY
+        self._open: dict[str, tuple[File, int]] = {}
+
+    def record(self, path: str, offset: int) -> Record:
+        """One that was seen to be good before."""
+        known = self._open.get(path)
+        if known is None:
+            if len(self._open) >= OPEN_MAX:
+                self.close()
+            file = self._disk.open(path)
+            known = self._open[path] = file, _header(file.read(0, 4096), path).salt
+        file, salt = known
+        data = file.read(offset, fmt.RECORD_HEADER)
+        length = int.from_bytes(data[:4], "little")
+        data += file.read(offset + len(data), length)
+        if not fmt.record_is_valid(data, 0, salt):
+            raise LogCorrupt(path, offset, describe(data, 0), ADVICE)
+        return _record(path, offset, data, 0)
+
+    def close(self) -> None:
+        for file, _ in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+def _record(path: str, at: int, data: bytes, offset: int) -> Record:
+    length, _, kind, _, group, index, term, wall_ns, mono_ns = fmt.RECORD.unpack_from(data, offset)
+    name = fmt.KIND_NAMES.get(kind, f"kind-{kind}")
+    start = offset + fmt.RECORD_HEADER
+    payload = data[start : start + length]
+    return Record(path, at, name, group, index, term, wall_ns, mono_ns, payload)
 
 
 def _header(data: bytes, path: str) -> fmt.FileHeader:

@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -55,6 +56,17 @@ def restore(
         list[str], typer.Option("--node", help="A node of the new cluster; repeatable.")
     ],
     cluster: Annotated[str, typer.Option("--cluster", help="Name of the new cluster.")],
+    archive: Annotated[
+        list[Path] | None,
+        typer.Option("--archive", help="Go on with the segments in this folder; repeatable."),
+    ] = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option("--to", help="GROUP=INDEX: its last entry; repeatable. Default: the end."),
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to-time", help="As of then, as 2026-11-21T20:00:00Z.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Make the data folders of a new cluster out of a backup. Nothing is overwritten.
@@ -62,7 +74,40 @@ def restore(
     All nodes that it shall begin with are named in one call, since their folders must be alike;
     others join it later.
     """
-    return run_restore(folder, data_dir, cluster, nodes, as_json=as_json)
+    further = _Further(archive or [], _indexes(to or []), _ms(to_time))
+    if (further.to or further.to_ms is not None) and not further.archive:
+        raise CommandError("--to and --to-time need an --archive with what came later", 2)
+    return run_restore(folder, data_dir, cluster, nodes, further, as_json=as_json)
+
+
+class _Further(NamedTuple):
+    """Beyond the backup."""
+
+    archive: list[Path]
+    to: dict[str, int]
+    to_ms: int | None
+
+
+def _indexes(texts: Sequence[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for text in texts:
+        name, _, index = text.rpartition("=")
+        if not name or not index.isdecimal():
+            raise CommandError(f"--to {text}: give a group and an entry, as default-1=1000", 2)
+        found[name] = int(index)
+    return found
+
+
+def _ms(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise CommandError(f"--to-time {text}: give it as 2026-11-21T20:00:00Z", 2) from error
+    if time.tzinfo is None:
+        raise CommandError(f"--to-time {text}: say which zone, as in {text}Z for UTC", 2)
+    return int(time.timestamp() * 1000)
 
 
 def run_backup(folder: Path, url: str | None, *, as_json: bool, timeout: float) -> int:
@@ -167,11 +212,18 @@ def run_verify(folder: Path, *, as_json: bool) -> int:
 
 
 def run_restore(
-    folder: Path, data_dir: Path, cluster: str, nodes: Sequence[str], *, as_json: bool
+    folder: Path,
+    data_dir: Path,
+    cluster: str,
+    nodes: Sequence[str],
+    further: _Further,
+    *,
+    as_json: bool,
 ) -> int:
+    from cluster.archive import ArchiveGap
     from cluster.log import LogError
     from cluster.types import NodeId
-    from node.restore import Target, check_targets, found_cluster
+    from node.restore import Target, check_targets, found_cluster, roll_forward
     from node.settings import SettingsError
 
     single = len(nodes) == 1
@@ -179,11 +231,14 @@ def run_restore(
     try:
         check_targets(targets)
         manifest, groups = _replay(folder, shown=not as_json)
+        if further.archive:
+            where = manifest["cluster"], further.archive
+            roll_forward(groups, *where, to=further.to, to_ms=further.to_ms)
         origin = {"backup": str(folder), "cluster": manifest["cluster"], "time": manifest["time"]}
         asyncio.run(found_cluster(targets, cluster, groups, origin))
     except SettingsError as error:
         raise CommandError(str(error), 2) from error
-    except LogError as error:
+    except (ArchiveGap, LogError) as error:
         raise CommandError(str(error), CORRUPT) from error
     if as_json:
         emit({"cluster": cluster, "folders": {t.node: str(t.folder) for t in targets}})
