@@ -39,7 +39,13 @@ from node.management.context import Answer, Call, Needs, Route, Services, check_
 from node.management.errors import ApiError, bad_request, not_authorised, not_found, of_broker
 from node.management.observer import Observer
 from node.management.values import Body
-from node.protocols.basic_auth import BasicAuth, LoginRefused, claimed_name
+from node.protocols.basic_auth import (
+    OTHER_SITES,
+    BasicAuth,
+    LoginRefused,
+    claimed_name,
+    of_another_site,
+)
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 #: Items of a list that is written in a thread.
@@ -154,9 +160,8 @@ class ManagementRoutes:
                 {"error": "method_not_allowed", "reason": f"allowed: {allowed}"},
                 {"Allow": allowed},
             )
-        if method != "GET" and request.headers.get("Sec-Fetch-Site") == "cross-site":
-            # A browser remembers passwords, and another site's page must not use them.
-            raise ApiError(403, "forbidden", "pages of other sites may not change anything")
+        if method != "GET" and of_another_site(request):
+            raise ApiError(403, "forbidden", OTHER_SITES)
         check_tag(user, route.needs)
         names = {
             pattern[1:-1]: word

@@ -16,6 +16,9 @@ CHALLENGE = {"WWW-Authenticate": 'Basic realm="quorate", charset="UTF-8"'}
 PROXY_HEADERS = ("Forwarded", "X-Forwarded-For")
 
 
+OTHER_SITES = "pages of other sites may not change anything"
+
+
 class LoginRefused(AccessRefused):
     """Nobody we know: HTTP 401, where a user who may not do something gets 403."""
 
@@ -34,6 +37,9 @@ class BasicAuth:
         )
         given = request.headers.get("Authorization")
         if given is not None:
+            acts = request.method not in {"GET", "HEAD"} or "Upgrade" in request.headers
+            if self._protocol == "native" and acts and of_another_site(request):
+                raise AccessRefused(OTHER_SITES)
             name, password = _credentials(given)
             try:
                 return await self._auth.login(
@@ -51,6 +57,16 @@ class BasicAuth:
             if guest is not None:
                 return guest
         raise LoginRefused("name and password of a user are needed (HTTP Basic)")
+
+
+def of_another_site(request: web.Request) -> bool:
+    """A browser remembers passwords, and another site's page must not use them. Browsers say
+    which site it is by `Sec-Fetch-Site`, or, where that is not told without TLS, by `Origin`.
+    """
+    if request.headers.get("Sec-Fetch-Site") == "cross-site":
+        return True
+    origin = request.headers.get("Origin")
+    return origin is not None and origin.partition("://")[2].lower() != request.host.lower()
 
 
 def is_loopback(address: str | None) -> bool:

@@ -45,6 +45,9 @@ class HttpDoor:
                 slow = loop.call_later(self._body_s_max, connection.slow_body, request)
             try:
                 return await handler(request)
+            except ConnectionError:
+                # It is gone, by itself or by us, and nobody hears an answer: no bug to tell of.
+                return web.Response(status=400)
             finally:
                 if slow is not None:
                     slow.cancel()

@@ -106,6 +106,24 @@ async def test_from_elsewhere_and_for_pages_in_a_browser_they_must(
     assert (await http("GET", ORDERS, headers={**headers, **SHOP}))[0] == 200
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "http://page.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}],
+)
+async def test_a_page_of_another_site_changes_nothing_with_a_password_that_a_browser_kept(
+    nodes: Nodes, http: Http, headers: dict[str, str]
+):
+    given = {**headers, **SHOP}
+    status, refusal = await http("POST", f"{ORDERS}/messages", headers=given)
+    assert (status, refusal["code"]) == (403, "access_refused")
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await http.session.ws_connect(f"{nodes.url('n1')}/v1/connect", headers=given)
+    assert caught.value.status == 403
+
+    own = {"Origin": nodes.url("n1"), **SHOP}
+    assert (await http("POST", f"{ORDERS}/messages", headers=own))[0] != 403
+
+
 async def test_guest_is_for_the_machine_itself(http: Http):
     guest = basic("guest", "guest")
     assert (await http("GET", ORDERS, headers=guest))[0] == 200

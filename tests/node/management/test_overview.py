@@ -139,4 +139,6 @@ async def test_unknown_paths_and_methods_are_refused_as_tools_expect(api: Api):
     assert (await api.ask("HEAD", "overview")).status == 200
     site = await api.ask("PUT", "vhosts/v", {}, Sec_Fetch_Site="cross-site")
     assert site.status == 403
+    assert (await api.ask("PUT", "vhosts/v", {}, Origin="http://page.example")).status == 403
     assert (await api.ask("PUT", "vhosts/v", {}, Sec_Fetch_Site="same-origin")).status == 201
+    assert (await api.ask("PUT", "vhosts/w", {}, Origin=api.url)).status == 201
