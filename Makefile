@@ -139,6 +139,10 @@ image: ## The container image, by docker, podman or buildah: IMAGE=quorate:dev T
 pods: $(READY) ## The chart's pods as real containers: started, rolled, killed, deleted under load: ARGS="--only killed-pods"
 	@$(BIN)/python -m tests.ops.pods $(ARGS)
 
+.PHONY: backup-restore
+backup-restore: $(READY) ## Clusters backed up under load, destroyed, restored, judged: ARGS="--only archive"
+	@$(BIN)/python -m tests.ops.backup $(ARGS)
+
 .PHONY: clean
 clean: ## Remove the environment, caches and local clusters
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist var .quorate bench-results.json
