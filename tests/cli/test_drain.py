@@ -12,11 +12,14 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import trustme
 
+from node.node import Node
+from node.settings import load
 from quorate.cli.drain import seconds
 from quorate.cli.output import CommandError
 from quorate.local import LocalCluster, LocalNode
-from tests.node.nodes import until
+from tests.node.nodes import free_ports, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,6 +97,38 @@ async def test_a_pre_stop_does_nothing_while_the_whole_cluster_goes(tmp_path: Pa
     label.write_text("")
     status, _, said = await command(*asked, "--skip-file", str(label))
     assert (status, "does not run" in said) == (0, True)
+
+
+async def test_a_node_that_speaks_https_alone_is_drained_too(tmp_path: Path):
+    """By an address that its certificate does not name."""
+    authority = trustme.CA()
+    made = authority.issue_cert("broker.example")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made.private_key_pem.write_to_path(str(key))
+    made.cert_chain_pems[0].write_to_path(str(certificate))
+    [peer] = free_ports(1)
+    config = tmp_path / "quorate.toml"
+    config.write_text(
+        f"""
+        data_dir = "{tmp_path / "data"}"
+        http = "off"
+        https = "127.0.0.1:0"
+        amqp = "off"
+        peer = "127.0.0.1:{peer}"
+        log.min_free_bytes = 0
+        tls.client_cert = "{certificate}"
+        tls.client_key = "{key}"
+        """
+    )
+    node = Node(load(file=config, environment={}))
+    await node.start()
+    try:
+        await until(lambda: node.health.why_not_ready() == [])
+        status, _, said = await command("--config", str(config), "--json")
+        assert status == 0, said
+        assert node.health.why_not_ready()[0].startswith("the node is draining")
+    finally:
+        await node.stop()
 
 
 @pytest.mark.live
