@@ -29,6 +29,9 @@ from node.metrics.sources import Sources
 
 Collect = Callable[[Sources, Scrape], Iterator[Metric]]
 
+#: What is compressed at once; more than that by a thread.
+INLINE_BYTES_MAX = 256 << 10
+
 MODULES: Mapping[EndpointName, Sequence[Collect]] = {
     "aggregated": (
         identity.collect,
@@ -117,7 +120,10 @@ class Endpoints:
 
     async def _answer(self, scrape: Scrape) -> web.Response:
         body = await exposition(self._sources, scrape)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        headers = {"Content-Type": CONTENT_TYPE_LATEST}
+        answer = web.Response(body=body, headers=headers, zlib_executor_size=INLINE_BYTES_MAX)
+        answer.enable_compression()  # when it was asked for, as Prometheus does
+        return answer
 
 
 def _some(request: web.Request, name: str) -> frozenset[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
@@ -134,6 +135,18 @@ async def test_families_of_rabbitmq_that_have_no_values_here_are_empty(nodes: No
     text = await text_of(nodes, "metrics/detailed?family=channel_metrics", "n1")
 
     assert told(text) == names.IDENTITY
+
+
+async def test_the_text_is_compressed_for_who_asks(nodes: Nodes):
+    async with aiohttp.ClientSession(auto_decompress=False) as http:
+        url = f"{nodes.url('n1')}/metrics"
+        async with http.get(url, headers={"Accept-Encoding": "gzip"}) as answer:
+            assert answer.headers["Content-Encoding"] == "gzip"
+            text = gzip.decompress(await answer.read())
+        async with http.get(url, headers={"Accept-Encoding": "identity"}) as answer:
+            assert "Content-Encoding" not in answer.headers
+            assert (await answer.read()).startswith(b"# HELP rabbitmq_identity_info")
+    assert text.startswith(b"# HELP rabbitmq_identity_info")
 
 
 async def test_every_peer_that_is_up_is_a_link_and_one_that_is_down_is_none(nodes: Nodes):
