@@ -1,0 +1,111 @@
+"""The audit log: who did what, from where, with which outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pika
+import pytest
+from pika.exceptions import AMQPError
+
+from node.node import Node
+from node.settings import SettingsError, load
+from tests.node.management.api import api_of
+from tests.node.nodes import Nodes
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+async def test_each_act_of_an_administrator_is_one_line(tmp_path: Path):
+    file = tmp_path / "audit.log"
+    async with Nodes(tmp_path / "nodes", audit_file=str(file)) as nodes:
+        api = api_of(nodes.one)
+        everything = {"configure": ".*", "write": ".*", "read": ".*"}
+        await api.put("users/ann", password="hunter2", tags="")
+        await api.put("vhosts/shop")
+        await api.put("permissions/shop/ann", **everything)
+        await api.put("policies/%2F/p", pattern="^a", definition={"max-length": 5})
+        await api.put("vhost-limits/shop/max-connections", value=5)
+        assert (await api.ask("POST", "definitions", {"users": []})).status < 300
+        await api.get("definitions")
+        await api.queue("q")
+        assert (await api.ask("PUT", "exchanges/%2F/x", {"type": "fanout"})).status == 201
+        await api.publish("q", "hello")
+        assert await api.delete("queues/%2F/q/contents") == 204
+        assert await api.delete("queues/%2F/q") == 204
+        assert await api.delete("users/nobody") == 404
+        assert await api.delete("users/ann") == 204
+
+    told = [(line["what"], line["target"], line["outcome"]) for line in lines(file)]
+    assert told == [
+        ("PUT users/{user}", "/api/users/ann", "ok"),
+        ("PUT vhosts/{vhost}", "/api/vhosts/shop", "ok"),
+        ("PUT permissions/{vhost}/{user}", "/api/permissions/shop/ann", "ok"),
+        ("PUT policies/{vhost}/{name}", "/api/policies/%2F/p", "ok"),
+        ("PUT vhost-limits/{vhost}/{name}", "/api/vhost-limits/shop/max-connections", "ok"),
+        ("POST definitions", "/api/definitions", "ok"),
+        ("GET definitions", "/api/definitions", "ok"),
+        ("DELETE queues/{vhost}/{queue}/contents", "/api/queues/%2F/q/contents", "ok"),
+        ("DELETE queues/{vhost}/{queue}", "/api/queues/%2F/q", "ok"),
+        ("DELETE users/{user}", "/api/users/nobody", "refused"),
+        ("DELETE users/{user}", "/api/users/ann", "ok"),
+    ]
+    for line in lines(file):
+        assert (line["event"], line["who"], line["from"]) == ("audit", "guest", "127.0.0.1")
+        assert line["node"] == "n1"
+        assert line["time"]
+    assert "hunter2" not in file.read_text()
+
+
+async def test_who_had_no_right_to_is_told_of_too(tmp_path: Path):
+    file = tmp_path / "audit.log"
+    async with Nodes(tmp_path / "nodes", audit_file=str(file)) as nodes:
+        api = api_of(nodes.one)
+        await api.put("users/ann", password="secret", tags="management")
+        ann = api.as_user("ann", "secret")
+        assert (await ann.ask("PUT", "users/eve", {"password": "x", "tags": ""})).status == 401
+        assert (await ann.ask("GET", "users")).status == 401
+        assert (await api.as_user("ann", "hunter2").ask("GET", "overview")).status == 401
+        assert (await api.ask("GET", "overview", auth=False)).status == 401  # nobody was named
+        cross = {"Sec_Fetch_Site": "cross-site"}
+        assert (await api.ask("DELETE", "users/ann", **cross)).status == 403
+
+    assert [(line["who"], line["target"], line["reason"]) for line in lines(file)[1:]] == [
+        ("ann", "/api/users/eve", "Not administrator user"),
+        ("ann", "/api/users", "Not administrator user"),
+        ("ann", "/api/overview", "user 'ann' - invalid credentials"),
+        ("guest", "/api/users/ann", "pages of other sites may not change anything"),
+    ]
+    assert {line["outcome"] for line in lines(file)[1:]} == {"refused"}
+
+
+async def test_the_end_of_a_connection_and_a_file_that_is_moved_away(tmp_path: Path):
+    file = tmp_path / "audit.log"
+    async with Nodes(tmp_path / "nodes", audit_file=str(file)) as nodes:
+        api = api_of(nodes.one)
+        assert nodes.one.amqp.address is not None
+        port = int(nodes.one.amqp.address.rpartition(":")[2])
+        parameters = pika.ConnectionParameters("127.0.0.1", port)
+        connection = await asyncio.to_thread(pika.BlockingConnection, parameters)
+        [name] = [row["name"] for row in await api.get("connections")]
+        file.rename(tmp_path / "audit.log.1")
+
+        assert await api.delete(f"connections/{quote(name)}") == 204
+
+        [line] = lines(file)
+        assert line["what"] == "DELETE connections/{connection}"
+        with pytest.raises(AMQPError):
+            await asyncio.to_thread(connection.process_data_events, 5)
+
+
+async def test_a_file_that_cannot_be_written_stops_the_start(tmp_path: Path):
+    flags = {"data_dir": str(tmp_path / "n"), "audit_file": str(tmp_path / "no" / "audit.log")}
+    node = Node(load(environment={}, flags={**flags, "http": "127.0.0.1:0", "amqp": "off"}))
+    with pytest.raises(SettingsError, match="audit_file: cannot write"):
+        await node.start()
