@@ -39,8 +39,11 @@ ENCLOSED = (
 )
 #: Images of each target, the newest ones.
 KEPT_MAX = 4
-#: What lets the installer reach its registry where that has an authority of its own.
-BUILD_VOLUMES = ("/etc/ssl/certs", "/etc/pip.conf")
+#: How the installer reaches its registry, where that has an authority of its own.
+PIP_SETTINGS = Path("/etc/pip.conf")
+AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
+#: Where the build sees them: packages write to their own place.
+AUTHORITIES_INSIDE = "/run/pip-authorities.crt"
 
 
 def settings_of_runtime() -> str:
@@ -79,14 +82,11 @@ class Images:
             key = _key_of(source, base, target)
             name = f"localhost/quorate-{target}:{key}"
             if not self._has(name):
-                volumes = [
-                    f"--volume={path}:{path}:ro" for path in BUILD_VOLUMES if Path(path).exists()
-                ]
                 run_now(
                     *ENCLOSED,
                     "buildah",
                     *self._place,
-                    *("bud", "--isolation=chroot", "--pull-never", "--layers", *volumes),
+                    *("bud", "--isolation=chroot", "--pull-never", "--layers", *_registry()),
                     *("--build-arg", f"BASE={base}", "--target", target, "--tag", name),
                     *("--ignorefile", str(source / ".dockerignore")),
                     *("--file", str(source / DOCKERFILE), str(source)),
@@ -143,6 +143,19 @@ class Images:
 
     def _podman(self, *arguments: str) -> str:
         return run_now(*ENCLOSED, "podman", *self._place, *arguments, environment=self._environment)
+
+
+def _registry() -> list[str]:
+    """Volumes of a build."""
+    if not PIP_SETTINGS.exists():
+        return []
+    settings = CACHE / "pip.conf"
+    text = PIP_SETTINGS.read_text(encoding="utf-8")
+    settings.write_text(text.replace(AUTHORITIES, AUTHORITIES_INSIDE), encoding="utf-8")
+    return [
+        f"--volume={settings}:{PIP_SETTINGS}:ro",
+        *([f"--volume={AUTHORITIES}:{AUTHORITIES_INSIDE}:ro"] if AUTHORITIES in text else []),
+    ]
 
 
 def _key_of(source: Path, base: str, target: str) -> str:
