@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -149,7 +150,7 @@ class Node:
         config = cluster_config(settings, addresses)
         incarnation = self._folder.next_incarnation(self._clock)
         links = tcp_links(settings, incarnation, self._clock, self.certificates.peer)
-        self.certificates.on_peer = links.use_tls
+        self.certificates.on_peer = partial(setattr, links, "tls")
         self.cluster = ClusterNode(
             config, disk=disk, clock=self._clock, links=links, random=random.Random()
         )

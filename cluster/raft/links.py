@@ -77,7 +77,7 @@ class TcpLinks:
         self._me = Identity(node, cluster, incarnation)
         self._bind = host_and_port(bind)
         self._secret = secret or None
-        self._tls = tls
+        self.tls = tls  # another one is for connections from then on
         self._clock = clock
         self._random = random
         self._timeout_s = link_timeout_ms / 1e3
@@ -189,11 +189,6 @@ class TcpLinks:
         state = self._peers.get(peer)
         return 0 if state is None else state.dropped
 
-    def use_tls(self, tls: TlsConfig) -> None:
-        """For connections from now on, where there was TLS before: the certificate is a new one."""
-        assert self._tls is not None
-        self._tls = tls
-
     def add_peer(self, peer: NodeId, address: str) -> None:
         """A node joins, or its address changes (which takes effect at the next attempt)."""
         if peer == self.node:
@@ -283,7 +278,7 @@ class TcpLinks:
             connection.abort()
             reason = f"{HANDSHAKES_MAX} connections are in their handshake already"
             self.refused(connection, LinkRefused("too_many", reason))
-        elif self._tls is None:
+        elif self.tls is None:
             self._shake(connection, transport, None)
         else:
             transport.pause_reading()  # or the TLS hello would reach us as a frame
@@ -305,9 +300,9 @@ class TcpLinks:
         """TLS, where it is asked for, and then the handshake begins."""
         transport = connection.transport_plain
         assert transport is not None
-        if self._tls is not None:
+        if self.tls is not None:
             host = None if dialing is None else dialing.host
-            transport = await secured(transport, connection, self._tls, dialed_host=host)
+            transport = await secured(transport, connection, self.tls, dialed_host=host)
         self._shake(connection, transport, dialing)
 
     def _shake(
@@ -316,7 +311,7 @@ class TcpLinks:
         if connection.closed:
             raise ConnectionResetError("it hung up before the handshake")
         certificate = None
-        if self._tls is not None:
+        if self.tls is not None:
             certificate = transport.get_extra_info("ssl_object").getpeercert()
 
         def admit(node: NodeId) -> None:
@@ -339,7 +334,7 @@ class TcpLinks:
         if not dialing and self.node < node:
             reason = f"node {node!r} called, but of the two {self.node!r} is the one that calls"
             raise LinkRefused("wrong_direction", reason)
-        if self._tls is not None and not names_match(certificate, (node, peer.host)):
+        if self.tls is not None and not names_match(certificate, (node, peer.host)):
             raise LinkRefused(
                 "wrong_certificate",
                 f"its certificate is neither for {node!r} nor for {peer.host!r}",
