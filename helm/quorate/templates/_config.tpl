@@ -56,6 +56,8 @@
       "peer" "0.0.0.0:7070"
       "peers" (include "quorate.peers" (dict "root" .root "nodes" $nodes) | fromJsonArray)
       "secret_file" "/etc/quorate/secrets/cluster-secret"
+      "default_user" $values.secrets.adminUser
+      "default_password_file" "/etc/quorate/secrets/admin-password"
       "default_groups" $values.config.defaultGroups
       "replication" $values.config.replication
       "stop_ms_max" (mul 1000 (int $values.config.stopSeconds))

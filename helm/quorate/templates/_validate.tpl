@@ -78,7 +78,7 @@
 {{- if and (or $v.postmortem.cronJob.enabled $v.postmortem.job.enabled) (not $v.postmortem.image) -}}
 {{- $wrong = append $wrong "postmortem.image: name an image with Spark and `quorate postmortem`; the nodes' image has neither" -}}
 {{- end -}}
-{{- range $key := list "node" "cluster" "data_dir" "http" "http_advertise" "amqp" "amqps" "amqp_advertise" "https" "peer" "peers" "join" "secret" "secret_file" "tls" -}}
+{{- range $key := list "node" "cluster" "data_dir" "http" "http_advertise" "amqp" "amqps" "amqp_advertise" "https" "peer" "peers" "join" "secret" "secret_file" "default_user" "default_password" "default_password_file" "tls" -}}
 {{- if hasKey $v.extraConfig $key -}}
 {{- $wrong = append $wrong (printf "extraConfig.%s: is the chart's own to set; see the values for listeners, tls, secrets and config" $key) -}}
 {{- end -}}

@@ -163,6 +163,7 @@ def settings(found: list[Object]) -> list[str]:
             f"{each.node}: no volume has {path}"
             for path in (
                 each.secret_file,
+                each.default_password_file,
                 tls.client_cert,
                 tls.client_ca,
                 tls.peer_key,

@@ -1,4 +1,4 @@
-"""The scripts of `helm test`, and what NOTES say to do before, against three real nodes."""
+"""The scripts of `helm test` against three real nodes, with the chart's administrator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from quorate.local import LocalCluster
 from tests.local_nodes import three_nodes
-from tests.ops.chart.rendering import Object, objects, of_kind
+from tests.ops.chart.rendering import Object, objects, of_kind, settings_files
 
 pytestmark = [pytest.mark.ops, pytest.mark.timeout(600), pytest.mark.usefixtures("helm")]
 
@@ -23,7 +23,14 @@ SCRIPT_S_MAX = 300
 
 @pytest.fixture
 async def local(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    async with three_nodes(tmp_path / "cluster") as cluster:
+    (tmp_path / "password").write_text(PASSWORD)
+    # In the words of the chart's own settings.
+    text = settings_files(objects("default"))["quorate.toml"]
+    user = "\n".join(
+        line for line in text.splitlines() if line.startswith(("default_user", "default_password"))
+    )
+    user = user.replace("/etc/quorate/secrets/admin-password", f"{tmp_path}/password")
+    async with three_nodes(tmp_path / "cluster", settings=user) as cluster:
         yield cluster
 
 
@@ -69,22 +76,9 @@ def script_for(local: LocalCluster, name: str, folder: Path) -> str:
     return re.sub(r"/(secrets|tmp)/", f"{folder}/", script)
 
 
-async def make_administrator(local: LocalCluster, folder: Path) -> None:
-    """As NOTES say."""
-    (folder / "password").write_text(PASSWORD)
-    code, out = await run(
-        f"quorate user add admin administrator --new-password-file {folder}/password\n"
-        "quorate permission set admin --configure '.*' --write '.*' --read '.*'",
-        QUORATE_URL=urls(local)[0],
-    )
-    assert code == 0, out
-
-
 async def test_messages_go_in_at_one_node_and_come_out_at_another(
     local: LocalCluster, tmp_path: Path
 ):
-    await make_administrator(local, tmp_path)
-
     code, out = await run(
         script_for(local, "publish-consume", tmp_path), QUORATE_USER="admin", HOME=str(tmp_path)
     )
@@ -96,8 +90,6 @@ async def test_messages_go_in_at_one_node_and_come_out_at_another(
 
 
 async def test_a_node_is_drained_while_publishing_goes_on(local: LocalCluster, tmp_path: Path):
-    await make_administrator(local, tmp_path)
-
     code, out = await run(
         script_for(local, "drain", tmp_path), QUORATE_USER="admin", HOME=str(tmp_path)
     )
@@ -109,14 +101,14 @@ async def test_a_node_is_drained_while_publishing_goes_on(local: LocalCluster, t
     assert "serves again" in out
 
 
-async def test_without_the_administrator_the_pod_says_how_to_make_one(
+async def test_with_another_password_the_pod_says_who_was_not_let_in(
     local: LocalCluster, tmp_path: Path
 ):
-    (tmp_path / "password").write_text(PASSWORD)
+    (tmp_path / "password").write_text("another password")
 
     code, out = await run(
         script_for(local, "publish-consume", tmp_path), QUORATE_USER="admin", HOME=str(tmp_path)
     )
 
     assert code == 1
-    assert "`helm get notes mq` says how" in out
+    assert "come as the user admin" in out

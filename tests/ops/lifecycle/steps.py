@@ -74,7 +74,7 @@ async def install(life: Life) -> str:
 
 async def notes(life: Life) -> str:
     told = await life.cluster.helm("get", "notes", RELEASE, f"--namespace={life.namespace}")
-    for part in ("quorate user add admin", "rollout status", f"{NAME}.{life.namespace}.svc"):
+    for part in ("The administrator is admin", "rollout status", f"{NAME}.{life.namespace}.svc"):
         assert part in told, f"NOTES do not say {part!r}: {told}"
     return f"{len(told.splitlines())} lines"
 

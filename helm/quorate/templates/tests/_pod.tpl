@@ -1,5 +1,5 @@
 {{/* A pod of `helm test`; call it with (dict "root" $ "name" NAME "script" SCRIPT). It has no token of
-     the API server; it is the release's administrator, as NOTES say how to make him. */}}
+     the API server; it comes as the release's administrator. */}}
 {{- define "quorate.testPod" -}}
 apiVersion: v1
 kind: Pod
@@ -69,7 +69,7 @@ queue=helm-test-$(date +%s)
 q() { quorate --password-file /secrets/password "$@"; }
 if ! q vhost list --url "$first" >/tmp/vhosts 2>&1; then
   cat /tmp/vhosts
-  echo "The tests are the user $QUORATE_USER. \`helm get notes {{ .Release.Name }}\` says how to make him."
+  echo "The tests come as the user $QUORATE_USER with the password in the release's Secret, and $first did not let them in."
   exit 1
 fi
 {{- end -}}
