@@ -160,10 +160,22 @@ def number_of(body: bytes) -> int:
     return int(body.split(b" ", 1)[0])
 
 
-async def drain(urls: Sequence[str]) -> dict[str, list[int]]:
+async def drain(urls: Sequence[str], amqp: int) -> dict[str, list[int]]:
     """All that comes of each queue, in its order, until the queue is empty."""
     async with quorate.connect(urls) as client:
-        return {queue: await _drain(client, queue) for queue in QUEUES}
+        found = {queue: await _drain(client, queue) for queue in QUEUES if queue != "mail"}
+    return {**found, "mail": await _get_all(amqp)}
+
+
+async def _get_all(amqp: int) -> list[int]:
+    """One by one: a batch of the native protocol has its messages by position."""
+    numbers: list[int] = []
+    connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{amqp}/")
+    async with connection, connection.channel() as channel:
+        queue = await channel.get_queue("mail", ensure=False)
+        while (message := await queue.get(fail=False, no_ack=True)) is not None:
+            numbers.append(number_of(message.body))
+    return numbers
 
 
 async def _drain(client: quorate.Client, queue: str) -> list[int]:

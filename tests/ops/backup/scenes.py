@@ -111,6 +111,9 @@ class Stage:
     def judge(self, what: str, ok: bool, detail: str = "") -> None:
         self.verdicts.append(Verdict(self.scene, what, ok, detail))
 
+    async def drained(self) -> dict[str, list[int]]:
+        return await drain(self.cluster.urls, self.cluster.nodes[0].amqp)
+
     async def definitions(self) -> dict[str, Any]:
         async with Management(self.cluster.urls, timeout_s=30) as api:
             return await api.get("definitions")
@@ -154,7 +157,7 @@ async def under_load(folder: Path, say: Callable[[str], None]) -> list[Verdict]:
         say("restored and started")
         after = await stage.definitions()
         stage.judge("the catalog is equal", after == definitions, differences(definitions, after))
-        found = await drain(stage.cluster.urls)
+        found = await stage.drained()
         compare(stage, before, during, found)
         await repeat(stage, before["orders"])
     finally:
@@ -254,6 +257,8 @@ async def from_archive(folder: Path, say: Callable[[str], None]) -> list[Verdict
         await stage.restart()  # which completes the segments
         await until_archived(stage, archive)
         await stage.destroy()
+        # The cluster that is made of it writes an archive of its own.
+        archive = archive.rename(folder / "archived")
         say("archived and destroyed")
         await gaps(stage, backup, archive)
         await stage.restore(
@@ -263,7 +268,7 @@ async def from_archive(folder: Path, say: Callable[[str], None]) -> list[Verdict
             *("--archive", archive, "--to-time", at.isoformat()),
         )
         await stage.begin_again(folder / "middle")
-        exactly(stage, "then", middle, await drain(stage.cluster.urls))
+        exactly(stage, "then", middle, await stage.drained())
         names = [each["name"] for each in (await stage.definitions())["vhosts"]]
         stage.judge("definitions of then", names == ["/"], f"virtual hosts {', '.join(names)}")
         await stage.destroy()
@@ -272,7 +277,7 @@ async def from_archive(folder: Path, say: Callable[[str], None]) -> list[Verdict
         await stage.begin_again(folder / "end")
         after = await stage.definitions()
         stage.judge("the catalog is equal", after == definitions, differences(definitions, after))
-        exactly(stage, "at the end", end, await drain(stage.cluster.urls))
+        exactly(stage, "at the end", end, await stage.drained())
     finally:
         await stage.cluster.stop()
     return stage.verdicts
