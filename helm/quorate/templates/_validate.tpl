@@ -36,9 +36,9 @@
 {{- if le (int $v.terminationGracePeriodSeconds) (add (int $v.drain.timeoutSeconds) 20) -}}
 {{- $wrong = append $wrong (printf "terminationGracePeriodSeconds: %d s is too short for a drain of %d s and the stop after it; give more than %d" (int $v.terminationGracePeriodSeconds) (int $v.drain.timeoutSeconds) (add (int $v.drain.timeoutSeconds) 20)) -}}
 {{- end -}}
-{{- if gt (int $v.config.stopSeconds) 20 -}}
-{{- if le (int $v.terminationGracePeriodSeconds) (add (int $v.drain.timeoutSeconds) (int $v.config.stopSeconds)) -}}
-{{- $wrong = append $wrong (printf "config.stopSeconds: %d s and a drain of %d s do not fit into terminationGracePeriodSeconds=%d" (int $v.config.stopSeconds) (int $v.drain.timeoutSeconds) (int $v.terminationGracePeriodSeconds)) -}}
+{{- if gt (int $v.config.stopSeconds) 10 -}}
+{{- if le (int $v.terminationGracePeriodSeconds) (add (int $v.drain.timeoutSeconds) (mul 2 (int $v.config.stopSeconds))) -}}
+{{- $wrong = append $wrong (printf "config.stopSeconds: twice %d s and a drain of %d s do not fit into terminationGracePeriodSeconds=%d" (int $v.config.stopSeconds) (int $v.drain.timeoutSeconds) (int $v.terminationGracePeriodSeconds)) -}}
 {{- end -}}
 {{- end -}}
 {{- if ne (toString $v.resources.requests.memory) (toString $v.resources.limits.memory) -}}

@@ -53,8 +53,8 @@ NONSENSE = [
     ),
     Nonsense(
         "a stop that is longer than the grace",
-        _set("config.stopSeconds=100"),
-        ["config.stopSeconds: 100 s", "terminationGracePeriodSeconds=120"],
+        _set("config.stopSeconds=30"),
+        ["config.stopSeconds: twice 30 s", "terminationGracePeriodSeconds=120"],
     ),
     Nonsense(
         "less memory asked for than the limit",
