@@ -132,7 +132,8 @@ def server_context(settings: TlsSettings, *, verify: bool) -> ssl.SSLContext:
     # A session that is taken up again would not show its certificate to a new authority.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
-    context.load_cert_chain(settings.client_cert, settings.client_key)
+    # A key with a password is refused: without this, OpenSSL would ask at the terminal.
+    context.load_cert_chain(settings.client_cert, settings.client_key, password="")
     if verify:
         context.load_verify_locations(settings.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED

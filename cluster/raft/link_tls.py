@@ -33,7 +33,8 @@ class TlsConfig:
         for context in (server, client):
             context.minimum_version = ssl.TLSVersion.TLSv1_3
             context.verify_mode = ssl.CERT_REQUIRED
-            context.load_cert_chain(certificate, key)
+            # A key with a password is refused: without this, OpenSSL would ask at the terminal.
+            context.load_cert_chain(certificate, key, password="")
             context.load_verify_locations(authority)
         return cls(server, client)
 

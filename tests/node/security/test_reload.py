@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from tests.node.nodes import until
 from tests.node.security.processes import Processes, Secret, get, shown, trusting
@@ -42,7 +43,7 @@ async def test_new_connections_get_the_new_certificate_and_open_ones_stay(
         assert float(line.rpartition(" ")[2]) == ends.timestamp()
 
 
-@pytest.mark.parametrize("broken", ["key of another", "not PEM", "missing"])
+@pytest.mark.parametrize("broken", ["key of another", "not PEM", "missing", "locked"])
 async def test_what_cannot_be_used_is_not_taken(
     tmp_path: Path, authority: trustme.CA, secret: Secret, broken: str
 ):
@@ -55,7 +56,8 @@ async def test_what_cannot_be_used_is_not_taken(
         if broken == "missing":
             (secret.folder / "tls.key").unlink()
         else:
-            secret.put_bytes(b"", certificate, b"?" if broken == "not PEM" else key)
+            bad = {"key of another": key, "not PEM": b"?", "locked": locked(one)}
+            secret.put_bytes(b"", certificate, bad[broken])
 
         told = await node.logged("certificate_refused")
 
@@ -68,6 +70,16 @@ async def test_what_cannot_be_used_is_not_taken(
         secret.put(authority, "127.0.0.1")
         await node.logged("certificate_loaded")
         assert await shown(node.ports["https"], context) != before
+
+
+def locked(issued: trustme.LeafCert) -> bytes:
+    """Its key, behind a password."""
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"a password"),
+    )
 
 
 async def test_a_client_of_an_authority_that_is_no_longer_trusted_stays_out(
