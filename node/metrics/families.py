@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.samples import Sample
 
 Rows = Iterable[tuple[Sequence[str], float]]
 
@@ -25,6 +26,19 @@ class Many(Metric):
         self._labels = labels
         self._suffix = suffix
         self.rows = list(rows)
+
+    # Made when asked for: who writes the text needs none.
+    @property
+    def samples(self) -> list[Sample]:
+        name = self.name + self._suffix
+        return [
+            Sample(name, dict(zip(self._labels, values, strict=True)), value)
+            for values, value in self.rows
+        ]
+
+    @samples.setter
+    def samples(self, _: list[Sample]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """`Metric`, where it is an attribute, sets it to none."""
 
     def text(self) -> Iterator[str]:
         """In pieces."""
