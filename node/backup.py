@@ -13,6 +13,7 @@ A node lets go by itself after `HOLD_S`; a cut that took longer counts for nothi
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from dataclasses import astuple
 from typing import Any
@@ -42,7 +43,9 @@ class Backups:
     def __init__(self, cluster: ClusterNode, questions: Questions) -> None:
         self._cluster = cluster
         self._questions = questions
-        self._release: asyncio.TimerHandle | None = None
+        self._number = 0  # of the last cut that was tried from here
+        self._holder = ""  # the cut for which this node holds back; empty: none
+        self._timer: asyncio.TimerHandle | None = None
         questions.on(KIND, self._asked)
 
     async def cut(self) -> list[Cut]:
@@ -50,7 +53,7 @@ class Backups:
         reason = ""
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(AGAIN_S * random.uniform(0.5, 1.5))  # another may be cut
             try:
                 return await self._attempt()
             except BrokerError as error:
@@ -61,12 +64,15 @@ class Backups:
     async def _attempt(self) -> list[Cut]:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
+        self._number += 1
+        holder = f"{self._cluster.node}:{self._cluster.links.incarnation}:{self._number}"
         try:
-            answers = await self._questions.ask_all(KIND, "hold")
+            answers = await self._questions.ask_all(KIND, "hold", holder)
         finally:
-            self._questions.tell_others(KIND, "release")
-            self._let_go()
-        if loop.time() - started_s > HOLD_S:
+            self._questions.tell_others(KIND, "release", holder)
+            self._let_go(holder)
+        held_s = loop.time() - started_s
+        if held_s > HOLD_S:
             raise Refused(BUSY, "the nodes took too long to answer")
         found: dict[GroupId, Cut] = {}
         for answer in answers.values():
@@ -80,28 +86,32 @@ class Backups:
         missing = [name for group, name in names.items() if group not in found]
         if missing:
             raise Refused(BUSY, f"no leader answered for {', '.join(missing)}")
+        log.info("backup_cut", held_ms=round(held_s * 1000))
         return [found[group] for group in sorted(found)]
 
     # --- on every node ----------------------------------------------------------------------------
 
-    async def _asked(self, _: NodeId, fields: list[Any]) -> Any:
+    def _asked(self, _: NodeId, fields: list[Any]) -> Any:
         match fields:
-            case ["hold"]:
-                return await self._hold()
-            case _:
-                self._let_go()
+            case ["hold", str(holder)]:
+                return self._hold(holder)
+            case ["release", str(holder)]:
+                self._let_go(holder)
                 return None
+            case _:
+                raise Refused("bad_argument", "this node does not understand what to back up")
 
-    async def _hold(self) -> list[Any]:
-        if self._holding:
+    async def _hold(self, holder: str) -> list[Any]:
+        if self._holder:
             raise Refused(BUSY, "another backup is being cut")
-        self._release = asyncio.get_running_loop().call_later(HOLD_S, self._let_go)
+        self._holder = holder
+        self._timer = asyncio.get_running_loop().call_later(HOLD_S, self._let_go, holder)
         groups = list(self._cluster.groups.values())
         led = [group for group in groups if group.ready]
         for group in groups:
             group.held = not group.ready  # nor would one that comes to lead meanwhile
         proven = await asyncio.gather(*(group.barrier() for group in led))
-        if not self._holding:
+        if self._holder != holder:
             raise Refused(BUSY, "the barrier took too long")
         for group in groups:
             group.held = True
@@ -110,14 +120,14 @@ class Backups:
         cuts = await asyncio.gather(*(cut(group) for group in sure))
         return [list(astuple(each)) for each in cuts if each is not None]
 
-    @property
-    def _holding(self) -> bool:
-        return self._release is not None
-
-    def _let_go(self) -> None:
-        if self._release is not None:
-            self._release.cancel()
-            self._release = None
+    def _let_go(self, holder: str) -> None:
+        """Only of the cut that is meant: another one may rely on it."""
+        if self._holder != holder:
+            return
+        self._holder = ""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for group in self._cluster.groups.values():
             group.held = False
             group.wake()

@@ -15,6 +15,7 @@ import typer
 from quorate.cli.api import with_api
 from quorate.cli.output import CommandError, Json, Timeout, Url, emit, say, stdout
 from quorate.cli.progress import Bar
+from quorate.errors import QuorateError
 
 if TYPE_CHECKING:
     from cluster.restoring import Replayed
@@ -129,7 +130,11 @@ def run_backup(folder: Path, url: str | None, *, as_json: bool, timeout: float) 
         write_manifest(folder, manifest)
         return manifest
 
-    manifest = with_api(url, work, timeout=timeout)
+    try:
+        manifest = with_api(url, work, timeout=timeout)
+    except QuorateError as error:
+        error.add_note(f"{folder} holds no backup: remove it and begin again")
+        raise
     total = {
         "messages": sum(group["messages"] for group in manifest["groups"]),
         "bytes": sum(group["bytes"] for group in manifest["groups"]),

@@ -144,12 +144,17 @@ async def under_load(folder: Path, say: Callable[[str], None]) -> list[Verdict]:
         load.start()
         await asyncio.sleep(LOAD_S)
         before, definitions = load.copy(), await stage.definitions()
-        await stage.must("backup under load", "backup", backup, "--url", ",".join(urls))
+        at = ("--url", ",".join(urls))
+        await asyncio.gather(  # each finds its own moment
+            stage.must("backup under load", "backup", backup, *at),
+            stage.must("another at the same time", "backup", folder / "another", *at),
+        )
         during = load.copy()
         say("backed up; more load")
         await asyncio.sleep(LOAD_S / 2)
         await load.stop()
         await stage.must("verify", "backup", "verify", backup)
+        await stage.must("verify the other", "backup", "verify", folder / "another")
         await stage.destroy()
         await damage(stage, backup)
         await stage.restore("restore", backup, restored)
