@@ -43,16 +43,17 @@ class Sizes:
             self.sum += size
             self.buckets[bisect_left(SIZE_BOUNDS, size)] += 1
             return
-        sizes = list(map(len, bodies))
+        sizes = set(map(len, bodies))
         if not sizes:
             return
-        self.sum += sum(sizes)
-        low = bisect_left(SIZE_BOUNDS, min(sizes))
-        if low == bisect_left(SIZE_BOUNDS, max(sizes)):
-            self.buckets[low] += len(sizes)
+        smallest, largest = min(sizes), max(sizes)
+        self.sum += len(bodies) * largest if smallest == largest else sum(map(len, bodies))
+        low = bisect_left(SIZE_BOUNDS, smallest)
+        if low == bisect_left(SIZE_BOUNDS, largest):
+            self.buckets[low] += len(bodies)
             return
-        for size in sizes:
-            self.buckets[bisect_left(SIZE_BOUNDS, size)] += 1
+        for body in bodies:
+            self.buckets[bisect_left(SIZE_BOUNDS, len(body))] += 1
 
 
 @dataclass(slots=True)
