@@ -12,11 +12,11 @@ from prometheus_client.core import Metric
 
 from cluster.machine.tallies import Tally
 from cluster.types import TRANSIENT_GROUPS
-from node.metrics.families import counters, gauge, gauges
+from node.metrics.families import counter, counters, gauge, gauges
 from node.metrics.queue_rows import Sums, subscribed
 from node.metrics.scrape import Scrape
 from node.metrics.sources import Process, Sources
-from node.metrics.tallies import CLASSIC, QUORUM
+from node.metrics.tallies import CLASSIC, PROTOCOLS, QUORUM
 
 if TYPE_CHECKING:
     from cluster.group_like import GroupLike
@@ -104,6 +104,9 @@ def collect(sources: Sources, _: Scrape) -> Iterator[Metric]:
         ("rabbitmq_queue_consumers", "Consumers of queues that this node leads.", every.consumers),
     ):
         yield gauge(name, text, value)
+    routed = sum(sources.tallies.of(each).routed for each in PROTOCOLS)
+    text = "Messages that clients of this node published, once for each queue."
+    yield counter("rabbitmq_queue_messages_published_total", text, routed)
 
 
 # --- one by one -----------------------------------------------------------------------------------

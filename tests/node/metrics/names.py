@@ -155,6 +155,7 @@ AGGREGATED = {
         rabbitmq_queue_messages_bytes gauge
         rabbitmq_queue_messages_ready_bytes gauge
         rabbitmq_queue_messages_unacked_bytes gauge
+        rabbitmq_queue_messages_published_total counter
         rabbitmq_raft_max_commit_latency_seconds gauge
         rabbitmq_raft_max_num_segments gauge
         rabbitmq_raft_wal_files gauge

@@ -66,6 +66,7 @@ async def test_what_a_client_of_amqp_publishes(nodes: Nodes):
         assert counted(said, "received_confirm", "amqp091") == 5
         assert counted(said, "confirmed", "amqp091") == 5
         assert counted(said, "routed", "amqp091") == 6
+        assert said("rabbitmq_queue_messages_published_total") == 6
         assert counted(said, "unroutable_dropped", "amqp091") == 2
         assert counted(said, "unroutable_returned", "amqp091") == 1
         assert said("rabbitmq_channel_messages_unroutable_dropped_total") == 2
