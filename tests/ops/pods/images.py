@@ -124,7 +124,8 @@ class Images:
             )
             for each in TRIMMED:
                 for path in (rootfs / each).iterdir():
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    linked = path.is_symlink()
+                    shutil.rmtree(path) if path.is_dir() and not linked else path.unlink()
             run_now("tar", "-C", str(rootfs), "-c", "-f", str(archive), ".")
             self._podman("import", str(archive), name)
         finally:
