@@ -49,12 +49,12 @@ def test_the_machine_asks_for_nothing_that_differs_between_processes():
     assert wrong == []
 
 
-def test_threads_are_only_for_the_disk_and_for_passwords():
+def test_threads_are_only_for_the_disk_for_passwords_and_to_watch_the_loop():
     wrong = [
         f"{module.path}:{line}: {name}"
         for module in modules()
         if module.within("cluster", "node")
-        and not module.within("cluster.log.disk", "node.password_checks")
+        and not module.within("cluster.log.disk", "node.password_checks", "node.watchdog")
         for line, name in module.imports()
         if name.split(".")[0] in {"threading", "concurrent", "multiprocessing"}
     ]
