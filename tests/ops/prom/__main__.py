@@ -66,7 +66,9 @@ async def _boards(
         server, dashboards.targets(dashboards.read(OURS)), own, until=until
     )
     variables = {"namespace": NAMESPACE, "rabbitmq_cluster": CLUSTER}
-    by_name = [*checks.names(), *checks.read_by(RULES)]
+    by_name = [*checks.names(), *checks.read_by(RULES, "what our rules read")]
+    if theirs:
+        by_name += checks.read_by(theirs.rules, "what RabbitMQ's rules read")
     found += await checks.expressions(server, by_name, variables, until=until)
     for name, file in theirs.dashboards.items() if theirs else ():
         board = dashboards.targets(dashboards.read(file))

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _NO_SNAPSHOT = "a group takes its first after 20,000 entries, more than this load has"
+_KUBERNETES = "kube-state-metrics tells of pods and volumes; these nodes run without Kubernetes"
+_KUBE = """
+deployment_status_replicas_unavailable persistentvolumeclaim_labels
+persistentvolumeclaim_status_phase pod_container_status_restarts_total statefulset_labels
+statefulset_replicas statefulset_status_replicas_ready
+"""
 #: Panels and names, by dashboard and title.
 PANELS: Mapping[tuple[str, str], str] = {
     ("Quorate", "Oldest snapshot"): _NO_SNAPSHOT,
@@ -13,6 +19,7 @@ PANELS: Mapping[tuple[str, str], str] = {
         "RabbitMQ-Quorum-Queues-Raft",
         "Raft members with >5k entries in the log",
     ): "shows only what is over 5000 entries, and this load is small",
+    **{("what RabbitMQ's rules read", f"kube_{name}"): _KUBERNETES for name in _KUBE.split()},
 }
 
 _LOAD = "the load does so on purpose"
@@ -23,6 +30,7 @@ ACTIVE: Mapping[str, str] = {
     "QuorateLoginsFail": _LOAD,
     "QuorateQueueWithoutConsumers": _LOAD,
     "QuorateUnroutable": _LOAD,
+    "QueueHasNoConsumers": _LOAD,
     "UnroutableMessages": _LOAD,
     "QuorateCommitsSlow": _MACHINE,
     "QuorateEventLoopLags": _MACHINE,

@@ -229,7 +229,7 @@ async def load(nodes: Sequence[LocalNode]) -> AsyncGenerator[None]:
         http = await stack.enter_async_context(aiohttp.ClientSession())
         urls = [node.url for node in nodes]
         client = await stack.enter_async_context(quorate.connect(urls))
-        await client.declare("native")
+        await client.declare("native", {"x-dedup-window": 3_600_000})
         steps = {
             "publisher": await _publisher(clients),
             "unroutable publisher": await _unroutable(clients),

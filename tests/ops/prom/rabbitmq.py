@@ -42,26 +42,34 @@ disk_space_available_bytes disk_space_available_limit_bytes process_max_fds proc
 erlang_uptime_seconds build_info alarms_memory_used_watermark alarms_free_disk_space_watermark
 alarms_file_descriptor_limit message_size_bytes_sum message_size_bytes_count
 """
+#: What boards before RabbitMQ 4.1 read besides.
+_EARLIER = """
+channel_consumers channel_messages_unconfirmed channel_messages_published_total
+channel_messages_confirmed_total channel_messages_delivered_total
+channel_messages_delivered_ack_total channel_messages_redelivered_total
+channel_messages_acked_total channel_get_total channel_get_ack_total channel_get_empty_total
+queue_messages_published_total process_max_tcp_sockets process_open_tcp_sockets
+"""
+_RAFT = """
+raft_term raft_commit_index raft_last_written_index raft_snapshot_index raft_commit_latency_seconds
+"""
+#: As the Raft board before RabbitMQ 4.2 calls them.
+_RAFT_EARLIER = """
+raft_term_total raft_log_commit_index raft_log_last_written_index raft_log_snapshot_index
+raft_entry_commit_latency_seconds
+"""
 _SIZES = "100.0 1000.0 10000.0 100000.0 1e+06 1e+07 5e+07 1e+08 +Inf"
 #: What the expressions of the Overview board, of the Raft board and of the rules read, by endpoint.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "aggregated": (
-        *(f"rabbitmq_{name}" for name in _GAUGES.split()),
+        *(f"rabbitmq_{name}" for name in (_GAUGES + _EARLIER + _RAFT + _RAFT_EARLIER).split()),
         *(f"rabbitmq_{name}_total" for name in _TOTAL.split()),
         *(f"rabbitmq_global_messages_{name}_total" for name in _GLOBAL.split()),
         *(f'rabbitmq_message_size_bytes_bucket{{le="{size}"}}' for size in _SIZES.split()),
         "erlang_vm_dist_node_state",
     ),
     "per-object": (
-        "rabbitmq_raft_term",
-        "rabbitmq_raft_commit_index",
-        "rabbitmq_raft_last_written_index",
-        "rabbitmq_raft_snapshot_index",
-        "rabbitmq_raft_commit_latency_seconds",
-        # As boards before 4.2 call them.
-        "rabbitmq_raft_log_commit_index",
-        "rabbitmq_raft_log_last_written_index",
-        "rabbitmq_raft_log_snapshot_index",
+        *(f"rabbitmq_{name}" for name in (_RAFT + _RAFT_EARLIER).split()),
         "rabbitmq_queue_messages",
         "rabbitmq_queue_messages_ready",
         "rabbitmq_queue_messages_unacked",

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.architecture.sources import ROOT
+from tests.ops.prom import checks
 
 RULES = ROOT / "helm/quorate/files/rules/quorate.yaml"
 TESTS = sorted((Path(__file__).parent / "rules").glob("*.yaml"))
@@ -107,6 +108,16 @@ def test_texts_name_only_labels_that_a_firing_alert_has(alert: str):
 
     # On machines without Kubernetes these two are not there, and the texts do without them.
     assert named - {"pod", "namespace"} <= set(re.findall(r'(\w+)="', firing[0]))
+
+
+def test_what_rules_read_is_told_from_labels_and_from_what_they_record(tmp_path: Path):
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "groups: [{name: g, rules: [{alert: A, expr: 'max by (rabbitmq_node) (rabbitmq_b) > 0'},"
+        " {record: 'A:rabbitmq_c', expr: 'sum(A:rabbitmq_c * on(x) erlang_d{e=\"kube-f\"})'}]}]"
+    )
+
+    assert [each.panel for each in checks.read_by(rules, "")] == ["erlang_d", "rabbitmq_b"]
 
 
 def test_the_document_explains_no_alert_that_is_not_there():
