@@ -53,9 +53,11 @@ class Cut:
 async def cut(group: Group) -> Cut | None:
     """Of a group that is held, and led from here. None: it is led from here no more."""
     index, term = group.last_index, group.term
-    while group.applied_index < index:
+    while True:
         if not group.ready or group.term != term or not group.held:
             return None
+        if group.applied_index >= index:
+            break
         await asyncio.sleep(LOOK_S)
     # What came behind it is no client's: while it is held, only Raft itself appends.
     about = group.machine.overview()

@@ -4,8 +4,9 @@ A message that went from one group to another, as a dead letter or in a transact
 client acked because what it made of it was confirmed elsewhere, must not be missing from both. So
 every node holds what is proposed to it for the moment it takes to ask all: first each leader
 commits a barrier, which proves that it leads, then it appends nothing more and says where its log
-ends. When all have answered, all go on. Nothing that was confirmed before is missing, and nothing
-is contained whose cause is not.
+ends. When all have answered they are asked for their terms: a group that has another leader since
+was not cut at that moment. Then all go on. Nothing that was confirmed before is missing, and
+nothing is contained whose cause is not.
 
 A node lets go by itself after `HOLD_S`; a cut that took longer counts for nothing and is made anew.
 """
@@ -67,7 +68,8 @@ class Backups:
         self._number += 1
         holder = f"{self._cluster.node}:{self._cluster.links.incarnation}:{self._number}"
         try:
-            answers = await self._questions.ask_all(KIND, "hold", holder)
+            answers = await self._ask_each("hold", holder)
+            terms = await self._ask_each("terms", holder)
         finally:
             self._questions.tell_others(KIND, "release", holder)
             self._let_go(holder)
@@ -81,6 +83,11 @@ class Backups:
                 if each.group in found:
                     raise Refused(BUSY, f"two nodes say that they lead {each.name}")
                 found[each.group] = each
+        for group, term in (pair for answer in terms.values() for pair in answer):
+            if group in found and term > found[group].term:  # its leader appended last
+                raise Refused(BUSY, f"{found[group].name} got another leader")
+        if not await self._cluster.names.barrier():  # or it might not know what is missing
+            raise Refused(BUSY, "the catalog has no leader")
         catalog = self._cluster.catalog_machine
         names = {CATALOG_GROUP: "catalog", **{info.id: info.name for info in catalog.groups()}}
         missing = [name for group, name in names.items() if group not in found]
@@ -89,12 +96,24 @@ class Backups:
         log.info("backup_cut", held_ms=round(held_s * 1000))
         return [found[group] for group in sorted(found)]
 
+    async def _ask_each(self, word: str, holder: str) -> dict[NodeId, Any]:
+        """Who does not hold back might come to lead, so all that are up must answer."""
+        asked = {self._cluster.node, *self._questions.others()}
+        answers = await self._questions.ask_all(KIND, word, holder)
+        if silent := asked - answers.keys():
+            raise Refused(BUSY, f"no answer from {', '.join(sorted(silent))}")
+        return answers
+
     # --- on every node ----------------------------------------------------------------------------
 
     def _asked(self, _: NodeId, fields: list[Any]) -> Any:
         match fields:
             case ["hold", str(holder)]:
                 return self._hold(holder)
+            case ["terms", str(holder)]:
+                if self._holder != holder:
+                    raise Refused(BUSY, "the other nodes took too long")
+                return [[group.id, group.term] for group in self._cluster.groups.values()]
             case ["release", str(holder)]:
                 self._let_go(holder)
                 return None

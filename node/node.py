@@ -108,6 +108,7 @@ class Node:
         self.catch_up: CatchUp
         self.quorum: Quorum
         self.drain: Drain
+        self.backups: Backups
         self.metrics: Metrics
 
     # --- start ------------------------------------------------------------------------------------
@@ -217,6 +218,7 @@ class Node:
             entrance=self._entrance,
             certificates=self.certificates,
         )
+        self.backups = Backups(self.cluster, self.questions)
         management = self._management = ManagementRoutes(
             ManagementServices(
                 settings=settings,
@@ -230,7 +232,7 @@ class Node:
                 health=self.health,
                 quorum=self.quorum,
                 drain=self.drain,
-                backups=Backups(self.cluster, self.questions),
+                backups=self.backups,
                 local_token=self._local_token,
                 questions=self.questions,
                 listing=self.amqp,
