@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -84,9 +85,9 @@ class Presence:
             links.send(peer, [NODE_LEVEL, LEAVING if leaves else STAYING])
         links.flush()
 
-    async def hand_over(self) -> None:
+    async def hand_over(self, *, lacks_max: float = math.inf) -> None:
         """This node is about to stop: the leaderships that it has go to others first, but not to
-        those that are about to stop too.
+        those that are about to stop too, nor to those that lack more entries.
         """
         cluster = self._cluster
         loop = asyncio.get_running_loop()
@@ -94,7 +95,7 @@ class Presence:
         self.leave()
         while loop.time() < deadline and cluster.failed is None:
             led = [group for group in cluster.groups.values() if group.role is Role.LEADER]
-            heirs = {group: self._heir(group) for group in led}
+            heirs = {group: self._heir(group, lacks_max) for group in led}
             if not any(heirs.values()):
                 return
             for group, heir in heirs.items():
@@ -102,9 +103,10 @@ class Presence:
                     group.transfer(heir)
             await asyncio.sleep(ASK_AGAIN_S)
 
-    def _heir(self, group: Group) -> NodeId | None:
+    def _heir(self, group: Group, lacks_max: float) -> NodeId | None:
         """Of the voters that stay the one that lacks least, and not the same one of all groups."""
         peers, own = self._cluster.peers, self._cluster.node
         able = [n for n in group.configuration.voters if n != own and peers.stays(n)]
+        able = [node for node in able if group.lacks(node) <= lacks_max]
         turn = {node: (place + group.id) % len(able) for place, node in enumerate(able)}
         return min(able, key=lambda node: (group.lacks(node), turn[node]), default=None)

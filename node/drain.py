@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 KIND = "drain"
 LOOK_S = 0.2
+#: An heir that lacks no more entries takes over in a moment.
+NEAR_ENTRIES = 100
 #: How long what clients have published may take to get its outcome.
 SETTLE_S_MAX = 2.0
 #: How long native clients may take to hear the goodbye.
@@ -260,11 +262,14 @@ class Drain:
             await asyncio.sleep(0.01)
 
     async def _keep_away(self) -> None:
-        """An election may choose this node, as the one that lacks least: it is handed on."""
+        """An election may choose this node, as the one that lacks least: it is handed on, once the
+        heir is near. A group that is being handed over takes nothing new, and a copy that is far
+        behind would not take over in time: again and again, for as long as it is.
+        """
         while True:
             await asyncio.sleep(LOOK_S)
             if any(group.ready for group in self._cluster.groups.values()):
-                await self._cluster.presence.hand_over()
+                await self._cluster.presence.hand_over(lacks_max=NEAR_ENTRIES)
 
     def stop(self) -> None:
         """With the node."""

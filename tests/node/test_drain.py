@@ -11,8 +11,9 @@ import aio_pika
 import aiohttp
 import pytest
 
+from cluster.types import NodeId
 from node.data_folder import DataFolder
-from node.drain import QUORUM_CRITICAL
+from node.drain import LOOK_S, QUORUM_CRITICAL
 from node.errors import Refused
 from node.local_token import read
 from node.node import Node
@@ -65,6 +66,28 @@ async def test_leaderships_go_to_others_and_stay_there(tmp_path: Path):
         nodes.nodes[str(other.leader)].cluster.groups[group.id].transfer(node.cluster.node)
         await until(lambda: group.role.name == "LEADER")
         await until(lambda: other.leader in ("n2", "n3"))  # it is handed on
+
+
+def far(node: NodeId) -> int:
+    return 100_000
+
+
+async def test_what_comes_back_is_kept_while_the_others_are_far_behind(tmp_path: Path):
+    """A group that is being handed over takes nothing new."""
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        node = nodes.nodes["n1"]
+        await drain(node)
+        group = node.cluster.groups[max(node.cluster.groups)]
+        copies = [each.cluster.groups[group.id] for each in nodes.nodes.values()]
+        group.member.replication.lacks = far
+        (await until(lambda: next((c for c in copies if c.ready), None))).transfer(group.node)
+        await until(lambda: group.ready)
+        await asyncio.sleep(3 * LOOK_S)
+
+        assert (await group.barrier()).kind == "ok"
+        del group.member.replication.lacks
+        await until(lambda: not group.ready)
 
 
 async def test_clients_are_told_to_go_and_doors_are_closed_until_it_is_undone(tmp_path: Path):
