@@ -55,12 +55,14 @@ def held_up_until(held_up_ms: int, since_ms: int | None, now_ms: int) -> int:
 class Tallies:
     """Those of one group. Its work is that of a command, not of a message."""
 
-    __slots__ = ("changed", "dead", "of")
+    __slots__ = ("changed", "dead", "of", "watched")
 
     def __init__(self) -> None:
         self.of: dict[int, Tally] = {}
-        #: Queues in which anything may have happened since somebody last took them from here.
+        #: Queues in which anything may have happened since somebody last took them from here, while
+        #: somebody does: queues may come and go for ever.
         self.changed: dict[int, None] = {}
+        self.watched = False
         #: By why, and whether they went on as dead letters: what left otherwise than settled.
         self.dead: dict[tuple[str, bool], int] = {}
 
@@ -74,7 +76,8 @@ class Tallies:
         """What could happen in the queue has happened; what waits now has to wait."""
         tally = self._at(queue.id)
         tally.changes += 1
-        self.changed[queue.id] = None
+        if self.watched:
+            self.changed[queue.id] = None
         if queue.is_held_up:
             if tally.held_up_since_ms is None:
                 tally.held_up_since_ms = now_ms
@@ -112,7 +115,8 @@ class Tallies:
                 self._at(command.queue).used_ms = now_ms
         elif kind is DeleteQueue:
             self.of.pop(command.queue, None)
-            self.changed[command.queue] = None
+            if self.watched:
+                self.changed[command.queue] = None
         for effect in effects:
             if type(effect) is Deliver:
                 tally = self._at(effect.queue)

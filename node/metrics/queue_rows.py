@@ -86,7 +86,11 @@ class QueueRows:
 
     def _drop(self, group: GroupId) -> None:
         rows = self._rows.pop(group, None)
-        for queue in () if rows is None else rows.views:
+        if rows is None:
+            return
+        rows.tallies.watched = False
+        rows.tallies.changed.clear()
+        for queue in rows.views:
             for listener in self.on_look:
                 listener(group, queue, None)
 
@@ -105,6 +109,7 @@ class QueueRows:
         if rows is None or rows.tallies is not tallies:
             self._drop(group.id)
             rows = self._rows[group.id] = _Rows(tallies)
+            tallies.watched = True
             tallies.changed.update(dict.fromkeys(machine.queues()))
         changed = list(islice(tallies.changed, count_max))
         for queue in changed:

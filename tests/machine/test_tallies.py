@@ -97,3 +97,15 @@ def test_what_is_counted_is_no_state():
 
     assert other.digest() == machine.machine.digest()
     assert QUEUE not in other.tallies.of
+
+
+def test_queues_that_changed_are_remembered_only_for_who_takes_them():
+    """They may come and go for ever, on a node that nobody asks for metrics."""
+    machine = Machine()
+    tallies = machine.machine.tallies
+    machine.apply(DeleteQueue(QUEUE))
+    assert not tallies.changed
+
+    tallies.watched = True
+    machine.apply(CreateQueue(QUEUE, "/", "q", QueueConfig()))
+    assert list(tallies.changed) == [QUEUE]

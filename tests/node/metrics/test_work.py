@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -35,7 +36,7 @@ async def scrape(nodes: Nodes, endpoint: EndpointName) -> tuple[int, bytes, floa
 
 
 async def test_with_10_000_queues_a_scrape_looks_only_at_those_that_changed(
-    nodes: Nodes, record_property: pytest.RecordProperty
+    nodes: Nodes, record_property: Callable[[str, object], None]
 ):
     for start in range(0, QUEUES, AT_ONCE):
         each = [nodes.declare(f"q{number}") for number in range(start, start + AT_ONCE)]
@@ -100,7 +101,7 @@ async def test_what_is_kept_is_what_the_machines_say(nodes: Nodes):
             if round_ == 1:
                 await client.ask(20, 90, "b", {"tag": "t", "credit": 2})
             if round_ == 3:
-                await nodes.one.broker.purge(nodes.one.broker.locate("/", "a"))
+                await nodes.one.broker.purge(await nodes.one.broker.find("/", "a"))
             said = await told(nodes)
             machines = [
                 group.machine
@@ -137,3 +138,22 @@ async def test_a_node_that_no_longer_leads_tells_of_no_queue_and_keeps_none(tmp_
             return before(name) == 0 and after(name) == 1
 
         await until(moved)
+
+
+async def test_what_changed_in_groups_that_others_lead_is_not_collected(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await nodes.declare("q")
+        leader = nodes.nodes[await nodes.leader("q")]
+        info = leader.broker.locate("/", "q")
+        assert info is not None
+        copies = [node.cluster.groups[info.group] for node in nodes.nodes.values()]
+        tallies = cast("QueueMachine", leader.cluster.groups[info.group].machine).tallies
+        await exposition(leader.metrics.sources, Scrape("aggregated"))
+        assert [cast("QueueMachine", c.machine).tallies.watched for c in copies].count(True) == 1
+        leader.cluster.groups[info.group].transfer(None)
+        await until(lambda: not leader.cluster.groups[info.group].ready)
+        await until(lambda: any(copy.ready for copy in copies))
+        await exposition(leader.metrics.sources, Scrape("aggregated"))
+
+        assert not tallies.watched
+        assert not tallies.changed
