@@ -138,8 +138,14 @@ class Questions:
         handler = self._handlers.get(kind)
         if handler is None:
             log.warning("node_message_unknown", peer=peer, kind=kind[:40])
-        else:
-            handler(peer, fields)
+            return
+        try:
+            found = handler(peer, fields)
+        except BrokerError as error:  # which nobody waits for; the link goes on
+            log.info("news_refused", peer=peer, kind=kind, reason=error.reason)
+            return
+        if inspect.iscoroutine(found):
+            self._tasks.start(found, name=f"news of {kind}")
 
     async def _answer(self, peer: NodeId, kind: str, fields: list[Any]) -> Any:
         handler = self._handlers.get(kind)
