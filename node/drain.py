@@ -35,6 +35,7 @@ NAMED_MAX = 3
 GOODBYE = "the node is about to stop: connect to another one"
 
 QUORUM_CRITICAL = "quorum_critical"
+TAKEN_BACK = ("not_draining", "the drain was taken back")
 Report = dict[str, Any]
 
 
@@ -80,7 +81,11 @@ class Drain:
         is under way is joined.
         """
         if node == self._cluster.node:
-            return await asyncio.shield(self._begin(timeout_s, force=force, by=by))
+            work = self._begin(timeout_s, force=force, by=by)
+            await asyncio.wait({work})
+            if work.cancelled():
+                raise Refused(*TAKEN_BACK)
+            return work.result()
         await self._questions.ask(node, KIND, "drain", round(timeout_s * 1000), force, by)
         while True:
             match await self._questions.ask(node, KIND, "state", 0, False, by):
@@ -112,7 +117,7 @@ class Drain:
     def _state(self) -> list[Any]:
         work = self._work
         if work is None:
-            return ["failed", "not_draining", "the drain was taken back"]
+            return ["failed", *TAKEN_BACK]
         if not work.done():
             return ["working"]
         error = None if work.cancelled() else work.exception()

@@ -172,6 +172,19 @@ async def test_it_waits_for_the_others_says_for_whom_and_gives_up_in_time(tmp_pa
         assert (await waiting)["waited_ms"] >= 300
 
 
+async def test_who_waits_for_a_drain_hears_that_it_was_taken_back(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        node, other = nodes.nodes["n1"], nodes.nodes["n2"]
+        other.catch_up.done = False  # n1 waits for it
+        draining = asyncio.create_task(drain(node))
+        await asyncio.sleep(2 * LOOK_S)
+        await node.drain.undo(node.cluster.node, by="test")
+
+        with pytest.raises(Refused, match="taken back"):
+            await draining
+
+
 async def test_it_may_be_forced(tmp_path: Path):
     async with Nodes(tmp_path, 3) as nodes:
         await all_ready(nodes)

@@ -73,7 +73,9 @@ class AmqpServer:
         self.services.alarms.on_change.append(self._alarms_changed)
 
     async def listen(self) -> None:
-        """After `hush` again, on the same ports."""
+        """After `hush` again, on the same ports; without it nothing is to be done."""
+        if self._servers:
+            return
         settings = self.services.settings
         if settings.amqp is not None:
             self.address = await self._listen("amqp", settings.amqp, self._connection)
