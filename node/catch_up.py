@@ -41,6 +41,7 @@ class CatchUp:
             return []
         more = len(self._waits) - NAMED_MAX
         named = "; ".join(self._waits[:NAMED_MAX]) + (f"; and {more} more" if more > 0 else "")
+        named = named or "the catalog has told of more copies just now"
         return [f"copies here are behind: {named}"]
 
     def _answer(self, _: NodeId, fields: list[Any]) -> list[list[int]]:

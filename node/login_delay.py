@@ -4,8 +4,8 @@ else does: who knows a name must not be able to lock its owner out.
 
 from __future__ import annotations
 
-import asyncio
 import time
+from asyncio import sleep
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ class LoginDelay:
         if wait_s is None:
             raise Refused("overloaded", "too many wrong passwords: try again in a minute")
         if wait_s > 0:
-            await asyncio.sleep(wait_s)
+            await sleep(wait_s)
 
     def wrong(self, user: str, address: str) -> None:
         self._waits.wrong((address, user), time.monotonic())

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Literal, cast
 
 import aiohttp
 
@@ -25,6 +25,7 @@ PEER_PORT_FIRST = 7071
 AMQP_PORT_FIRST = 5672
 #: How long nodes may take to answer, and to stop, before something is wrong.
 START_S_MAX = 60.0
+Probe = Literal["startup", "ready"]
 STOP_S_MAX = 20.0
 LOG_LINES_SHOWN = 5
 
@@ -221,13 +222,15 @@ class LocalCluster:
         for node in self.nodes:
             await self.start(node)
 
-    async def until_ready(self, *, timeout_s: float = START_S_MAX) -> None:
-        """Every started node says that it is ready. Raises LocalClusterError."""
+    async def until_ready(self, *, timeout_s: float = START_S_MAX, probe: Probe = "ready") -> None:
+        """Every started node says so; "startup" is said by one with an alarm, too. Raises
+        LocalClusterError.
+        """
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
             try:
                 async with asyncio.timeout(timeout_s):
                     for node in self.nodes:
-                        while not await _ready(http, node):
+                        while not await _says(http, node, probe):
                             if not node.running:
                                 raise LocalClusterError(_obituary(node))
                             await asyncio.sleep(0.05)
@@ -274,9 +277,9 @@ class LocalCluster:
         return unusual
 
 
-async def _ready(http: aiohttp.ClientSession, node: LocalNode) -> bool:
+async def _says(http: aiohttp.ClientSession, node: LocalNode, probe: Probe) -> bool:
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-        async with http.get(f"{node.url}/health/ready") as answer:
+        async with http.get(f"{node.url}/health/{probe}") as answer:
             return answer.status == 200
     return False
 

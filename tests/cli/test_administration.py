@@ -433,7 +433,8 @@ def test_a_refusal_is_a_line_with_the_next_step(
     said = capsys.readouterr()
     assert words in said.err
     assert "Traceback" not in said.err
-    assert said.out == ""
+    # The node of these tests logs in this process.
+    assert [line for line in said.out.splitlines() if " audit " not in line] == []
 
 
 def test_who_may_not_is_told_who_may(capsys: Output, monkeypatch: pytest.MonkeyPatch):

@@ -180,7 +180,7 @@ async def test_who_guesses_delays_neither_other_addresses_nor_other_users(
     async def sleep(span_s: float) -> None:
         slept.append(span_s)
 
-    monkeypatch.setattr(login_delay.asyncio, "sleep", sleep)
+    monkeypatch.setattr(login_delay, "sleep", sleep)
     await auth.login("shop", "secret", loopback=True, address="192.0.2.1")
     await auth.login("guest", "guest", loopback=True, address="192.0.2.66")
     assert slept == []

@@ -14,7 +14,7 @@ import quorate
 from cluster.machine.commands import DropEntry, PutEntry
 from node.passwords import hash_password
 from node.protocols.basic_auth import is_loopback
-from tests.node.nodes import Client, Nodes
+from tests.node.nodes import Client, Nodes, until
 from tests.node.test_http import ORDERS, Http
 
 OTHER = "/v1/queues/%2F/other"
@@ -141,7 +141,11 @@ async def test_without_guest_everybody_must_say_who_they_are(nodes: Nodes, http:
 
 
 async def test_health_and_metrics_are_for_everyone(http: Http):
-    for path in ("/health/live", "/health/ready", "/metrics"):
+    async def ready() -> bool:
+        return (await http("GET", "/health/ready", headers=FROM_AFAR))[0] == 200
+
+    await until(ready)
+    for path in ("/health/live", "/metrics"):
         assert (await http("GET", path, headers=FROM_AFAR))[0] == 200
 
 

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 import pika
 import pika.exceptions
 
-from quorate.local import LocalCluster, LocalNode
+from quorate.local import LocalCluster, LocalNode, Probe
 
 T = TypeVar("T")
 READY_S_MAX = 120.0
@@ -171,14 +171,14 @@ class QuorateNodes(Broker):
         more = "limits.memory_high_watermark = 1000000\n" if raised else ""
         _settings_file(node).write_text(self._plain[node.name] + more)
         self.kill(node)
-        self.revive(node)
+        self.revive(node, probe="startup" if raised else "ready")
 
     def kill(self, node: LocalNode) -> None:
         self._run(self._cluster.kill(node))
 
-    def revive(self, node: LocalNode) -> None:
+    def revive(self, node: LocalNode, probe: Probe = "ready") -> None:
         self._run(self._cluster.start(node))
-        self._run(self._cluster.until_ready(timeout_s=READY_S_MAX))
+        self._run(self._cluster.until_ready(timeout_s=READY_S_MAX, probe=probe))
 
     @contextmanager
     def paused(self, node: LocalNode) -> Generator[None]:
