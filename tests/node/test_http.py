@@ -178,7 +178,11 @@ async def test_a_refusal_has_its_status_and_its_code(
 async def test_health_and_metrics(http: Http):
     await http("POST", f"{ORDERS}/messages", data=b"a")
     assert await http("GET", "/health/live") == (200, {"ok": True, "reasons": []})
-    assert (await http("GET", "/health/ready"))[0] == 200
+
+    async def ready() -> bool:
+        return (await http("GET", "/health/ready"))[0] == 200
+
+    await until(ready)
     _, text = await http("GET", "/metrics")
     for line in (
         "quorate_messages_ready 1.0",
