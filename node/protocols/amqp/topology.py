@@ -205,18 +205,20 @@ async def declare_queue(channel: Channel, method: commands.Queue.Declare) -> Non
     if name == PSEUDO_QUEUE or name.startswith(PREFIX):
         await _declare_replies(channel, method)
         return
-    if method.passive:
-        info = await find_queue(channel, name)
-    else:
-        info = await _declared(channel, method)
-    channel.last_queue = info.name
-    if not method.nowait:
+    while True:
+        if method.passive:
+            info = await find_queue(channel, name)
+        else:
+            info = await _declared(channel, method)
+        channel.last_queue = info.name
         try:
             ready, consumers = await _counts(channel, info)
+            break
         except Refused as error:
             if method.passive or error.code != codes.NO_QUEUE:
                 raise
-            ready = consumers = 0  # deleted since
+            # It was deleted, and this node's copy of the catalog has heard of that only now.
+    if not method.nowait:
         channel.say(
             made(Queue.DeclareOk, queue=info.name, message_count=ready, consumer_count=consumers)
         )

@@ -115,3 +115,19 @@ def test_a_queue_that_is_in_the_catalog_only_is_no_empty_one(
     running.do(cluster.change(RemoveQueue(info.vhost, info.name, info.queue)))
     with pytest.raises(Closed, match="NOT_FOUND"):
         wire.expect(Queue.DeclareOk)
+
+
+def test_a_queue_is_made_again_when_it_was_deleted_and_this_copy_of_the_catalog_had_not_heard(
+    connect: Connect, running: Running
+) -> None:
+    """What is known as it is declared is answered from the copy, which may be behind."""
+    wire, other = connect(), connect()
+    wire.call(Queue.Declare(queue="again", durable=True), Queue.DeclareOk)
+    cluster = running.node.cluster
+    info = cluster.queue_info("/", "again")
+    assert info is not None
+    running.do(cluster.ask(info.group, DeleteQueue(info.queue)))
+    wire.send(Queue.Declare(queue="again", durable=True))
+    running.do(cluster.change(RemoveQueue(info.vhost, info.name, info.queue)))
+    wire.expect(Queue.DeclareOk)
+    other.call(Queue.Declare(queue="again", passive=True), Queue.DeclareOk)
