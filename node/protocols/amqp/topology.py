@@ -215,7 +215,9 @@ async def declare_queue(channel: Channel, method: commands.Queue.Declare) -> Non
             ready, consumers = await _counts(channel, info)
             break
         except Refused as error:
-            if method.passive or error.code != codes.NO_QUEUE:
+            catalog = channel.services.broker.cluster.catalog_machine
+            gone = error.code == codes.NO_QUEUE and catalog.queue_by_id(info.queue) is None
+            if method.passive or not gone:
                 raise
             # It was deleted, and this node's copy of the catalog has heard of that only now.
     if not method.nowait:

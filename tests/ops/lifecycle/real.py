@@ -10,7 +10,6 @@ import asyncio
 import json
 import secrets
 import shutil
-import socket
 import ssl
 import subprocess
 from collections.abc import AsyncGenerator
@@ -20,6 +19,7 @@ from typing import Any, Self
 
 from aiohttp import ClientError, ClientSession, TCPConnector
 
+from tests.node.nodes import free_ports
 from tests.ops.chart.tools import ToolMissing
 from tests.ops.lifecycle.build import VERSION, control_plane
 from tests.ops.lifecycle.cluster import Cluster, CommandFailed, write_kubeconfig
@@ -99,7 +99,7 @@ class _Plane:
                     await process.wait()
 
     async def _start(self) -> None:
-        client, peer, port = _free_ports(3)
+        client, peer, port = free_ports(3)
         store, members = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
         await self._run(
             "etcd",
@@ -217,14 +217,3 @@ async def _define_kinds(plane: _Plane, trusted: ssl.SSLContext) -> None:
                 async with api.post(path, json=definition) as answer:
                     if answer.status != 201:
                         raise CommandFailed(f"{kind} was not defined: {await answer.text()}")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
