@@ -1,0 +1,198 @@
+"""What can be found: how bad it is, the rule in one sentence, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Severity = Literal["violation", "unreadable", "warning"]
+
+#: Exit status of the command; the worst finding decides, in this order.
+EXITS: Final[dict[str, int]] = {"violation": 2, "unreadable": 3, "warning": 1}
+CLEAN: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of anomaly."""
+
+    code: str
+    severity: Severity
+    title: str
+    rule: str
+    advice: str
+
+
+_DAMAGED = (
+    "Keep the files. Rebuild the node from its peers: stop it, move its data folder away, start it"
+    " with an empty one (docs/operations.md). Then look at its disk."
+)
+_BUG = "Keep the folders of all nodes and report it: no fault of the surroundings explains this."
+
+RULES: Final[dict[str, Rule]] = {
+    rule.code: rule
+    for rule in (
+        Rule(
+            "divergence",
+            "violation",
+            "Committed entries differ",
+            "Two nodes committed different entries at one index of a group.",
+            _BUG + " Messages may be lost or doubled from that index on.",
+        ),
+        Rule(
+            "two_leaders",
+            "violation",
+            "Two leaders in one term",
+            "Two nodes said that they lead a group in the same term.",
+            _BUG,
+        ),
+        Rule(
+            "missing_entry",
+            "violation",
+            "A committed entry is gone",
+            "A node's log had a committed entry, or said so, and has it no more.",
+            "Was the folder restored from an older copy, or a disk that lies about fsync? "
+            + _DAMAGED,
+        ),
+        Rule(
+            "state_mismatch",
+            "violation",
+            "A replica's state is not what the log implies",
+            "The digest that a node noted differs from that of the replayed log.",
+            "Was the replay done with the release that was running? If it was: " + _BUG,
+        ),
+        Rule(
+            "settled_again",
+            "violation",
+            "Settled, then delivered again",
+            "A message was delivered after its settlement had been accepted.",
+            _BUG,
+        ),
+        Rule(
+            "unflagged_duplicate",
+            "violation",
+            "Delivered twice without the flag",
+            "A message was delivered again and not marked as redelivered.",
+            _BUG,
+        ),
+        Rule(
+            "sac_overlap",
+            "violation",
+            "Two active consumers",
+            "A queue with a single active consumer gave messages to one that was not the active"
+            " one, or took an old token after it had given out a newer one.",
+            _BUG + " Have stores refuse tokens older than the newest they have seen.",
+        ),
+        Rule(
+            "lost_message",
+            "violation",
+            "A confirmed message never came",
+            "A client was told that a message is safe, the queue was drained, and it never came.",
+            _BUG,
+        ),
+        Rule(
+            "client_anomaly",
+            "violation",
+            "Clients saw what must not be",
+            "The history of the clients breaks a promise: doubled, out of order, or settled twice.",
+            _BUG,
+        ),
+        Rule(
+            "corrupt_segment",
+            "unreadable",
+            "A file is damaged",
+            "A record, or the chain of hashes, is not what was written.",
+            _DAMAGED,
+        ),
+        Rule(
+            "archive_gap",
+            "unreadable",
+            "Segments or entries are missing",
+            "What was given does not hold all that the nodes wrote.",
+            "Give the missing files too, or another node's archive; what nobody has cannot be"
+            " judged.",
+        ),
+        Rule(
+            "leader_lost",
+            "warning",
+            "A leader was lost",
+            "A group's leader ended or fell silent without handing over, and another was elected.",
+            "If it was not planned, find out why that node ended: its own log, the kernel's"
+            " (out of memory), the orchestrator's.",
+        ),
+        Rule(
+            "flapping_leader",
+            "warning",
+            "Leadership flaps",
+            "A group changed its leader again and again without anybody asking for it.",
+            "Look at links and pauses at these times; give nodes more CPU, or a longer election"
+            " timeout.",
+        ),
+        Rule(
+            "standstill",
+            "warning",
+            "A node stood still",
+            "A node that was up wrote nothing for a while.",
+            "Paused or starved of CPU, or its disk hung: look at the host, its limits and its"
+            " storage at this time.",
+        ),
+        Rule(
+            "slow_sync",
+            "warning",
+            "A slow disk",
+            "One fsync took long.",
+            "Confirms wait for the disk: look at what else writes to it; use faster storage.",
+        ),
+        Rule(
+            "lagging_replica",
+            "warning",
+            "A replica lagged",
+            "A follower that was up was far behind what the group had committed.",
+            "While it lags, losing one more node stops the group: look at its CPU, disk and link.",
+        ),
+        Rule(
+            "clock_jump",
+            "warning",
+            "A clock jumped",
+            "A node's wall clock moved against its monotonic clock.",
+            "Have time corrected slowly (chrony without makestep). TTLs and delays follow the"
+            " leader's clock.",
+        ),
+        Rule(
+            "clock_offset",
+            "warning",
+            "Clocks disagree",
+            "The clocks of two nodes differ by more than the error of the measurement explains.",
+            "Synchronise them: TTLs and delays move with every change of leader otherwise.",
+        ),
+        Rule(
+            "stuck_unacked",
+            "warning",
+            "Stuck with a consumer",
+            "A delivery is neither settled nor returned for long.",
+            "The consumer hangs or has forgotten it: look at it, or cancel it; then it is"
+            " delivered to another one.",
+        ),
+        Rule(
+            "redelivery_storm",
+            "warning",
+            "Redelivery storm",
+            "Within a minute most deliveries of a queue were repetitions.",
+            "A consumer returns what it gets at once: give the queue a delivery limit with a"
+            " dead-letter exchange, or delayed retries.",
+        ),
+        Rule(
+            "poison_message",
+            "warning",
+            "A poison message",
+            "One message failed again and again.",
+            "Look at it (`quorate message`), fix the consumer; set a delivery limit and a"
+            " dead-letter exchange so that it leaves.",
+        ),
+    )
+}
+
+
+def exit_status(severities: set[str]) -> int:
+    """The worst one's."""
+    return next((status for each, status in EXITS.items() if each in severities), CLEAN)

@@ -1,0 +1,196 @@
+"""All tables and their columns: the one place that says what each holds.
+
+Times that end in `_ns` are nanoseconds since 1970 by the wall clock of the node that wrote the
+record, as in the log; durations that end in `_ns` are by its monotonic clock. Times that end in
+`_ms` are the leader's stamps, which every replica saw alike. `group` is the number of a Raft group,
+`index` and `term` are Raft's. A node's log order is (created_ns, segment, offset): in an archive
+numbers of segments may begin again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_WHERE = "cluster string, node string, file string, segment bigint, created_ns bigint, offset bigint"
+
+#: Every record of every segment, as the data source `raftlog` yields them. Of a record that cannot
+#: be read (kind `corrupt`, or `torn`: the end that a crash may leave) group is -1, the times are
+#: those of the record before, and `detail` says why. Of other records without a command `detail`
+#: is the payload as JSON. `command` is what was given to the journal: a byte for the type, then
+#: the entry.
+RECORDS: Final = (
+    f"{_WHERE}, boot string, kind string, group int, index bigint, term bigint, wall_ns bigint,"
+    " mono_ns bigint, bytes int, hash binary, command binary, detail string"
+)
+
+TABLES: Final[dict[str, str]] = {
+    "records": RECORDS,
+    # --- what was read
+    # source: log | archive. copy: the same segment was given twice, this one is only checked.
+    # status: sound | torn | corrupt | empty. `last`: may have a torn end.
+    "segments": (
+        "cluster string, node string, file string, segment bigint, created_ns bigint, boot string,"
+        " bytes bigint, source string, copy boolean, last boolean, status string, records bigint,"
+        " entries bigint, first_ns bigint, last_ns bigint"
+    ),
+    # kind: bad record | broken chain | missing segment | missing entries | lost end | bad snapshot
+    "corruption": (
+        "cluster string, node string, file string, segment bigint, offset bigint, group int,"
+        " first bigint, last bigint, kind string, reason string, at_ns bigint"
+    ),
+    # One life of a node's process. ended: orderly | killed | open (still running, as far as known)
+    "lives": (
+        "cluster string, node string, boot string, life int, from_ns bigint, to_ns bigint,"
+        " ended string, file string, offset bigint"
+    ),
+    # --- replication
+    # kind: entry | live-entry | installed-entry. type: command | noop | membership.
+    # fate: committed | pending | voided, as this node's log says. commit_ns, sync_ns: from its
+    # append until the log says so; null when it does not.
+    "entries": (
+        f"{_WHERE}, kind string, group int, index bigint, term bigint, hash binary, type string,"
+        " bytes int, wall_ns bigint, mono_ns bigint, fate string, commit_ns bigint, sync_ns bigint"
+    ),
+    # Each committed index once, as most nodes have it.
+    "merged": "group int, index bigint, term bigint, hash binary, nodes int, at_ns bigint",
+    # Same index, another entry. committed: on two nodes differently, which must not be.
+    "divergence": (
+        "group int, index bigint, committed boolean, copies array<struct<node: string, term:"
+        " bigint, hash: string, fate: string, file: string, offset: bigint>>"
+    ),
+    # Committed entries that a node's log once had, or said to have, and has no more.
+    "missing": (
+        "group int, node string, first bigint, last bigint, file string, offset bigint,"
+        " reason string"
+    ),
+    # One candidacy that got a vote, or won. leader: null when nobody is known to have won.
+    # cause: first (of the group) | killed | silent | handed over | contested | unknown
+    "elections": (
+        "group int, term bigint, candidate string, at_ns bigint, voters array<struct<node: string,"
+        " at_ns: bigint, file: string, offset: bigint>>, leader string, led_ns bigint, cause"
+        " string, before string, without_leader_ms double, file string, offset bigint"
+    ),
+    # A leader's time, until it says that it leads no more, its life ends, or another one leads.
+    "leaders": (
+        "group int, term bigint, leader string, from_ns bigint, to_ns bigint, ended string,"
+        " file string, offset bigint"
+    ),
+    # minute_ns: begin of the minute. Quantiles in ms.
+    "commit_latency": (
+        "node string, group int, minute_ns bigint, leads boolean, entries bigint, bytes bigint,"
+        " sync_p50 double, sync_p99 double, sync_max double, commit_p50 double, commit_p95 double,"
+        " commit_p99 double, commit_max double"
+    ),
+    # What nodes noted of their syncs, about once a second.
+    "syncs": (
+        "node string, at_ns bigint, records bigint, bytes bigint, syncs bigint, longest_ms double,"
+        " file string, offset bigint"
+    ),
+    # By second: how far a follower's log is behind what is committed. down: its process is not
+    # there, or has just begun.
+    "lag": (
+        "node string, group int, at_ns bigint, leader string, committed bigint, index bigint,"
+        " lag_entries bigint, lag_ms double, down boolean"
+    ),
+    "snapshots": (
+        "node string, group int, index bigint, term bigint, at_ns bigint, installed boolean,"
+        " file string, offset bigint"
+    ),
+    # --- time
+    # A node that wrote nothing for a while, though it was up: it stood still, or its disk did.
+    "standstills": (
+        "node string, boot string, from_ns bigint, to_ns bigint, ms double, syncing boolean,"
+        " file string, offset bigint"
+    ),
+    # links: what a node heard of another. event: up | down | gone
+    "links": (
+        "node string, peer string, at_ns bigint, event string, file string, offset bigint"
+    ),
+    # How far the clock of `peer` is ahead of that of `node`, from the quickest sample of the minute
+    "clocks": (
+        "node string, peer string, minute_ns bigint, offset_ms double, bound_ms double,"
+        " samples bigint"
+    ),
+    # The wall clock against the monotonic one, between two records of one life.
+    "clock_jumps": (
+        "node string, file string, offset bigint, at_ns bigint, jump_ms double"
+    ),
+    # --- what the replay says: see cluster/lifecycle.py. A row is about the positions `first` to
+    # `last` of a queue; (index, ordinal, step) is their order within a group. event:
+    #   published  entry, entry_offset: where the body of `first` lies; the bodies of the others
+    #              follow it there. publisher, seqno (of `first`) when there are any
+    #   letter     as published: a dead letter of another queue of this group; reason: of its death
+    #   known      as published: was in the state that the replay began with; consumer and token
+    #              when it was unsettled there
+    #   duplicate, refused   not stored; first and last are sequence numbers then
+    #   delivered, got       consumer, session, token, acquired (times before), failed, entry
+    #   settled    consumer; reason `auto`: by its delivery
+    #   returned   consumer; failed: 1 when it counts as a failed delivery; reason: asked | ended
+    #   died       reason: rejected | expired | maxlen | delivery_limit; goes: on as a dead letter
+    #   moved      a dead letter that was carried to another group
+    #   purged, deleted      left with the others
+    #   active     the single active consumer from this token on; consumer null: nobody
+    #   subscribed, consumer_ended (reason), queue_created, queue_deleted; no positions
+    "events": (
+        "group int, index bigint, term bigint, ordinal int, step int, at_ms bigint, event string,"
+        " queue bigint, vhost string, name string, first bigint, last bigint, entry bigint,"
+        " entry_offset int, consumer bigint, session string, token bigint, acquired int,"
+        " failed int, publisher string, seqno bigint, reason string, goes boolean, sac boolean"
+    ),
+    # The replay's own state against what nodes noted (source: digest | snapshot).
+    "states": (
+        "group int, index bigint, node string, source string, noted string, replayed string,"
+        " agrees boolean, file string, offset bigint"
+    ),
+    # What was replayed: from which state on, and why it ended where it did.
+    "replays": (
+        "group int, span int, base bigint, base_file string, first bigint, last bigint, node"
+        " string, entries bigint, commands bigint, messages bigint, failed string"
+    ),
+    # --- messages
+    # outcome: settled | died (reason) | purged | deleted; at the end of the log: ready | unsettled.
+    # message: GROUP-ENTRY-OFFSET, which no other message has.
+    "messages": (
+        "group int, queue bigint, vhost string, name string, position bigint, message string,"
+        " entry bigint, entry_offset int, publisher string, seqno bigint, published_ms bigint,"
+        " confirm_ms double, deliveries int, redeliveries int, first_delivered_ms bigint,"
+        " last_delivered_ms bigint, last_consumer bigint, returns int, failed int, outcome string,"
+        " outcome_ms bigint, reason string"
+    ),
+    # kind: confirm | deliver | settle; by minute of the publish, in ms
+    "latency": (
+        "group int, queue bigint, vhost string, name string, kind string, minute_ms bigint,"
+        " messages bigint, p50 double, p95 double, p99 double, longest double"
+    ),
+    "throughput": (
+        "group int, queue bigint, vhost string, name string, second_ms bigint, published bigint,"
+        " delivered bigint, redelivered bigint, settled bigint, returned bigint, dead bigint"
+    ),
+    # What consumers hold at the end of the log, and the longest that each ever held one message.
+    "unacked": (
+        "group int, queue bigint, vhost string, name string, consumer bigint, session string,"
+        " held bigint, oldest_ms bigint, oldest_position bigint, oldest_entry bigint, longest_ms"
+        " bigint"
+    ),
+    # By queue and minute.
+    "redelivery": (
+        "group int, queue bigint, vhost string, name string, minute_ms bigint, delivered bigint,"
+        " redelivered bigint, messages bigint, consumers bigint, entry bigint"
+    ),
+    # Single active consumer: who was active between which tokens.
+    "sac": (
+        "group int, queue bigint, vhost string, name string, consumer bigint, session string,"
+        " token bigint, from_ms bigint, to_ms bigint, until_token bigint, entry bigint"
+    ),
+    # --- what clients say, where there is a history of theirs
+    "client_findings": (
+        "checker string, kind string, queue string, message string, op bigint, at_ms bigint,"
+        " detail string"
+    ),
+    # --- the answer
+    "findings": (
+        "code string, severity string, title string, group int, queue string, first bigint,"
+        " last bigint, term bigint, node string, file string, offset bigint, message string,"
+        " from_ns bigint, to_ns bigint, count bigint, detail string"
+    ),
+}

@@ -1,0 +1,81 @@
+"""The Spark session: quiet, small by default, and with a clear word when Java is missing."""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN: Final = 17
+NO_JAVA: Final = (
+    f"Spark needs Java {JAVA_MIN}: install it (on Debian: apt-get install openjdk-17-jre-headless)"
+    " or name it in JAVA_HOME"
+)
+NO_SPARK: Final = "Spark is not installed: pip install 'quorate[postmortem]'"
+
+
+class NotHere(Exception):
+    """What Spark needs is missing; the text says what to install."""
+
+
+def missing() -> str | None:
+    """What to install before a session can start; None: nothing."""
+    try:
+        import pandas  # noqa: F401
+        import pyarrow  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError:
+        return NO_SPARK
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java")
+    if java is None or not os.path.exists(java):
+        return NO_JAVA
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    found = re.search(r'version "(\d+)', said)
+    return None if found and int(found[1]) >= JAVA_MIN else NO_JAVA
+
+
+def start(
+    master: str | None = None, *, quiet: bool = True, options: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session with `raftlog` registered. NotHere: what must be installed first.
+
+    Under spark-submit the session that it made is taken, with its settings.
+    """
+    lacks = missing()
+    if lacks is not None:
+        raise NotHere(lacks)
+    # Workers are otherwise started with the `python3` of PATH, which need not have pyarrow.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    from chaos.postmortem.raftlog import RaftLog
+
+    builder = SparkSession.builder.appName("quorate post-mortem")
+    if master is not None or "PYSPARK_GATEWAY_PORT" not in os.environ:
+        builder = builder.master(master or f"local[{os.cpu_count() or 2}]")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.shuffle.partitions": "8",
+        **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+           if (master or "local").startswith("local") else {}),
+        **(options or {}),
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF" if quiet else "WARN")
+    spark.dataSource.register(RaftLog)
+    return spark

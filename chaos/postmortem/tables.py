@@ -1,0 +1,83 @@
+"""Tables on disk: each is computed once, written as Parquet, and read from there ever after."""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 -- its usual name
+from pyspark.sql.types import StructType, _parse_datatype_string
+
+from chaos.postmortem.findings.catalogue import RULES
+from chaos.postmortem.schemas import TABLES
+
+#: These are in folders of their own by group and hour, so that a look at one need not read all.
+PARTITIONED: Final = {"records": ["group", "hour"]}
+HOUR_NS: Final = 3_600_000_000_000
+
+
+def schema_of(name: str) -> StructType:
+    """Of a table in `schemas.TABLES`. Needs a session."""
+    return _parse_datatype_string(TABLES[name])
+
+
+def conformed(frame: DataFrame, name: str) -> DataFrame:
+    """Exactly the table's columns, in their order and types; those it lacks are null."""
+    columns = set(frame.columns)
+    return frame.select(
+        [
+            (F.col(field.name) if field.name in columns else F.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in schema_of(name)
+        ]
+    )
+
+
+def as_findings(frame: DataFrame, code: str) -> DataFrame:
+    """Rows of the table `findings`; the frame holds the columns that are known of each."""
+    rule = RULES[code]
+    told = {"code": rule.code, "severity": rule.severity, "title": rule.title}
+    for name, value in told.items():
+        frame = frame.withColumn(name, F.lit(value))
+    if "count" not in frame.columns:
+        frame = frame.withColumn("count", F.lit(1))
+    return conformed(frame, "findings")
+
+
+class Tables:
+    """Tables in a folder, by name."""
+
+    def __init__(self, spark: SparkSession, folder: str | Path) -> None:
+        self.spark = spark
+        self._folder = str(folder)
+
+    def path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    def __getitem__(self, name: str) -> DataFrame:
+        return self.spark.read.schema(self._stored(name)).parquet(self.path(name))
+
+    def _stored(self, name: str) -> StructType:
+        stored = schema_of(name)
+        return stored.add("hour", "bigint") if name in PARTITIONED else stored
+
+    def write(self, name: str, frame: DataFrame) -> DataFrame:
+        """What was there before is replaced."""
+        frame = conformed(frame, name)
+        by = PARTITIONED.get(name, [])
+        if by:
+            frame = frame.withColumn("hour", F.floor(F.col("wall_ns") / HOUR_NS).cast("bigint"))
+        frame.write.mode("overwrite").partitionBy(*by).parquet(self.path(name))
+        return self[name]
+
+    def empty(self, name: str) -> DataFrame:
+        return self.spark.createDataFrame([], schema_of(name))
+
+
+#: A named transformation: from tables that are there to the next one.
+Transformation = Callable[[Tables], DataFrame]

@@ -1,0 +1,28 @@
+"""One Spark session for all tests of the post-mortem: starting one takes longer than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chaos.postmortem.session import missing, start
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of them in one process, whatever `-n` says."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """Skips, with what to install, where Spark cannot run."""
+    lacks = missing()
+    if lacks is not None:
+        pytest.skip(lacks)
+    session = start("local[2]", options={"spark.driver.memory": "1g"})
+    yield session
+    session.stop()
