@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -20,6 +21,19 @@ NO_JAVA: Final = (
     f"Spark needs Java {JAVA_MIN}: install it (on Debian: apt-get install openjdk-17-jre-headless)"
     " or name it in JAVA_HOME"
 )
+SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.shuffle.partitions": "8",
+}
+#: One Java process does all, and nobody else is to reach it.
+LOCAL_SETTINGS: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+}
 NO_SPARK: Final = "Spark is not installed: pip install 'quorate[postmortem]'"
 
 
@@ -45,37 +59,39 @@ def missing() -> str | None:
 
 
 def start(
-    master: str | None = None, *, quiet: bool = True, options: Mapping[str, str] | None = None
+    master: str | None = None,
+    *,
+    noise: Path | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A session with `raftlog` registered. NotHere: what must be installed first.
 
-    Under spark-submit the session that it made is taken, with its settings.
+    Under spark-submit the session that it made is taken, with its settings. `noise`: where all
+    that Spark has to say goes; None: to standard error.
     """
     lacks = missing()
     if lacks is not None:
         raise NotHere(lacks)
     # Workers are otherwise started with the `python3` of PATH, which need not have pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     from chaos.postmortem.raftlog import RaftLog
 
-    builder = SparkSession.builder.appName("quorate post-mortem")
-    if master is not None or "PYSPARK_GATEWAY_PORT" not in os.environ:
-        builder = builder.master(master or f"local[{os.cpu_count() or 2}]")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.shuffle.partitions": "8",
-        **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-           if (master or "local").startswith("local") else {}),
-        **(options or {}),
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF" if quiet else "WARN")
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    conf = SparkConf().setAppName("quorate post-mortem").setAll(list(SETTINGS.items()))
+    if master is not None or not submitted:
+        conf.setMaster(master or f"local[{os.cpu_count() or 2}]")
+        if (master or "local").startswith("local"):
+            conf.setAll(list(LOCAL_SETTINGS.items()))
+    conf.setAll(list((options or {}).items()))
+    if noise is not None and not submitted:
+        noise.parent.mkdir(parents=True, exist_ok=True)
+        with noise.open("wb") as file:
+            # The Java process has it from its start; what it says before logging is set up too.
+            SparkContext(conf=conf, gateway=launch_gateway(conf, popen_kwargs={"stderr": file}))
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
     spark.dataSource.register(RaftLog)
     return spark

@@ -23,6 +23,6 @@ def spark() -> Iterator[Any]:
     lacks = missing()
     if lacks is not None:
         pytest.skip(lacks)
-    session = start("local[2]", options={"spark.driver.memory": "1g"})
+    session = start("local[2]", options={"spark.driver.memory": "1g", "spark.log.level": "ERROR"})
     yield session
     session.stop()

@@ -1,0 +1,202 @@
+"""`quorate postmortem`: what happened, from the logs of nodes that need not run any more."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quorate.cli.output import CommandError, Json, emit, plain_terminal, say, stderr, stdout
+
+if TYPE_CHECKING:
+    from chaos.postmortem.pipeline import Result
+
+    from chaos.postmortem.limits import Limits
+
+#: The input cannot be read, or there is none.
+UNREADABLE = 3
+#: It could not run at all: what it needs is not installed.
+CANNOT = 4
+
+
+def postmortem(
+    folders: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR...",
+            help="Data folders of nodes, archives, or folders of those; a path, or an address"
+            " on any file system that Spark is set up for.",
+        ),
+    ],
+    archives: Annotated[
+        list[str] | None,
+        typer.Option("--archive", metavar="ADDRESS", help="One more to read; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the report. Default: postmortem-DATE-TIME here."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only what is later (ISO 8601, UTC)."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Only what is earlier.")
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", help="Only this queue's messages: NAME, or VHOST/NAME.")
+    ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option(
+            "--message", metavar="ID", help="A page about this message, GROUP-ENTRY-OFFSET."
+        ),
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option("--history", help="What clients saw (history.jsonl of `make chaos`)."),
+    ] = None,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit", metavar="NAME=NUMBER", help="A threshold; repeatable. See the docs."
+        ),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option("--master", help="Of Spark. Default: this machine, all cores."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--spark", metavar="NAME=VALUE", help="A setting of Spark's; repeatable."),
+    ] = None,
+    spark_log: Annotated[
+        bool,
+        typer.Option("--spark-log", help="Show what Spark says; else it is in OUT/spark.log."),
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Find out what happened, from the logs of the nodes alone, and write a report of it.
+
+    Exit status: 0 clean, 1 warnings, 2 a safety violation, 3 input that cannot be read, 4 what it
+    needs is missing.
+    """
+    from chaos.postmortem.session import NotHere, start
+
+    thresholds = _limits(limits or [])
+    span = _time(since, "--since"), _time(until, "--until")
+    folder = out or Path(datetime.now(UTC).strftime("postmortem-%Y%m%d-%H%M%S"))
+    progress = Progress(shown=not as_json)
+    progress("starting Spark")
+    try:
+        noise = None if spark_log else folder / "spark.log"
+        spark = start(master, noise=noise, options=dict(_pair(each) for each in settings or []))
+    except NotHere as error:
+        raise CommandError(str(error), CANNOT) from error
+    from chaos.postmortem.inputs import NothingFound
+    from chaos.postmortem.pipeline import run
+
+    try:
+        result = run(
+            [*folders, *(archives or [])],
+            folder,
+            spark=spark,
+            limits=thresholds,
+            history=history,
+            since_ns=span[0],
+            until_ns=span[1],
+            queue=queue,
+            message=message,
+            progress=progress,
+        )
+    except NothingFound as error:
+        raise CommandError(str(error), UNREADABLE) from error
+    finally:
+        progress.end()
+        spark.stop()
+    _tell(result, as_json=as_json)
+    return result.status
+
+
+def _tell(result: Result, *, as_json: bool) -> None:
+    if as_json:
+        emit(result.summary)
+        return
+    from chaos.postmortem.report import print_summary
+
+    print_summary(result.summary, result.folder, stdout())
+
+
+def _time(text: str | None, option: str) -> int | None:
+    """Nanoseconds since 1970. Without a zone it is UTC."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise CommandError(
+            f"{option} {text}: give a time such as 2026-11-22T06:30:00", 2
+        ) from error
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    whole, part = divmod(int(at.timestamp() * 1_000_000), 1_000_000)
+    return whole * 1_000_000_000 + part * 1_000
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise CommandError(f"--spark {text}: give NAME=VALUE, as in spark.driver.memory=8g", 2)
+    return name, value
+
+
+def _limits(given: list[str]) -> Limits:
+    from dataclasses import fields
+
+    from chaos.postmortem.limits import Limits
+
+    known = {each.name: type(each.default) for each in fields(Limits)}
+    values: dict[str, Any] = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        name = name.replace("-", "_")
+        try:
+            values[name] = known[name](value)
+        except (KeyError, ValueError) as error:
+            raise CommandError(
+                f"--limit {text}: give NAME=NUMBER; names are {', '.join(known)}", 2
+            ) from error
+    return Limits(**values)
+
+
+class Progress:
+    """The step at work, and the seconds that each took."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+        self._what: str | None = None
+        self._since_s = 0.0
+        self._status: Any = None
+        if shown and not plain_terminal():
+            self._status = stderr().status("")
+            self._status.start()
+
+    def __call__(self, what: str) -> None:
+        """This begins, so what was before is done."""
+        self._done()
+        self._what, self._since_s = what, time.monotonic()
+        if self._status is not None:
+            self._status.update(f"{what} ...")
+
+    def _done(self) -> None:
+        if self._shown and self._what is not None:
+            say(f"  {self._what:<44}{time.monotonic() - self._since_s:7.1f} s")
+        self._what = None
+
+    def end(self) -> None:
+        self._done()
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
