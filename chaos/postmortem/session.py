@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,17 +44,13 @@ class NotHere(Exception):
 
 def missing() -> str | None:
     """What to install before a session can start; None: nothing."""
-    try:
-        import pandas  # noqa: F401
-        import pyarrow  # noqa: F401
-        import pyspark  # noqa: F401
-    except ImportError:
+    if any(find_spec(name) is None for name in ("pandas", "pyarrow", "pyspark")):
         return NO_SPARK
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
     if java is None or not os.path.exists(java):
         return NO_JAVA
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     found = re.search(r'version "(\d+)', said)
     return None if found and int(found[1]) >= JAVA_MIN else NO_JAVA
 
