@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from typing import Final
 
-_WHERE = "cluster string, node string, file string, segment bigint, created_ns bigint, offset bigint"
+_WHERE = (
+    "cluster string, node string, file string, segment bigint, created_ns bigint, offset bigint"
+)
 
 #: Every record of every segment, as the data source `raftlog` yields them. Of a record that cannot
 #: be read (kind `corrupt`, or `torn`: the end that a crash may leave) group is -1, the times are
@@ -103,18 +105,14 @@ TABLES: Final[dict[str, str]] = {
         " file string, offset bigint"
     ),
     # links: what a node heard of another. event: up | down | gone
-    "links": (
-        "node string, peer string, at_ns bigint, event string, file string, offset bigint"
-    ),
+    "links": ("node string, peer string, at_ns bigint, event string, file string, offset bigint"),
     # How far the clock of `peer` is ahead of that of `node`, from the quickest sample of the minute
     "clocks": (
         "node string, peer string, minute_ns bigint, offset_ms double, bound_ms double,"
         " samples bigint"
     ),
     # The wall clock against the monotonic one, between two records of one life.
-    "clock_jumps": (
-        "node string, file string, offset bigint, at_ns bigint, jump_ms double"
-    ),
+    "clock_jumps": ("node string, file string, offset bigint, at_ns bigint, jump_ms double"),
     # --- what the replay says: see cluster/lifecycle.py. A row is about the positions `first` to
     # `last` of a queue; (index, ordinal, step) is their order within a group. event:
     #   published  entry, entry_offset: where the body of `first` lies; the bodies of the others
