@@ -44,8 +44,19 @@ up: $(READY) ## Three nodes on loopback, with a live table; Ctrl-C stops them
 test: $(READY) ## Run the tests; the last line says how many
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not spark and not bench and not toolchain and not ops" $(ARGS)
 
+# Spark and its friends are large, so only what needs them has them. Java 17 must be there.
+SPARK_READY := $(VENV)/.postmortem
+$(SPARK_READY): $(READY)
+	@echo "installing Spark into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[postmortem]'
+	@touch $@
+
+.PHONY: test-postmortem
+test-postmortem: $(SPARK_READY) ## Run the tests of the Spark post-mortem, in one session
+	@$(BIN)/python -m pytest -m spark $(ARGS)
+
 .PHONY: check
-check: $(READY) ## Format, lint, types and import contracts
+check: $(SPARK_READY) ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
@@ -91,6 +102,10 @@ chaos-members: $(CHAOS_READY) ## Nodes join, leave and are replaced, groups move
 chaos-selftest: $(CHAOS_READY) ## Broken builds, each of which the suite must catch
 	@$(BIN)/python -m chaos selftest $(ARGS)
 
+.PHONY: postmortem-demo
+postmortem-demo: $(SPARK_READY) ## A bad minute on three nodes, and what their logs say of it: var/incident/report
+	@$(BIN)/python -m chaos incident $(ARGS)
+
 .PHONY: failover
 failover: $(READY) ## Publish and consume while the leader is killed ten times
 	@$(BIN)/quorate failover $(ARGS)
@@ -98,6 +113,10 @@ failover: $(READY) ## Publish and consume while the leader is killed ten times
 .PHONY: bench
 bench: $(READY) ## Measure three nodes on loopback, fsync on: ARGS="--quick" or ARGS="--only NAME"
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+.PHONY: bench-postmortem
+bench-postmortem: $(SPARK_READY) ## Rows a second of reading, decoding, replay and report: ARGS="--millions 1"
+	@$(BIN)/python -m tests.bench.postmortem $(ARGS)
 
 .PHONY: semantics
 semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROKER=amqp://... checks another

@@ -30,6 +30,7 @@ SEED_MAX = 10**6
 ELSEWHERE = {
     "power": ("chaos.power", "all nodes lose their power at once, again and again"),
     "members": ("chaos.members", "nodes come and go, and groups move, under load and faults"),
+    "incident": ("chaos.incident", "a bad minute on three nodes, and its post-mortem by Spark"),
     "selftest": ("chaos.selftest", "the suite against builds that are broken on purpose"),
 }
 UNKNOWN = 2

@@ -17,6 +17,7 @@ HOMES = {
     "google_crc32c": ("cluster.log",),
     "matplotlib": ("chaos.report",),
     "netfilterqueue": ("chaos.live.packets",),
+    "numpy": ("chaos.postmortem",),
     "pamqp": ("node.protocols.amqp", "chaos.simulator"),
     "prometheus_client": ("node",),
     "psutil": (),
