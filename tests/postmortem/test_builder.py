@@ -1,0 +1,116 @@
+"""The folders that the tests read are such as nodes leave them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from chaos.checker.log_safety import log_safety
+from cluster.codec.entries import decode_entry
+from cluster.log import Identity, Log, RealDisk, SystemClock
+from cluster.log.reader import CORRUPT, TORN, read
+from cluster.machine.commands import (
+    CreateQueue,
+    Enqueue,
+    OpenSession,
+    QueueConfig,
+    Settle,
+    Subscribe,
+)
+from cluster.machine.effects import Deliver
+from cluster.machine.replies import Subscribed
+from cluster.types import NodeId, QueueId, SessionId
+from tests.postmortem.builder import Built, flip
+
+QUEUE = QueueId(1)
+SESSION = SessionId("s1")
+
+
+def used(cluster: Built, messages: int = 20) -> None:
+    """A queue with a consumer, and messages through it."""
+    cluster.elect(1, "n1")
+    consuming = [
+        CreateQueue(QUEUE, "/", "orders", QueueConfig()),
+        OpenSession(SESSION, NodeId("n1"), 1),
+        Subscribe(QUEUE, SESSION, "c"),
+    ]
+    cluster.propose(1, *consuming)
+    reply = cluster.replies[-1]
+    assert isinstance(reply, Subscribed)
+    for number in range(messages):
+        cluster.propose(1, Enqueue(QUEUE, "p", number + 1, [b"m%d" % number]))
+        (delivery,) = [each for each in cluster.effects if isinstance(each, Deliver)]
+        (chunk,) = delivery.chunks
+        cluster.propose(1, Settle(QUEUE, reply.consumer, [(chunk.first, chunk.first)], chunk.token))
+
+
+def kinds(folder: Path) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for record in read(str(folder / "log")):
+        found[record.kind] = found.get(record.kind, 0) + 1
+    return found
+
+
+def recovered(cluster: Built, node: str) -> Log:
+    async def start() -> Log:
+        folder = str(cluster.nodes[node].folder / "log")
+        identity = Identity(node, cluster.cluster)
+        return await Log.open(folder, disk=RealDisk(), clock=SystemClock(), identity=identity)
+
+    return asyncio.run(start())
+
+
+def test_what_nodes_leave_after_an_eventful_life_is_sound(tmp_path: Path):
+    with Built(tmp_path, archive=True, segment_bytes=64 << 10) as cluster:
+        used(cluster, 300)
+        cluster.wait(5)
+        cluster.kill("n3", torn=9)
+        used_again = cluster.propose(1, Enqueue(QUEUE, "p", 301, [b"while n3 is away"]))
+        cluster.append(1, Enqueue(QUEUE, "p", 302, [b"only n1 has it"]), nodes=["n1"])
+        lost = cluster.hash("n1", 1, used_again + 1)
+        cluster.kill("n1")
+        cluster.start("n3")
+        cluster.elect(1, "n2")
+        cluster.start("n1")
+        for number in range(302, 800):
+            cluster.propose(1, Enqueue(QUEUE, "p", number, [bytes(100)]))
+        cluster.snapshot(1)
+        cluster.roll()
+        cluster.maintain()
+        cluster.pause("n3", 6)
+        cluster.stop("n2")
+        cluster.wait(2)
+        cluster.start("n2")
+        cluster.propose(1, Enqueue(QUEUE, "p", 800, [b"the last one"]))
+        state = cluster.groups[1].machine.digest()
+        commit = cluster.groups[1].commit
+
+    verdict = log_safety(cluster.logs, voters={1: list(cluster.logs)})
+    assert verdict.valid is True, verdict
+    for node in cluster.nodes.values():
+        found = kinds(node.folder)
+        assert not found.keys() & {CORRUPT, TORN}
+        assert {"entry", "commit", "synced", "round", "clock"} <= found.keys()
+        log = recovered(cluster, node.name)
+        journal = log.journal(1)
+        assert journal.last_index == commit
+        assert journal.hash_at(used_again + 1) != lost
+        data = journal.read(commit)
+        assert data is not None
+        assert decode_entry(data[1:]).commands
+        log.wal.close()
+    assert {path.parent.name for path in cluster.archive_folder.rglob("*.log")} >= {"n1", "n3"}
+    assert state == cluster.groups[1].machine.digest()
+    assert sum("digest" in kinds(node.folder) for node in cluster.nodes.values()) == 3
+
+
+def test_a_flipped_bit_is_where_it_was_said_to_be(tmp_path: Path):
+    with Built(tmp_path) as cluster:
+        used(cluster)
+        place = cluster.where("n2", 1, 10)
+    flip(place.file, place.offset + 60)
+
+    (bad,) = [r for r in read(str(tmp_path / "n2" / "log")) if r.kind == CORRUPT]
+
+    assert (bad.file, bad.offset) == place
+    assert log_safety(cluster.logs).valid is not True
