@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 UNREADABLE = 3
 #: It could not run at all: what it needs is not installed.
 CANNOT = 4
+_AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def postmortem(
@@ -39,9 +42,20 @@ def postmortem(
         Path | None,
         typer.Option("--out", help="Folder for the report. Default: postmortem-DATE-TIME here."),
     ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option(
+            "--tables",
+            metavar="DIR",
+            help="Folder for the Parquet tables; an address that all see, when Spark is a cluster."
+            " Default: OUT/tables.",
+        ),
+    ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Only what is later (ISO 8601, UTC)."),
+        typer.Option(
+            "--since", metavar="TIME", help="Only what is later: ISO 8601 in UTC, or 24h ago."
+        ),
     ] = None,
     until: Annotated[
         str | None, typer.Option("--until", metavar="TIME", help="Only what is earlier.")
@@ -104,6 +118,7 @@ def postmortem(
             [*folders, *(archives or [])],
             folder,
             spark=spark,
+            tables=tables,
             limits=thresholds,
             history=history,
             since_ns=span[0],
@@ -134,15 +149,18 @@ def _time(text: str | None, option: str) -> int | None:
     """Nanoseconds since 1970. Without a zone it is UTC."""
     if text is None:
         return None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise CommandError(
-            f"{option} {text}: give a time such as 2026-11-22T06:30:00", 2
-        ) from error
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        at = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
+    else:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise CommandError(
+                f"{option} {text}: give a time such as 2026-11-22T06:30:00, or 24h", 2
+            ) from error
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    whole, part = divmod(int(at.timestamp() * 1_000_000), 1_000_000)
-    return whole * 1_000_000_000 + part * 1_000
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -153,11 +171,9 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _limits(given: list[str]) -> Limits:
-    from dataclasses import fields
-
     from chaos.postmortem.limits import Limits
 
-    known = {each.name: type(each.default) for each in fields(Limits)}
+    known = get_type_hints(Limits)
     values: dict[str, Any] = {}
     for text in given:
         name, _, value = text.partition("=")
