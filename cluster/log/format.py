@@ -30,6 +30,8 @@ RECORD: Final = struct.Struct("<IIB3sIQQQQ")
 RECORD_HEADER: Final = RECORD.size
 #: The same without the checksum: what the checksum covers besides the payload.
 COVERED: Final = struct.Struct("<IB3sIQQQQ")
+#: length, crc32c, marker
+_START: Final = struct.Struct("<IIx3s")
 #: In every record header, so that a reader finds the next record behind a damaged one. 0xf5 is in
 #: no UTF-8 text.
 MARKER: Final = b"\xf5Qr"
@@ -204,6 +206,30 @@ def record_is_valid(data: bytes, at: int, salt: int) -> bool:
     length, crc = struct.unpack_from("<II", data, at)
     stop = at + RECORD_HEADER + length
     return stop <= len(data) and extend(extend(salt, data[at : at + 4]), data[at + 8 : stop]) == crc
+
+
+def sound_records(data: bytes, at: int, salt: int, count: int) -> list[int]:
+    """Where the records from `at` on start, up to `count` of them, and last where they end: at the
+    first one that is not valid, if not before.
+    """
+    starts, end = [at], len(data)
+    add, unpack, marker, header = starts.append, _START.unpack_from, MARKER, RECORD_HEADER
+    covered = dict[int, int]()  # by length: the checksum begins with it
+    for _ in range(count):
+        if at + header > end:
+            break
+        length, crc, found = unpack(data, at)
+        stop = at + header + length
+        if found != marker or stop > end:
+            break
+        begun = covered.get(length)
+        if begun is None:
+            begun = covered[length] = extend(salt, data[at : at + 4])
+        if extend(begun, data[at + 8 : stop]) != crc:
+            break
+        at = stop
+        add(at)
+    return starts
 
 
 def find_record(data: bytes, start: int, salt: int) -> int | None:

@@ -7,8 +7,8 @@ behind it. A torn end of the last segment, which every crash may leave, is a rec
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import cbor2
@@ -27,6 +27,9 @@ TORN: Final = "torn"
 #: Hashes remembered per group; a truncate that goes back further leaves one link unverified.
 CHAIN_WINDOW: Final = 200_000
 
+
+#: Records found at a time.
+RUN_RECORDS: Final = 1_000
 
 READ_ONLY: Final = RealDisk(read_only=True)
 
@@ -57,6 +60,7 @@ class Record(NamedTuple):
         return self.payload[fmt.HASH_BYTES :] if self.kind in BODIES else None
 
 
+DIGEST: Final = fmt.KIND_NAMES[fmt.KIND_DIGEST]
 BODIES: Final = frozenset(fmt.KIND_NAMES[kind] for kind in fmt.BODY_KINDS)
 
 
@@ -116,31 +120,54 @@ def read_header(path: str, *, disk: Disk | None = None) -> fmt.FileHeader | Reco
 def records(path: str, *, last: bool = False, disk: Disk | None = None) -> Iterator[Record]:
     """The records of one segment, checksums verified; `last` allows it a torn end."""
     data = _content(disk or READ_ONLY, path)
+    header = header_of(data, path, last=last)
+    if isinstance(header, Record):
+        yield header
+        return
+    unpack, names = fmt.RECORD.unpack_from, fmt.KIND_NAMES
+    for run in runs(data, header, path, last=last, count=RUN_RECORDS):
+        if isinstance(run, Record):
+            yield run
+            continue
+        for at, stop in pairwise(run):
+            _, _, kind, _, group, index, term, wall_ns, mono_ns = unpack(data, at)
+            name = names.get(kind) or f"kind-{kind}"
+            payload = data[at + fmt.RECORD_HEADER : stop]
+            yield Record(path, at, name, group, index, term, wall_ns, mono_ns, payload)
+
+
+def header_of(data: bytes, path: str, *, last: bool) -> fmt.FileHeader | Record:
+    """The header at the begin of a segment, or what is wrong with it."""
     try:
-        header = fmt.decode_file_header(data, path)
+        return fmt.decode_file_header(data, path)
     except (LogCorrupt, UnsupportedFormat) as error:
         unborn = last and fmt.MARKER not in data and len(data) <= 4096
-        yield _damage(path, error.offset, TORN if unborn else CORRUPT, error.reason)
-        return
-    salt, at, end = header.salt, header.size, len(data)
-    unpack, names = fmt.RECORD.unpack_from, fmt.KIND_NAMES
-    while at < end:
-        if not fmt.record_is_valid(data, at, salt):
-            reason = judge(data, at, salt, header.number) if last else describe(data, at)
-            if reason is None:
-                yield _damage(path, at, TORN, describe(data, at))
-                return
-            yield _damage(path, at, CORRUPT, reason)
-            following = fmt.find_record(data, at + 1, salt)
-            if following is None or following == -1:
-                return
-            at = following
-        length, _, kind, _, group, index, term, wall_ns, mono_ns = unpack(data, at)
-        stop = at + fmt.RECORD_HEADER + length
-        name = names.get(kind) or f"kind-{kind}"
-        payload = data[at + fmt.RECORD_HEADER : stop]
-        yield Record(path, at, name, group, index, term, wall_ns, mono_ns, payload)
-        at = stop
+        return _damage(path, error.offset, TORN if unborn else CORRUPT, error.reason)
+
+
+def runs(
+    data: bytes, header: fmt.FileHeader, path: str, *, last: bool, count: int, start: int = 0
+) -> Iterator[list[int] | Record]:
+    """A segment in pieces: where up to `count` sound records in a row start, and last where they
+    end; between these what is damaged. Begins at the record at `start`, or the first one.
+    """
+    at = max(start, header.size)
+    while at < len(data):
+        run = fmt.sound_records(data, at, header.salt, count)
+        if len(run) > 1:
+            yield run
+        at = run[-1]
+        if len(run) > count or at == len(data):
+            continue
+        reason = judge(data, at, header.salt, header.number) if last else describe(data, at)
+        if reason is None:
+            yield _damage(path, at, TORN, describe(data, at))
+            return
+        yield _damage(path, at, CORRUPT, reason)
+        following = fmt.find_record(data, at + 1, header.salt)
+        if following is None or following == -1:
+            return
+        at = following
 
 
 class Chains:
@@ -225,12 +252,19 @@ def detail(record: Record) -> object:
     """The payload of a record that is no entry, decoded if it is CBOR."""
     if record.kind in (CORRUPT, TORN):
         return record.payload.decode()
-    if not record.payload or record.kind in BODIES:
+    return decoded(record.kind, record.payload)
+
+
+def decoded(kind: str, payload: bytes) -> object:
+    """The payload of a sound record that is no entry, decoded if it is CBOR."""
+    if not payload or kind in BODIES:
         return None
+    if kind == DIGEST:
+        return payload  # every other one looks like CBOR by chance
     try:
-        return cbor2.loads(record.payload)
-    except (cbor2.CBORDecodeError, ValueError, struct.error):
-        return record.payload
+        return cbor2.loads(payload)
+    except Exception:  # noqa: BLE001  # whatever the bytes of a note are, reading goes on
+        return payload
 
 
 def name_of(path: str) -> str:
