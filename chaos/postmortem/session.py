@@ -28,6 +28,7 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.shuffle.partitions": "8",
+    "spark.sql.python.filterPushdown.enabled": "true",  # else `raftlog` is refused
 }
 #: One Java process does all, and nobody else is to reach it.
 LOCAL_SETTINGS: Final = {
