@@ -20,7 +20,15 @@ from cluster.codec.cbor import pack
 from cluster.forwarding import Forwarder
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
-from cluster.log import KIND_CLOCK, KIND_LINK_DOWN, KIND_LINK_UP, Identity, Log, Progress
+from cluster.log import (
+    KIND_CLOCK,
+    KIND_LINK_DOWN,
+    KIND_LINK_UP,
+    KIND_STOPPED,
+    Identity,
+    Log,
+    Progress,
+)
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine, GroupInfo, QueueInfo
 from cluster.machine.commands import Command, DeclareQueue, NodeDown, NodeUp
@@ -184,6 +192,8 @@ class ClusterNode:
         await self.rounds.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.links.stop()
+        if self._failure is None:
+            self.log.note(KIND_STOPPED, CATALOG_GROUP, 0, 0, b"")  # the last word
         await self._close()
 
     async def _close(self) -> None:

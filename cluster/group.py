@@ -314,8 +314,10 @@ class Group(GroupFacts):
     # --- what the member asks of its host
 
     def role_changed(self, role: Role, term: int) -> None:
-        payload = pack([role.name.lower(), self.leader])
-        self._notes.note(KIND_ROLE, self.id, self.last_index, term, payload)
+        fields = [role.name.lower(), self.leader]
+        if role is Role.CANDIDATE and self.member.elections.asked_by is not None:
+            fields.append(self.member.elections.asked_by)
+        self._notes.note(KIND_ROLE, self.id, self.last_index, term, pack(fields))
         log.info("role_changed", group=self.name, node=self.node, role=role.name, term=term)
         if role is Role.LEADER:
             return

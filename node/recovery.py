@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cluster.log import Identity, Log, RealDisk, SystemClock
+from cluster.log import KIND_STOPPED, Identity, Log, RealDisk, SystemClock
 from cluster.lost_majority import LostMajority, examine, give_up
 from cluster.machine.catalog import CatalogMachine
 from cluster.types import NodeId
@@ -98,6 +98,7 @@ async def _opened(settings: Settings) -> AsyncGenerator[Log]:
         )
         try:
             yield opened
+            opened.note(KIND_STOPPED, 0, 0, 0, b"")
         finally:
             await opened.close()
     finally:

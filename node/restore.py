@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.archive import Archive
-from cluster.log import Identity, Log, LogOptions, RealDisk, SystemClock
+from cluster.log import KIND_STOPPED, Identity, Log, LogOptions, RealDisk, SystemClock
 from cluster.lost_majority import TERMS_APART
 from cluster.machine.catalog import CatalogMachine
 from cluster.restoring import Beginning, Replayed, begin, beginnings
@@ -129,6 +129,7 @@ async def _make(
         )
         try:
             await begin(opened, made)
+            opened.note(KIND_STOPPED, 0, 0, 0, b"")
         finally:
             await opened.close()
         if start:

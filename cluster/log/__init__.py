@@ -17,6 +17,7 @@ from cluster.log.format import (
     KIND_LINK_UP,
     KIND_ROLE,
     KIND_ROUND,
+    KIND_STOPPED,
     Identity,
 )
 from cluster.log.journal import Journal
@@ -33,6 +34,7 @@ __all__ = [
     "KIND_LINK_UP",
     "KIND_ROLE",
     "KIND_ROUND",
+    "KIND_STOPPED",
     "MEMBERSHIP",
     "FatalDiskError",
     "Identity",

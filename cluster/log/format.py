@@ -61,6 +61,7 @@ KIND_CLOCK: Final = 36
 KIND_DIGEST: Final = 37
 KIND_GIVEN_UP: Final = 38
 KIND_BACKUP: Final = 39
+KIND_STOPPED: Final = 40
 
 KIND_NAMES: Final = {
     KIND_ENTRY: "entry",
@@ -81,6 +82,7 @@ KIND_NAMES: Final = {
     KIND_DIGEST: "digest",
     KIND_GIVEN_UP: "given-up",
     KIND_BACKUP: "backup",
+    KIND_STOPPED: "stopped",
 }
 #: Kinds whose payload is a chain hash followed by a command.
 BODY_KINDS: Final = frozenset({KIND_ENTRY, KIND_LIVE, KIND_INSTALLED})

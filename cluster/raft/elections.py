@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from cluster.raft.options import RaftOptions
 from cluster.raft.stock import Peer
 from cluster.raft.transport import PRE_VOTE, PRE_VOTED, VOTE, VOTED
+from cluster.types import NodeId
 
 if TYPE_CHECKING:
     from cluster.raft.member import Member
@@ -45,6 +46,7 @@ class Elections:
         self._votes: set[Peer] = set()
         self.deadline = math.inf  # when to ask, unless a leader is heard
         self.heard_at = -math.inf  # when a live leader was last heard
+        self.asked_by: NodeId | None = None  # the leader that handed over to us, when we stand
         self.stood = 0  # elections that this member started, since the process did
         self.leaders = 0  # leaders that it came to know since then, one a term
         self._led_term = 0  # of the last of them
@@ -142,9 +144,10 @@ class Elections:
 
     # --- votes
 
-    def stand(self, now: float) -> None:
+    def stand(self, now: float, asked_by: Peer | None = None) -> None:
         """A new term, with our own vote in it; both are on disk before the request leaves."""
         member = self._member
+        self.asked_by = None if asked_by is None else asked_by.id
         self._pre_votes = None
         self._again(now)
         self.stood += 1

@@ -93,7 +93,7 @@ class Following:
         """The leader hands over: no pre-vote, which its own life would refuse."""
         member = self._member
         if member.leader is peer and member.may_lead:
-            member.elections.stand(member.now)
+            member.elections.stand(member.now, peer)
 
     def on_install(self, peer: Peer, index: int, number: int, part: list[Any]) -> None:
         """One part of a snapshot. Nothing is acknowledged but that it arrived, until all did."""

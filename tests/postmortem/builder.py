@@ -309,7 +309,10 @@ class Built:
         voting = others if voters is None else [self.nodes[v] for v in voters if v != node]
         journal = winner.journal(group)
         journal.set_term(term, node)
-        self._role(winner, group, "candidate", term, None)
+        asking = state.leader if state.leader in [each.name for each in others] else None
+        asked = [] if asking is None else [asking]
+        fields = ["candidate", None, *asked]  # with a leader alive it is a hand-over
+        winner.note(KIND_ROLE, group, journal.last_index, term, fields)
         winner.round()
         self.time.passes(HOP_NS)
         for voter in voting:
