@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Self
 
@@ -109,8 +110,8 @@ class Built:
             for group in self.groups:
                 node.journal(group)
             node.round()
-        for node in self.nodes.values():
-            self._link(node)
+        for node, peer in combinations(self.nodes.values(), 2):
+            self._link(node, peer)
 
     def __enter__(self) -> Self:
         return self
@@ -207,15 +208,13 @@ class Built:
     def _active(self) -> list[BuiltNode]:
         return [node for node in self.nodes.values() if node.active]
 
-    def _link(self, node: BuiltNode) -> None:
-        """It is heard by the others that were there before it, and hears them."""
-        for peer in self._active():
-            if peer is not node and (peer.incarnation > 1 or peer.name < node.name or node.applied):
-                node.note(KIND_LINK_UP, 0, 0, 0, [peer.name, peer.incarnation])
-                peer.note(KIND_LINK_UP, 0, 0, 0, [node.name, node.incarnation])
-                self.time.passes(RECORD_NS)
-                peer.round()
-        node.round()
+    def _link(self, node: BuiltNode, peer: BuiltNode) -> None:
+        """They hear each other from now on."""
+        node.note(KIND_LINK_UP, 0, 0, 0, [peer.name, peer.incarnation])
+        peer.note(KIND_LINK_UP, 0, 0, 0, [node.name, node.incarnation])
+        self.time.passes(RECORD_NS)
+        for each in (node, peer):
+            each.round()
 
     def unlink(self, node: str, *, gone: bool) -> None:
         """The others hear it no more: its process ended (gone), or it is silent."""
@@ -227,14 +226,11 @@ class Built:
                 peer.round()
 
     def relink(self, node: str) -> None:
-        """It is heard again, by the same process, and hears the others."""
+        """It and the others hear each other again."""
         back = self.nodes[node]
         for peer in self._active():
             if peer is not back:
-                peer.note(KIND_LINK_UP, 0, 0, 0, [back.name, back.incarnation])
-                back.note(KIND_LINK_UP, 0, 0, 0, [peer.name, peer.incarnation])
-                peer.round()
-        back.round()
+                self._link(back, peer)
 
     def kill(self, node: str, *, torn: int = 0) -> None:
         """Its process ends at once: what it has not written is lost, and `torn` bytes of a record
@@ -272,7 +268,7 @@ class Built:
         back.up = True
         for group in self.groups:
             back.applied[group] = back.journal(group).base_index
-        self._link(back)
+        self.relink(node)
         for group in self.groups:
             self.catch_up(node, group)
 

@@ -6,9 +6,10 @@ import asyncio
 from pathlib import Path
 
 from chaos.checker.log_safety import log_safety
-from cluster.codec.entries import decode_entry
+from cluster.codec.entries import body_offsets, decode_entry
 from cluster.log import Identity, Log, RealDisk, SystemClock
 from cluster.log.reader import CORRUPT, TORN, read
+from cluster.machine import QueueMachine
 from cluster.machine.commands import (
     CreateQueue,
     Enqueue,
@@ -18,9 +19,11 @@ from cluster.machine.commands import (
     Subscribe,
 )
 from cluster.machine.effects import Deliver
-from cluster.machine.replies import Subscribed
-from cluster.types import NodeId, QueueId, SessionId
+from cluster.machine.replies import Enqueued, Refused, Subscribed
+from cluster.raft.stock import REGULAR
+from cluster.types import NodeId, QueueId, SessionId, Stamp
 from tests.postmortem.builder import Built, flip
+from tests.postmortem.generator import generate
 
 QUEUE = QueueId(1)
 SESSION = SessionId("s1")
@@ -51,10 +54,9 @@ def kinds(folder: Path) -> dict[str, int]:
     return found
 
 
-def recovered(cluster: Built, node: str) -> Log:
+def recovered(folder: str, node: str, cluster: str) -> Log:
     async def start() -> Log:
-        folder = str(cluster.nodes[node].folder / "log")
-        identity = Identity(node, cluster.cluster)
+        identity = Identity(node, cluster)
         return await Log.open(folder, disk=RealDisk(), clock=SystemClock(), identity=identity)
 
     return asyncio.run(start())
@@ -91,7 +93,7 @@ def test_what_nodes_leave_after_an_eventful_life_is_sound(tmp_path: Path):
         found = kinds(node.folder)
         assert not found.keys() & {CORRUPT, TORN}
         assert {"entry", "commit", "synced", "round", "clock"} <= found.keys()
-        log = recovered(cluster, node.name)
+        log = recovered(str(node.folder / "log"), node.name, cluster.cluster)
         journal = log.journal(1)
         assert journal.last_index == commit
         assert journal.hash_at(used_again + 1) != lost
@@ -114,3 +116,27 @@ def test_a_flipped_bit_is_where_it_was_said_to_be(tmp_path: Path):
 
     assert (bad.file, bad.offset) == place
     assert log_safety(cluster.logs).valid is not True
+
+
+def test_generated_traffic_is_accepted_by_the_machine_and_by_a_node(tmp_path: Path):
+    made = generate(tmp_path, 4_000, groups=3, segment_bytes=256 << 10)
+    logs = {NodeId(name): tmp_path / name / "log" for name in ("n1", "n2", "n3")}
+
+    verdict = log_safety(logs)
+    assert verdict.valid is True, verdict
+    assert verdict.counts["records"] == made.records
+    journal = recovered(str(logs[NodeId("n2")]), "n2", "generated").journal(2)
+    assert journal.commit_index == journal.last_index
+    machine, stored = QueueMachine(), 0
+    for command, index, term in journal.entries(2):
+        entry = decode_entry(command[1:]) if command[:1] == REGULAR else None
+        commands = entry.commands if entry else ()
+        for ordinal, (each, at) in enumerate(zip(commands, body_offsets(commands), strict=True)):
+            assert entry
+            reply, _ = machine.apply(Stamp(index, term, entry.now_ms, ordinal, at), each)
+            assert not isinstance(reply, Refused), (index, each, reply)
+            stored += reply.stored if isinstance(reply, Enqueued) else 0
+    views = [view for each in machine.queues() if (view := machine.queue(each))]
+    assert stored > 1_000
+    assert 0 < sum(view.unsettled_count for view in views) < stored / 4
+    assert sum(view.ready_count for view in views) == 0
