@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, Self
 
 from cluster.log import format as fmt
 from cluster.log.reader import Record, header_of
@@ -24,8 +24,16 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 Source = Literal["log", "archive"]
 
 
-class NothingToRead(Exception):
+class BadInput(Exception):
+    """What was given cannot be looked at; the text says why."""
+
+
+class NothingToRead(BadInput):
     """The text says what was looked for, and where."""
+
+
+class MixedClusters(BadInput):
+    """Groups and indexes of different clusters have nothing to do with each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,16 @@ class SnapshotFile:
 class Inputs:
     segments: list[Segment]  # in log order, by node
     snapshots: list[SnapshotFile]
+
+    def of_one_cluster(self) -> Self:
+        """Itself, or MixedClusters."""
+        files = {each.cluster: each.file for each in reversed(self.segments) if each.boot}
+        if len(files) > 1:
+            told = ", ".join(f"{cluster} ({file})" for cluster, file in sorted(files.items()))
+            raise MixedClusters(
+                f"these are logs of several clusters, look at one at a time: {told}"
+            )
+        return self
 
     @property
     def local(self) -> bool:
@@ -141,8 +159,12 @@ def discover(paths: Sequence[str], files: Files | None = None) -> Inputs:
         single = len(below) == 1 and below[0].path.endswith(path.rsplit("/", 1)[-1])
         named |= {each.path for each in below} if single else set()
         found |= {each.path: each for each in below}
+    one_each = {_folder(path): path for path in named}
     siblings = {
-        each.path: each for path in named for each in files.beside(path) if each.path not in found
+        each.path: each
+        for path in one_each.values()
+        for each in files.beside(path)
+        if each.path not in found
     }
     segments = [each for each in found.values() if each.path in named or _number(each) is not None]
     segments = [each for each in segments if _snapshot(each) is None]

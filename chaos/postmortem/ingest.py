@@ -1,0 +1,252 @@
+"""Logs into tables: `records` and `segments`, and what is damaged in them."""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 -- its usual name
+
+from chaos.postmortem.decoding import decode
+from chaos.postmortem.inputs import Inputs, Segment
+from chaos.postmortem.raftlog import only_checked
+from chaos.postmortem.schemas import RECORDS
+from chaos.postmortem.tables import HOUR_NS, Tables, conformed
+from chaos.postmortem.wanted import EVERYTHING, Wanted
+from cluster.log import format as fmt
+from cluster.log.errors import LogCorrupt, UnsupportedFormat
+from cluster.log.reader import BODIES, CORRUPT, TORN
+from cluster.log.snapshots import decode_snapshot
+
+#: From this many segments on, records are sorted into their groups and hours before they are
+#: written: else each segment leaves a file in each folder.
+SORTED_FROM: Final = 64
+#: Snapshots that are checked at a time, at most.
+CHECKS_MAX: Final = 64
+
+
+def ingest(tables: Tables, inputs: Inputs, wanted: Wanted = EVERYTHING) -> None:
+    """Writes `records` and `segments`. MixedClusters: nothing is written."""
+    inputs = inputs.of_one_cluster()
+    records = read_records(tables.spark, inputs, wanted)
+    if len(inputs.segments) >= SORTED_FROM:
+        records = records.hint("rebalance", F.col("group"), _hour())
+    tables.write("records", records)
+    tables.write("segments", segments(tables["records"], inputs))
+
+
+def _hour() -> Column:
+    return F.floor(F.col("wall_ns") / HOUR_NS)
+
+
+def read_records(spark: SparkSession, inputs: Inputs, wanted: Wanted = EVERYTHING) -> DataFrame:
+    """The records of all segments; of those given twice, what is damaged in the copies."""
+    if inputs.local:
+        return _of_local(spark, inputs.segments, wanted)
+    return _of_remote(spark, inputs.segments, wanted)
+
+
+def _of_local(spark: SparkSession, segments: Iterable[Segment], wanted: Wanted) -> DataFrame:
+    files = json.dumps([segment.file for segment in segments])
+    source = spark.read.format("raftlog").option("paths", files)
+    frame = source.option("commands", str(wanted.payloads).lower()).load()
+    for column, bounds in wanted.bounds.items():
+        values = F.col(column)
+        if bounds.low is not None:
+            frame = frame.where(values >= bounds.low)
+        if bounds.high is not None:
+            frame = frame.where(values <= bounds.high)
+        if bounds.among is not None:
+            frame = frame.where(values.isin(sorted(bounds.among)))
+    return frame
+
+
+def _of_remote(spark: SparkSession, segments: Iterable[Segment], wanted: Wanted) -> DataFrame:
+    by_file = {segment.file: segment for segment in segments}
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for path, data in _contents(batches):
+            segment = by_file[path]
+            yield from decode(data, segment, only_checked(wanted) if segment.copy else wanted)
+
+    return _files(spark, list(by_file)).mapInArrow(read, RECORDS)
+
+
+def _files(spark: SparkSession, paths: list[str]) -> DataFrame:
+    """Whole files, through whatever file system Spark is set up for."""
+    return spark.read.format("binaryFile").load(paths).select("path", "content")
+
+
+def _contents(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
+    for batch in batches:
+        for at in range(batch.num_rows):
+            yield batch.column(0)[at].as_py(), batch.column(1)[at].as_py()
+
+
+def segments(records: DataFrame, inputs: Inputs) -> DataFrame:
+    """The table `segments`: what is known of each file, and what was found in it."""
+    sound = ~F.col("kind").isin(CORRUPT, TORN)
+    found = records.groupBy("file").agg(
+        F.count_if(sound).alias("records"),
+        F.count_if(F.col("kind").isin(*BODIES)).alias("entries"),
+        F.min(F.when(sound, F.col("wall_ns"))).alias("first_ns"),
+        F.max(F.when(sound, F.col("wall_ns"))).alias("last_ns"),
+        F.max((F.col("kind") == CORRUPT).cast("int")).alias("corrupt"),
+        F.max((F.col("kind") == TORN).cast("int")).alias("torn"),
+    )
+    status = (
+        F.when(F.col("corrupt") == 1, "corrupt")
+        .when(F.col("torn") == 1, "torn")
+        .when(F.col("copy"), "sound")
+        .when(F.col("records") > 0, "sound")
+        .otherwise("empty")
+    )
+    told = _given(records.sparkSession, inputs.segments).join(found, "file", "left")
+    return conformed(
+        told.withColumn("status", status).fillna(0, ["records", "entries"]), "segments"
+    )
+
+
+_GIVEN: Final = (
+    "file string, cluster string, node string, segment bigint, created_ns bigint, boot string,"
+    " bytes bigint, source string, last boolean, copy boolean"
+)
+
+
+def _given(spark: SparkSession, given: Iterable[Segment]) -> DataFrame:
+    rows = [
+        (
+            s.file,
+            s.cluster,
+            s.node,
+            s.number,
+            s.created_ns,
+            s.boot,
+            s.bytes,
+            s.source,
+            s.last,
+            s.copy,
+        )
+        for s in given
+    ]
+    return spark.createDataFrame(rows, _GIVEN)
+
+
+def damage(tables: Tables, inputs: Inputs) -> DataFrame:
+    """Rows of the table `corruption`: bad records, lost ends, bad snapshots."""
+    records = tables["records"]
+    frames = [bad_records(records), lost_ends(records, tables["segments"])]
+    if inputs.snapshots:
+        frames.append(bad_snapshots(tables.spark, inputs))
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame)
+    return whole
+
+
+def bad_records(records: DataFrame) -> DataFrame:
+    """A torn end is none: every crash may leave one."""
+    bad = records.where(F.col("kind") == CORRUPT)
+    return conformed(
+        bad.withColumn("kind", F.lit("bad record"))
+        .withColumn("group", F.lit(None))
+        .withColumnRenamed("detail", "reason")
+        .withColumnRenamed("wall_ns", "at_ns"),
+        "corruption",
+    )
+
+
+def lost_ends(records: DataFrame, segments: DataFrame) -> DataFrame:
+    """Segments that are shorter than a later record says was safely stored."""
+    noted = (
+        records.where(F.col("kind") == "synced")
+        .withColumn("number", F.get_json_object("detail", "$[0]").cast("bigint"))
+        .withColumn("reached", F.get_json_object("detail", "$[1]").cast("bigint"))
+        .groupBy("node", F.col("created_ns").alias("noted_ns"), "number")
+        .agg(F.max("reached").alias("reached"), F.max_by("wall_ns", "reached").alias("at_ns"))
+    )
+    size = F.col("bytes") + fmt.RECORD_HEADER
+    size = size + F.when(F.col("kind").isin(*BODIES), fmt.HASH_BYTES).otherwise(0)
+    bad = F.col("kind").isin(CORRUPT, TORN)
+    ends = records.groupBy("file").agg(
+        F.max(F.when(~bad, F.col("offset") + size)).alias("end"),
+        F.max(F.when(F.col("kind") == CORRUPT, F.col("offset"))).alias("bad_at"),
+    )
+    read = segments.where(~F.col("copy")).select("cluster", "node", "file", "segment", "created_ns")
+    # Numbers begin again when a node is rebuilt: the newest one by then is meant.
+    newest = Window.partitionBy("node", "noted_ns", "number").orderBy(F.desc("created_ns"))
+    meant = (
+        noted.join(read.withColumn("number", F.col("segment")), ["node", "number"])
+        .where(F.col("created_ns") <= F.col("noted_ns"))
+        .withColumn("rank", F.row_number().over(newest))
+        .where(F.col("rank") == 1)
+        .groupBy("cluster", "node", "file", "segment")
+        .agg(F.max("reached").alias("reached"), F.max_by("at_ns", "reached").alias("at_ns"))
+    )
+    # What is there but damaged is a bad record already.
+    lost = meant.join(ends, "file").where(
+        (F.col("end") < F.col("reached")) & (F.coalesce("bad_at", F.lit(-1)) < F.col("end"))
+    )
+    reason = F.concat(F.lit("synced data is missing: it reached to "), F.col("reached"))
+    return conformed(
+        lost.withColumn("kind", F.lit("lost end"))
+        .withColumn("offset", F.col("end"))
+        .withColumn("reason", reason),
+        "corruption",
+    )
+
+
+_CHECKED: Final = "file string, reason string, offset bigint"
+
+
+def bad_snapshots(spark: SparkSession, inputs: Inputs) -> DataFrame:
+    """Snapshots that cannot be read, and those that their node has set aside as such."""
+    rows = [(s.file, s.cluster, s.node, s.group, s.index, s.set_aside) for s in inputs.snapshots]
+    columns = "file string, cluster string, node string, group int, first bigint, aside boolean"
+    given = spark.createDataFrame(rows, columns)
+    paths = [snapshot.file for snapshot in inputs.snapshots]
+    if inputs.local:
+        checks = min(len(paths), CHECKS_MAX)
+        names = given.select("file").repartition(checks)
+        checked = names.mapInArrow(_check_named, _CHECKED)
+    else:
+        checked = _files(spark, paths).mapInArrow(_check_given, _CHECKED)
+    aside = F.when(F.col("aside"), F.lit("set aside by its node: ")).otherwise(F.lit(""))
+    return conformed(
+        given.join(checked, "file")
+        .withColumn("kind", F.lit("bad snapshot"))
+        .withColumn("last", F.col("first"))
+        .withColumn("reason", F.concat(aside, F.col("reason"))),
+        "corruption",
+    )
+
+
+def _check_named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for path in batch.column(0).to_pylist():
+            try:
+                with open(path, "rb") as file:
+                    data = file.read()
+            except FileNotFoundError:  # the node has a newer one by now
+                continue
+            yield _checked(path, data)
+
+
+def _check_given(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for path, data in _contents(batches):
+        yield _checked(path, data)
+
+
+def _checked(path: str, data: bytes) -> pa.RecordBatch:
+    rows: list[dict[str, Any]] = []
+    try:
+        decode_snapshot(data, path)
+    except (LogCorrupt, UnsupportedFormat) as error:
+        rows = [{"file": path, "reason": error.reason, "offset": error.offset}]
+    schema = pa.schema([("file", pa.string()), ("reason", pa.string()), ("offset", pa.int64())])
+    return pa.RecordBatch.from_pylist(rows, schema=schema)
