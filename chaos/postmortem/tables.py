@@ -64,7 +64,7 @@ class Tables:
 
     def _stored(self, name: str) -> StructType:
         stored = schema_of(name)
-        return stored.add("hour", "bigint") if name in PARTITIONED else stored
+        return stored.add("hour", "long") if name in PARTITIONED else stored
 
     def write(self, name: str, frame: DataFrame) -> DataFrame:
         """What was there before is replaced."""
