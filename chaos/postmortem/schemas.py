@@ -40,7 +40,19 @@ TABLES: Final[dict[str, str]] = {
         "cluster string, node string, file string, segment bigint, offset bigint, group int,"
         " first bigint, last bigint, kind string, reason string, at_ns bigint"
     ),
-    # One life of a node's process. ended: orderly | killed | open (still running, as far as known)
+    # Records of the rare kinds, which many tables are made of: terms, roles, links, rounds, clocks.
+    "notes": (
+        f"{_WHERE}, boot string, kind string, group int, index bigint, term bigint, wall_ns bigint,"
+        " mono_ns bigint, detail string"
+    ),
+    # By second of a boot's monotonic clock, where there are records: the first and the last one,
+    # and between which bounds the wall clock was ahead of the monotonic one.
+    "beats": (
+        "cluster string, node string, boot string, file string, segment bigint, created_ns bigint,"
+        " second bigint, records bigint, first_ns bigint, last_ns bigint, first_offset bigint,"
+        " last_offset bigint, ahead_min_ns bigint, ahead_max_ns bigint"
+    ),
+    # One life of a node's process, and its last record. ended: orderly | killed | open (still running, as far as known)
     "lives": (
         "cluster string, node string, boot string, life int, from_ns bigint, to_ns bigint,"
         " ended string, file string, offset bigint"
@@ -66,13 +78,16 @@ TABLES: Final[dict[str, str]] = {
         " reason string"
     ),
     # One candidacy that got a vote, or won. leader: null when nobody is known to have won.
-    # cause: first (of the group) | killed | silent | handed over | contested | unknown
+    # cause: what became of the leader before. first (of the group) | killed | silent | stepped down |
+    # handed over | stopped (in order, it or so many others that it could not lead) | unknown; of a
+    # candidacy that came to nothing: contested. without_leader_ms: by the clocks corrected
     "elections": (
         "group int, term bigint, candidate string, at_ns bigint, voters array<struct<node: string,"
         " at_ns: bigint, file: string, offset: bigint>>, leader string, led_ns bigint, cause"
         " string, before string, without_leader_ms double, file string, offset bigint"
     ),
     # A leader's time, until it says that it leads no more, its life ends, or another one leads.
+    # ended: handed over | stopped | killed | stepped down | deposed (another one led) | open
     "leaders": (
         "group int, term bigint, leader string, from_ns bigint, to_ns bigint, ended string,"
         " file string, offset bigint"
@@ -99,7 +114,8 @@ TABLES: Final[dict[str, str]] = {
         " file string, offset bigint"
     ),
     # --- time
-    # A node that wrote nothing for a while, though it was up: it stood still, or its disk did.
+    # A node that wrote nothing for a while, though it was up and heard others: it stood still, or
+    # its disk did (syncing: one sync took all the time). The first record behind it.
     "standstills": (
         "node string, boot string, from_ns bigint, to_ns bigint, ms double, syncing boolean,"
         " file string, offset bigint"
