@@ -18,7 +18,8 @@ from typing import Final, cast
 
 from cluster.backup import END, STATE
 from cluster.codec.cbor import unpack
-from cluster.codec.entries import body_count, decode_entry
+from cluster.codec.entries import decode_entry
+from cluster.lifecycle import stamped
 from cluster.log import Log, LogCorrupt
 from cluster.log.format import HASH_BYTES, NO_HASH, chain
 from cluster.log.portable import ADVICE, BACKUP, RecordFiles, scan
@@ -30,7 +31,7 @@ from cluster.machine.catalog import CatalogMachine
 from cluster.machine.founding import agreed, end_sessions, found_again, queue_ids
 from cluster.raft.configuration import Configuration, founded, split
 from cluster.raft.stock import REGULAR
-from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
+from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 #: Written to a new log before it is synced.
 WRITE_BYTES: Final = 8 << 20
@@ -67,15 +68,9 @@ class Replayed:
             raise LogCorrupt(record.file, record.offset, reason, ADVICE)
         self.index, self.term, self.hash = record.index, record.term, wanted
         self.places[record.index] = (record.file, record.offset, record.term)
-        if command[:1] != REGULAR:
-            return
-        entry = decode_entry(memoryview(command)[1:])
-        self.now_ms = max(self.now_ms, entry.now_ms)
-        offset = 0
-        for ordinal, each in enumerate(entry.commands):
-            stamp = Stamp(record.index, record.term, entry.now_ms, ordinal, offset)
+        for stamp, each in stamped(record.index, record.term, command):
+            self.now_ms = max(self.now_ms, stamp.now_ms)
             self.machine.apply(stamp, each)
-            offset += body_count(each)
 
     def forget_settled(self) -> None:
         """Keep the places of what the state points at."""

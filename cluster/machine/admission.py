@@ -12,6 +12,7 @@ from cluster.machine.marks import NO_ATTRS, NO_MARK, Attrs, Mark, parse_attrs
 from cluster.machine.publishers import Publisher, is_carrier
 from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
 from cluster.machine.turn import Turn
+from cluster.machine.witness import Witness
 
 if TYPE_CHECKING:
     from cluster.machine.queue import Queue
@@ -71,6 +72,11 @@ def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
             sizes=sizes if skip == 0 else sizes[skip:],
             mark=None,
         )
+        if queue.witness is not None:
+            last = first + fresh - 1
+            offset = turn.body_offset + skip
+            number = seqno and seqno + skip
+            queue.witness.published(queue, first, last, turn.index, offset, publisher, number)
         if publisher is None:
             return Enqueued(first, fresh)
         queue.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())
@@ -127,9 +133,9 @@ def _enqueue_each(
                     queue.dedup_ids.remember(dedup_id, turn.now_ms)
             else:
                 _extend(refused, one)
-    first = _store(queue, turn, accepted, sizes)
+    first = _store(queue, turn, command, accepted, sizes)
     if refused and queue.config.overflow == "reject-publish-dlx":
-        _dead_letter_refused(queue, turn, refused, sizes)
+        _dead_letter_refused(queue, turn, command, refused, sizes)
     gaps = [(run.first, run.last) for run in refused if in_order or not carried]
     if command.publisher is not None:
         seqno, answered = command.seqno, gaps[0][0] if in_order and gaps else len(sizes)
@@ -187,7 +193,18 @@ def admits(queue: Queue, sizes: Sequence[int]) -> bool:
     return all(limits.take(size, delayed=False) for size in sizes)
 
 
-def _store(queue: Queue, turn: Turn, runs: Sequence[Run], sizes: Sequence[int]) -> int:
+def _tell(
+    witness: Witness, queue: Queue, turn: Turn, command: Enqueue, run: Run, first: int
+) -> None:
+    """These were given positions from `first` on."""
+    last, offset = first + run.last - run.first, turn.body_offset + run.first
+    number = command.seqno and command.seqno + run.first
+    witness.published(queue, first, last, turn.index, offset, command.publisher, number)
+
+
+def _store(
+    queue: Queue, turn: Turn, command: Enqueue, runs: Sequence[Run], sizes: Sequence[int]
+) -> int:
     """Store these messages; the position of the first one, or 0."""
     first = 0
     for run in runs:
@@ -212,12 +229,14 @@ def _store(queue: Queue, turn: Turn, runs: Sequence[Run], sizes: Sequence[int]) 
             mark=None if mark == NO_MARK else mark,
             ready_at_ms=born_ms,
         )
+        if queue.witness is not None:
+            _tell(queue.witness, queue, turn, command, run, stored)
         first = first or stored
     return first
 
 
 def _dead_letter_refused(
-    queue: Queue, turn: Turn, refused: Sequence[Run], sizes: Sequence[int]
+    queue: Queue, turn: Turn, command: Enqueue, refused: Sequence[Run], sizes: Sequence[int]
 ) -> None:
     """Overflow `reject-publish-dlx`: the publisher is refused, the target gets the message."""
     for run in refused:
@@ -236,6 +255,8 @@ def _dead_letter_refused(
         )
         if mark != NO_MARK:
             queue.marks.put(first, first + count - 1, mark)
+        if queue.witness is not None:
+            _tell(queue.witness, queue, turn, command, run, first)
         dead_letter(queue, turn, first, first + count - 1, MAXLEN)
 
 

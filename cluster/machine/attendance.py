@@ -8,7 +8,7 @@ from cluster.machine.kinds import QueueKind
 from cluster.machine.replies import BAD_ARGUMENT, LIMIT_REACHED, NO_SESSION, Ok, Refused, Reply
 from cluster.machine.sessions import SUSPECTED_GRACE_MS, Session, Sessions
 from cluster.machine.turn import Turn
-from cluster.types import ConsumerKey, NodeId
+from cluster.types import ConsumerKey, NodeId, SessionId
 
 SESSIONS_MAX = 1_000_000
 RESUME_MS_MAX = 7 * 24 * 3_600_000
@@ -133,3 +133,11 @@ class Attendance:
         if self.sessions.due_ms is not None and self.sessions.due_ms <= turn.now_ms:
             for session in self.sessions.due(turn.now_ms):
                 self.end(turn, session, "lost", failed=session.crashed)
+
+
+def no_session(session: SessionId) -> Refused:
+    return Refused(NO_SESSION, f"there is no session {session}: open it first")
+
+
+def detached(session: SessionId) -> Refused:
+    return Refused(NO_SESSION, f"session {session} is detached: open it again first")

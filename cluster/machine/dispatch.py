@@ -81,7 +81,10 @@ def take(
             dead_letter(queue, turn, first, last, EXPIRED)
             continue
         limit -= last - first + 1
-        chunks += chunks_of(queue, first, last, token)
+        taken = chunks_of(queue, first, last, token)
+        chunks += taken
+        if queue.witness is not None:
+            queue.witness.delivered(queue, consumer, taken)
         if consumer.auto_settle:
             forget(queue, first, last)
         else:

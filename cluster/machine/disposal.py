@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cluster.machine.commands import DeadLettersMoved
 from cluster.machine.deadletters import EXPIRED, MAXLEN, Deaths, died, is_cycle
 from cluster.machine.effects import DeadLettersReady
 from cluster.machine.marks import NO_MARK, Mark
+from cluster.machine.replies import Ok, Reply
 from cluster.machine.turn import Turn
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ def dead_letter(queue: Queue, turn: Turn, first: int, last: int, reason: str) ->
     goes_on = target is not None or exchange is not None
     turn.group.died(reason, last - first + 1, goes=goes_on)
     if target is None and exchange is None:
+        if queue.witness is not None:
+            queue.witness.died(queue, first, last, reason, goes=False)
         forget(queue, first, last)
         return
     for start, end, mark in queue.marks.segments(first, last):
@@ -50,10 +54,13 @@ def dead_letter(queue: Queue, turn: Turn, first: int, last: int, reason: str) ->
             ttl_ms=mark.ttl_ms,
             to=(exchange, config.dead_letter_routing_key),
         )
+        ends = target is not None and is_cycle(deaths, target.name)
+        if queue.witness is not None:
+            queue.witness.died(queue, start, end, reason, goes=not ends)
         if target is None:
             _post(queue, turn, start, end, deaths, mark)
             continue
-        if is_cycle(deaths, target.name):
+        if ends:
             forget(queue, start, end)
             continue
         turn.touch(target.id)
@@ -171,3 +178,23 @@ def drop_over_limit(queue: Queue, turn: Turn) -> None:
         else:
             return
         dead_letter(queue, turn, first, last, MAXLEN)
+
+
+def purge(queue: Queue) -> Reply:
+    """All that waits."""
+    count = queue.waiting_count
+    while queue.waiting_count:
+        first, last = queue.take_head(queue.waiting_count)
+        if queue.witness is not None:
+            queue.witness.purged(queue, first, last)
+        forget(queue, first, last)
+    return Ok(count)
+
+
+def dead_letters_moved(queue: Queue, command: DeadLettersMoved) -> Reply:
+    moved = queue.outbox.moved(command.number)
+    for first, last in moved:
+        if queue.witness is not None:
+            queue.witness.moved(queue, first, last)
+        forget(queue, first, last)
+    return Ok(sum(last - first + 1 for first, last in moved))

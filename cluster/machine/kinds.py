@@ -30,6 +30,7 @@ from cluster.machine.interface import QueueGauges, QueueView, Row, RowState
 from cluster.machine.queue import Queue
 from cluster.machine.replies import Chunk, Refused, Reply
 from cluster.machine.turn import Turn
+from cluster.machine.witness import Witness
 from cluster.types import ConsumerKey, QueueId
 
 
@@ -41,6 +42,7 @@ class QueueKind(Protocol):
     paused: bool
     due_ms: int | None  # nothing happens by itself before
     scheduled_ms: int | None  # for the group's timetable
+    witness: Witness | None
 
     @property
     def message_count(self) -> int: ...

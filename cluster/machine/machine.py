@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from cluster.machine import snapshot
-from cluster.machine.attendance import Attendance
+from cluster.machine.attendance import Attendance, detached, no_session
 from cluster.machine.commands import (
     Barrier,
     Cancel,
@@ -49,7 +49,6 @@ from cluster.machine.replies import (
     BAD_ARGUMENT,
     IN_USE,
     NO_QUEUE,
-    NO_SESSION,
     NOT_EMPTY,
     UNKNOWN_COMMAND,
     Chunk,
@@ -61,6 +60,7 @@ from cluster.machine.settings import wrong_settings
 from cluster.machine.tallies import Tallies
 from cluster.machine.transactions import Transactions
 from cluster.machine.turn import Turn
+from cluster.machine.witness import Witness
 from cluster.types import ConsumerKey, QueueId, SessionId, Stamp
 
 MACHINE_VERSION = 1
@@ -80,6 +80,7 @@ class QueueMachine:
         self._transactions = Transactions(self._queues)
         self.tallies = Tallies()
         self._timetable: list[tuple[int, int]] = []  # heap of (due ms, queue), some out of date
+        self._witness: Witness | None = None
 
     # --- applying ---------------------------------------------------------------------------------
 
@@ -203,9 +204,11 @@ class QueueMachine:
         wrong = wrong_settings(command.config)
         if wrong is not None:
             return Refused(BAD_ARGUMENT, wrong)
-        self._queues[command.queue] = kind(
-            command.queue, command.vhost, command.name, command.config, turn.now_ms
-        )
+        queue = kind(command.queue, command.vhost, command.name, command.config, turn.now_ms)
+        self._queues[command.queue] = queue
+        queue.witness = self._witness
+        if self._witness is not None:
+            self._witness.queue_created(queue)
         turn.touch(command.queue)
         return Ok(1)
 
@@ -225,18 +228,18 @@ class QueueMachine:
     def _subscribe(self, turn: Turn, queue: QueueKind, command: Subscribe) -> Reply:
         session = self._sessions.get(command.session)
         if session is None:
-            return _no_session(command.session)
+            return no_session(command.session)
         if not session.here:
-            return _detached(command.session)
+            return detached(command.session)
         return queue.subscribe(turn, command)
 
     def _get(self, turn: Turn, queue: QueueKind, command: Get) -> Reply:
         session = self._sessions.get(command.session)
         if session is None:
             if not command.auto_settle:
-                return _no_session(command.session)
+                return no_session(command.session)
         elif not session.here:
-            return _detached(command.session)
+            return detached(command.session)
         return queue.get(turn, command)
 
     # --- what queues ask of the group: see turn.Surroundings --------------------------------------
@@ -361,6 +364,12 @@ class QueueMachine:
             "suspected": sum(1 for session in sessions if not session.here),
         }
 
+    def watch(self, witness: Witness) -> None:
+        """Tell it of what happens from now on, until another state is restored."""
+        self._witness = witness
+        for queue in self._queues.values():
+            queue.witness = witness
+
     # --- snapshots --------------------------------------------------------------------------------
 
     def live_indexes(self) -> list[tuple[int, int]]:
@@ -435,11 +444,3 @@ class QueueMachine:
 
 def _no_queue(queue: QueueId) -> Refused:
     return Refused(NO_QUEUE, f"the group has no queue {queue}: declare it first")
-
-
-def _no_session(session: SessionId) -> Refused:
-    return Refused(NO_SESSION, f"there is no session {session}: open it first")
-
-
-def _detached(session: SessionId) -> Refused:
-    return Refused(NO_SESSION, f"session {session} is detached: open it again first")

@@ -12,10 +12,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from cluster.machine import admission, disposal, settling, snapshot, subscribing, timetable, views
-from cluster.machine.commands import (
-    DeadLettersMoved,
-    QueueConfig,
-)
+from cluster.machine.commands import QueueConfig
 from cluster.machine.consumers import Consumer, Consumers
 from cluster.machine.deadletters import Deaths, Outbox
 from cluster.machine.dispatch import CHUNKS_AT_ONCE_MAX, hand_out, held_chunks
@@ -30,14 +27,11 @@ from cluster.machine.effects import (
 from cluster.machine.marks import NO_MARK, Mark
 from cluster.machine.publishers import DedupIds, Publishers
 from cluster.machine.ready import Ready
-from cluster.machine.replies import (
-    Chunk,
-    Ok,
-    Reply,
-)
+from cluster.machine.replies import Chunk
 from cluster.machine.runs import RangeMap
 from cluster.machine.store import Store
 from cluster.machine.turn import Turn
+from cluster.machine.witness import Witness
 from cluster.types import ConsumerKey, QueueId
 
 
@@ -68,6 +62,7 @@ class Queue:
         "unused_since_ms",
         "vhost",
         "waiting_bytes",
+        "witness",
     )
 
     def __init__(
@@ -95,6 +90,7 @@ class Queue:
         self.due_ms: int | None = None  # nothing happens by itself before; perhaps nothing then
         self.scheduled_ms: int | None = None  # what the group's timetable says
         self.never_refuses = True
+        self.witness: Witness | None = None  # of somebody who replays a log
         self._configure(config)
 
     def _configure(self, config: QueueConfig) -> None:
@@ -113,6 +109,8 @@ class Queue:
     discard = settling.discard
     extend = settling.extend
     lacks = settling.lacks
+    purge = disposal.purge
+    dead_letters_moved = disposal.dead_letters_moved
     admits = admission.admits
     view = views.queue_view
     gauges = views.queue_gauges
@@ -232,7 +230,10 @@ class Queue:
         Otherwise it was asked before whether there is room: nobody is there to be refused.
         """
         mark = Mark(priority=priority, deaths=deaths)
-        self.store_messages(turn, index=index, offset=offset, sizes=sizes, mark=mark)
+        first = self.store_messages(turn, index=index, offset=offset, sizes=sizes, mark=mark)
+        if self.witness is not None:
+            last = first + len(sizes) - 1
+            self.witness.letter(self, first, last, index, offset, deaths[0]["reason"])
 
     def delay(self, first: int, last: int, ready_at_ms: int) -> None:
         heappush(self.delayed, (ready_at_ms, first, last))
@@ -272,6 +273,8 @@ class Queue:
             active = consumers.active
             consumers.active_token = self.new_token(turn)
             turn.effects.append(self._active_changed(active))
+            if self.witness is not None:
+                self.witness.active(self)
 
     def _active_changed(self, active: Consumer | None) -> ActiveChanged:
         return ActiveChanged(
@@ -334,26 +337,16 @@ class Queue:
         if self.is_left:
             self.wake_at(turn.now_ms)
 
-    def purge(self) -> Reply:
-        count = self.waiting_count
-        while self.waiting_count:
-            disposal.forget(self, *self.take_head(self.waiting_count))
-        return Ok(count)
-
     def close(self, turn: Turn) -> None:
         """It is being deleted."""
+        if self.witness is not None:
+            self.witness.queue_deleted(self)
         for consumer in list(self.consumers.by_key.values()):
             turn.group.consumer_removed(consumer.session, self.id, consumer.key)
             if consumer.registered:
                 turn.effects.append(
                     ConsumerEnded(self.id, consumer.key, consumer.session, "queue_deleted")
                 )
-
-    def dead_letters_moved(self, command: DeadLettersMoved) -> Reply:
-        moved = self.outbox.moved(command.number)
-        for first, last in moved:
-            disposal.forget(self, first, last)
-        return Ok(sum(last - first + 1 for first, last in moved))
 
     def session_here(self, key: ConsumerKey, *, here: bool) -> None:
         """The session of this consumer is suspected, or back."""
@@ -370,8 +363,12 @@ class Queue:
         if consumer.registered:
             consumer.cancelled = True
             self.unused(turn)
+            if self.witness is not None:
+                self.witness.consumer_ended(self, consumer, turn.effects)
         for first, last, _ in list(consumer.held):
             delay_ms = None if failed else 0
+            if self.witness is not None:
+                self.witness.returned(self, consumer, first, last, failed=failed, asked=False)
             settling.returned(self, turn, first, last, failed=failed, delay_ms=delay_ms)
         consumer.held.clear()
         self.remove_consumer(turn, consumer)

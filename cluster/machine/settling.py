@@ -37,6 +37,8 @@ def settle(queue: Queue, turn: Turn, command: Settle) -> Reply:
     before = held.count
     for first, last in command.ranges:
         held.cut(first, last)
+        if queue.witness is not None:
+            queue.witness.settled(queue, consumer, first, last)
         forget(queue, first, last)
     count = before - held.count
     queue.unsettled_count -= count
@@ -55,6 +57,8 @@ def give_back(queue: Queue, turn: Turn, command: Return) -> Reply:
     for first, last in command.ranges:
         count += last - first + 1
         consumer.held.cut(first, last)
+        if queue.witness is not None:
+            queue.witness.returned(queue, consumer, first, last, failed=command.failed, asked=True)
         returned(queue, turn, first, last, failed=command.failed, delay_ms=delay_ms)
     queue.freed(turn, consumer)
     return Ok(count)

@@ -52,6 +52,8 @@ def subscribe(queue: Queue, turn: Turn, command: Subscribe) -> Reply:
         return Refused(LIMIT_REACHED, f"queue {queue.name} has {CONSUMERS_MAX} consumers already")
     if consumer is None:
         consumer = Consumer(ConsumerKey(turn.key), command.session, command.tag)
+    if queue.witness is not None and (fresh or consumer.cancelled):
+        queue.witness.subscribed(queue, consumer)
     consumer.credit = command.credit
     consumer.priority = command.priority
     consumer.exclusive = command.exclusive
@@ -78,6 +80,8 @@ def cancel(queue: Queue, turn: Turn, command: Cancel) -> Reply:
         queue.end_consumer(turn, consumer, failed=False)
         return Ok(count)
     consumer.cancelled = True
+    if queue.witness is not None:
+        queue.witness.consumer_ended(queue, consumer, turn.effects)
     queue.unused(turn)
     queue.consumers.changed(consumer)
     queue.freed(turn, consumer)

@@ -213,7 +213,10 @@ class Transactions:
             queue = self._queues.get(step.queue)
             if queue is not None:
                 turn.touch(step.queue)
-                count += type(_do(turn, queue, step)) is not Refused
+                reply = _do(turn, queue, step)
+                count += type(reply) is not Refused
+                if queue.witness is not None:
+                    queue.witness.answered(step, reply, turn.body_offset)
             if isinstance(step, Enqueue):
                 turn.body_offset += len(step.bodies)
         turn.decided = False

@@ -1,0 +1,131 @@
+"""What became of every message of a group, out of the entries of its log.
+
+The entries go through the real machine, and a witness in it writes down what happens, as rows of
+the table `events` of a post-mortem: plain tuples, with the fields of `Event` in that order. What a
+row means is said there (chaos/postmortem/schemas.py).
+
+    life = Lifecycle.after(group, snapshot)    # or Lifecycle(group): before the first entry
+    for row in life.known(): ...               # what was there already, if somebody asks
+    for index, term, command in entries:       # committed, in order, without a gap
+        life.apply(index, term, command)
+        rows = life.take_rows()                # what it led to; may wait for many entries
+    life.digest()                              # to compare with what a node noted at `life.index`
+
+Nothing here is a decision: all that is said, the machine has said or done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cluster.codec.entries import AnyCommand, body_count, decode_entry
+from cluster.codec.errors import CodecError
+from cluster.log.snapshots import Snapshot
+from cluster.machine import QueueMachine
+from cluster.machine.catalog import CatalogMachine
+from cluster.machine.commands import Enqueue, Transaction
+from cluster.machine.queue import Queue
+from cluster.raft.configuration import split
+from cluster.raft.stock import REGULAR
+from cluster.story import Event, Row, Story
+from cluster.types import CATALOG_GROUP, GroupId, Stamp
+
+#: Entry 1 of every group is a no-op that is in no log.
+BEFORE_FIRST: Final = 1
+
+
+__all__ = ["Event", "Lifecycle", "ReplayFailed", "Row", "stamped"]
+
+
+class ReplayFailed(Exception):
+    """An entry that cannot be applied, or is not the next one."""
+
+
+def stamped(index: int, term: int, command: bytes) -> list[tuple[Stamp, AnyCommand]]:
+    """The commands of an entry as the machine wants them; none: it is not of a regular kind.
+    CodecError: it is no entry.
+    """
+    if command[:1] != REGULAR:
+        return []
+    entry = decode_entry(memoryview(command)[1:])
+    found: list[tuple[Stamp, AnyCommand]] = []
+    offset = 0
+    for ordinal, each in enumerate(entry.commands):
+        found.append((Stamp(index, term, entry.now_ms, ordinal, offset), each))
+        offset += body_count(each)
+    return found
+
+
+class Lifecycle:
+    """See the module. The catalog's group has no messages: of it there are only digests."""
+
+    def __init__(self, group: GroupId) -> None:
+        self.group = group
+        self.index = BEFORE_FIRST  # of the newest entry that was applied
+        self.term = 0
+        self.commands = 0
+        self.machine: CatalogMachine | QueueMachine
+        self._story = Story(group)
+        if group == CATALOG_GROUP:
+            self.machine = CatalogMachine()
+        else:
+            self.machine = self._story.machine
+            self.machine.watch(self._story)
+
+    @classmethod
+    def after(cls, group: GroupId, snapshot: Snapshot) -> Lifecycle:
+        """Go on from there. UnsupportedSnapshot: it is of a later version."""
+        found = cls(group)
+        found.machine.restore(split(snapshot.data)[1])
+        if isinstance(found.machine, QueueMachine):
+            found.machine.watch(found._story)
+        found.index, found.term = snapshot.index, snapshot.term
+        return found
+
+    @property
+    def now_ms(self) -> int:
+        """The leader's clock, as far as this group has seen it."""
+        return self._story.machine.now_ms
+
+    @property
+    def messages(self) -> int:
+        """Stored since the beginning of this replay."""
+        return self._story.messages
+
+    def apply(self, index: int, term: int, command: bytes) -> None:
+        """The next entry, as it is in the log. ReplayFailed: nothing after it can be said."""
+        if index != self.index + 1:
+            raise ReplayFailed(f"entry {self.index + 1} is missing")
+        self.index, self.term = index, term
+        apply, story = self.machine.apply, self._story
+        try:
+            for stamp, each in stamped(index, term, command):
+                self.commands += 1
+                story.begin(stamp)
+                reply, _ = apply(stamp, each)
+                if isinstance(each, (Enqueue, Transaction)):
+                    story.answered(each, reply, stamp.body_offset)
+        except CodecError as error:
+            raise ReplayFailed(f"entry {index} is no entry: {error}") from error
+        except Exception as error:
+            # A node stops the group there, and so does this.
+            raise ReplayFailed(f"entry {index}: {type(error).__name__}: {error}") from error
+
+    def take_rows(self) -> list[Row]:
+        """Those since they were last taken, in order."""
+        rows = self._story.rows
+        self._story.rows = []
+        return rows
+
+    def known(self) -> Iterator[Row]:
+        """The messages that are there now, and who is active; at_ms: when each was stored."""
+        if isinstance(self.machine, QueueMachine):
+            self._story.begin(Stamp(self.index, self.term, 0))
+            for number in self.machine.queues():
+                queue = self.machine.find(number)
+                if isinstance(queue, Queue):
+                    yield from self._story.known(queue)
+
+    def digest(self) -> bytes:
+        return self.machine.digest()

@@ -1,0 +1,412 @@
+"""What a machine does with messages, written down as rows.
+
+A row has the fields of `Event`, in that order; what they mean is said with the table `events` of
+the post-mortem (chaos/postmortem/schemas.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from cluster.machine import QueueMachine
+from cluster.machine.commands import Enqueue, Transaction
+from cluster.machine.consumers import Consumer
+from cluster.machine.effects import Effect, SessionEnded
+from cluster.machine.kinds import QueueKind
+from cluster.machine.marks import NO_MARK
+from cluster.machine.queue import Queue
+from cluster.machine.replies import Chunk, Enqueued, Refused
+from cluster.types import GroupId, Stamp
+
+#: Runs of one queue that are looked at in one go.
+RUNS_AT_ONCE: Final = 4_096
+
+
+class Event(NamedTuple):
+    """One row. The names that shadow methods of tuple are those of the table."""
+
+    group: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
+    term: int
+    ordinal: int
+    step: int
+    at_ms: int
+    event: str
+    queue: int | None = None
+    vhost: str | None = None
+    name: str | None = None
+    first: int | None = None
+    last: int | None = None
+    entry: int | None = None
+    entry_offset: int | None = None
+    consumer: int | None = None
+    session: str | None = None
+    token: int | None = None
+    acquired: int | None = None
+    failed: int | None = None
+    publisher: str | None = None
+    seqno: int | None = None
+    reason: str | None = None
+    goes: bool | None = None
+    sac: bool | None = None
+
+
+#: The fields of an `Event`; made without its name, as there are very many.
+Row = tuple[Any, ...]
+
+
+class Story:
+    """The witness: it writes rows."""
+
+    def __init__(self, group: GroupId) -> None:
+        self.machine = QueueMachine()
+        self.rows: list[Row] = []
+        self.messages = 0
+        self._group = group
+        self._index = self._term = self._ordinal = 0  # of the command that is applied now
+        self._start = 0  # of its rows
+
+    def begin(self, stamp: Stamp) -> None:
+        """What is told from now on is of this command."""
+        self._index, self._term, self._ordinal = stamp.index, stamp.term, stamp.ordinal
+        self._start = len(self.rows)
+
+    def _add(
+        self,
+        event: str,
+        queue: Queue | None,
+        first: int | None = None,
+        last: int | None = None,
+        entry: int | None = None,
+        offset: int | None = None,
+        consumer: Consumer | None = None,
+        token: int | None = None,
+        acquired: int | None = None,
+        failed: int | None = None,
+        publisher: str | None = None,
+        seqno: int | None = None,
+        reason: str | None = None,
+        goes: bool | None = None,
+        at_ms: int | None = None,
+    ) -> None:
+        rows = self.rows
+        rows.append(
+            (
+                self._group,
+                self._index,
+                self._term,
+                self._ordinal,
+                len(rows) - self._start,
+                self.machine.now_ms if at_ms is None else at_ms,
+                event,
+                None if queue is None else queue.id,
+                None if queue is None else queue.vhost,
+                None if queue is None else queue.name,
+                first,
+                last,
+                entry,
+                offset,
+                None if consumer is None else consumer.key,
+                None if consumer is None else consumer.session,
+                token,
+                acquired,
+                failed,
+                publisher,
+                seqno,
+                reason,
+                goes,
+                None if queue is None else queue.consumers.single_active,
+            )
+        )
+
+    # --- what the machine tells: see cluster.machine.witness --------------------------------------
+
+    def queue_created(self, queue: QueueKind) -> None:
+        if isinstance(queue, Queue):
+            self._add("queue_created", queue)
+
+    def queue_deleted(self, queue: Queue) -> None:
+        for first, last in _positions(queue):
+            self._add("deleted", queue, first, last)
+        for consumer in queue.consumers.registered():
+            self._add("consumer_ended", queue, consumer=consumer, reason="queue_deleted")
+        self._add("queue_deleted", queue)
+
+    def published(
+        self,
+        queue: Queue,
+        first: int,
+        last: int,
+        entry: int,
+        offset: int,
+        publisher: str | None,
+        seqno: int,
+    ) -> None:
+        self.messages += last - first + 1
+        rows = self.rows
+        rows.append(
+            (
+                self._group,
+                self._index,
+                self._term,
+                self._ordinal,
+                len(rows) - self._start,
+                self.machine.now_ms,
+                "published",
+                queue.id,
+                queue.vhost,
+                queue.name,
+                first,
+                last,
+                entry,
+                offset,
+                None,
+                None,
+                None,
+                None,
+                None,
+                publisher,
+                seqno or None,
+                None,
+                None,
+                queue.consumers.single_active,
+            )
+        )
+
+    def letter(
+        self, queue: Queue, first: int, last: int, entry: int, offset: int, reason: str
+    ) -> None:
+        self._add("letter", queue, first, last, entry, offset, reason=reason)
+
+    def delivered(self, queue: Queue, consumer: Consumer, chunks: Sequence[Chunk]) -> None:
+        rows = self.rows
+        event = "got" if consumer.once else "delivered"
+        for chunk in chunks:
+            first, bodies = chunk.first, chunk.bodies
+            rows.append(
+                (
+                    self._group,
+                    self._index,
+                    self._term,
+                    self._ordinal,
+                    len(rows) - self._start,
+                    self.machine.now_ms,
+                    event,
+                    queue.id,
+                    queue.vhost,
+                    queue.name,
+                    first,
+                    first + bodies.count - 1,
+                    bodies.index,
+                    bodies.offset,
+                    consumer.key,
+                    consumer.session,
+                    chunk.token,
+                    chunk.acquired_count,
+                    chunk.delivery_count,
+                    None,
+                    None,
+                    None,
+                    None,
+                    queue.consumers.single_active,
+                )
+            )
+        if consumer.auto_settle and chunks:
+            first, final = chunks[0].first, chunks[-1]
+            last = final.first + final.bodies.count - 1
+            self._add("settled", queue, first, last, consumer=consumer, reason="auto")
+
+    def settled(self, queue: Queue, consumer: Consumer, first: int, last: int) -> None:
+        rows = self.rows
+        rows.append(
+            (
+                self._group,
+                self._index,
+                self._term,
+                self._ordinal,
+                len(rows) - self._start,
+                self.machine.now_ms,
+                "settled",
+                queue.id,
+                queue.vhost,
+                queue.name,
+                first,
+                last,
+                None,
+                None,
+                consumer.key,
+                consumer.session,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                queue.consumers.single_active,
+            )
+        )
+
+    def returned(
+        self, queue: Queue, consumer: Consumer, first: int, last: int, *, failed: bool, asked: bool
+    ) -> None:
+        reason = "asked" if asked else "ended"
+        counts = 1 if failed else 0
+        self._add("returned", queue, first, last, consumer=consumer, failed=counts, reason=reason)
+
+    def died(self, queue: Queue, first: int, last: int, reason: str, *, goes: bool) -> None:
+        self._add("died", queue, first, last, reason=reason, goes=goes)
+
+    def moved(self, queue: Queue, first: int, last: int) -> None:
+        self._add("moved", queue, first, last)
+
+    def purged(self, queue: Queue, first: int, last: int) -> None:
+        self._add("purged", queue, first, last)
+
+    def active(self, queue: Queue) -> None:
+        consumers = queue.consumers
+        self._add("active", queue, consumer=consumers.active, token=consumers.active_token)
+
+    def subscribed(self, queue: Queue, consumer: Consumer) -> None:
+        self._add("subscribed", queue, consumer=consumer)
+
+    def consumer_ended(self, queue: Queue, consumer: Consumer, effects: Sequence[Effect]) -> None:
+        reason = "cancelled"
+        for effect in effects:
+            if isinstance(effect, SessionEnded) and effect.session == consumer.session:
+                reason = effect.reason
+        self._add("consumer_ended", queue, consumer=consumer, reason=reason)
+
+    # --- what was not stored ----------------------------------------------------------------------
+
+    def answered(self, step: Any, reply: Any, body_offset: int) -> None:
+        """Of an enqueue, or of a whole transaction: what became of nothing."""
+        if isinstance(step, Enqueue):
+            if type(reply) is Refused:
+                ranges = [(0, len(step.bodies) - 1)] if step.bodies else []
+                self._not_stored("refused", step, body_offset, ranges, reply.code)
+            elif type(reply) is Enqueued and (reply.duplicates or reply.refused):
+                ranges = list(reply.refused)
+                self._not_stored("refused", step, body_offset, ranges, "queue_full")
+                ranges += self._stored(step, body_offset)
+                rest = _rest(sorted(ranges), len(step.bodies))
+                self._not_stored("duplicate", step, body_offset, rest, None)
+        elif isinstance(step, Transaction) and type(reply) is Refused:
+            for each in step.steps:
+                if isinstance(each, Enqueue):
+                    self.answered(each, reply, body_offset)
+                    body_offset += len(each.bodies)
+
+    def _stored(self, step: Enqueue, body_offset: int) -> list[tuple[int, int]]:
+        """Which of its bodies were stored just now, as offsets."""
+        found: list[tuple[int, int]] = []
+        for row in self.rows[self._start :]:
+            event: Any = Event._make(row)
+            if event.event == "published" and event.queue == step.queue:
+                start = event.entry_offset - body_offset
+                if 0 <= start < len(step.bodies):
+                    found.append((start, start + event.last - event.first))
+        return found
+
+    def _not_stored(
+        self,
+        event: str,
+        step: Enqueue,
+        body_offset: int,
+        ranges: Sequence[tuple[int, int]],
+        reason: str | None,
+    ) -> None:
+        queue = self.machine.find(step.queue)
+        start = step.seqno or 1  # who does not number them counts the bodies of a batch
+        for first, last in ranges:
+            self._add(
+                event,
+                queue if isinstance(queue, Queue) else None,
+                start + first,
+                start + last,
+                entry=self._index,
+                offset=body_offset + first,
+                publisher=step.publisher,
+                seqno=(step.seqno and step.seqno + first) or None,
+                reason=reason,
+            )
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    def known(self, queue: Queue) -> Iterator[Row]:
+        """Takes what it made at once: there may be very many."""
+        consumers = queue.consumers
+        if consumers.single_active:
+            self.active(queue)
+        for _, first, last in queue.ready:
+            yield from self._known(queue, first, last)
+        for _, first, last in queue.delayed:
+            yield from self._known(queue, first, last)
+        for consumer in consumers.by_key.values():
+            for first, last, hold in consumer.held:
+                yield from self._known(queue, first, last, consumer, hold.token)
+        for parcel in queue.outbox.parcels:
+            reason = parcel.deaths[0]["reason"]
+            yield from self._known(queue, parcel.first, parcel.last, reason=reason)
+        yield from self._taken()
+
+    def _known(
+        self,
+        queue: Queue,
+        first: int,
+        last: int,
+        consumer: Consumer | None = None,
+        token: int | None = None,
+        reason: str | None = None,
+    ) -> Iterator[Row]:
+        while first <= last:
+            stop = min(last, queue.store.reach(first, RUNS_AT_ONCE))
+            for start, end, mark in queue.marks.segments(first, stop):
+                counts = mark or NO_MARK
+                for piece in queue.store.pieces(start, end):
+                    self._add(
+                        "known",
+                        queue,
+                        piece.first,
+                        piece.last,
+                        piece.bodies.index,
+                        piece.bodies.offset,
+                        consumer,
+                        token,
+                        counts.acquired,
+                        counts.failed,
+                        reason=reason,
+                        goes=None if reason is None else True,
+                        at_ms=piece.enqueued_ms,
+                    )
+            first = stop + 1
+            yield from self._taken()
+
+    def _taken(self) -> list[Row]:
+        rows, self.rows = self.rows, []
+        self._start -= len(rows)  # so that steps go on
+        return rows
+
+
+def _positions(queue: Queue) -> list[tuple[int, int]]:
+    """All that is in it, as ascending ranges."""
+    ranges = [(first, last) for _, first, last in queue.ready]
+    ranges += [(first, last) for _, first, last in queue.delayed]
+    ranges += [(parcel.first, parcel.last) for parcel in queue.outbox.parcels]
+    for consumer in queue.consumers.by_key.values():
+        ranges += [(first, last) for first, last, _ in consumer.held]
+    return sorted(ranges)
+
+
+def _rest(ranges: Sequence[tuple[int, int]], count: int) -> list[tuple[int, int]]:
+    """Of 0 to `count` - 1, what is in none of the ascending ranges."""
+    found: list[tuple[int, int]] = []
+    start = 0
+    for first, last in ranges:
+        if first > start:
+            found.append((start, first - 1))
+        start = max(start, last + 1)
+    if start < count:
+        found.append((start, count - 1))
+    return found
