@@ -4,10 +4,7 @@ by the checker whose business it is.
 
 from __future__ import annotations
 
-import random
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import assume, given, settings
@@ -22,7 +19,8 @@ from chaos.checker import (
     sac_exclusion,
     total_queue,
 )
-from chaos.history import History, Op, OpType
+from chaos.history import Op
+from tests.checker.broker import broker
 
 CHECKERS = {
     "total-queue": total_queue,
@@ -31,75 +29,6 @@ CHECKERS = {
     "delivery-count": delivery_count(None),
     "sac-exclusion": sac_exclusion(lambda _: True),
 }
-
-
-@dataclass
-class _Message:
-    id: str
-    acquired: int = 0
-    failed: int = 0
-
-
-@dataclass
-class _Broker:
-    """One queue, one publisher, one active consumer after the other. `tells`: native, with tokens;
-    else only what AMQP says.
-    """
-
-    dice: random.Random
-    tells: bool
-    history: History = field(default_factory=History)
-    ready: deque[tuple[int, _Message]] = field(default_factory=deque[tuple[int, _Message]])
-    stored: int = 0
-    token: int = 0
-    consumer: int = 1
-
-    def run(self, steps: int) -> Sequence[Op]:
-        for number in range(steps):
-            if self.dice.random() < 0.5:
-                self._publish(number)
-            elif self.ready:
-                self._deliver(hurry=False)
-        while self.ready:
-            self._deliver(hurry=True)
-        self.history.saw("harness", "drain", {"queue": "q"})
-        return self.history.ops
-
-    def _publish(self, number: int) -> None:
-        value = {"queue": "q", "publisher": "p", "first": number, "count": 1}
-        asked = self.history.invoke("p", "publish", value)
-        outcome: OpType = self.dice.choices(("ok", "unknown", "refused"), (8, 1, 1))[0]
-        if outcome == "ok" or (outcome == "unknown" and self.dice.random() < 0.5):
-            self.stored += 1
-            self.ready.append((self.stored, _Message(f"p:{number}")))
-        self.history.end(asked, outcome)
-
-    def _deliver(self, *, hurry: bool) -> None:
-        position, message = self.ready.popleft()
-        self.token += 1
-        name = f"w/c{self.consumer}"
-        token = self.token if self.tells else None
-        asked: dict[str, Any] = {"queue": "q", "consumer": name, "token": token}
-        told = {
-            **asked,
-            "first": position if self.tells else None,
-            "messages": [message.id],
-            "delivery_count": message.failed,
-            "acquired_count": int(message.acquired > 0),
-        }
-        self.history.saw(name, "deliver", told)
-        message.acquired += 1
-        if not hurry and self.dice.random() < 0.4:
-            message.failed += self.dice.randint(0, 1)
-            self.ready.appendleft((position, message))
-            self.consumer += self.dice.randint(0, 1)
-            return
-        invoked = self.history.invoke(name, "settle", {**asked, "messages": [message.id]})
-        self.history.end(invoked, "ok" if self.tells or self.dice.random() < 0.5 else "unknown")
-
-
-def _broker(seed: int, *, tells: bool) -> list[Op]:
-    return list(_Broker(random.Random(seed), tells).run(40))
 
 
 def _rejected(ops: list[Op], by: str) -> bool:
@@ -133,7 +62,7 @@ many = settings(max_examples=60, deadline=None)
 @many
 @given(SEEDS, TELLS)
 def test_a_right_broker_is_never_accused(seed: int, tells: bool) -> None:
-    assert merge(check_all(_broker(seed, tells=tells), CHECKERS)) is True
+    assert merge(check_all(broker(seed, tells=tells), CHECKERS)) is True
 
 
 @many
@@ -143,7 +72,7 @@ def test_a_confirmed_message_that_is_taken_out_is_lost(
     tells: bool,
     data: st.DataObject,
 ) -> None:
-    ops = _broker(seed, tells=tells)
+    ops = broker(seed, tells=tells)
     confirmed = _of(ops, "publish")
     assume(confirmed)
     message = f"p:{data.draw(st.sampled_from(confirmed)).value['first']}"
@@ -160,7 +89,7 @@ def test_a_delivery_that_is_repeated_without_the_flag_is_a_duplicate(
     tells: bool,
     data: st.DataObject,
 ) -> None:
-    ops = _broker(seed, tells=tells)
+    ops = broker(seed, tells=tells)
     assume(_of(ops, "deliver"))
     op = data.draw(st.sampled_from(_of(ops, "deliver")))
 
@@ -176,7 +105,7 @@ def test_a_flagged_delivery_after_the_only_one_was_settled_breaks_finality(
     tells: bool,
     data: st.DataObject,
 ) -> None:
-    ops = _broker(seed, tells=tells)
+    ops = broker(seed, tells=tells)
     settled = {op.value["messages"][0] for op in _of(ops, "settle")}
     times = [op.value["messages"][0] for op in _of(ops, "deliver")]
     once = [
@@ -193,7 +122,7 @@ def test_a_flagged_delivery_after_the_only_one_was_settled_breaks_finality(
 @many
 @given(SEEDS, TELLS)
 def test_a_message_of_nowhere_is_unexpected(seed: int, tells: bool) -> None:
-    ops = _broker(seed, tells=tells)
+    ops = broker(seed, tells=tells)
     assume(_of(ops, "deliver"))
 
     assert _rejected(_again(ops, _of(ops, "deliver")[0], messages=["x:0"]), "total-queue")
@@ -202,7 +131,7 @@ def test_a_message_of_nowhere_is_unexpected(seed: int, tells: bool) -> None:
 @many
 @given(SEEDS, st.data())
 def test_positions_that_change_places_break_the_order(seed: int, data: st.DataObject) -> None:
-    ops = _broker(seed, tells=True)
+    ops = broker(seed, tells=True)
     confirmed = {f"p:{op.value['first']}" for op in _of(ops, "publish")}
     firsts = [
         op
@@ -222,7 +151,7 @@ def test_positions_that_change_places_break_the_order(seed: int, data: st.DataOb
 @many
 @given(SEEDS, st.data())
 def test_an_old_token_that_is_settled_late_breaks_exclusion(seed: int, data: st.DataObject) -> None:
-    ops = _broker(seed, tells=True)
+    ops = broker(seed, tells=True)
     delivered = _of(ops, "deliver")
     assume(delivered)
     old = data.draw(st.sampled_from(delivered))
@@ -239,7 +168,7 @@ def test_an_old_token_that_is_settled_late_breaks_exclusion(seed: int, data: st.
 @many
 @given(SEEDS, TELLS)
 def test_failures_that_are_forgotten_are_found(seed: int, tells: bool) -> None:
-    ops = _broker(seed, tells=tells)
+    ops = broker(seed, tells=tells)
     failed = [op for op in _of(ops, "deliver") if op.value["delivery_count"]]
     assume(failed)
 

@@ -10,6 +10,14 @@ import pytest
 from chaos.postmortem.session import missing, start
 
 
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.log.level": "ERROR",
+    # Little data: each task more costs more than it does.
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All of them in one process, whatever `-n` says."""
     for item in items:
@@ -23,6 +31,6 @@ def spark() -> Iterator[Any]:
     lacks = missing()
     if lacks is not None:
         pytest.skip(lacks)
-    session = start("local[2]", options={"spark.driver.memory": "1g", "spark.log.level": "ERROR"})
+    session = start("local[2]", options=SETTINGS)
     yield session
     session.stop()

@@ -1,0 +1,144 @@
+"""Spark and the checkers in Python judge the same histories alike."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.checker import (
+    Verdict,
+    ack_finality,
+    delivery_count,
+    publisher_order,
+    sac_exclusion,
+    total_queue,
+)
+from chaos.history import Op
+from tests.checker.broker import broker
+from tests.checker.histories import Told
+
+pytestmark = pytest.mark.spark
+
+CHECKERS: list[Callable[[Sequence[Op]], Verdict]] = [
+    total_queue,
+    ack_finality,
+    publisher_order,
+    delivery_count(None),
+    sac_exclusion(lambda _: True),
+]
+HISTORIES = 300
+#: The checker in Python counts each consumer that held a newer token, Spark each settle.
+BY_SETTLE = "old token settled"
+
+
+def _spoilt(ops: list[Op], dice: random.Random) -> list[Op]:
+    """Some of what a right broker never does, here and there."""
+    for _ in range(dice.choice((0, 1, 1, 2, 4))):
+        at = dice.randrange(len(ops))
+        op, value = ops[at], dict(ops[at].value)
+        match dice.randrange(6):
+            case 0:
+                if op.f == "deliver":
+                    del ops[at]
+            case 1:
+                ops.append(replace(op, value=value))
+            case 2 if op.f == "deliver":
+                change = dice.choice(("token", "first", "acquired_count", "delivery_count"))
+                value[change] = None if value[change] is None else dice.randrange(0, 40)
+                ops[at] = replace(op, value=value)
+            case 3 if op.f == "deliver":
+                token = None if value["token"] is None else dice.randrange(1, 60)
+                again = {**value, "token": token, "consumer": dice.choice(("w/c1", "w/late"))}
+                again["acquired_count"] = dice.randrange(2)
+                ops.append(replace(op, value=again))
+            case 4 if op.f == "settle":
+                ops[at] = replace(op, type=dice.choice(("ok", "unknown", "refused")))
+            case _:
+                token = None if dice.random() < 0.3 else dice.randrange(1, 60)
+                told = {"queue": "q", "consumer": "w/c1", "token": token, "accepted": True}
+                ops.append(Op(0, "w/c1", "ok", "store", told))
+    # A history is in order, whatever was put in or taken out.
+    places = {id(op): at for at, op in enumerate(ops)}
+    invoked = {op.index: places[id(op)] for op in ops if op.type == "invoke"}
+    return [
+        replace(op, index=at, invoke=None if op.invoke is None else invoked.get(op.invoke))
+        for at, op in enumerate(ops)
+    ]
+
+
+def _numbers() -> list[Op]:
+    """A simulated history, whose consumers are numbers that count."""
+    told = Told()
+    told.publish(1, 3)
+    told.deliver("p:1", "p:2", token=1, first=1)
+    told.deliver("p:2", token=2, first=2, consumer=2, acquired=1, failed=2)
+    told.deliver("p:1", token=3, first=1, consumer=2, acquired=0)
+    told.settle("p:2", token=1)
+    told.settle("p:2", token=2, consumer=2)
+    told.store(token=2, accepted=True)
+    told.store(token=1, accepted=True)
+    told.publish(4, ended="refused")
+    told.deliver("p:4", token=4, first=4)
+    told.drain()
+    return list(told.ops)
+
+
+def _histories() -> dict[str, list[Op]]:
+    found = {"numbers": _numbers()}
+    for seed in range(HISTORIES):
+        ops = broker(seed, tells=seed % 3 > 0)
+        found[f"h{seed}"] = _spoilt(ops, random.Random(seed))
+    return found
+
+
+def _anomalies(spark: Any, folder: Path, histories: dict[str, list[Op]]) -> list[Any]:
+    from chaos.postmortem.clients import anomalies, read_history
+
+    with (folder / "history.jsonl").open("w") as file:
+        for run, ops in histories.items():
+            file.writelines(json.dumps({"run": run, **asdict(op)}) + "\n" for op in ops)
+    return anomalies(read_history(spark, folder / "history.jsonl"), ["q"]).collect()
+
+
+def test_spark_and_the_checkers_agree(spark: Any, tmp_path: Path) -> None:
+    histories = _histories()
+    by_spark = Counter[tuple[str, str, str]]()
+    late = set[tuple[str, int]]()
+    for row in _anomalies(spark, tmp_path, histories):
+        by_spark[row.run, row.checker, row.kind] += 1
+        if row.kind == BY_SETTLE:
+            late.add((row.run, row.op))
+
+    by_python = Counter[tuple[str, str, str]]()
+    told_late = set[str]()
+    for run, ops in histories.items():
+        for checker in CHECKERS:
+            verdict = checker(ops)
+            for kind, count in verdict.counts.items():
+                if kind in verdict.examples:
+                    by_python[run, verdict.checker, kind] = count
+                if kind == BY_SETTLE and count:
+                    told_late.add(run)
+
+    assert {run for run, _ in late} == told_late
+    differ = {
+        key: (by_python[key], by_spark[key])
+        for key in by_python.keys() | by_spark.keys()
+        if key[2] != BY_SETTLE and by_python[key] != by_spark[key]
+    }
+    assert not differ
+    kinds = {kind for _, _, kind in by_python}
+    assert len(kinds) >= 12, f"too tame: only {kinds}"
+
+
+def test_a_right_history_accuses_nobody(spark: Any, tmp_path: Path) -> None:
+    histories = {f"h{seed}": broker(seed, tells=seed % 2 > 0) for seed in range(20)}
+
+    assert _anomalies(spark, tmp_path, histories) == []
