@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the post-mortem: starting one takes longer than most of them."""
+"""One Spark session for all tests of the post-mortem: to start one takes longer than most of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from chaos.postmortem.session import missing, start
-
 
 SETTINGS = {
     "spark.driver.memory": "1g",
