@@ -1,0 +1,118 @@
+"""Tables -> `Facts`: the only part of the report that needs Spark."""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import Window as SqlWindow
+from pyspark.sql import functions as F  # noqa: N812 -- its usual name
+
+from chaos.postmortem.findings.catalogue import RULES
+from chaos.postmortem.report import gather_cluster, gather_queues
+from chaos.postmortem.report.about import About
+from chaos.postmortem.report.facts import (
+    Check,
+    Facts,
+    Finding,
+    Incident,
+    Picture,
+    Queue,
+    Window,
+)
+from chaos.postmortem.report.reading import Cut, made, table
+from chaos.postmortem.report.windows import closer_looks, window
+from chaos.postmortem.schemas import TABLES
+from chaos.postmortem.tables import Tables
+
+#: Of each rule: the rest is in the table `findings`.
+EXAMPLES_MAX: Final = 20
+INCIDENTS_MAX: Final = 60
+
+
+def first_of_each_rule(findings: DataFrame) -> DataFrame:
+    """The earliest EXAMPLES_MAX. With so few ranks asked for, Spark cuts before it shuffles."""
+    order = SqlWindow.partitionBy("code").orderBy(
+        F.asc_nulls_last("from_ns"), "group", "queue", "first", "node", "file", "offset"
+    )
+    ranked = findings.withColumn("rank", F.row_number().over(order))
+    return ranked.where(F.col("rank") <= EXAMPLES_MAX).orderBy("code", "rank").drop("rank")
+
+
+def gather(tables: Tables, about: About) -> Facts:
+    """A few dozen small jobs over Parquet; what comes back has a limit each."""
+    cut = Cut()
+    checks = _checks(table(tables, "findings"), about)
+    incidents = incidents_of(checks, cut)
+    named = {each.queue for check in checks for each in check.examples if each.queue}
+    queues = gather_queues.queues(tables, cut, named)
+    shown = [row.queue for row in queues[: gather_queues.PICTURED_MAX]]
+    whole = window(about.from_ns, about.to_ns)
+    pictures = [_picture(tables, each, shown) for each in (whole, *closer_looks(incidents, whole))]
+    return Facts(
+        checks=checks,
+        incidents=incidents,
+        pictures=pictures if about.to_ns else (),
+        lives=gather_cluster.lives(tables, cut),
+        standstills=gather_cluster.standstills(tables, cut),
+        moments=gather_cluster.moments(tables, cut),
+        leaders=gather_cluster.leaders(tables, cut),
+        elections=gather_cluster.elections(tables, cut),
+        active=gather_queues.active(tables, cut),
+        nodes=gather_cluster.nodes(tables, cut),
+        damages=gather_cluster.damages(tables, cut),
+        queues=queues,
+        storms=gather_queues.storms(tables, cut),
+        clocks=gather_cluster.clocks(tables, cut),
+        replays=gather_cluster.replays(tables, cut),
+        clients=gather_queues.clients(tables, cut),
+        message=gather_queues.message(tables, cut, about.message) if about.message else None,
+        rows={name: table(tables, name).count() for name in TABLES},
+        more=cut.more,
+    )
+
+
+def _checks(findings: DataFrame, about: About) -> list[Check]:
+    """Of every rule, in the order of the catalogue: also of those that found nothing."""
+    counts = {row["code"]: row["count"] for row in findings.groupBy("code").count().collect()}
+    examples: dict[str, list[Finding]] = {}
+    for row in first_of_each_rule(findings).collect():
+        examples.setdefault(row["code"], []).append(made(Finding, row, count=row["count"]))
+    return [
+        Check(
+            rule,
+            counts.get(code, 0),
+            tuple(examples.get(code, ())),
+            about.skipped.get(code) if not counts.get(code) else None,
+        )
+        for code, rule in RULES.items()
+    ]
+
+
+def incidents_of(checks: Sequence[Check], cut: Cut) -> list[Incident]:
+    """All examples that have a time, numbered as they happened; the less severe are left out when
+    there are too many.
+    """
+    timed = [each for check in checks for each in check.examples if each.from_ns is not None]
+    if len(timed) > INCIDENTS_MAX:  # the catalogue has the worst rules first
+        cut.more["incidents"] = len(timed) - INCIDENTS_MAX
+    kept = sorted(timed[:INCIDENTS_MAX], key=lambda each: (each.from_ns or 0, each.code))
+    return [
+        Incident(number, each, each.from_ns or 0, max(each.to_ns or 0, each.from_ns or 0))
+        for number, each in enumerate(kept, start=1)
+    ]
+
+
+def _picture(tables: Tables, window: Window, shown: list[Queue]) -> Picture:
+    p50, p99 = gather_cluster.commit_curves(tables, window)
+    return Picture(
+        window,
+        traffic=gather_queues.traffic(tables, shown, window),
+        commit_p50=p50,
+        commit_p99=p99,
+        sync=gather_cluster.sync_curves(tables, window),
+        lag=gather_cluster.lag_curves(tables, window),
+    )

@@ -1,0 +1,223 @@
+"""What nodes and groups did, as few rows: pure transformations first, then what collects them."""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 -- its usual name
+
+from chaos.postmortem.report.facts import (
+    ClockRow,
+    Curve,
+    Damage,
+    Election,
+    Lead,
+    Life,
+    Moment,
+    NodeRow,
+    ReplayRow,
+    Standstill,
+    Window,
+)
+from chaos.postmortem.report.reading import Cut, bucket, curve, made, table, within
+from chaos.postmortem.tables import Tables
+
+GROUPS_MAX: Final = 40
+LEADERS_MAX: Final = 3_000
+LIVES_MAX: Final = 500
+STANDSTILLS_MAX: Final = 300
+MOMENTS_MAX: Final = 200
+ELECTIONS_MAX: Final = 200
+DAMAGES_MAX: Final = 200
+NODES_MAX: Final = 50
+
+_PLANNED: Final = ("first", "handed over")
+_SOUND: Final = ("sound", "empty")
+
+
+def groups_by_changes(leaders: DataFrame) -> DataFrame:
+    """Those with the most leaders first: where something happened."""
+    changes = leaders.groupBy("group").agg(F.count("*").alias("terms"))
+    return changes.orderBy(F.desc("terms"), "group")
+
+
+def commit_by_leader(latencies: DataFrame, window: Window) -> DataFrame:
+    """p50: the mean of the groups', weighted by entries; p99: the worst group's."""
+    minutes = latencies.where(
+        F.col("leads") & (F.col("entries") > 0) & within(F.col("minute_ns"), window)
+    )
+    weight = F.sum("entries")
+    return minutes.groupBy("node", bucket(F.col("minute_ns"), window).alias("bucket")).agg(
+        (F.sum(F.col("commit_p50") * F.col("entries")) / weight).alias("p50"),
+        F.max("commit_p99").alias("p99"),
+    )
+
+
+def longest_syncs(syncs: DataFrame, window: Window) -> DataFrame:
+    there = syncs.where(within(F.col("at_ns"), window))
+    return there.groupBy("node", bucket(F.col("at_ns"), window).alias("bucket")).agg(
+        F.max("longest_ms").alias("value")
+    )
+
+
+def largest_lags(lag: DataFrame, window: Window) -> DataFrame:
+    """Of a node over all groups. A node that is down has none."""
+    there = lag.where(within(F.col("at_ns"), window) & ~F.coalesce("down", F.lit(False)))
+    return there.groupBy("node", bucket(F.col("at_ns"), window).alias("bucket")).agg(
+        F.max("lag_entries").alias("value")
+    )
+
+
+def files_by_node(segments: DataFrame) -> DataFrame:
+    """A copy counts as a file, but what is in it was read elsewhere. A torn end is sound where a
+    crash may leave one.
+    """
+    mine = ~F.coalesce("copy", F.lit(False))
+    sound = F.col("status").isin(*_SOUND) | ((F.col("status") == "torn") & F.col("last"))
+
+    def of_mine(column: str) -> Any:
+        return F.coalesce(F.sum(F.when(mine, F.col(column))), F.lit(0)).alias(column)
+
+    return segments.groupBy("node", "source").agg(
+        F.count("*").alias("files"),
+        F.count_if(~mine).alias("copies"),
+        F.count_if(~sound).alias("unsound"),
+        of_mine("bytes"),
+        of_mine("records"),
+        of_mine("entries"),
+        F.min("first_ns").alias("from_ns"),
+        F.max("last_ns").alias("to_ns"),
+    )
+
+
+def clocks_by_pair(clocks: DataFrame) -> DataFrame:
+    return clocks.groupBy("node", "peer").agg(
+        F.min("offset_ms").alias("lowest_ms"),
+        F.max("offset_ms").alias("highest_ms"),
+        F.max("bound_ms").alias("bound_ms"),
+        F.sum("samples").alias("samples"),
+    )
+
+
+def replays_by_group(replays: DataFrame, states: DataFrame) -> DataFrame:
+    replayed = replays.groupBy("group").agg(
+        F.count("*").alias("spans"),
+        F.min("first").alias("first"),
+        F.max("last").alias("last"),
+        F.coalesce(F.sum("entries"), F.lit(0)).alias("entries"),
+        F.coalesce(F.sum("messages"), F.lit(0)).alias("messages"),
+        F.max("failed").alias("failed"),
+    )
+    compared = states.groupBy("group").agg(
+        F.count_if("agrees").alias("agreed"), F.count_if(~F.col("agrees")).alias("differed")
+    )
+    return replayed.join(compared, on="group", how="left").fillna(0, ["agreed", "differed"])
+
+
+def moments_of(jumps: DataFrame, snapshots: DataFrame, links: DataFrame) -> DataFrame:
+    """Instants that explain what follows them."""
+    jumped = F.format_string("the clock jumped by %.1f s", F.col("jump_ms") / 1_000)
+    installed = F.format_string("installed a snapshot of group %d", F.col("group"))
+    lost = F.format_string("lost the link to %s", F.col("peer"))
+    return (
+        jumps.select("node", "at_ns", jumped.alias("text"))
+        .unionByName(snapshots.where("installed").select("node", "at_ns", installed.alias("text")))
+        .unionByName(
+            links.where(F.col("event") == "down").select("node", "at_ns", lost.alias("text"))
+        )
+    )
+
+
+def leaders(tables: Tables, cut: Cut) -> list[Lead]:
+    """Of GROUPS_MAX groups."""
+    every = table(tables, "leaders")
+    chosen = [
+        row["group"]
+        for row in cut.rows(
+            "groups", groups_by_changes(every), (F.desc("terms"), "group"), GROUPS_MAX
+        )
+    ]
+    known = every.where(F.col("group").isin(chosen) & F.col("to_ns").isNotNull())
+    return [made(Lead, row) for row in cut.rows("leaders", known, ("from_ns",), LEADERS_MAX)]
+
+
+def elections(tables: Tables, cut: Cut) -> list[Election]:
+    """Unplanned ones first, if there are too many."""
+    frame = table(tables, "elections")
+    order = (F.coalesce("cause", F.lit("")).isin(*_PLANNED), "at_ns", "group")
+    rows = cut.rows("elections", frame, order, ELECTIONS_MAX)
+    found = [made(Election, row, voters=_voters(row)) for row in rows]
+    return sorted(found, key=lambda each: (each.at_ns, each.group))
+
+
+def _voters(row: Any) -> tuple[str, ...]:
+    return tuple(voter["node"] for voter in row["voters"] or ())
+
+
+def lives(tables: Tables, cut: Cut) -> list[Life]:
+    rows = cut.rows("lives", table(tables, "lives"), ("from_ns", "node"), LIVES_MAX)
+    return [made(Life, row) for row in rows]
+
+
+def standstills(tables: Tables, cut: Cut) -> list[Standstill]:
+    """The longest, if there are too many."""
+    frame = table(tables, "standstills")
+    rows = cut.rows("standstills", frame, (F.desc("ms"), "from_ns"), STANDSTILLS_MAX)
+    return sorted((made(Standstill, row) for row in rows), key=lambda each: each.from_ns)
+
+
+def moments(tables: Tables, cut: Cut) -> list[Moment]:
+    frame = moments_of(
+        table(tables, "clock_jumps"), table(tables, "snapshots"), table(tables, "links")
+    )
+    return [made(Moment, row) for row in cut.rows("moments", frame, ("at_ns",), MOMENTS_MAX)]
+
+
+def nodes(tables: Tables, cut: Cut) -> list[NodeRow]:
+    frame = files_by_node(table(tables, "segments"))
+    return [made(NodeRow, row) for row in cut.rows("nodes", frame, ("node", "source"), NODES_MAX)]
+
+
+def damages(tables: Tables, cut: Cut) -> list[Damage]:
+    order = ("node", "file", "offset")
+    rows = cut.rows("damages", table(tables, "corruption"), order, DAMAGES_MAX)
+    return [made(Damage, row) for row in rows]
+
+
+def clocks(tables: Tables, cut: Cut) -> list[ClockRow]:
+    frame = clocks_by_pair(table(tables, "clocks"))
+    rows = cut.rows("clocks", frame, ("node", "peer"), NODES_MAX**2)
+    return [made(ClockRow, row) for row in rows]
+
+
+def replays(tables: Tables, cut: Cut) -> list[ReplayRow]:
+    """Those that failed first."""
+    frame = replays_by_group(table(tables, "replays"), table(tables, "states"))
+    order = (F.desc_nulls_last("failed"), F.desc("differed"), "group")
+    return [made(ReplayRow, row) for row in cut.rows("replays", frame, order, 100)]
+
+
+def commit_curves(tables: Tables, window: Window) -> tuple[tuple[Curve, ...], tuple[Curve, ...]]:
+    """p50 and p99 of the commits of each leader."""
+    rows = commit_by_leader(table(tables, "commit_latency"), window).collect()
+    return _curves(rows, "p50", window), _curves(rows, "p99", window)
+
+
+def sync_curves(tables: Tables, window: Window) -> tuple[Curve, ...]:
+    return _curves(longest_syncs(table(tables, "syncs"), window).collect(), "value", window)
+
+
+def lag_curves(tables: Tables, window: Window) -> tuple[Curve, ...]:
+    return _curves(largest_lags(table(tables, "lag"), window).collect(), "value", window)
+
+
+def _curves(rows: list[Any], column: str, window: Window) -> tuple[Curve, ...]:
+    by_node: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        if row[column] is not None:
+            by_node[row["node"]][row["bucket"]] = row[column]
+    return tuple(curve(node, values, window) for node, values in sorted(by_node.items()))

@@ -1,0 +1,303 @@
+"""Pictures in lanes: what was found, which nodes ran, who led each group, who was active."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from chaos.postmortem.report.axes import LEFT, RIGHT, TimeAxis
+from chaos.postmortem.report.facts import Active, Incident, Lead, Life, Moment, Queue, Standstill
+from chaos.postmortem.report.markup import Content, Markup, tag
+from chaos.postmortem.report.panel import (
+    HEAD,
+    LETTER,
+    Scene,
+    cut,
+    extent,
+    fits,
+    linked,
+    note,
+    panel,
+    swatch,
+)
+from chaos.postmortem.report.units import clock, duration, duration_ns
+
+LANE: Final = 20
+BAR: Final = 14
+STRIP_LANES_MAX: Final = 12
+SAC_QUEUES_MAX: Final = 12
+CONSUMER_COLOURS: Final = 6
+#: A mark that is an instant.
+INSTANT_WIDTH: Final = 3.0
+
+
+def strip(scene: Scene) -> Markup:
+    """Each incident by its number and name: the legend of the bands below."""
+    shown = [each for each in scene.incidents if scene.time.shows(each.from_ns, each.to_ns)]
+    free: list[float] = []  # by lane: from here on there is room
+    drawn: list[Content] = []
+    for each in shown:
+        left, width = extent(scene.time, each.from_ns, each.to_ns, INSTANT_WIDTH)
+        label = cut(_label(each), RIGHT - LEFT)
+        length = len(label) * LETTER + 8
+        at_right = left + width + 4 + length <= RIGHT
+        begin = left if at_right else min(left, RIGHT - length)
+        lane = next((n for n, end in enumerate(free) if begin >= end + 6), len(free))
+        if lane == STRIP_LANES_MAX:
+            continue
+        free[lane : lane + 1] = [left + width + 4 + length if at_right else left + width]
+        top = HEAD + LANE * lane + 3
+        # Of what lasts long the label is inside; near the right border it is before the bar.
+        inside = not at_right and width >= length
+        x = left + width + 4 if at_right else left + 4 if inside else left - 4
+        side = "" if at_right or inside else " end"
+        drawn.append(
+            linked(
+                each,
+                [
+                    tag(
+                        "rect",
+                        x=left,
+                        y=top,
+                        width=width,
+                        height=BAR,
+                        rx=1.5,
+                        class_=f"incident {each.finding.severity}",
+                    ),
+                    tag("text", label, x=x, y=top + 11, class_=f"label{side}"),
+                ],
+            )
+        )
+    height = LANE * max(len(free), 1) + 2
+    if not drawn:
+        drawn.append(tag("text", "no finding has a time", x=LEFT + 6, y=HEAD + 14, class_="note"))
+    return panel(scene, "Findings", drawn, height=height)
+
+
+def _label(incident: Incident) -> str:
+    finding = incident.finding
+    about = finding.node or finding.queue
+    return f"{incident.number} {finding.title}" + (f": {about}" if about else "")
+
+
+def nodes(
+    scene: Scene,
+    lives: Sequence[Life],
+    standstills: Sequence[Standstill],
+    moments: Sequence[Moment],
+) -> Markup:
+    """Full: its process ran. Nothing: it did not. Hatched: it was there, and stood still."""
+    drawn: list[Content] = []
+    for lane, node in enumerate(scene.nodes):
+        top = HEAD + LANE * lane + 3
+        drawn.append(tag("text", cut(node, 100), x=LEFT - 6, y=top + 11, class_="tick end"))
+        mine = sorted((life for life in lives if life.node == node), key=lambda life: life.from_ns)
+        for place, life in enumerate(mine):
+            then = mine[place + 1].from_ns if place + 1 < len(mine) else None
+            drawn.append(_life(scene, life, then, top))
+        drawn += [
+            _standstill(scene.time, each, top)
+            for each in standstills
+            if each.node == node and scene.time.shows(each.from_ns, each.to_ns)
+        ]
+        drawn += [
+            _moment(scene.time, each, top)
+            for each in moments
+            if each.node == node and scene.time.shows(each.at_ns, each.at_ns)
+        ]
+    height = LANE * max(len(scene.nodes), 1) + 2
+    legend = [note("✕ killed, | stopped"), note("▴ rest the mouse on it")]
+    return panel(scene, "Nodes", _HATCH, drawn, height=height, notes=legend if height > 40 else ())
+
+
+def _life(scene: Scene, life: Life, then_ns: int | None, top: float) -> list[Markup]:
+    if not scene.time.shows(life.from_ns, then_ns or life.to_ns):
+        return []
+    left, width = extent(scene.time, life.from_ns, life.to_ns, INSTANT_WIDTH)
+    told = (
+        f"{life.node} ran {clock(life.from_ns)} – {clock(life.to_ns)}"
+        f" ({duration_ns(life.to_ns - life.from_ns)}), ended: {life.ended}"
+    )
+    found = [
+        tag(
+            "rect",
+            tag("title", told),
+            x=left,
+            y=top,
+            width=width,
+            height=BAR,
+            class_=f"fill {scene.colour(life.node)}",
+        )
+    ]
+    if life.ended == "open" or not scene.time.shows(life.to_ns, life.to_ns):
+        return found
+    mark = "✕" if life.ended == "killed" else "|"
+    right = left + width
+    found.append(tag("text", mark, x=right + 1, y=top + 11.5, class_=f"ended {life.ended}"))
+    if then_ns is not None:
+        down = "down " + duration_ns(then_ns - life.to_ns)
+        room = scene.time.x(then_ns) - right - 12
+        down = down if fits(down, room) else down.removeprefix("down ")
+        if fits(down, room + 6):
+            found.append(tag("text", down, x=right + 13, y=top + 11, class_="note"))
+    return found
+
+
+def _standstill(time: TimeAxis, each: Standstill, top: float) -> Markup:
+    why = "while it synced" if each.syncing else "no sync was under way"
+    told = f"{each.node} stood still from {clock(each.from_ns)} for {duration(each.ms)}, {why}"
+    left, width = extent(time, each.from_ns, each.to_ns, INSTANT_WIDTH)
+    return tag(
+        "rect",
+        tag("title", told),
+        x=left,
+        y=top - 2,
+        width=width,
+        height=BAR + 4,
+        class_="standstill",
+    )
+
+
+def _moment(time: TimeAxis, each: Moment, top: float) -> Markup:
+    told = tag("title", f"{clock(each.at_ns)} {each.text}")
+    arrow = f"M{time.x(each.at_ns):.1f} {top + BAR - 4} l3.5 6 h-7 z"
+    return tag("path", told, d=arrow, class_="moment")
+
+
+#: One of them is enough for a page, but a picture that is copied out of it should keep its own.
+_HATCH: Final = tag(
+    "defs",
+    tag(
+        "pattern",
+        tag("rect", width=5, height=5, class_="hatch-ground"),
+        tag("line", x1=0, x2=0, y1=0, y2=5, class_="hatch-line"),
+        id="hatch",
+        width=5,
+        height=5,
+        patternUnits="userSpaceOnUse",
+        patternTransform="rotate(45)",
+    ),
+)
+
+
+def leaders(scene: Scene, leads: Sequence[Lead]) -> Markup:
+    """A lane for each group: who led it, and in which term."""
+    by_group: defaultdict[int, list[Lead]] = defaultdict(list)
+    for each in sorted(leads, key=lambda lead: (lead.from_ns, lead.term)):
+        by_group[each.group].append(each)
+    drawn: list[Content] = []
+    for lane, (group, mine) in enumerate(sorted(by_group.items())):
+        top = HEAD + LANE * lane + 3
+        name = "catalog (0)" if group == 0 else f"group {group}"
+        drawn.append(tag("text", name, x=LEFT - 6, y=top + 11, class_="tick end"))
+        drawn.append(_without(scene.time, [(each.from_ns, each.to_ns) for each in mine], top))
+        for place, each in enumerate(mine):
+            if scene.time.shows(each.from_ns, each.to_ns):
+                drawn.append(_lead(scene, each, mine[:place], top))
+    height = LANE * max(len(by_group), 1) + 2
+    return panel(scene, "Leaders", drawn, height=height)
+
+
+def _lead(scene: Scene, each: Lead, before: Sequence[Lead], top: float) -> list[Markup]:
+    """Who leads while another one does is drawn in the lower half."""
+    others = [other for other in before if other.to_ns > each.from_ns]
+    twice = any(other.term == each.term and other.leader != each.leader for other in others)
+    y, height = (top + BAR / 2, BAR / 2) if others else (top, BAR)
+    left, width = extent(scene.time, each.from_ns, each.to_ns, 1.0)
+    told = (
+        f"group {each.group}: {each.leader} led in term {each.term}, {clock(each.from_ns)} –"
+        f" {clock(each.to_ns)} ({duration_ns(each.to_ns - each.from_ns)}), ended: {each.ended}"
+    )
+    found = [
+        tag(
+            "rect",
+            tag("title", told),
+            x=left,
+            y=y,
+            width=width,
+            height=height,
+            class_=f"fill {scene.colour(each.leader)}" + (" twice" if twice else ""),
+        )
+    ]
+    for label in (f"{each.leader} · term {each.term}", each.leader):
+        if not others and fits(label, width):
+            found.append(tag("text", label, x=left + 5, y=top + 11, class_="inside"))
+            break
+    return found
+
+
+def _without(time: TimeAxis, spans: Iterable[tuple[int, int]], top: float) -> list[Markup]:
+    """Gaps between spans that are in the order of their begin."""
+    found: list[Markup] = []
+    end_ns: int | None = None
+    for from_ns, to_ns in spans:
+        if end_ns is not None and from_ns > end_ns and time.shows(end_ns, from_ns):
+            left, width = extent(time, end_ns, from_ns, 0.0)
+            told = f"nobody from {clock(end_ns)} for {duration_ns(from_ns - end_ns)}"
+            found.append(
+                tag(
+                    "rect",
+                    tag("title", told),
+                    x=left,
+                    y=top,
+                    width=width,
+                    height=BAR,
+                    class_="nobody",
+                )
+            )
+        end_ns = max(to_ns, end_ns or to_ns)
+    return found
+
+
+def active(scene: Scene, times: Sequence[Active]) -> Markup:
+    """A lane for each queue with a single active consumer: who it was, and since which token."""
+    by_queue: defaultdict[Queue, list[Active]] = defaultdict(list)
+    for each in times:
+        by_queue[each.queue].append(each)
+    shown = list(by_queue.items())[:SAC_QUEUES_MAX]
+    drawn: list[Content] = []
+    for lane, (queue, mine) in enumerate(shown):
+        top = HEAD + LANE * lane + 3
+        drawn.append(tag("text", cut(queue.title, 138), x=LEFT - 6, y=top + 11, class_="tick end"))
+        spans = [
+            (each.from_ns, each.to_ns or scene.time.window.to_ns)
+            for each in mine
+            if each.consumer is not None
+        ]
+        drawn.append(_without(scene.time, spans, top))
+        consumers = sorted({each.consumer for each in mine if each.consumer is not None})
+        drawn += [_active(scene.time, each, consumers, top) for each in mine]
+    height = LANE * max(len(shown), 1) + 2
+    return panel(scene, "", drawn, height=height)
+
+
+def _active(time: TimeAxis, each: Active, consumers: list[int], top: float) -> list[Markup]:
+    to_ns = time.window.to_ns if each.to_ns is None else each.to_ns
+    if each.consumer is None or not time.shows(each.from_ns, to_ns):
+        return []
+    left, width = extent(time, each.from_ns, to_ns, 1.0)
+    who = f"consumer {each.consumer}" + (f" ({each.session})" if each.session else "")
+    until = "the end of the log" if each.to_ns is None else clock(each.to_ns)
+    told = f"{who} from token {each.token}, {clock(each.from_ns)} – {until}"
+    colour = f"c{consumers.index(each.consumer) % CONSUMER_COLOURS}"
+    found = [
+        tag(
+            "rect",
+            tag("title", told),
+            x=left,
+            y=top,
+            width=width,
+            height=BAR,
+            class_=f"fill {colour}",
+        )
+    ]
+    for label in (f"{who} · token {each.token}", who, str(each.consumer)):
+        if fits(label, width):
+            found.append(tag("text", label, x=left + 5, y=top + 11, class_="inside"))
+            break
+    return found
+
+
+def legend(scene: Scene) -> list[Content]:
+    return [swatch(scene.colour(node), node) for node in scene.nodes]

@@ -1,0 +1,84 @@
+"""The answer in a few lines on a terminal, from `summary.json`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from chaos.postmortem.report.units import plural, visible
+
+_STYLES: Final = {"clean": "bold green", "warnings": "bold yellow"}
+_BAD: Final = "bold red"
+_SEVERITIES: Final = {
+    "violation": "[bold red]promise broken[/]",
+    "unreadable": "[bold magenta]unreadable[/]",
+    "warning": "[yellow]warning[/]",
+}
+#: Of each rule; the others are in the report.
+EXAMPLES_SHOWN: Final = 5
+
+
+def print_summary(console: Console, folder: Path) -> None:
+    """What `write_report` left in a folder: the verdict, the findings, where the report is."""
+    told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    style = _STYLES.get(told["status"], _BAD)
+    span = f"{_short(told['from'])} – {_short(told['to'])} UTC" if told["from"] else "nothing read"
+    console.print(f"[{style}]{escape(told['verdict'])}[/]  [dim]{span}[/]")
+    found = [check for check in told["checks"] if check["count"]]
+    if found:
+        console.print(_table(found))
+    passed = sum(check["status"] == "pass" for check in told["checks"])
+    skipped = [check for check in told["checks"] if check["status"] == "skipped"]
+    console.print(f"{plural(passed, 'rule')} found nothing.", end="" if skipped else "\n")
+    if skipped:
+        codes = ", ".join(check["code"] for check in skipped)
+        console.print(f" Not judged: {codes} ({escape(skipped[0]['skipped'])}).")
+    console.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
+
+
+def _table(found: list[dict[str, Any]]) -> Table:
+    order = list(_SEVERITIES)
+    table = Table("", "what", "when", "where and how", box=None, pad_edge=False, header_style="dim")
+    for check in sorted(found, key=lambda each: order.index(each["severity"])):
+        examples = check["examples"][:EXAMPLES_SHOWN]
+        rest = check["count"] - len(examples)
+        for place, example in enumerate(examples):
+            table.add_row(
+                _SEVERITIES[check["severity"]] if place == 0 else "",
+                escape(check["title"]) if place == 0 else "",
+                _short(example.get("from"))[11:],
+                escape(visible(_where(example))),
+            )
+        if rest > 0:
+            table.add_row("", "", "", f"[dim]… and {rest:,} more[/]")
+    return table
+
+
+def _where(example: dict[str, Any]) -> str:
+    index = example.get("first")
+    last = example.get("last")
+    known = (
+        example.get("node"),
+        f"group {example['group']}" if example.get("group", -1) >= 0 else None,
+        example.get("queue"),
+        None
+        if index is None
+        else f"entry {index}"
+        if last in (None, index)
+        else f"entries {index}–{last}",
+        example.get("message"),
+        f"{example['file']} at {example.get('offset', '?')}" if example.get("file") else None,
+    )
+    place = ", ".join(str(each) for each in known if each is not None)
+    detail = " ".join((example.get("detail") or "").split())
+    return f"{detail}\n{place}" if detail and place else detail or place
+
+
+def _short(time: str | None) -> str:
+    """2026-11-18 03:04:10"""
+    return "" if time is None else time[:19].replace("T", " ")
