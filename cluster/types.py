@@ -18,6 +18,8 @@ TRANSIENT_GROUPS = 1 << 20
 #: Commands of one entry are numbered below this, so (index, ordinal) fits one integer.
 ORDINAL_BITS = 16
 COMMANDS_PER_ENTRY_MAX = 1 << ORDINAL_BITS
+#: Of each number of a message's id.
+NUMBER_DIGITS_MAX = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +55,29 @@ class BodyRef(NamedTuple):
     index: int  # log index of the entry  # pyright: ignore[reportIncompatibleMethodOverride]
     offset: int  # ordinal of the first one among the entry's bodies, from 0
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]
+
+
+class MessageId(NamedTuple):
+    """Which message, of all that a cluster ever had: where its body was written. A dead letter has
+    that of the message that died, as long as it stays in the group.
+    """
+
+    group: GroupId
+    entry: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.group}-{self.entry}-{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> MessageId | None:
+        """None: it is none."""
+        numbers = text.split("-")
+        if len(numbers) != 3 or not all(_is_number(each) for each in numbers):
+            return None
+        group, entry, offset = map(int, numbers)
+        return cls(GroupId(group), entry, offset)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= NUMBER_DIGITS_MAX

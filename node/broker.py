@@ -31,7 +31,16 @@ from cluster.machine.commands import (
 from cluster.machine.interface import RowState
 from cluster.machine.publishers import CARRIER_PREFIX, is_carrier
 from cluster.machine.replies import Chunk, Declared, Got, Ok
-from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, SessionId
+from cluster.types import (
+    TRANSIENT_GROUPS,
+    BodyRef,
+    ConsumerKey,
+    GroupId,
+    MessageId,
+    NodeId,
+    QueueId,
+    SessionId,
+)
 from node.alarms import Lack
 from node.chunks import batch_of, fitting, merged
 from node.errors import Elsewhere, Refused, reply_of
@@ -230,6 +239,7 @@ class Broker:
             budget -= len(body)
             rows.append(
                 {
+                    "message": _id(info.group, row.chunk.bodies),
                     "position": row.position,
                     "state": row.state,
                     "body": body,
@@ -351,6 +361,11 @@ class Broker:
             raise Refused(
                 codes.BAD_ARGUMENT, f"count must be from 1 to {self.limits.get_count_max}"
             )
+
+
+def _id(group: GroupId, body: BodyRef) -> str | None:
+    """None: nothing is written of the messages of transient queues."""
+    return None if group >= TRANSIENT_GROUPS else str(MessageId(group, body.index, body.offset))
 
 
 # --- rules ----------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from node.drain import Drain
 from node.first_user import FirstUser
 from node.gate import gate
 from node.health import Health
+from node.history import Histories
 from node.local_token import LocalToken
 from node.logs import configure_logs
 from node.management.app import ManagementRoutes
@@ -39,13 +40,14 @@ from node.metrics.certificates import CertificateExpiry
 from node.metrics.metrics import Metrics
 from node.metrics.sources import Process
 from node.metrics.tallies import Tallies
-from node.peering import cluster_config, tcp_links
+from node.peering import cluster_config, log_folders, tcp_links
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.amqp.server import AmqpServer
 from node.protocols.amqp.services import Services as AmqpServices
 from node.protocols.entrance import Entrance
 from node.protocols.http_server import HttpServer
 from node.protocols.native.http import HttpRoutes
+from node.protocols.native.http_history import HistoryRoutes
 from node.protocols.native.websocket import WebSockets
 from node.publishing import Publisher
 from node.questions import Questions
@@ -288,7 +290,10 @@ class Node:
         counts, tallies = self.traffic.dispatcher.counts, self.metrics.tallies
         sockets = WebSockets(self.broker, self.sessions, self.auth, self.clients, tallies)
         app.router.add_get("/v1/connect", sockets.connect)
-        HttpRoutes(self.broker, self.sessions, counts, self.auth, tallies).add_to(app)
+        native = HttpRoutes(self.broker, self.sessions, counts, self.auth, tallies)
+        native.add_to(app)
+        histories = Histories(self.cluster, self.settings.limits, log_folders(self.settings))
+        HistoryRoutes(native, self.broker, self.auth, histories).add_to(app)
         self.health.add_to(app)
         app.router.add_route("*", ManagementRoutes.PATH, self._manage)
         self.metrics.add_to(app)

@@ -40,6 +40,15 @@ def cluster_config(settings: Settings, addresses: dict[str, str]) -> ClusterConf
     )
 
 
+def log_folders(settings: Settings) -> list[str]:
+    """Where this node's segments are: its log, and what the archive has of it."""
+    archive = settings.log.archive_dir
+    return [
+        settings.data_dir,
+        *([] if archive is None else [f"{archive}/{settings.node}"]),
+    ]
+
+
 def tcp_links(
     settings: Settings, incarnation: int, clock: Clock, tls: TlsConfig | None
 ) -> TcpLinks:

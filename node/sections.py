@@ -214,6 +214,16 @@ class LimitSettings(Section):
         ge=0,
         description="Longest time that a lost session may wait for its client.",
     )
+    history_ms_max: int = Field(
+        default=30_000,
+        ge=100,
+        description="Longest time that the history of a message may take to be told.",
+    )
+    history_memory_bytes_max: ByteSize = Field(
+        default=ByteSize(512 * MIB),
+        ge=64 * MIB,
+        description="Memory of the process that tells it, one at a time.",
+    )
     memory_high_watermark: Watermark = Field(
         default=0.6,
         description="With more memory in use than this, the node has publishers wait, on all "

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from quorate import wire
 from quorate.batches import Confirmed, Meta, Published
@@ -307,6 +307,32 @@ class Client:
         if state is not None:
             path += f"&state={quote(state)}"
         return _rows(await self._core.http_get(path, timeout_s=timeout))
+
+    async def history(
+        self,
+        message: str | None = None,
+        *,
+        queue: str | None = None,
+        position: int | None = None,
+        publisher: str | None = None,
+        seqno: int | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """What happened to one message, as far back as a node's log goes: by its id (`peek` shows
+        it), or by `queue` and either `position` or `publisher` and `seqno`. May take long.
+
+        Raises Refused: `no_message`, or `out_of_reach` when it would take too much.
+        """
+        if message is not None:
+            path = f"/v1/messages/{quote(message, safe='')}/history"
+        elif queue is None:
+            raise ValueError("give the id of a message, or its queue")
+        else:
+            vhost, name = quote(self._vhost, safe=""), quote(queue, safe="")
+            given = {"position": position, "publisher": publisher, "seqno": seqno}
+            query = urlencode({key: value for key, value in given.items() if value is not None})
+            path = f"/v1/queues/{vhost}/{name}/history?{query}"
+        return cast("dict[str, Any]", await self._core.http_get(path, timeout_s=timeout))
 
     async def queues(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
         """All queues that the answering node knows, of every virtual host."""

@@ -13,6 +13,7 @@ from quorate.cli.definitions import definitions_app
 from quorate.cli.drain import node_app
 from quorate.cli.exchanges import binding_app, exchange_app
 from quorate.cli.groups import group_app
+from quorate.cli.message import message
 from quorate.cli.output import (
     FOLDER,
     Ca,
@@ -61,6 +62,7 @@ app.add_typer(consumer_app, name="consumer", rich_help_panel="Looking closer")
 app.add_typer(log_app, name="log", rich_help_panel="Looking closer")
 app.command(rich_help_panel="Administration")(backup)
 app.command(rich_help_panel="Administration")(restore)
+app.command(rich_help_panel="Looking closer")(message)
 app.command(rich_help_panel="Looking closer")(postmortem)
 
 Queue = Annotated[str, typer.Argument(help="Name of the queue.")]

@@ -159,6 +159,7 @@ _ADVICE = {
     "access_refused": "use --user and --password-file of a user who may, before the command",
     "queue_full": "consume from it, or raise its x-max-length",
     "no_leader": "a majority of the group's nodes must run: see `quorate status`",
+    "no_message": "`quorate queue peek NAME` shows the ids of messages that are there",
     "login_refused": "check --user, and --password-file or QUORATE_PASSWORD; guest may only come"
     " from a node's own machine",
     "not_authorised": "if another user may, name it with --user and --password-file, before the"

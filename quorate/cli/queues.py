@@ -209,12 +209,13 @@ def run_peek(
         for row in rows:
             emit(row)
         return 0
-    table = Table("position", "state", "bytes", "body")
+    table = Table("message", "position", "state", "bytes", "body")
     for row in rows:
         body = row.get("body", b"")
         data = body if isinstance(body, bytes) else str(body).encode()
         text = data[:60].decode("utf-8", "backslashreplace")
         table.add_row(
+            str(row.get("message") or "-"),
             str(row.get("position")),
             str(row.get("state")),
             str(len(data)),

@@ -24,7 +24,7 @@ from cluster.machine.commands import (
 from cluster.machine.interface import RowState
 from cluster.machine.replies import Enqueued, Ok
 from cluster.types import ConsumerKey
-from node.auth import Auth
+from node.auth import Auth, User
 from node.broker import Broker, check_shared
 from node.dispatch import Counts
 from node.errors import BrokerError, Elsewhere, Refused
@@ -75,19 +75,19 @@ class HttpRoutes:
     def add_to(self, app: web.Application) -> None:
         queue = "/v1/queues/{vhost}/{name}"
         router = app.router
-        router.add_get("/v1/status", self._guarded(self._status))
-        router.add_get("/v1/queues", self._guarded(self._queues))
-        router.add_get(queue, self._guarded(self._queue))
-        router.add_put(queue, self._guarded(self._declare, "configure"))
-        router.add_delete(queue, self._guarded(self._delete, "configure"))
-        router.add_post(f"{queue}/messages", self._guarded(self._publish, "write"))
-        router.add_post(f"{queue}/get", self._guarded(self._get, "read"))
-        router.add_post(f"{queue}/settle", self._guarded(self._settle, "read"))
-        router.add_get(f"{queue}/peek", self._guarded(self._peek, "read"))
-        router.add_post(f"{queue}/purge", self._guarded(self._purge, "configure"))
-        router.add_post(f"{queue}/pause", self._guarded(self._pause, "configure"))
+        router.add_get("/v1/status", self.guarded(self._status))
+        router.add_get("/v1/queues", self.guarded(self._queues))
+        router.add_get(queue, self.guarded(self._queue))
+        router.add_put(queue, self.guarded(self._declare, "configure"))
+        router.add_delete(queue, self.guarded(self._delete, "configure"))
+        router.add_post(f"{queue}/messages", self.guarded(self._publish, "write"))
+        router.add_post(f"{queue}/get", self.guarded(self._get, "read"))
+        router.add_post(f"{queue}/settle", self.guarded(self._settle, "read"))
+        router.add_get(f"{queue}/peek", self.guarded(self._peek, "read"))
+        router.add_post(f"{queue}/purge", self.guarded(self._purge, "configure"))
+        router.add_post(f"{queue}/pause", self.guarded(self._pause, "configure"))
 
-    def _guarded(self, handler: Handler, operation: Operation | None = None) -> Handler:
+    def guarded(self, handler: Handler, operation: Operation | None = None) -> Handler:
         """For who is known, may use the virtual host, and may do this to the queue."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
@@ -103,6 +103,10 @@ class HttpRoutes:
                 return self._failure(request, error)
 
         return guarded
+
+    async def user(self, request: web.Request) -> User:
+        """Who asks; `guarded` has let it in."""
+        return await self._basic.user(request)
 
     def _failure(self, request: web.Request, error: BrokerError) -> web.Response:
         if isinstance(error, Elsewhere) and error.leader is not None:

@@ -27,6 +27,7 @@ _STATUS = {
     "overloaded": 503,
     "access_refused": 403,
     codes.NO_VHOST: 404,
+    "no_message": 404,
     "disk_full": 507,
     "memory_full": 507,
     "stopping": 503,

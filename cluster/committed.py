@@ -1,0 +1,347 @@
+"""The committed entries of one group out of a node's folders, also while the node writes to them.
+
+Files may vanish at any moment, since the cleaner drops segments and snapshots, and the newest
+segment may end in half a record. Nothing here is believed for being in a file: an entry counts when
+a commit that is known reaches it, and its hash follows on the hash of the snapshot that the reading
+began with. A record that is damaged is passed over; what is missing then is said.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from cluster.log import LogCorrupt, UnsupportedFormat
+from cluster.log import format as fmt
+from cluster.log.index import Place, Tail
+from cluster.log.replay import Replay
+from cluster.log.snapshots import BIRTH, Snapshot, decode_mark, decode_snapshot
+
+#: Files that stay open, so that the node may drop them while they are read here.
+OPEN_MAX: Final = 512
+
+
+class Vanished(Exception):
+    """The node dropped a file that is needed: what to read is to be chosen anew."""
+
+
+class Base(NamedTuple):
+    """Where reading can begin: behind the entry of a snapshot, or before the first entry."""
+
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
+    path: str | None = None  # None: there is no snapshot, and none is needed
+
+
+NOTHING: Final = Base(BIRTH.index)
+
+
+class State(NamedTuple):
+    """What is there at a base. Without a snapshot: nothing has happened."""
+
+    base: Base
+    snapshot: Snapshot | None
+
+
+class Entry(NamedTuple):
+    """A committed one."""
+
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
+    term: int
+    command: bytes  # as given to the journal: a byte for the type, then the entry
+
+
+class _Segment(NamedTuple):
+    path: str
+    number: int
+    created_ns: int
+    header: int
+    salt: int
+
+
+class GroupLog:
+    """What the folders say of one group. `applied`: the node says that it has applied so much.
+
+    Vanished: a file was dropped while they were looked through.
+    """
+
+    def __init__(self, folders: Sequence[str], group: int, *, applied: int = 0) -> None:
+        self.group = group
+        self.damage: list[str] = []  # file:offset of records that were passed over
+        self.node = self.cluster = ""
+        self._handles: dict[str, int] = {}
+        self._segments: list[_Segment] = []
+        self._breaks: array[int] = array("I")  # segments before which some are missing
+        self._commits: array[int] = array("Q")  # ascending, each where it was first noted
+        self._commit_segments: array[int] = array("I")
+        self._commit_ns: array[int] = array("Q")
+        self._replay = Replay()
+        snapshots = _snapshots(folders, group)
+        try:
+            self._look(folders)
+        except Vanished:
+            self.close()
+            raise
+        self.committed = max(self._replay.commit, self._replay.mark.index, applied)
+        known = [NOTHING, *(Base(*each) for each in snapshots if each[0] <= self.committed)]
+        self._tail = _tail(self._replay, [base.index for base in known], self.committed)
+        #: Where the log can be read from: to its end without a gap, oldest first. When there is no
+        #: such one: the newest that there is.
+        self.bases = [base for base in known if self._reaches(base)] or known[-1:]
+
+    def close(self) -> None:
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles.clear()
+
+    # --- what there is ----------------------------------------------------------------------------
+
+    def load(self, base: Base) -> State | None:
+        """None: its file is damaged; that base is none any more. Vanished: it is gone."""
+        if base.path is None:
+            return State(base, None)
+        try:
+            with open(base.path, "rb") as file:
+                group, snapshot, _ = decode_snapshot(file.read(), base.path)
+            if (group, snapshot.index) != (self.group, base.index):
+                raise LogCorrupt(base.path, 0, "it is another one than its name says")
+        except FileNotFoundError as error:
+            raise Vanished(base.path) from error  # a newer one took its place
+        except (LogCorrupt, UnsupportedFormat) as error:
+            self.damage.append(f"{base.path}:{error.offset}")
+            self.bases.remove(base)
+            return None
+        return State(base, snapshot)
+
+    def _reaches(self, base: Base) -> bool:
+        slot = base.index + 1 - self._tail.first
+        return 0 <= slot < len(self._tail) and 0 not in self._tail.lengths[slot:]
+
+    def written_ns(self, index: int) -> int | None:
+        """When this node wrote it first, by its clock. None: only a later copy is there."""
+        slot = self._tail.slot(index)
+        found = None if slot is None else self._entry(slot)
+        return None if found is None else found[2]
+
+    def committed_ns(self, index: int) -> int | None:
+        """When this node noted that it is committed. None: the log does not say."""
+        at, slot = bisect_left(self._commits, index), self._tail.slot(index)
+        if slot is None or at == len(self._commits):
+            return None
+        first, last = self._tail.segments[slot], self._commit_segments[at]
+        # An earlier note may have been in a segment that is missing.
+        if first > last or any(first < each <= last for each in self._breaks):
+            return None
+        return self._commit_ns[at]
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def entries(self, state: State) -> Iterator[Entry]:
+        """The committed ones behind it, in order, as long as each follows on the one before.
+        Vanished: a file is gone.
+        """
+        tail = self._tail
+        digest = fmt.NO_HASH if state.snapshot is None else state.snapshot.hash
+        start = state.base.index + 1 - tail.first
+        for slot in range(start, len(tail)) if start >= 0 else ():
+            found = self._entry(slot)
+            if found is None:
+                return
+            hash_then, entry, _ = found
+            digest = fmt.chain(digest, entry.term, entry.command)
+            if digest != hash_then:
+                return
+            yield entry
+
+    def _entry(self, slot: int) -> tuple[bytes, Entry, int | None] | None:
+        """With its hash, and when it was written. None: it is missing."""
+        tail = self._tail
+        place, index, term = tail.place(slot), tail.first + slot, tail.terms[slot]
+        if not place.length:
+            return None
+        data = self._record(place)
+        if len(data) != fmt.RECORD_HEADER + place.length:
+            return None
+        _, _, kind, _, group, its_index, its_term, wall_ns, _ = fmt.RECORD.unpack_from(data)
+        if (group, its_index, its_term) != (self.group, index, term):
+            return None
+        start = fmt.RECORD_HEADER + fmt.HASH_BYTES
+        entry = Entry(index, term, data[start:])
+        return data[fmt.RECORD_HEADER : start], entry, wall_ns if kind == fmt.KIND_ENTRY else None
+
+    def _record(self, place: Place) -> bytes:
+        segment = self._segments[place.segment]
+        handle = self._handles.get(segment.path)
+        if handle is not None:
+            return os.pread(handle, fmt.RECORD_HEADER + place.length, place.offset)
+        try:
+            with open(segment.path, "rb") as file:
+                file.seek(place.offset)
+                return file.read(fmt.RECORD_HEADER + place.length)
+        except FileNotFoundError as error:
+            raise Vanished(segment.path) from error
+
+    # --- looking through --------------------------------------------------------------------------
+
+    def _look(self, folders: Sequence[str]) -> None:
+        for place, segment in enumerate(self._found(folders)):
+            before = self._segments[-1].number if self._segments else segment.number - 1
+            if segment.number != before + 1:
+                self._breaks.append(place)
+            self._segments.append(segment)
+            self._scan(place, segment)
+
+    def _found(self, folders: Sequence[str]) -> list[_Segment]:
+        """The segments of all folders in the order in which they were written, each once."""
+        found: dict[tuple[int, int], _Segment] = {}
+        for folder in folders:
+            for name in sorted(_names(folder)):
+                if fmt.segment_number(name) is None:
+                    continue
+                path = f"{folder}/{name}"
+                try:
+                    with open(path, "rb") as file:
+                        head = fmt.decode_file_header(file.read(4096), path)
+                except FileNotFoundError:
+                    continue
+                except (LogCorrupt, UnsupportedFormat) as error:
+                    self.damage.append(f"{path}:{error.offset}")
+                    continue
+                self.node, self.cluster = head.identity.node, head.identity.cluster
+                key = head.wall_ns, head.number
+                found.setdefault(
+                    key, _Segment(path, head.number, head.wall_ns, head.size, head.salt)
+                )
+        return [segment for _, segment in sorted(found.items())]
+
+    def _scan(self, place: int, segment: _Segment) -> None:
+        """Note where entries of the group lie."""
+        try:
+            handle = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise Vanished(segment.path) from error
+        try:
+            data = _content(handle)
+            if self._look_through(place, segment, data) and len(self._handles) < OPEN_MAX:
+                self._handles[segment.path] = handle
+                handle = -1
+        finally:
+            if handle >= 0:
+                os.close(handle)
+
+    def _look_through(self, place: int, segment: _Segment, data: bytes) -> bool:
+        """Has it entries of the group?"""
+        group, replay = self.group, self._replay
+        unpack, header, marker = fmt.RECORD.unpack_from, fmt.RECORD_HEADER, fmt.MARKER
+        at, end, any_entries = segment.header, len(data), False
+        while at + header <= end:
+            length, _, kind, mark, its_group, index, term, wall_ns, _ = unpack(data, at)
+            stop = at + header + length
+            if mark != marker or stop > end:
+                at = self._behind(segment, data, at)
+                continue
+            if its_group == group and kind < fmt.KIND_NOTE and kind != fmt.KIND_SYNCED:
+                if not fmt.record_is_valid(data, at, segment.salt):
+                    at = self._behind(segment, data, at)
+                    continue
+                if kind == fmt.KIND_ENTRY:
+                    if index != replay.next:
+                        replay.jump(index)
+                    replay.next = index + 1
+                    replay.run.append(place, at, length, term)
+                    any_entries = True
+                elif kind == fmt.KIND_LIVE:
+                    replay.loose.put(index, place, at, length, term)
+                    any_entries = True
+                elif kind == fmt.KIND_GROUP_REMOVED:
+                    self._forget()
+                    replay = self._replay
+                elif kind != fmt.KIND_INSTALLED:
+                    self._state(place, kind, (index, term, wall_ns), data[at + header : stop])
+            at = stop
+        return any_entries
+
+    def _behind(self, segment: _Segment, data: bytes, at: int) -> int:
+        """The next record behind a bad one. There is none behind half a record at the end."""
+        following = fmt.find_record(data, at + 1, segment.salt)
+        if following is None or following == -1:
+            return len(data)
+        self.damage.append(f"{segment.path}:{at}")
+        return following
+
+    def _forget(self) -> None:
+        self._replay = Replay()
+        del self._commits[:], self._commit_segments[:], self._commit_ns[:]
+
+    def _state(self, place: int, kind: int, what: tuple[int, int, int], payload: bytes) -> None:
+        index, term, wall_ns = what
+        replay = self._replay
+        if kind == fmt.KIND_SNAPSHOT:
+            mark = decode_mark(index, term, payload)
+            if mark.flags & fmt.MARK_RESETS:
+                # It was installed: what was not known to be committed then may never have been.
+                replay.cut(max(replay.commit, replay.mark.index) + 1)
+        replay.state(kind, index, term, payload)
+        if kind == fmt.KIND_COMMIT and (not self._commits or index > self._commits[-1]):
+            self._commits.append(index)
+            self._commit_segments.append(place)
+            self._commit_ns.append(wall_ns)
+
+
+def _tail(replay: Replay, bases: Sequence[int], committed: int) -> Tail:
+    """Where each entry lies, from the first that any of these bases can go on with up to the last
+    that is there. Those that are missing have no length.
+    """
+    run, loose = replay.run, replay.loose
+    # A message that nobody settles keeps its entry, far below all others: too few to fill a gap.
+    first = min((base + 1 for base in bases if run.first - base - 1 <= len(loose)), default=0)
+    tail = Tail(first or run.first)
+    count = max(committed + 1 - tail.first, 0)
+    for name in ("segments", "offsets", "lengths", "terms"):
+        column: array[int] = getattr(tail, name)
+        column.frombytes(bytes(column.itemsize * count))
+        skipped = max(tail.first - run.first, 0)
+        start = run.first + skipped - tail.first
+        part: array[int] = getattr(run, name)[skipped : skipped + max(count - start, 0)]
+        column[start : start + len(part)] = part
+    for slot, index in enumerate(loose.indexes):
+        at = index - tail.first
+        if 0 <= at < count and (not tail.lengths[at] or tail.place(at) < loose.place(slot)):
+            tail.move(at, *loose.place(slot)[:2])
+            tail.lengths[at], tail.terms[at] = loose.lengths[slot], loose.terms[slot]
+    while len(tail) and not tail.lengths[-1]:
+        tail.delete(len(tail) - 1, len(tail))
+    return tail
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _snapshots(folders: Sequence[str], group: int) -> list[tuple[int, str]]:
+    """Index and path, ascending."""
+    found: dict[int, str] = {}
+    for folder in folders:
+        for name in _names(f"{folder}/snapshots"):
+            its_group, _, index = name.removesuffix(".snap").partition("-")
+            if name.endswith(".snap") and its_group == str(group) and index.isdecimal():
+                found.setdefault(int(index), f"{folder}/snapshots/{name}")
+    return sorted(found.items())
+
+
+def _content(handle: int) -> bytes:
+    size = os.fstat(handle).st_size
+    chunks: list[bytes] = []
+    offset = 0
+    while offset < size:
+        chunk = os.pread(handle, size - offset, offset)
+        if not chunk:
+            break
+        chunks.append(chunk)
+        offset += len(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
