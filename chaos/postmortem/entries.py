@@ -1,0 +1,160 @@
+"""The table `entries`: what each node's log says that became of each of its entries."""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 -- its usual name
+
+from chaos.postmortem import fates as fold
+from chaos.postmortem.logorder import (
+    LogOrder,
+    log_order,
+    mark_flags,
+    synced_offset,
+    synced_segment,
+)
+from chaos.postmortem.tables import Tables
+from cluster.log.snapshots import BIRTH
+
+_KINDS = {
+    "entry": fold.ENTRY,
+    "live-entry": fold.LIVE,
+    "installed-entry": fold.INSTALLED,
+    "commit": fold.COMMIT,
+    "truncate": fold.TRUNCATE,
+    "snapshot": fold.SNAPSHOT,
+    "group-removed": fold.REMOVED,
+}
+_BODIES = ("entry", "live-entry", "installed-entry")
+_TYPES = ("command", "noop", "membership")  # the first byte of what was given to the journal
+_PASSED = ["place", "group", "kind", "index", "term", "hash", "type", "bytes", "wall_ns", "mono_ns"]
+_FOLDED = (
+    "place bigint, group int, kind tinyint, index bigint, term bigint, hash binary, type tinyint,"
+    " bytes int, wall_ns bigint, mono_ns bigint, fate tinyint, commit_ns bigint, sync_ns bigint"
+)
+
+
+def entries(tables: Tables) -> DataFrame:
+    """In one pass over the log of each group on each node."""
+    order = log_order(tables)
+    told = _told(tables, order)
+    marks = _marks(tables, order, told)
+    streams = told.unionByName(marks, allowMissingColumns=True).unionByName(
+        _corrupt(tables, order, marks), allowMissingColumns=True
+    )
+    ordered = streams.repartition("stream").sortWithinPartitions("stream", "place")
+    return order.name(ordered.mapInArrow(_fates, _FOLDED)).select(
+        *("cluster", "node", "file", "segment", "created_ns", "offset"),
+        _named("kind", {code: name for name, code in _KINDS.items() if name in _BODIES}),
+        *("group", "index", "term", "hash"),
+        _named("type", dict(enumerate(_TYPES))),
+        *("bytes", "wall_ns", "mono_ns"),
+        _named("fate", dict(enumerate(fold.FATES))),
+        *("commit_ns", "sync_ns"),
+    )
+
+
+def _fates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return fold.fates(batches, _PASSED)
+
+
+def _named(column: str, names: dict[int, str]) -> F.Column:
+    pairs = [F.lit(each) for pair in names.items() for each in pair]
+    return F.create_map(*pairs)[F.col(column).cast("int")].alias(column)
+
+
+def _told(tables: Tables, order: LogOrder) -> DataFrame:
+    """Records that say something about entries."""
+    records = tables["records"].where(F.col("kind").isin(*_KINDS))
+    codes = F.create_map(*[F.lit(each) for pair in _KINDS.items() for each in pair])
+    replaces = (F.col("kind") == "snapshot") & (mark_flags().bitwiseAND(F.lit(1)) == 1)
+    replaces &= F.col("index") > BIRTH.index
+    return order.place(
+        records.select(
+            *("node", "created_ns", "segment", "offset", "group", "index", "term", "hash"),
+            *("bytes", "wall_ns", "mono_ns"),
+            F.when(replaces, fold.INSTALL)
+            .otherwise(codes[F.col("kind")])
+            .cast("tinyint")
+            .alias("kind"),
+            F.ascii(F.substring("command", 1, 1).cast("string")).cast("tinyint").alias("type"),
+        )
+    )
+
+
+def _marks(tables: Tables, order: LogOrder, told: DataFrame) -> DataFrame:
+    """Where a group's records begin in a segment, and how safe that segment was when."""
+    segments = order.frame.select(
+        "seq", "node_number", "disk", F.col("boot_number").alias("boot"), "holes"
+    )
+    found = told.select("stream", F.shiftright("place", fold.OFFSET_BITS).alias("seq")).distinct()
+    synced = safe_points(tables, order).groupBy("seq").agg(
+        F.collect_list(F.struct("reached", "at")).alias("synced")
+    )
+    return (
+        found.join(F.broadcast(segments), "seq")
+        .join(synced, "seq", "left")
+        .select(
+            "stream",
+            F.shiftleft("seq", fold.OFFSET_BITS).alias("place"),
+            F.lit(fold.SEGMENT).cast("tinyint").alias("kind"),
+            *(F.lit(0).cast("bigint").alias(name) for name in ("index", "mono_ns")),
+            *("disk", "boot", "holes", "synced"),
+        )
+    )
+
+
+def safe_points(tables: Tables, order: LogOrder) -> DataFrame:
+    """seq, reached, at: a process said of a segment that it had written (monotonic time)."""
+    said = (
+        tables["records"]
+        .where("kind = 'synced' and group = 0")
+        .select(
+            *("node", "created_ns", "segment", "mono_ns"),
+            synced_segment().alias("about"),
+            synced_offset().alias("reached"),
+        )
+    )
+    keys = order.frame.select("node", "created_ns", "segment", "seq", "boot_number", "disk")
+    here = said.join(F.broadcast(keys), ["node", "created_ns", "segment"])
+    own = here.where("about = segment").select("seq", "reached", F.col("mono_ns").alias("at"))
+    theirs = order.frame.select(
+        F.col("seq").alias("its"),
+        F.col("node").alias("its_node"),
+        F.col("segment").alias("its_number"),
+        F.col("boot_number").alias("its_boot"),
+    )
+    earlier = (
+        here.where("about < segment")
+        .join(
+            F.broadcast(theirs),
+            (F.col("node") == F.col("its_node"))
+            & (F.col("about") == F.col("its_number"))
+            & (F.col("boot_number") == F.col("its_boot")),
+        )
+        .select(F.col("its").alias("seq"), "reached", F.col("mono_ns").alias("at"))
+    )
+    return own.unionByName(earlier)
+
+
+def _corrupt(tables: Tables, order: LogOrder, marks: DataFrame) -> DataFrame:
+    """A record that cannot be read may have been of any group of its node."""
+    bad = tables["records"].where("kind = 'corrupt'")
+    bad = order.place(bad.select("node", "created_ns", "segment", "offset", "group"))
+    number = F.shiftright("stream", 32)
+    streams = marks.select("stream").distinct()
+    return (
+        bad.select("place", F.shiftright(F.col("stream") + 1, 32).alias("number"))
+        .join(streams.withColumn("number", number), "number")
+        .select(
+            "stream",
+            "place",
+            F.lit(fold.CORRUPT).cast("tinyint").alias("kind"),
+            *(F.lit(0).cast("bigint").alias(name) for name in ("index", "mono_ns")),
+        )
+    )

@@ -1,0 +1,249 @@
+"""What became of each entry, as one node's log of one group says, read once and in order.
+
+Between two records that void something the indexes ascend, so an entry is committed by the first
+commit behind it that reaches its index: whole batches at a time. What is not decided yet is held.
+"""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+#: What the fold is told of: records of these kinds, by number, and a mark where a segment begins.
+SEGMENT, ENTRY, LIVE, INSTALLED, COMMIT, TRUNCATE, SNAPSHOT, INSTALL, REMOVED, CORRUPT = range(10)
+
+VOIDED, PENDING, COMMITTED = range(3)
+FATES: Final = ("voided", "pending", "committed")
+
+#: A place is the number of the segment and the offset in it.
+OFFSET_BITS: Final = 40
+OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
+UNKNOWN: Final = -1
+_EMPTY: Final = np.zeros(0, np.int64)
+
+
+class Fates:
+    """Of one group on one node. Batches have the columns place, kind, index, mono_ns, others that
+    are only passed on, and in marks of segments disk, boot, holes, and synced: how far the log
+    says that the segment is safe, and when it says so.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        told = [("fate", pa.int8()), ("commit_ns", pa.int64()), ("sync_ns", pa.int64())]
+        self._schema = pa.schema([*schema, *(pa.field(*each) for each in told)])
+        self._disk = self._boot = self._holes = UNKNOWN
+        self._synced = (_EMPTY, _EMPTY)
+        self._clear()
+        self._rows = schema.empty_table()  # of entries that are held
+        self._held = _EMPTY  # their rows: these arrays are parallel
+        self._index = _EMPTY
+        self._mono = _EMPTY  # when it was written; UNKNOWN: by another process, or long before
+        self._at = _EMPTY  # where in the batch
+        self._sync = _EMPTY  # by row
+
+    def _clear(self) -> None:
+        self._commit = self._last = self._base = 0
+        self._doubt = 0  # entries up to this row may have been voided where something is missing
+
+    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows that are decided now, of this batch or of earlier ones."""
+        kind = batch.column("kind").to_numpy()
+        index = batch.column("index").to_numpy()
+        mono = batch.column("mono_ns").to_numpy()
+        place = batch.column("place").to_numpy()
+        bodies = np.flatnonzero((kind >= ENTRY) & (kind <= INSTALLED))
+        offset = self._rows.num_rows
+        self._row_of = np.full(len(kind), UNKNOWN, np.int64)
+        self._row_of[bodies] = offset + np.arange(len(bodies))
+        own = pa.Table.from_batches([batch])
+        if len(bodies) < len(kind):
+            own = own.take(pa.array(bodies))
+        self._rows = pa.concat_tables([self._rows, own.select(self._rows.schema.names)])
+        self._sync = np.concatenate([self._sync, np.full(len(bodies), UNKNOWN)])
+        self._fate = np.full(self._rows.num_rows, UNKNOWN, np.int8)
+        self._latency = np.full(self._rows.num_rows, UNKNOWN, np.int64)
+        start = 0
+        for stop in self._breaks(kind, index):
+            self._stretch(kind, index, mono, place, start, stop)
+            self._event(batch, int(kind[stop]), int(index[stop]), int(mono[stop]), stop)
+            start = stop + (kind[stop] != ENTRY)
+        self._stretch(kind, index, mono, place, start, len(kind))
+        yield from self._decided()
+
+    def _breaks(self, kind: np.ndarray, index: np.ndarray) -> list[int]:
+        """Where something happens that is neither the next entry nor a commit."""
+        special = (kind == SEGMENT) | (kind >= TRUNCATE)
+        special &= kind != SNAPSHOT
+        entries = np.flatnonzero(kind == ENTRY)
+        if len(entries):
+            before = np.concatenate([[self._last], index[entries[:-1]]])
+            special[entries[index[entries] <= before]] = True
+        return np.flatnonzero(special).tolist()
+
+    def _stretch(
+        self,
+        kind: np.ndarray,
+        index: np.ndarray,
+        mono: np.ndarray,
+        place: np.ndarray,
+        start: int,
+        stop: int,
+    ) -> None:
+        """Entries that ascend, and commits among them."""
+        if start == stop:
+            return
+        kinds = kind[start:stop]
+        says = start + np.flatnonzero((kinds == COMMIT) | (kinds == SNAPSHOT))
+        values = np.maximum.accumulate(np.concatenate([[self._commit], index[says]]))
+        bodies = start + np.flatnonzero((kinds >= ENTRY) & (kinds <= INSTALLED))
+        if len(bodies):
+            self._sync_times(bodies, mono, place)
+            rows, its, when = self._row_of[bodies], index[bodies], mono[bodies]
+            copies = kind[bodies] != ENTRY
+            if copies.any():
+                known = values[np.searchsorted(says, bodies)]
+                safe = copies & ((its <= known) | (kind[bodies] == INSTALLED))
+                self._fate[rows[safe]] = COMMITTED
+                when = np.where(copies, UNKNOWN, when)
+                rows, its, when, bodies = (each[~safe] for each in (rows, its, when, bodies))
+            self._held = np.concatenate([self._held, rows])
+            self._index = np.concatenate([self._index, its])
+            self._mono = np.concatenate([self._mono, when])
+            self._at = np.concatenate([self._at, bodies])
+            entries = index[start:stop][kinds == ENTRY]
+            self._last = int(entries[-1]) if len(entries) else self._last
+        if len(says):
+            self._commits(says, values[1:], mono)
+            marks = index[start:stop][kinds == SNAPSHOT]
+            self._base = int(marks[-1]) if len(marks) else self._base
+
+    def _commits(self, says: np.ndarray, values: np.ndarray, mono: np.ndarray) -> None:
+        sure = self._held >= self._doubt
+        by = np.searchsorted(values, self._index)
+        by = np.maximum(by, np.searchsorted(says, self._at))
+        done = sure & (by < len(says))
+        rows, when = self._held[done], self._mono[done]
+        self._fate[rows] = COMMITTED
+        self._latency[rows] = np.where(when == UNKNOWN, UNKNOWN, mono[says[by[done]]] - when)
+        self._keep(~done)
+        self._commit = max(self._commit, int(values[-1]))
+
+    def _keep(self, kept: np.ndarray) -> None:
+        self._held, self._index = self._held[kept], self._index[kept]
+        self._mono, self._at = self._mono[kept], self._at[kept]
+
+    def _decide(self, which: np.ndarray, fate: int) -> None:
+        self._fate[self._held[which]] = fate
+        self._keep(~which)
+
+    def _event(self, batch: pa.RecordBatch, kind: int, index: int, mono: int, at: int) -> None:
+        if kind == SEGMENT:
+            self._segment(batch, at)
+        elif kind in (ENTRY, TRUNCATE):
+            self._void(index)
+        elif kind == INSTALL:  # all of it is replaced, and the leader's log is far ahead
+            self._void(0)
+            self._commit = max(self._commit, index)
+            self._last = self._base = index
+        elif kind == REMOVED:
+            self._void(0)
+            self._clear()
+        elif kind == CORRUPT:
+            self._hole()
+
+    def _void(self, index: int) -> None:
+        self._decide(self._index >= index, VOIDED)
+        self._last = min(self._last, index - 1)
+
+    def _hole(self) -> None:
+        self._doubt = int(self._held.max(initial=UNKNOWN)) + 1
+
+    def _segment(self, batch: pa.RecordBatch, at: int) -> None:
+        disk, boot, holes = (batch.column(name)[at].as_py() for name in ("disk", "boot", "holes"))
+        if disk != self._disk:
+            self._end()
+            self._clear()
+        elif holes != self._holes:
+            self._hole()
+        if boot != self._boot:
+            self._mono = np.full(len(self._mono), UNKNOWN, np.int64)
+        self._disk, self._boot, self._holes = disk, boot, holes
+        self._synced = _points(batch.column("synced")[at])
+
+    def _sync_times(self, bodies: np.ndarray, mono: np.ndarray, place: np.ndarray) -> None:
+        reached, when = self._synced
+        by = np.searchsorted(reached, place[bodies] & OFFSET_MASK, "right")
+        known = by < len(reached)
+        self._sync[self._row_of[bodies[known]]] = when[by[known]] - mono[bodies[known]]
+
+    def _end(self) -> None:
+        """Nothing more comes of this disk: what is above the snapshot counts, even where something
+        is missing, since only what is dead is dropped.
+        """
+        counts = (self._index > self._base) & (self._index <= self._commit)
+        self._decide(counts & (self._held < self._doubt), COMMITTED)
+        self._decide(np.ones(len(self._held), bool), PENDING)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """What is never decided."""
+        self._fate = np.full(self._rows.num_rows, UNKNOWN, np.int8)
+        self._latency = np.full(self._rows.num_rows, UNKNOWN, np.int64)
+        self._end()
+        yield from self._decided()
+
+    def _decided(self) -> Iterator[pa.RecordBatch]:
+        done = np.flatnonzero(self._fate != UNKNOWN)
+        if len(done):
+            rows = self._rows if len(done) == len(self._fate) else self._rows.take(pa.array(done))
+            told = (self._fate[done], self._latency[done], self._sync[done])
+            arrays = [pa.array(each, mask=each == UNKNOWN) for each in told]
+            columns = [each.combine_chunks() for each in rows.columns]
+            yield from pa.Table.from_arrays(columns + arrays, schema=self._schema).to_batches()
+        # Held rows get new numbers, from 0 on; their order stays.
+        doubtful = int((self._held < self._doubt).sum())
+        order = np.argsort(self._held, kind="stable")
+        self._rows = self._rows.take(pa.array(self._held[order]))
+        self._sync = self._sync[self._held[order]]
+        self._index, self._mono = self._index[order], self._mono[order]
+        self._held = np.arange(len(order))
+        self._at = np.full(len(order), UNKNOWN)
+        self._doubt = doubtful
+
+
+def _points(synced: pa.Scalar) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets, ascending, and when the log first says that all before it is safe."""
+    if not synced.is_valid or not len(synced.values):
+        return _EMPTY, _EMPTY
+    reached = synced.values.field(0).to_numpy()
+    when = synced.values.field(1).to_numpy()
+    order = np.lexsort((when, reached))
+    return reached[order], when[order]
+
+
+def fates(batches: Iterable[pa.RecordBatch], passed: list[str]) -> Iterator[pa.RecordBatch]:
+    """Streams one behind the other, each in the order of its places; `passed` columns stay."""
+    fold: Fates | None = None
+    stream, last = None, -1
+    for batch in batches:
+        streams = batch.column("stream").to_numpy()
+        edges = np.flatnonzero(np.diff(streams)) + 1
+        starts = [0, *edges.tolist(), len(streams)]
+        for start, stop in zip(starts, starts[1:], strict=False):
+            if start == stop:
+                continue
+            part = batch.slice(start, stop - start)
+            if fold is None or streams[start] != stream:
+                if fold is not None:
+                    yield from fold.finish()
+                fold, stream, last = Fates(batch.select(passed).schema), streams[start], -1
+            places = part.column("place")
+            assert places[0].as_py() >= last, "records are not in the order of the log"
+            last = places[stop - start - 1].as_py()
+            yield from fold.take(part)
+    if fold is not None:
+        yield from fold.finish()
