@@ -28,12 +28,14 @@ from cluster.log import (
     KIND_LINK_DOWN,
     KIND_LINK_UP,
     KIND_ROLE,
+    KIND_STOPPED,
     Identity,
     Log,
     LogOptions,
 )
 from cluster.log import format as fmt
 from cluster.machine import QueueMachine
+from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import Tick
 from cluster.machine.effects import Effect
 from cluster.machine.replies import Reply
@@ -63,7 +65,7 @@ class BuiltGroup:
     """What a group has agreed on."""
 
     number: int
-    machine: QueueMachine = field(default_factory=QueueMachine)
+    machine: QueueMachine | CatalogMachine
     leader: NodeId | None = None
     term: int = 0
     commit: int = 1
@@ -85,6 +87,7 @@ class Built:
         cluster: str = "built",
         archive: bool = False,
         segment_bytes: int = 64 << 20,
+        retain_bytes: int = 0,
     ) -> None:
         self.folder = folder
         self.cluster = cluster
@@ -92,6 +95,7 @@ class Built:
         self.archive_folder = folder / "archive"
         self._options = LogOptions(
             segment_bytes=segment_bytes,
+            retain_bytes=retain_bytes,
             min_free_bytes=0,
             archive_dir=str(self.archive_folder) if archive else None,
         )
@@ -99,7 +103,10 @@ class Built:
         #: Replies and effects of the entry that was applied last, in the order of its commands.
         self.replies: list[Reply] = []
         self.effects: list[Effect] = []
-        self.groups = {number: BuiltGroup(number) for number in groups}
+        self.groups = {
+            number: BuiltGroup(number, QueueMachine() if number else CatalogMachine())
+            for number in groups
+        }
         self.nodes: dict[str, BuiltNode] = {}
         for number, name in enumerate(names, start=1):
             clock, disk = NodeClock(self.time, number), BuiltDisk(self.time)
@@ -253,7 +260,7 @@ class Built:
         for group in self.groups.values():
             if group.leader == node and len(others) > len(self.nodes) // 2:
                 self.elect(group.number, others[0].name)
-        note_stopped(leaving.log)
+        leaving.log.note(KIND_STOPPED, 0, 0, 0, b"")
         finished(leaving.log.close())
         leaving.up = leaving.paused = leaving.lagging = False
         self._lead_no_more(leaving)
@@ -502,7 +509,8 @@ class Built:
         for index in range(first, commit + 1, DIGEST_ENTRIES):
             if index in state.digests:
                 term, digest = state.digests[index]
-                node.log.note(KIND_DIGEST, state.number, index, term, digest)
+                told = node.wrong_digest or digest
+                node.log.note(KIND_DIGEST, state.number, index, term, told)
         node.applied[state.number] = max(applied, commit)
 
     def catch_up(self, node: str, group: int) -> None:
@@ -540,13 +548,6 @@ class Built:
         """Archive sealed segments, drop dead ones, copy what is live in sparse ones."""
         for node in [self.nodes[name] for name in nodes] or self._active():
             finished(node.log.maintain())
-
-
-def note_stopped(log: Log) -> None:
-    """The last word of a process that ends in order."""
-    kind = getattr(fmt, "KIND_STOPPED", None)
-    if kind is not None:
-        log.note(kind, 0, 0, 0, b"")
 
 
 def flip(path: str | Path, offset: int, bit: int = 0) -> None:

@@ -101,6 +101,7 @@ class BuiltNode:
     up: bool = True
     paused: bool = False  # up, and does nothing
     lagging: bool = False  # up, and gets no entries
+    wrong_digest: bytes | None = None  # what it says of its state instead of the truth
     applied: dict[int, int] = field(default_factory=dict[int, int])  # by group
 
     @property
