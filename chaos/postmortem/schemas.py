@@ -163,30 +163,38 @@ TABLES: Final[dict[str, str]] = {
     ),
     # --- messages
     # outcome: settled | died (reason) | purged | deleted; at the end of the log: ready | unsettled.
-    # message: GROUP-ENTRY-OFFSET, which no other message has.
+    # message: GROUP-ENTRY-OFFSET; only a dead letter has that of the message that it was. Counts are
+    # of what the log shows; of a message that was there before, the first delivery may be unknown.
+    # last_index: of the entry that delivered it last; held_ms: how long that consumer had it; null:
+    # has it still. broken: codes of the findings that it shows, most often none.
     "messages": (
         "group int, queue bigint, vhost string, name string, position bigint, message string,"
         " entry bigint, entry_offset int, publisher string, seqno bigint, published_ms bigint,"
         " confirm_ms double, deliveries int, redeliveries int, first_delivered_ms bigint,"
-        " last_delivered_ms bigint, last_consumer bigint, returns int, failed int, outcome string,"
-        " outcome_ms bigint, reason string"
+        " last_delivered_ms bigint, last_consumer bigint, last_index bigint, held_ms bigint,"
+        " returns int, failed int, outcome string, outcome_ms bigint, reason string,"
+        " broken array<string>"
     ),
     # kind: confirm | deliver | settle; by minute of the publish, in ms
     "latency": (
         "group int, queue bigint, vhost string, name string, kind string, minute_ms bigint,"
         " messages bigint, p50 double, p95 double, p99 double, longest double"
     ),
+    # What came in (dead letters too), was handed out, and left, by second.
     "throughput": (
         "group int, queue bigint, vhost string, name string, second_ms bigint, published bigint,"
         " delivered bigint, redelivered bigint, settled bigint, returned bigint, dead bigint"
     ),
-    # What consumers hold at the end of the log, and the longest that each ever held one message.
+    # What consumers hold at the end of the log (oldest_ms: when the oldest was delivered;
+    # oldest_entry: by which entry), and the longest that each ever held one message: how long, which
+    # one, and the entry that delivered it.
     "unacked": (
         "group int, queue bigint, vhost string, name string, consumer bigint, session string,"
         " held bigint, oldest_ms bigint, oldest_position bigint, oldest_entry bigint, longest_ms"
-        " bigint"
+        " bigint, longest_position bigint, longest_entry bigint"
     ),
-    # By queue and minute.
+    # By queue and minute in which something was delivered. messages, consumers: that were delivered
+    # again, and that got them; entry: of the first such delivery.
     "redelivery": (
         "group int, queue bigint, vhost string, name string, minute_ms bigint, delivered bigint,"
         " redelivered bigint, messages bigint, consumers bigint, entry bigint"
