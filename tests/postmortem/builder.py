@@ -14,7 +14,7 @@ pass as idle nodes see it: they look at each other's clocks once a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -88,7 +88,9 @@ class Built:
         archive: bool = False,
         segment_bytes: int = 64 << 20,
         retain_bytes: int = 0,
+        wrong_s: Mapping[str, float] | None = None,
     ) -> None:
+        """`wrong_s`: by how much a node's wall clock is ahead."""
         self.folder = folder
         self.cluster = cluster
         self.time = Time()
@@ -110,6 +112,7 @@ class Built:
         self.nodes: dict[str, BuiltNode] = {}
         for number, name in enumerate(names, start=1):
             clock, disk = NodeClock(self.time, number), BuiltDisk(self.time)
+            clock.wrong_ns = round((wrong_s or {}).get(name, 0) * SECOND_NS)
             data = folder / name
             log = self._open(name, data, disk, clock)
             node = BuiltNode(NodeId(name), data, clock, disk, log)

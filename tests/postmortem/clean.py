@@ -16,13 +16,14 @@ from tests.postmortem.builder import Built
 from tests.postmortem.shop import LEDGER, ORDERS, Shop
 
 
-def an_hour(folder: Path) -> Built:
+def an_hour(folder: Path, *, retain_bytes: int) -> Built:
     """An hour of a shop with all that is normal in it: consumers come and go, nodes are restarted
     one after the other, a follower loses power, one stays away so long that it needs a snapshot,
-    leaders are moved, old segments go; in the end all nodes are stopped.
+    leaders are moved, segments go that nobody needs (beyond `retain_bytes` of them); in the end
+    all nodes are stopped.
     """
-    groups = (CATALOG_GROUP, ORDERS, LEDGER)
-    with Built(folder, groups=groups, segment_bytes=96 << 10, retain_bytes=1_300 << 10) as cluster:
+    groups, size = (CATALOG_GROUP, ORDERS, LEDGER), 96 << 10
+    with Built(folder, groups=groups, segment_bytes=size, retain_bytes=retain_bytes) as cluster:
         cluster.elect(CATALOG_GROUP, "n1")
         shop = Shop(cluster, consumers=2)
         shop.trade(60, every_s=5)

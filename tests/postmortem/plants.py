@@ -277,6 +277,14 @@ def clock_jump(folder: Path) -> Planted:
 
 
 @plant
+def clock_offset(folder: Path) -> Planted:
+    """n3's clock was always 5 s ahead; how far is measured to a millisecond."""
+    with two_groups(folder, wrong_s={"n3": 5}) as cluster:
+        Shop(cluster).trade(120, every_s=1)
+    return Planted(cluster.paths, "clock_offset", 1, {}, cluster.logs)
+
+
+@plant
 def lagging_replica(folder: Path) -> Planted:
     """n3 is there, and gets nothing for half a minute."""
     with two_groups(folder) as cluster:
