@@ -19,7 +19,6 @@ from chaos.postmortem.report.panel import (
     linked,
     note,
     panel,
-    swatch,
 )
 from chaos.postmortem.report.units import clock, duration, duration_ns
 
@@ -41,34 +40,30 @@ def strip(scene: Scene) -> Markup:
         left, width = extent(scene.time, each.from_ns, each.to_ns, INSTANT_WIDTH)
         label = cut(_label(each), RIGHT - LEFT)
         length = len(label) * LETTER + 8
-        at_right = left + width + 4 + length <= RIGHT
-        begin = left if at_right else min(left, RIGHT - length)
-        lane = next((n for n, end in enumerate(free) if begin >= end + 6), len(free))
+        end = left + width + 4 + length
+        # Near the right border the name is inside of a long bar, or else before it.
+        if end <= RIGHT:
+            begin, x, side = left, left + width + 4, ""
+        elif width >= length:
+            begin, end, x, side = left, left + width, left + 4, ""
+        else:
+            begin, end, x, side = left - 4 - length, left + width, left - 4, " end"
+        lane = next((n for n, busy in enumerate(free) if begin >= busy + 6), len(free))
         if lane == STRIP_LANES_MAX:
             continue
-        free[lane : lane + 1] = [left + width + 4 + length if at_right else left + width]
+        free[lane : lane + 1] = [end]
         top = HEAD + LANE * lane + 3
-        # Of what lasts long the label is inside; near the right border it is before the bar.
-        inside = not at_right and width >= length
-        x = left + width + 4 if at_right else left + 4 if inside else left - 4
-        side = "" if at_right or inside else " end"
-        drawn.append(
-            linked(
-                each,
-                [
-                    tag(
-                        "rect",
-                        x=left,
-                        y=top,
-                        width=width,
-                        height=BAR,
-                        rx=1.5,
-                        class_=f"incident {each.finding.severity}",
-                    ),
-                    tag("text", label, x=x, y=top + 11, class_=f"label{side}"),
-                ],
-            )
+        bar = tag(
+            "rect",
+            x=left,
+            y=top,
+            width=width,
+            height=BAR,
+            rx=1.5,
+            class_=f"incident {each.finding.severity}",
         )
+        name = tag("text", label, x=x, y=top + 11, class_=f"label{side}")
+        drawn.append(linked(each, [bar, name]))
     height = LANE * max(len(free), 1) + 2
     if not drawn:
         drawn.append(tag("text", "no finding has a time", x=LEFT + 6, y=HEAD + 14, class_="note"))
@@ -267,15 +262,27 @@ def active(scene: Scene, times: Sequence[Active]) -> Markup:
         ]
         drawn.append(_without(scene.time, spans, top))
         consumers = sorted({each.consumer for each in mine if each.consumer is not None})
-        drawn += [_active(scene.time, each, consumers, top) for each in mine]
+        drawn += [
+            _active(scene.time, each, mine[:place], consumers, top)
+            for place, each in enumerate(mine)
+        ]
     height = LANE * max(len(shown), 1) + 2
     return panel(scene, "", drawn, height=height)
 
 
-def _active(time: TimeAxis, each: Active, consumers: list[int], top: float) -> list[Markup]:
+def _active(
+    time: TimeAxis, each: Active, before: Sequence[Active], consumers: list[int], top: float
+) -> list[Markup]:
+    """Two at a time, which must not be, are drawn as halves with a red border."""
     to_ns = time.window.to_ns if each.to_ns is None else each.to_ns
     if each.consumer is None or not time.shows(each.from_ns, to_ns):
         return []
+    twice = any(
+        other.consumer not in (None, each.consumer)
+        and (other.to_ns is None or other.to_ns > each.from_ns)
+        for other in before
+    )
+    y, height = (top + BAR / 2, BAR / 2) if twice else (top, BAR)
     left, width = extent(time, each.from_ns, to_ns, 1.0)
     who = f"consumer {each.consumer}" + (f" ({each.session})" if each.session else "")
     until = "the end of the log" if each.to_ns is None else clock(each.to_ns)
@@ -286,18 +293,14 @@ def _active(time: TimeAxis, each: Active, consumers: list[int], top: float) -> l
             "rect",
             tag("title", told),
             x=left,
-            y=top,
+            y=y,
             width=width,
-            height=BAR,
-            class_=f"fill {colour}",
+            height=height,
+            class_=f"fill {colour}" + (" twice" if twice else ""),
         )
     ]
     for label in (f"{who} · token {each.token}", who, str(each.consumer)):
-        if fits(label, width):
+        if not twice and fits(label, width):
             found.append(tag("text", label, x=left + 5, y=top + 11, class_="inside"))
             break
     return found
-
-
-def legend(scene: Scene) -> list[Content]:
-    return [swatch(scene.colour(node), node) for node in scene.nodes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from chaos.postmortem.report.facts import (
@@ -28,14 +28,17 @@ from chaos.postmortem.report.units import (
 )
 
 T = TypeVar("T")
-#: Heading, and what is in a row; a heading that begins with `>` has its column to the right.
+#: Heading, and what is in a row. A heading that begins with `>` has its column to the right, one
+#: that begins with `=` is never broken into lines.
 Column = tuple[str, Callable[[T], Content]]
 
 SHOWN_MAX: Final = 200
 
+_STYLES: Final[Mapping[str, str]] = {">": "right", "=": "whole"}
+
 
 def sheet(rows: Sequence[T], columns: Sequence[Column[T]], more: int = 0) -> Markup:
-    heads = [(head.removeprefix(">"), "right" if head[:1] == ">" else None) for head, _ in columns]
+    heads = [(head.lstrip("".join(_STYLES)), _STYLES.get(head[:1])) for head, _ in columns]
     body = [
         tag(
             "tr",
@@ -94,8 +97,8 @@ def _nodes(rows: Sequence[NodeRow]) -> Markup | None:
         (">size", lambda row: size(row.bytes)),
         (">records", lambda row: number(row.records)),
         (">entries", lambda row: number(row.entries)),
-        ("first record", lambda row: stamp(row.from_ns)),
-        ("last record", lambda row: stamp(row.to_ns)),
+        ("=first record", lambda row: stamp(row.from_ns)),
+        ("=last record", lambda row: stamp(row.to_ns)),
     ]
     files, there = sum(row.files for row in rows), len({row.node for row in rows})
     told = (
@@ -122,7 +125,7 @@ def _elections(rows: Sequence[Election], more: int) -> Markup | None:
     if not rows:
         return None
     columns: list[Column[Election]] = [
-        ("time", lambda row: stamp(row.at_ns)),
+        ("=time", lambda row: stamp(row.at_ns)),
         (">group", lambda row: str(row.group)),
         (">term", lambda row: str(row.term)),
         ("candidate", lambda row: row.candidate),
@@ -173,7 +176,7 @@ def _held(rows: Sequence[QueueRow]) -> Markup | None:
     columns: list[Column[QueueRow]] = [
         ("queue", lambda row: row.queue.title),
         (">unsettled at the end", lambda row: number(row.held)),
-        ("the oldest since", lambda row: stamp(row.oldest_ns)),
+        ("=the oldest since", lambda row: stamp(row.oldest_ns)),
         (">longest ever", lambda row: duration(row.longest_ms)),
     ]
     told = f"{sum(row.held for row in held):,} unsettled at the end of the log"
@@ -184,7 +187,7 @@ def _storms(rows: Sequence[Storm], more: int) -> Markup | None:
     if not rows:
         return None
     columns: list[Column[Storm]] = [
-        ("minute", lambda row: stamp(row.minute_ns)[:16]),
+        ("=minute", lambda row: stamp(row.minute_ns)[:16]),
         ("queue", lambda row: row.queue.title),
         (">delivered", lambda row: number(row.delivered)),
         (">of them again", lambda row: number(row.redelivered)),
@@ -207,8 +210,8 @@ def _active(facts: Facts) -> Markup | None:
             ("session", lambda row: row.session),
             (">from token", lambda row: str(row.token)),
             (">until token", lambda row: None if row.until_token is None else str(row.until_token)),
-            ("from", lambda row: stamp(row.from_ns)),
-            ("to", lambda row: stamp(row.to_ns) or "the end of the log"),
+            ("=from", lambda row: stamp(row.from_ns)),
+            ("=to", lambda row: stamp(row.to_ns) or "the end of the log"),
             (">entry", lambda row: None if row.entry is None else str(row.entry)),
         ],
         facts.more.get("active", 0),
@@ -265,9 +268,10 @@ def _clients(rows: Sequence[ClientRow]) -> Markup | None:
 
 
 def entries(first: int | None, last: int | None) -> str:
+    """Without commas: they are looked for in other tools."""
     if first is None:
         return ""
-    return f"{first:,}" if last is None or last == first else f"{first:,} – {last:,}"
+    return f"{first}" if last is None or last == first else f"{first} – {last}"
 
 
 def place(file: str | None, offset: int | None) -> Markup:

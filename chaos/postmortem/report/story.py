@@ -59,11 +59,11 @@ def _with_waits(history: MessageHistory) -> list[tuple[Step, float | None]]:
 
 
 _COLUMNS: Final[list[Column[tuple[Step, float | None]]]] = [
-    ("time", lambda row: stamp(row[0].at_ns)),
-    (">after", lambda row: "" if row[1] is None else "+ " + duration(row[1])),
+    ("=time", lambda row: stamp(row[0].at_ns)),
+    (">after", lambda row: "+ " + duration(row[1]) if row[1] else ""),
     ("what", lambda row: what(row[0])),
     ("by", lambda row: who(row[0])),
-    (">entry", lambda row: f"{row[0].index:,}"),
+    (">entry", lambda row: str(row[0].index)),
     (">term", lambda row: str(row[0].term)),
 ]
 
@@ -77,8 +77,8 @@ def what(step: Step) -> str:
         case "known":
             return "was there when the replay began"
         case "delivered" | "got":
-            again = f", redelivered ({step.acquired} times before)" if step.acquired else ""
-            return "delivered" + again
+            before = plural(step.acquired or 0, "time")
+            return f"delivered again, {before} before" if step.acquired else "delivered"
         case "settled":
             return "settled by its delivery" if step.reason == "auto" else "settled"
         case "returned":
