@@ -22,6 +22,8 @@ from cluster.log.snapshots import BIRTH, Snapshot, decode_mark, decode_snapshot
 
 #: Files that stay open, so that the node may drop them while they are read here.
 OPEN_MAX: Final = 512
+#: Entries that may be missing between others; a log with more of them begins behind these.
+MISSING_MAX: Final = 1_000_000
 
 
 class Vanished(Exception):
@@ -78,6 +80,7 @@ class GroupLog:
         self._commit_segments: array[int] = array("I")
         self._commit_ns: array[int] = array("Q")
         self._replay = Replay()
+        names = _all_names(folders)
         snapshots = _snapshots(folders, group)
         try:
             self._look(folders)
@@ -89,7 +92,12 @@ class GroupLog:
         self._tail = _tail(self._replay, [base.index for base in known], self.committed)
         #: Where the log can be read from: to its end without a gap, oldest first. When there is no
         #: such one: the newest that there is.
-        self.bases = [base for base in known if self._reaches(base)] or known[-1:]
+        self.bases = [base for base in known if self._reaches(base)]
+        if not self.bases:
+            if _all_names(folders) != names:
+                self.close()
+                raise Vanished("what was seen is older in parts than in others")
+            self.bases = known[-1:]
 
     def close(self) -> None:
         for handle in self._handles.values():
@@ -295,9 +303,10 @@ def _tail(replay: Replay, bases: Sequence[int], committed: int) -> Tail:
     that is there. Those that are missing have no length.
     """
     run, loose = replay.run, replay.loose
-    # A message that nobody settles keeps its entry, far below all others: too few to fill a gap.
-    first = min((base + 1 for base in bases if run.first - base - 1 <= len(loose)), default=0)
-    tail = Tail(first or run.first)
+    # A message that nobody settles keeps its entry, far below all others: they are no row.
+    room = 2 * (len(run) + len(loose)) + MISSING_MAX
+    first = min((base + 1 for base in bases if committed - base <= room), default=run.first)
+    tail = Tail(first)
     count = max(committed + 1 - tail.first, 0)
     for name in ("segments", "offsets", "lengths", "terms"):
         column: array[int] = getattr(tail, name)
@@ -321,6 +330,10 @@ def _names(folder: str) -> list[str]:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _all_names(folders: Sequence[str]) -> list[set[str]]:
+    return [set(_names(each)) | set(_names(f"{each}/snapshots")) for each in folders]
 
 
 def _snapshots(folders: Sequence[str], group: int) -> list[tuple[int, str]]:

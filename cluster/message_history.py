@@ -254,6 +254,8 @@ def _history(log: GroupLog, wanted: Wanted, entries_max: int) -> Json:
         raise _out_of_reach(log, entries_max)
     story, life, state = best
     if not story.count:
+        if log.committed <= NOTHING.index:
+            raise _out_of_reach(log, entries_max)
         raise NoHistory("no_message", _why_not(wanted, life, state))
     return _answer(log, story, life, state)
 
