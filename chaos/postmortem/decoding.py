@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -41,28 +41,52 @@ SCHEMA: Final = pa.schema(
 )  # fmt: skip
 
 #: By number of the kind: every name there can be, so that the column is one look-up.
-_NAMES: Final = pa.array([fmt.KIND_NAMES.get(kind, f"kind-{kind}") for kind in range(256)])
+_NAMES_LIST: Final = [fmt.KIND_NAMES.get(kind, f"kind-{kind}") for kind in range(256)]
+_NAMES: Final = pa.array(_NAMES_LIST)
 _IS_BODY: Final = np.isin(np.arange(256), list(fmt.BODY_KINDS))
 
 
-def decode(data: bytes, segment: Segment, wanted: Wanted = EVERYTHING) -> Iterator[pa.RecordBatch]:
-    """The records of a segment in their order; damage is a row of its own, never an exception."""
-    header = header_of(data, segment.file, last=segment.last)
-    rows = _Rows(data, segment)
+def decode(
+    data: bytes,
+    segment: Segment,
+    wanted: Wanted = EVERYTHING,
+    *,
+    head: bytes | None = None,
+    start: int = 0,
+    base: int = 0,
+    seen: Callable[[np.ndarray], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a segment in their order; damage is a row of its own, never an exception.
+
+    A part of it begins with the record at `start`; `data` then begins at `base` in the file, the
+    begin of a sector, and `head` is the begin of the file. `seen` is told the headers of all sound
+    records, wanted or not.
+    """
+    header = header_of(data if head is None else head, segment.file, last=segment.last)
+    rows = _Rows(data, segment, base)
     if isinstance(header, Record):
-        yield rows.damage(header)
+        if start == 0:
+            yield rows.damage(header)
         return
-    for run in runs(data, header, segment.file, last=segment.last, count=BATCH_RECORDS):
+    first = max(start, header.size) - base
+    for run in runs(
+        data, header, segment.file, last=segment.last, count=BATCH_RECORDS, start=first
+    ):
         if isinstance(run, Record):
-            yield rows.damage(run)
+            yield rows.damage(run._replace(offset=base + run.offset))
         else:
-            yield from rows.of_run(np.array(run), wanted)
+            starts = np.array(run)
+            headers = rows.headers(starts[:-1])
+            if seen is not None:
+                seen(headers)
+            yield from rows.of_run(starts, headers, wanted)
 
 
 class _Rows:
     """Columns of one segment's records."""
 
-    def __init__(self, data: bytes, segment: Segment) -> None:
+    def __init__(self, data: bytes, segment: Segment, base: int = 0) -> None:
+        self._base = base
         self._bytes = np.frombuffer(data, np.uint8)
         self._data = data
         self._buffer = pa.py_buffer(data)
@@ -83,17 +107,22 @@ class _Rows:
     def damage(self, record: Record) -> pa.RecordBatch:
         wall_ns, mono_ns = self._times
         told = {
-            "offset": record.offset, "kind": record.kind, "group": -1, "index": 0, "term": 0,
-            "wall_ns": wall_ns, "mono_ns": mono_ns, "bytes": 0, "hash": None, "command": None,
-            "detail": record.payload.decode(),
+            "offset": record.offset, "kind": record.kind, "group": -1, "index": 0,
+            "term": 0, "wall_ns": wall_ns, "mono_ns": mono_ns, "bytes": 0, "hash": None,
+            "command": None, "detail": record.payload.decode(),
         }  # fmt: skip
         return pa.RecordBatch.from_pylist([self._constants | told], schema=SCHEMA)
 
-    def of_run(self, starts: np.ndarray, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def headers(self, starts: np.ndarray) -> np.ndarray:
+        """Of the records that start there."""
+        windows = np.lib.stride_tricks.sliding_window_view(self._bytes, HEADER.itemsize)
+        return windows[starts].view(HEADER)[:, 0]
+
+    def of_run(
+        self, starts: np.ndarray, headers: np.ndarray, wanted: Wanted
+    ) -> Iterator[pa.RecordBatch]:
         """Of records that lie one behind the other; the last of `starts` is where they end."""
         starts, stops = starts[:-1], starts[1:]
-        windows = np.lib.stride_tricks.sliding_window_view(self._bytes, HEADER.itemsize)
-        headers = windows[starts].view(HEADER)[:, 0]
         self._times = int(headers["wall_ns"][-1]), int(headers["mono_ns"][-1])
         kept = _kept(headers, wanted)
         if kept is not None:
@@ -118,7 +147,7 @@ class _Rows:
             name: pa.array(headers[name].astype(np.int64))
             for name in ("index", "term", "wall_ns", "mono_ns")
         }
-        columns["offset"] = pa.array(starts)
+        columns["offset"] = pa.array(starts + self._base)
         columns["kind"] = _NAMES.take(pa.array(kinds))
         columns["group"] = pa.array(headers["group"].astype(np.int32))
         # The hash is short only in a record that no node wrote.
@@ -155,10 +184,10 @@ class _Rows:
     def _details(
         self, starts: np.ndarray, stops: np.ndarray, kinds: np.ndarray, present: np.ndarray
     ) -> pa.Array:
-        texts: list[str | None] = [None] * len(starts)
+        texts, names = list[str | None]([None]) * len(starts), _NAMES_LIST
         for at in np.flatnonzero(present).tolist():
-            name = _NAMES[int(kinds[at])].as_py()
-            texts[at] = _json(decoded(name, self._data[starts[at] : stops[at]]))
+            value = decoded(names[kinds[at]], self._data[starts[at] : stops[at]])
+            texts[at] = _json(value)
         return pa.array(texts, pa.string())
 
 
@@ -177,12 +206,15 @@ def _kept(headers: np.ndarray, wanted: Wanted) -> np.ndarray | None:
     return None if kept is None or kept.all() else kept
 
 
-def _json(value: object) -> str:
-    try:
-        return json.dumps(value, default=_plain)
-    except (TypeError, ValueError):  # keys that JSON does not have
-        return json.dumps(repr(value))
-
-
 def _plain(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else repr(value)
+
+
+_encode: Final = json.JSONEncoder(default=_plain).encode
+
+
+def _json(value: object) -> str:
+    try:
+        return _encode(value)
+    except (TypeError, ValueError):  # keys that JSON does not have
+        return _encode(repr(value))

@@ -273,7 +273,7 @@ def _snapshots(found: Iterable[Found], segments: Sequence[Segment]) -> list[Snap
     whose = {_folder(segment.file): segment for segment in segments}
     listed = list[SnapshotFile]()
     seen = set[tuple[str, str, int, int]]()
-    for each in sorted(found, key=lambda each: (_owner(each, whose).source, each.path)):
+    for each in sorted(found, key=lambda each: (_owner(each, whose).source != "log", each.path)):
         match, owner = _snapshot(each), _owner(each, whose)
         assert match is not None
         key = (owner.cluster, owner.node, int(match[1]), int(match[2]))

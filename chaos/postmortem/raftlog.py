@@ -1,6 +1,7 @@
-"""The Spark data source `raftlog`: the records of replication logs.
+"""The Spark data source `raftlog`: the records of replication logs, as rows of table `records`.
 
     spark.read.format("raftlog").load("DATA")
+    spark.readStream.format("raftlog").load("DATA")
 
 Paths are folders of nodes, archives, folders of such, or single segments, as in
 docs/log-format.md. One partition is one segment. Filters on group, index, term and wall_ns are
@@ -10,6 +11,9 @@ whatever they say.
 Options:
     paths      more of them: a JSON list, or separated by commas
     commands   false: leave out the commands, which are the bulk of a log
+    indexes    a folder that all workers reach: what each sealed segment holds is kept there, and
+               one that cannot hold what a filter asks for is not read again
+    maxFilesPerTrigger   of a stream: so many segments in one batch
 """
 # Spark and Arrow come with few types.
 # pyright: basic
@@ -17,6 +21,7 @@ Options:
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -24,10 +29,14 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import datasource as ds
 
+from chaos.postmortem import segment_index
 from chaos.postmortem.decoding import decode
 from chaos.postmortem.inputs import Segment, discover, is_remote
+from chaos.postmortem.raftlog_stream import StreamReader
 from chaos.postmortem.schemas import RECORDS
+from chaos.postmortem.segment_index import SegmentIndex
 from chaos.postmortem.wanted import COLUMNS, ONLY_DAMAGE, Bounds, Wanted
+from cluster.log.reader import CORRUPT, TORN
 
 REMOTE: Final = "is on a file system that only Spark reaches: read it by chaos.postmortem.ingest"
 
@@ -45,6 +54,12 @@ class RaftLog(ds.DataSource):
     def reader(self, schema: Any) -> ds.DataSourceReader:
         return Reader(self.options)
 
+    def streamReader(self, schema: Any) -> ds.DataSourceStreamReader:  # noqa: N802
+        options = self.options
+        files_max = options.get("maxFilesPerTrigger")
+        wanted, paths = wanted_of(options), paths_of(options)
+        return StreamReader(paths, wanted, None if files_max is None else int(files_max))
+
 
 class OfSegment(ds.InputPartition):
     def __init__(self, segment: Segment) -> None:
@@ -57,7 +72,8 @@ class Reader(ds.DataSourceReader):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._paths = paths_of(options)
-        self._wanted = Wanted(payloads=options.get("commands", "true").lower() != "false")
+        self._wanted = wanted_of(options)
+        self._indexes = options.get("indexes")
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:  # noqa: N802
         for each in filters:
@@ -68,25 +84,56 @@ class Reader(ds.DataSourceReader):
                 self._wanted = self._wanted.also(_column(each), bounds)
 
     def partitions(self) -> list[ds.InputPartition]:
-        return [OfSegment(segment) for segment in discover(self._paths).segments]
+        segments = discover(self._paths).segments
+        if self._indexes is not None:
+            os.makedirs(self._indexes, exist_ok=True)
+            segments = [each for each in segments if self._may_hold(self._indexes, each)]
+        return [OfSegment(segment) for segment in segments] or [NOTHING]
+
+    def _may_hold(self, indexes: str, segment: Segment) -> bool:
+        if segment.copy or not segment_index.indexable(segment):
+            return True
+        known = segment_index.load(indexes, segment)
+        return known is None or known.may_hold(self._wanted)
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, OfSegment)
-        return read_segment(partition.segment, self._wanted)
+        if not isinstance(partition, OfSegment):
+            return iter(())
+        return read_segment(partition.segment, self._wanted, self._indexes)
 
 
-def read_segment(segment: Segment, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+#: Spark takes an empty list of partitions for one.
+NOTHING: Final = ds.InputPartition(None)
+
+
+def read_segment(
+    segment: Segment, wanted: Wanted, indexes: str | None = None
+) -> Iterator[pa.RecordBatch]:
     """Of a segment that was given twice only what is damaged."""
     try:
         with open(segment.file, "rb") as file:
             data = file.read()
     except FileNotFoundError:
         return  # the cleaner of a running node was quicker: nothing of it was needed any more
-    yield from decode(data, segment, only_checked(wanted) if segment.copy else wanted)
+    wanted = only_checked(wanted) if segment.copy else wanted
+    if indexes is None or not segment_index.indexable(segment):
+        yield from decode(data, segment, wanted)
+        return
+    index, sound = SegmentIndex(), True
+    for batch in decode(data, segment, wanted, seen=index.see):
+        # Damage is in a batch of its own.
+        sound = sound and batch.column("kind")[0].as_py() not in (CORRUPT, TORN)
+        yield batch
+    if sound:
+        index.store(indexes, segment)
 
 
 def only_checked(wanted: Wanted) -> Wanted:
     return replace(ONLY_DAMAGE, payloads=wanted.payloads)
+
+
+def wanted_of(options: Mapping[str, str]) -> Wanted:
+    return Wanted(payloads=options.get("commands", "true").lower() != "false")
 
 
 def paths_of(options: Mapping[str, str]) -> list[str]:

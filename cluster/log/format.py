@@ -35,6 +35,7 @@ _START: Final = struct.Struct("<IIx3s")
 #: In every record header, so that a reader finds the next record behind a damaged one. 0xf5 is in
 #: no UTF-8 text.
 MARKER: Final = b"\xf5Qr"
+KIND_AT: Final = 8
 MARKER_AT: Final = 9
 
 HASH_BYTES: Final = 16

@@ -146,12 +146,18 @@ def header_of(data: bytes, path: str, *, last: bool) -> fmt.FileHeader | Record:
 
 
 def runs(
-    data: bytes, header: fmt.FileHeader, path: str, *, last: bool, count: int, start: int = 0
+    data: bytes,
+    header: fmt.FileHeader,
+    path: str,
+    *,
+    last: bool,
+    count: int,
+    start: int | None = None,
 ) -> Iterator[list[int] | Record]:
     """A segment in pieces: where up to `count` sound records in a row start, and last where they
     end; between these what is damaged. Begins at the record at `start`, or the first one.
     """
-    at = max(start, header.size)
+    at = header.size if start is None else start
     while at < len(data):
         run = fmt.sound_records(data, at, header.salt, count)
         if len(run) > 1:

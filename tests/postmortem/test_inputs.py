@@ -1,0 +1,101 @@
+"""What there is to read in folders of nodes and archives."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from chaos.postmortem.inputs import MixedClusters, NothingToRead, discover
+from cluster.log import format as fmt
+from tests.postmortem.segments import START_NS, MadeSegment
+
+
+def _segment(folder: Path, number: int, *, node: str = "n1", records: int = 1) -> MadeSegment:
+    made = MadeSegment(
+        folder / fmt.segment_name(number), number, node=node, created_ns=START_NS + number
+    )
+    for index in range(records):
+        made.entry(1, 2 + index, 1)
+    return made
+
+
+def _archived(made: MadeSegment, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    name = fmt.archive_name(made.number, START_NS + made.number)
+    return Path(shutil.copy(made.path, folder / name))
+
+
+def test_folders_of_nodes_and_an_archive_are_found_in_log_order(tmp_path: Path) -> None:
+    for node in ("n2", "n1"):
+        log = tmp_path / "data" / node / "log"
+        first = _segment(log, 1, node=node)
+        _segment(log, 2, node=node)
+        _segment(log, 3, node=node, records=0)  # a start that came to nothing
+        _archived(first, tmp_path / "archive" / node)
+        (log / "snapshots").mkdir()
+        for name in ("1-20.snap", "1-30.snap", "2-7.snap.corrupt", "1-40.snap.tmp"):
+            (log / "snapshots" / name).write_bytes(b"x")
+        (log / "notes.txt").write_text("no segment")
+    gone = _segment(tmp_path / "was" / "n1" / "log", 7)
+    _archived(gone, tmp_path / "archive" / "n1")
+    (tmp_path / "archive" / "n1" / "snapshots").mkdir()
+    (tmp_path / "archive" / "n1" / "snapshots" / "1-20.snap").write_bytes(b"x")
+
+    inputs = discover([f"{tmp_path}/data", f"file:{tmp_path}/archive", f"{tmp_path}/data/n1"])
+
+    of_n1 = [segment for segment in inputs.segments if segment.node == "n1"]
+    assert [segment.number for segment in of_n1] == [1, 1, 2, 3, 7]
+    assert [segment.source for segment in of_n1] == ["archive", "log", "log", "log", "archive"]
+    assert [segment.copy for segment in of_n1] == [True, False, False, False, False]
+    # A crash may have torn the end of the second one: the one behind it is empty.
+    assert [segment.last for segment in of_n1] == [False, False, True, True, False]
+    assert [segment.node for segment in inputs.segments] == ["n1"] * 5 + ["n2"] * 4
+    assert of_n1[1].bytes == (tmp_path / "data/n1/log/000000000001.log").stat().st_size
+    found = [
+        (s.node, s.group, s.index, s.source, s.set_aside, s.copy)
+        for s in inputs.snapshots
+        if s.node == "n1"
+    ]
+    assert sorted(found) == [
+        ("n1", 1, 20, "archive", False, True),
+        ("n1", 1, 20, "log", False, False),
+        ("n1", 1, 30, "log", False, False),
+        ("n1", 2, 7, "log", True, False),
+    ]
+    assert inputs.local
+
+
+def test_one_segment_alone_knows_by_its_folder_whether_its_end_may_be_torn(tmp_path: Path) -> None:
+    paths = [str(_segment(tmp_path / "log", number).path) for number in (1, 2, 3)]
+
+    assert [segment.last for segment in discover(paths[1:2]).segments] == [False]
+    assert [segment.last for segment in discover(paths[1:]).segments] == [False, True]
+
+
+def test_whose_a_segment_with_a_damaged_header_is_is_told_by_the_others(tmp_path: Path) -> None:
+    broken = _segment(tmp_path / "log", 1).path
+    _segment(tmp_path / "log", 2)
+    broken.write_bytes(b"\0" * 4 + broken.read_bytes()[4:])
+
+    found = {segment.file: segment for segment in discover([str(tmp_path)]).segments}
+
+    told = found[str(broken)]
+    assert (told.node, told.cluster, told.number, told.boot) == ("n1", "made", 1, "")
+
+
+def test_where_there_is_nothing_to_read_it_is_said_what_was_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "group-1.log").write_bytes(b"not a name of a segment")
+    with pytest.raises(NothingToRead, match=r"no log segments in .*: looked for .*ARCHIVE/NODE"):
+        discover([str(tmp_path)])
+    with pytest.raises(NothingToRead, match="there is no /nowhere"):
+        discover([str(tmp_path), "/nowhere"])
+
+
+def test_logs_of_two_clusters_are_not_looked_at_together(tmp_path: Path) -> None:
+    _segment(tmp_path / "a" / "log", 1)
+    assert discover([str(tmp_path)]).of_one_cluster()
+    MadeSegment(tmp_path / "b" / "log" / fmt.segment_name(1), cluster="other").entry(1, 2, 1)
+    with pytest.raises(MixedClusters, match=r"made \(.*other \("):
+        discover([str(tmp_path)]).of_one_cluster()
