@@ -36,6 +36,9 @@ LOOK_S = 0.01
 #: What the process may say besides its answer.
 COMPLAINT_BYTES_MAX = 2_000
 
+#: Its own folder is not where it takes code from.
+HELPER = (sys.executable, "-P", "-m", "node.history_helper")
+
 NO_MESSAGE = "no_message"
 OUT_OF_REACH = "out_of_reach"
 
@@ -52,8 +55,16 @@ class Limits(Protocol):
 class Histories:
     """One a node."""
 
-    def __init__(self, cluster: ClusterNode, limits: Limits, folders: Sequence[str]) -> None:
+    def __init__(
+        self,
+        cluster: ClusterNode,
+        limits: Limits,
+        folders: Sequence[str],
+        *,
+        helper: Sequence[str] = HELPER,
+    ) -> None:
         self._cluster = cluster
+        self._helper = helper
         self._limits = limits
         self._folders = list(folders)
         self._turn = asyncio.Lock()
@@ -122,10 +133,7 @@ class Histories:
             "seconds_max": int(limit_s) + 1,
         }
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "node.history_helper",
+            *self._helper,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
