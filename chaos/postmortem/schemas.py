@@ -127,6 +127,9 @@ TABLES: Final[dict[str, str]] = {
         "node string, peer string, minute_ns bigint, offset_ms double, bound_ms double,"
         " samples bigint"
     ),
+    # What to add to times of a node in that minute to compare them with those of others; minute_ns
+    # null: in minutes without a measurement.
+    "shifts": "node string, minute_ns bigint, shift_ns bigint",
     # The wall clock against the monotonic one, between two records of one life.
     "clock_jumps": ("node string, file string, offset bigint, at_ns bigint, jump_ms double"),
     # --- what the replay says: see cluster/lifecycle.py. A row is about the positions `first` to
@@ -145,6 +148,12 @@ TABLES: Final[dict[str, str]] = {
     #   purged, deleted      left with the others
     #   active     the single active consumer from this token on; consumer null: nobody
     #   subscribed, consumer_ended (reason), queue_created, queue_deleted; no positions
+    #   digest     reason: of the replayed state after this entry; no queue
+    #   replayed   the end of a span (ordinal): first and last entry; entry, token, seqno: how many
+    #              entries, commands, messages; reason: why it ended before its time; no queue
+    # at_ms of `known` is when it was stored; `index` is that of the state. Who numbers nothing has
+    # `duplicate` and `refused` counted from 1 in the batch, and no seqno; entry and entry_offset
+    # say which bodies are meant.
     "events": (
         "group int, index bigint, term bigint, ordinal int, step int, at_ms bigint, event string,"
         " queue bigint, vhost string, name string, first bigint, last bigint, entry bigint,"

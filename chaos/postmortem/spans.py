@@ -1,0 +1,204 @@
+"""From which states a replay begins, and how far each goes: to the next such state.
+
+So the spans of a group do not wait for each other. A replay begins with the oldest state from which
+on the committed entries are known up to the next one.
+"""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 -- its usual name
+
+from chaos.postmortem.bases import Base, bases
+from chaos.postmortem.inputs import SnapshotFile
+from chaos.postmortem.tables import Tables
+from cluster.lifecycle import BEFORE_FIRST
+from cluster.log.format import NO_HASH
+
+#: To begin costs the reading of a state, so spans are not shorter than so many entries.
+SPAN_ENTRIES_MIN: Final = 10_000
+#: Spans are found by the index divided by this.
+BUCKET: Final = 4_096
+_COMMITTED: Final = "committed"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Entries `first` to `last` of a group, after the state `base`."""
+
+    number: int  # among all spans
+    group: int
+    span: int  # among those of its group
+    base: Base
+    last: int
+    whole: bool  # all entries are known
+    node: str | None = None  # whose log has all of them; None: no single one's
+    told: bool = False  # what is there at its beginning is told: no span before leads up to it
+
+    @property
+    def first(self) -> int:
+        return self.base.index + 1
+
+    @property
+    def entries(self) -> int:
+        return self.last - self.base.index
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is replayed, and the states that it is compared with."""
+
+    spans: list[Span]
+    bases: list[Base]
+    lacking: dict[int, int]  # group -> its first known entry, when there is no state to begin with
+
+
+def spans(
+    tables: Tables,
+    snapshots: Sequence[SnapshotFile],
+    *,
+    span_entries_min: int = SPAN_ENTRIES_MIN,
+) -> Plan:
+    """Needs `merged` and `entries`."""
+    found = bases(tables.spark, snapshots)
+    ends = {
+        row.group: (row.first, row.last)
+        for row in tables["merged"]
+        .groupBy("group")
+        .agg(F.min("index").alias("first"), F.max("index").alias("last"))
+        .collect()
+    }
+    usable = _of_this_history(tables, found)
+    drawn: list[Span] = []
+    for group in sorted({*ends, *(base.group for base in usable)}):
+        own = [base for base in usable if base.group == group]
+        _, last = ends.get(group, (0, 0))
+        drawn += _draw(group, own, last, span_entries_min, len(drawn))
+    chosen = _chosen(drawn, *_counts(tables, drawn))
+    begun = {span.group for span in chosen}
+    lacking = {group: first for group, (first, _) in ends.items() if group not in begun}
+    return Plan(chosen, found, lacking)
+
+
+def _of_this_history(tables: Tables, found: Sequence[Base]) -> list[Base]:
+    """Those that do not contradict what was committed at their index."""
+    if not found:
+        return []
+    rows = [(base.group, base.index) for base in found]
+    at = tables.spark.createDataFrame(rows, "group int, index bigint").distinct()
+    known = {
+        (row.group, row["index"]): bytes(row.hash)
+        for row in tables["merged"].join(F.broadcast(at), ["group", "index"]).collect()
+    }
+    return [each for each in found if known.get((each.group, each.index), each.hash) == each.hash]
+
+
+def _draw(group: int, found: Iterable[Base], last: int, apart: int, number: int) -> list[Span]:
+    """All spans that there could be; `found` in the order of their indexes."""
+    starts = [Base(group, BEFORE_FIRST, NO_HASH)]
+    for base in found:
+        if base.index >= starts[-1].index + (apart if len(starts) > 1 else 1):
+            starts.append(base)
+    stops = [base.index for base in starts[1:]] + [max(last, starts[-1].index)]
+    return [
+        Span(number + at, group, at, base, stop, whole=False)
+        for at, (base, stop) in enumerate(zip(starts, stops, strict=True))
+    ]
+
+
+def in_spans(frame: DataFrame, drawn: Sequence[Span]) -> DataFrame:
+    """Rows with group and index, each with the `number` of its span; those in none are left out."""
+    rows = [
+        (span.number, span.group, bucket, span.first, span.last)
+        for span in drawn
+        for bucket in range(span.first // BUCKET, span.last // BUCKET + 1)
+    ]
+    columns = "number int, its_group int, bucket bigint, from_index bigint, to_index bigint"
+    known = frame.sparkSession.createDataFrame(rows, columns)
+    same = (F.col("group") == F.col("its_group")) & (
+        F.floor(F.col("index") / BUCKET) == F.col("bucket")
+    )
+    within = F.col("index").between(F.col("from_index"), F.col("to_index"))
+    joined = frame.join(F.broadcast(known), same & within)
+    return joined.drop("its_group", "bucket", "from_index", "to_index")
+
+
+def _counts(
+    tables: Tables, drawn: Sequence[Span]
+) -> tuple[dict[int, tuple[int, int]], dict[int, dict[str, int]]]:
+    """By span, how many of its entries are known and which is the first, and how many of them each
+    node has.
+    """
+    merged = in_spans(tables["merged"], drawn).groupBy("number")
+    counted = merged.agg(F.count("*").alias("n"), F.min("index").alias("first"))
+    known = {row.number: (row.n, row.first) for row in counted.collect()}
+    # An entry may be in a log several times, so its bit is set.
+    own = tables["entries"].where(F.col("fate") == _COMMITTED).where(F.col("hash").isNotNull())
+    bits = (
+        in_spans(own, drawn)
+        .groupBy("number", "node", F.expr("bitmap_bucket_number(index)").alias("bucket"))
+        .agg(F.expr("bitmap_count(bitmap_construct_agg(bitmap_bit_position(index)))").alias("n"))
+        .groupBy("number", "node")
+        .agg(F.sum("n").alias("n"))
+    )
+    by_node: dict[int, dict[str, int]] = {}
+    for row in bits.collect():
+        by_node.setdefault(row.number, {})[row.node] = row.n
+    return known, by_node
+
+
+def _chosen(
+    drawn: Iterable[Span], known: dict[int, tuple[int, int]], by_node: dict[int, dict[str, int]]
+) -> list[Span]:
+    """From the first one on that is whole, or else has a beginning. Numbered anew."""
+    kept: list[Span] = []
+    for _, of_group in groupby(drawn, key=lambda span: span.group):
+        every: list[Span] = []
+        begun: list[int] = []
+        for span in of_group:
+            count, first = known.get(span.number, (0, span.first))
+            every.append(replace(span, whole=count == span.entries))
+            if first == span.first and (span.entries or span.base.file is not None):
+                begun.append(span.span)
+        whole = [span.span for span in every if span.whole and span.entries]
+        if not whole and not begun:
+            continue
+        begins = whole[0] if whole else begun[-1]
+        told = True
+        for span in every[begins:]:
+            if not span.entries and span.span > begins:
+                continue  # the span before ends there
+            nodes = by_node.get(span.number, {})
+            having = [node for node, count in sorted(nodes.items()) if count == span.entries]
+            node = having[0] if having else None
+            number = len(kept)
+            kept.append(replace(span, number=number, span=span.span - begins, node=node, told=told))
+            told = not span.whole
+    return kept
+
+
+def slots(plan: Sequence[Span], count: int) -> dict[int, int]:
+    """By number of the span, which of `count` workers replays it: the longest ones first, each
+    where there is least to do.
+    """
+    loads = [0] * count
+    found: dict[int, int] = {}
+    for span in sorted(plan, key=lambda each: -each.entries):
+        slot = loads.index(min(loads))
+        loads[slot] += span.entries + 1
+        found[span.number] = slot
+    return found
+
+
+def states_of(spark: SparkSession, found: Sequence[Base]) -> DataFrame:
+    """Snapshots as rows: group, index, node, file, digest."""
+    rows = [(each.group, each.index, each.node, each.file, each.digest) for each in found]
+    columns = "group int, index bigint, node string, file string, digest string"
+    return spark.createDataFrame(rows, columns)
