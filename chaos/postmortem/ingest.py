@@ -5,15 +5,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.decoding import decode
-from chaos.postmortem.inputs import Inputs, Segment
+from chaos.postmortem.inputs import Inputs, Segment, SnapshotFile, is_remote
 from chaos.postmortem.raftlog import only_checked
 from chaos.postmortem.schemas import RECORDS
 from chaos.postmortem.tables import HOUR_NS, Tables, conformed
@@ -28,6 +29,7 @@ from cluster.log.snapshots import decode_snapshot
 SORTED_FROM: Final = 64
 #: Snapshots that are checked at a time, at most.
 CHECKS_MAX: Final = 64
+_GLOB: Final = re.compile(r"[\\\[\]{}*?]")
 
 
 def ingest(tables: Tables, inputs: Inputs, wanted: Wanted = EVERYTHING) -> None:
@@ -46,9 +48,22 @@ def _hour() -> Column:
 
 def read_records(spark: SparkSession, inputs: Inputs, wanted: Wanted = EVERYTHING) -> DataFrame:
     """The records of all segments; of those given twice, what is damaged in the copies."""
-    if inputs.local:
-        return _of_local(spark, inputs.segments, wanted)
-    return _of_remote(spark, inputs.segments, wanted)
+    here, away = _sides(inputs.segments)
+    if not away:
+        return _of_local(spark, here, wanted)
+    remote = _of_remote(spark, away, wanted)
+    return remote.unionByName(_of_local(spark, here, wanted)) if here else remote
+
+
+AnyFile = TypeVar("AnyFile", Segment, SnapshotFile)
+
+
+def _sides(files: Iterable[AnyFile]) -> tuple[list[AnyFile], list[AnyFile]]:
+    """Those that plain file access reaches, and those that it does not."""
+    here, away = list[AnyFile](), list[AnyFile]()
+    for each in files:
+        (away if is_remote(each.file) else here).append(each)
+    return here, away
 
 
 def _of_local(spark: SparkSession, segments: Iterable[Segment], wanted: Wanted) -> DataFrame:
@@ -79,7 +94,8 @@ def _of_remote(spark: SparkSession, segments: Iterable[Segment], wanted: Wanted)
 
 def _files(spark: SparkSession, paths: list[str]) -> DataFrame:
     """Whole files, through whatever file system Spark is set up for."""
-    return spark.read.format("binaryFile").load(paths).select("path", "content")
+    escaped = [_GLOB.sub(r"\\\g<0>", path) for path in paths]
+    return spark.read.format("binaryFile").load(escaped).select("path", "content")
 
 
 def _contents(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
@@ -209,13 +225,13 @@ def bad_snapshots(spark: SparkSession, inputs: Inputs) -> DataFrame:
     rows = [(s.file, s.cluster, s.node, s.group, s.index, s.set_aside) for s in inputs.snapshots]
     columns = "file string, cluster string, node string, group int, first bigint, aside boolean"
     given = spark.createDataFrame(rows, columns)
-    paths = [snapshot.file for snapshot in inputs.snapshots]
-    if inputs.local:
-        checks = min(len(paths), CHECKS_MAX)
-        names = given.select("file").repartition(checks)
-        checked = names.mapInArrow(_check_named, _CHECKED)
-    else:
-        checked = _files(spark, paths).mapInArrow(_check_given, _CHECKED)
+    here, away = _sides(inputs.snapshots)
+    checks = min(max(len(here), 1), CHECKS_MAX)
+    names = spark.createDataFrame([(each.file,) for each in here], "file string")
+    checked = names.repartition(checks).mapInArrow(_check_named, _CHECKED)
+    if away:
+        contents = _files(spark, [each.file for each in away])
+        checked = checked.unionByName(contents.mapInArrow(_check_given, _CHECKED))
     aside = F.when(F.col("aside"), F.lit("set aside by its node: ")).otherwise(F.lit(""))
     return conformed(
         given.join(checked, "file")

@@ -100,8 +100,8 @@ class Found(NamedTuple):
 class Files(Protocol):
     """A file system, as far as finding logs takes one."""
 
-    def find(self, path: str) -> Iterable[Found] | None:
-        """All files below a folder, or the file itself; None: there is no such thing."""
+    def find(self, path: str) -> Found | Iterable[Found] | None:
+        """The file, or all files below the folder; None: there is no such thing."""
         ...
 
     def beside(self, path: str) -> Iterable[Found]:
@@ -114,10 +114,10 @@ class Files(Protocol):
 class LocalFiles:
     """Plain file access."""
 
-    def find(self, path: str) -> Iterable[Found] | None:
+    def find(self, path: str) -> Found | Iterable[Found] | None:
         path = os.path.abspath(path.removeprefix("file://").removeprefix("file:"))
         if os.path.isfile(path):
-            return [Found(path, os.path.getsize(path))]
+            return Found(path, os.path.getsize(path))
         return self._below(path) if os.path.isdir(path) else None
 
     def _below(self, folder: str) -> Iterator[Found]:
@@ -155,9 +155,8 @@ def discover(paths: Sequence[str], files: Files | None = None) -> Inputs:
         below = files.find(path)
         if below is None:
             raise NothingToRead(f"there is no {path}")
-        below = list(below)
-        single = len(below) == 1 and below[0].path.endswith(path.rsplit("/", 1)[-1])
-        named |= {each.path for each in below} if single else set()
+        named |= {below.path} if isinstance(below, Found) else set()
+        below = [below] if isinstance(below, Found) else list(below)
         found |= {each.path: each for each in below}
     one_each = {_folder(path): path for path in named}
     siblings = {
