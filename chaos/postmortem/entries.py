@@ -19,17 +19,9 @@ from chaos.postmortem.logorder import (
     synced_segment,
 )
 from chaos.postmortem.tables import Tables
+from cluster.log.format import MARK_RESETS
 from cluster.log.snapshots import BIRTH
 
-_KINDS = {
-    "entry": fold.ENTRY,
-    "live-entry": fold.LIVE,
-    "installed-entry": fold.INSTALLED,
-    "commit": fold.COMMIT,
-    "truncate": fold.TRUNCATE,
-    "snapshot": fold.SNAPSHOT,
-    "group-removed": fold.REMOVED,
-}
 _BODIES = ("entry", "live-entry", "installed-entry")
 _TYPES = ("command", "noop", "membership")  # the first byte of what was given to the journal
 _PASSED = ["place", "group", "kind", "index", "term", "hash", "type", "bytes", "wall_ns", "mono_ns"]
@@ -50,7 +42,7 @@ def entries(tables: Tables) -> DataFrame:
     ordered = streams.repartition("stream").sortWithinPartitions("stream", "place")
     return order.name(ordered.mapInArrow(_fates, _FOLDED)).select(
         *("cluster", "node", "file", "segment", "created_ns", "offset"),
-        _named("kind", {code: name for name, code in _KINDS.items() if name in _BODIES}),
+        _named("kind", {code: name for name, code in fold.KINDS.items() if name in _BODIES}),
         *("group", "index", "term", "hash"),
         _named("type", dict(enumerate(_TYPES))),
         *("bytes", "wall_ns", "mono_ns"),
@@ -68,20 +60,23 @@ def _named(column: str, names: dict[int, str]) -> F.Column:
     return F.create_map(*pairs)[F.col(column).cast("int")].alias(column)
 
 
+def told_kind() -> F.Column:
+    """The kind of a record as the fold knows it; a mark that replaces everything is another one."""
+    codes = F.create_map(*[F.lit(each) for pair in fold.KINDS.items() for each in pair])
+    replaces = (F.col("kind") == "snapshot") & (F.col("index") > BIRTH.index)
+    replaces &= mark_flags().bitwiseAND(F.lit(MARK_RESETS)) != 0
+    code = F.when(replaces, fold.INSTALL).otherwise(codes[F.col("kind")])
+    return code.cast("tinyint").alias("kind")
+
+
 def _told(tables: Tables, order: LogOrder) -> DataFrame:
     """Records that say something about entries."""
-    records = tables["records"].where(F.col("kind").isin(*_KINDS))
-    codes = F.create_map(*[F.lit(each) for pair in _KINDS.items() for each in pair])
-    replaces = (F.col("kind") == "snapshot") & (mark_flags().bitwiseAND(F.lit(1)) == 1)
-    replaces &= F.col("index") > BIRTH.index
+    records = tables["records"].where(F.col("kind").isin(*fold.KINDS))
     return order.place(
         records.select(
             *("node", "created_ns", "segment", "offset", "group", "index", "term", "hash"),
             *("bytes", "wall_ns", "mono_ns"),
-            F.when(replaces, fold.INSTALL)
-            .otherwise(codes[F.col("kind")])
-            .cast("tinyint")
-            .alias("kind"),
+            told_kind(),
             F.ascii(F.substring("command", 1, 1).cast("string")).cast("tinyint").alias("type"),
         )
     )
@@ -93,8 +88,10 @@ def _marks(tables: Tables, order: LogOrder, told: DataFrame) -> DataFrame:
         "seq", "node_number", "disk", F.col("boot_number").alias("boot"), "holes"
     )
     found = told.select("stream", F.shiftright("place", fold.OFFSET_BITS).alias("seq")).distinct()
-    synced = safe_points(tables, order).groupBy("seq").agg(
-        F.collect_list(F.struct("reached", "at")).alias("synced")
+    synced = (
+        safe_points(tables, order)
+        .groupBy("seq")
+        .agg(F.collect_list(F.struct("reached", "at")).alias("synced"))
     )
     return (
         found.join(F.broadcast(segments), "seq")

@@ -9,6 +9,7 @@ commit behind it that reaches its index: whole batches at a time. What is not de
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,16 @@ import pyarrow as pa
 
 #: What the fold is told of: records of these kinds, by number, and a mark where a segment begins.
 SEGMENT, ENTRY, LIVE, INSTALLED, COMMIT, TRUNCATE, SNAPSHOT, INSTALL, REMOVED, CORRUPT = range(10)
+
+KINDS: Final = {
+    "entry": ENTRY,
+    "live-entry": LIVE,
+    "installed-entry": INSTALLED,
+    "commit": COMMIT,
+    "truncate": TRUNCATE,
+    "snapshot": SNAPSHOT,
+    "group-removed": REMOVED,
+}
 
 VOIDED, PENDING, COMMITTED = range(3)
 FATES: Final = ("voided", "pending", "committed")
@@ -233,7 +244,7 @@ def fates(batches: Iterable[pa.RecordBatch], passed: list[str]) -> Iterator[pa.R
         streams = batch.column("stream").to_numpy()
         edges = np.flatnonzero(np.diff(streams)) + 1
         starts = [0, *edges.tolist(), len(streams)]
-        for start, stop in zip(starts, starts[1:], strict=False):
+        for start, stop in pairwise(starts):
             if start == stop:
                 continue
             part = batch.slice(start, stop - start)

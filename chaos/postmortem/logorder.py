@@ -17,7 +17,7 @@ from chaos.postmortem.tables import Tables
 
 _SEGMENTS = (
     "cluster string, node string, file string, segment bigint, created_ns bigint, boot string,"
-    " seq bigint, node_number bigint, disk int, boot_number int, holes int"
+    " seq bigint, node_number bigint, disk int, boot_number int, holes int, bytes bigint"
 )
 _KEY = ["node", "created_ns", "segment"]
 
@@ -88,6 +88,7 @@ def log_order(tables: Tables) -> LogOrder:
                 each.disk,
                 each.boot_number,
                 each.holes,
+                each.given.bytes,
             )
             for each in segments
         ],

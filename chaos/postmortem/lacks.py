@@ -1,0 +1,256 @@
+"""Entries that a log should have and has not: the table `missing`, and rows of `corruption`.
+
+Entries are boiled down to runs where they are read; what remains is little.
+"""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 -- its usual name
+
+from chaos.postmortem import fates as fold
+from chaos.postmortem.entries import safe_points, told_kind
+from chaos.postmortem.logorder import LogOrder, log_order
+from chaos.postmortem.standing import Lack, Standing
+from chaos.postmortem.tables import Tables
+
+_RUNS_DDL: Final = (
+    "stream bigint, place bigint, ends bigint, kind tinyint, first bigint, last bigint,"
+    " commit bigint"
+)
+_RUNS: Final = pa.schema(
+    [
+        pa.field(name, pa.int8() if name == "kind" else pa.int64())
+        for name in ("stream", "place", "ends", "kind", "first", "last", "commit")
+    ]
+)
+_LACKS: Final = pa.schema(
+    [
+        ("stream", pa.int64()),
+        ("place", pa.int64()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("reason", pa.string()),
+        ("explained", pa.bool_()),
+    ]
+)
+_LACKS_DDL: Final = (
+    "stream bigint, place bigint, first bigint, last bigint, reason string, explained boolean"
+)
+
+
+def missing(tables: Tables) -> DataFrame:
+    """The table `missing`: nothing explains why they are not there."""
+    found = lacks(tables, log_order(tables))
+    return found.where("not explained").select(
+        "group", "node", "first", "last", "file", "offset", "reason"
+    )
+
+
+def missing_entries(tables: Tables, order: LogOrder | None = None) -> DataFrame:
+    """Rows of the table `corruption`: segments of a log folder are gone that were still needed."""
+    found = lacks(tables, order or log_order(tables))
+    return found.where("explained").select(
+        *("cluster", "node", "file", "segment", "offset", "group", "first", "last", "reason"),
+        F.lit("missing entries").alias("kind"),
+        F.col("created_ns").alias("at_ns"),
+    )
+
+
+def missing_segments(tables: Tables, order: LogOrder | None = None) -> DataFrame:
+    """Rows of the table `corruption`: numbers that an archive has no file for."""
+    order = order or log_order(tables)
+    found = [each for each in order.segments if each.first_missing and not each.dropped]
+    clusters = order.frame.select("file", "cluster")
+    rows = [
+        (
+            each.given.node,
+            each.given.file,
+            each.first_missing,
+            each.given.created_ns,
+            f"{_numbers(each.first_missing, each.last_missing)} not there: this one follows it",
+        )
+        for each in found
+    ]
+    frame = tables.spark.createDataFrame(
+        rows, "node string, file string, segment bigint, at_ns bigint, reason string"
+    )
+    return frame.join(clusters, "file").select(
+        *("cluster", "node", "file", "segment", "reason", "at_ns"),
+        F.lit(0).alias("offset"),
+        F.lit("missing segment").alias("kind"),
+    )
+
+
+def _numbers(first: int, last: int) -> str:
+    return f"segment {first} is" if first == last else f"segments {first} to {last} are"
+
+
+def lacks(tables: Tables, order: LogOrder) -> DataFrame:
+    """All that is lacking; explained by segments that are gone, or not at all."""
+    told = tables["records"].where(F.col("kind").isin(*fold.KINDS))
+    told = told.select(*("node", "created_ns", "segment", "offset", "group", "index"), told_kind())
+    columns = ["stream", "place", "kind", "index"]
+    runs = order.place(told).select(*columns).mapInArrow(_runs, _RUNS_DDL)
+    whole = runs.unionByName(_holes(tables, order, runs), allowMissingColumns=True)
+    ordered = whole.repartition("stream").sortWithinPartitions("stream", "place")
+    found = ordered.mapInArrow(_lacks, _LACKS_DDL)
+    group = F.col("stream").bitwiseAND(F.lit((1 << 32) - 1)).cast("int")
+    return order.name(found.withColumn("group", group))
+
+
+def _holes(tables: Tables, order: LogOrder, runs: DataFrame) -> DataFrame:
+    """Begins of segments with what is missing before them, damage, lost ends: for all groups."""
+    marks = tables.spark.createDataFrame(
+        [
+            (each.node_number, each.seq << fold.OFFSET_BITS, each.disk, each.holes, each.dropped)
+            for each in order.segments
+        ],
+        "number bigint, place bigint, disk bigint, holes bigint, dropped boolean",
+    )
+    marks = marks.select(
+        *("number", "place"),
+        F.lit(fold.SEGMENT).alias("kind"),
+        F.col("disk").alias("first"),
+        F.col("holes").alias("last"),
+        F.col("dropped").cast("bigint").alias("commit"),
+    )
+    short = (
+        safe_points(tables, order)
+        .groupBy("seq")
+        .agg(F.max("reached").alias("reached"))
+        .join(order.frame, "seq")
+        .where("reached > bytes")
+        .select(F.col("node_number").alias("number"), F.col("seq"), F.col("bytes").alias("offset"))
+    )
+    bad = (
+        tables["records"]
+        .where("kind = 'corrupt'")
+        .join(
+            F.broadcast(order.frame.select("node", "created_ns", "segment", "seq", "node_number")),
+            ["node", "created_ns", "segment"],
+        )
+    )
+    bad = bad.select(F.col("node_number").alias("number"), "seq", "offset")
+    place = F.shiftleft("seq", fold.OFFSET_BITS) + F.col("offset")
+    holes = short.unionByName(bad).select(
+        "number", place.alias("place"), F.lit(fold.CORRUPT).alias("kind")
+    )
+    streams = runs.select("stream").distinct().withColumn("number", F.shiftright("stream", 32))
+    every = marks.unionByName(holes, allowMissingColumns=True)
+    return streams.join(F.broadcast(every), "number").select(
+        "stream", "place", F.col("kind").cast("tinyint").alias("kind"), "first", "last", "commit"
+    )
+
+
+def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield runs_of(batch)
+
+
+def runs_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Entries that follow one another in a segment, and how far they are committed by then."""
+    stream, place, kind, index = (
+        batch.column(name).to_numpy() for name in ("stream", "place", "kind", "index")
+    )
+    order = np.lexsort((place, stream))
+    stream, place, kind, index = stream[order], place[order], kind[order], index[order]
+    entry, commit = kind == fold.ENTRY, kind == fold.COMMIT
+    copy = (kind == fold.LIVE) | (kind == fold.INSTALLED)
+    count = len(kind)
+    if not count:
+        return pa.RecordBatch.from_pylist([], schema=_RUNS)
+    # The entry before each row.
+    at = np.maximum.accumulate(np.where(entry, np.arange(count), -1))
+    before = np.concatenate([[-1], at[:-1]])
+    next_one = (before >= 0) & (index == index[np.maximum(before, 0)] + 1)
+    plain = entry | commit
+    goes_on = np.zeros(count, bool)
+    goes_on[1:] = (commit[1:] | (entry[1:] & next_one[1:])) & plain[:-1]
+    goes_on[1:] |= copy[1:] & (kind[1:] == kind[:-1]) & (np.diff(index) == 1)
+    goes_on[1:] &= (np.diff(stream) == 0) & (np.diff(place >> fold.OFFSET_BITS) == 0)
+    # A run begins with an entry: commits in front of it are one of their own.
+    item = np.cumsum(~goes_on)
+    has_entry = np.zeros(count, bool)
+    has_entry[1:] = goes_on[1:] & (at[:-1] >= np.flatnonzero(~goes_on)[item[1:] - 1])
+    goes_on &= ~(entry & ~has_entry)
+    starts = np.flatnonzero(~goes_on)
+    ends = np.concatenate([starts[1:], [count]]) - 1
+    top = np.maximum.reduceat(np.where(commit, 0, index), starts)
+    said = np.maximum.reduceat(np.where(commit, index, 0), starts)
+    columns = [stream[starts], place[starts], place[ends], kind[starts], index[starts], top, said]
+    return pa.RecordBatch.from_arrays([pa.array(each) for each in columns], schema=_RUNS)
+
+
+def _lacks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    stream, log = None, _Log()
+    for batch in batches:
+        rows: list[dict] = []
+        for row in batch.to_pylist():
+            if row["stream"] != stream:
+                rows += _told(stream, log.standing.ended())
+                stream, log = row["stream"], _Log()
+            rows += _told(stream, log.take(row))
+        yield pa.RecordBatch.from_pylist(rows, schema=_LACKS)
+    yield pa.RecordBatch.from_pylist(_told(stream, log.standing.ended()), schema=_LACKS)
+
+
+def _told(stream: int | None, found: Iterable[Lack]) -> list[dict]:
+    return [
+        {
+            "stream": stream,
+            "place": each.place,
+            "first": each.first,
+            "last": each.last,
+            "reason": each.reason,
+            "explained": each.explained,
+        }
+        for each in found
+    ]
+
+
+class _Log:
+    """Runs of one stream, as they come."""
+
+    def __init__(self) -> None:
+        self.standing = Standing()
+        self._disk = self._holes = 0
+
+    def take(self, row: dict) -> Iterable[Lack]:
+        standing, kind = self.standing, row["kind"]
+        place, first, last = row["place"], row["first"], row["last"]
+        found: Iterable[Lack] = ()
+        if kind == fold.ENTRY:
+            found = list(standing.entries(first, last, place, row["ends"]))
+            standing.committed(row["commit"])
+        elif kind in (fold.LIVE, fold.INSTALLED):
+            standing.copies(first, last, place, row["ends"])
+        elif kind == fold.COMMIT:
+            standing.committed(row["commit"])
+        elif kind == fold.TRUNCATE:
+            found = list(standing.truncate(first, place))
+        elif kind == fold.SNAPSHOT:
+            standing.marked(first, place)
+        elif kind == fold.INSTALL:
+            standing.installed(first, place)
+        elif kind == fold.REMOVED:
+            standing.removed()
+        elif kind == fold.SEGMENT:
+            self._segment(place, first, last, dropped=row["commit"] == 1)
+        else:
+            standing.hole(place, told=True)
+        return found
+
+    def _segment(self, place: int, disk: int, holes: int, *, dropped: bool) -> None:
+        if disk != self._disk:
+            self.standing.removed()
+        elif holes != self._holes:
+            self.standing.hole(place, told=not dropped)
+        self._disk, self._holes = disk, holes
