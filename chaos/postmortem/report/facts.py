@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from chaos.postmortem.findings.catalogue import Rule
 
@@ -90,6 +91,10 @@ class Lead:
     ended: str
 
 
+#: Causes of elections that somebody asked for.
+PLANNED: Final = ("first", "handed over", "stopped")
+
+
 @dataclass(frozen=True, slots=True)
 class Election:
     group: int
@@ -104,6 +109,10 @@ class Election:
     without_leader_ms: float | None
     file: str | None
     offset: int | None
+
+    @property
+    def planned(self) -> bool:
+        return self.cause in PLANNED
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +297,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class MessageHistory:
-    """queue: None: no such message was found."""
+    """In one queue: a dead letter of it has a history of its own. queue None: it was not found."""
 
     id: str
     queue: Queue | None = None
@@ -325,6 +334,6 @@ class Facts:
     clocks: Sequence[ClockRow] = ()
     replays: Sequence[ReplayRow] = ()
     clients: Sequence[ClientRow] = ()
-    message: MessageHistory | None = None
+    messages: Sequence[MessageHistory] = ()  # the one that was asked for, then its dead letters
     rows: Mapping[str, int] = field(default_factory=dict[str, int])  # of each table
     more: Mapping[str, int] = field(default_factory=dict[str, int])

@@ -52,9 +52,7 @@ def figures(facts: Facts, limits: Limits) -> list[Markup]:
 def _figures(facts: Facts, picture: Picture, scene: Scene, limits: Limits) -> list[Markup]:
     found = [
         _figure(
-            "Bands in all pictures are the findings, by their numbers: click on one, or rest the"
-            " mouse on anything. A group without a leader is red; a node that stood still is"
-            " hatched.",
+            _explained(facts),
             [
                 lanes.strip(scene),
                 lanes.nodes(scene, facts.lives, facts.standstills, facts.moments),
@@ -86,6 +84,18 @@ def _figures(facts: Facts, picture: Picture, scene: Scene, limits: Limits) -> li
         panel = lanes.active(scene, facts.active)
         found.append(_figure("Single active consumers: red is time without one.", [panel]))
     return found
+
+
+def _explained(facts: Facts) -> str:
+    told = (
+        "Bands in all pictures are the findings, by their numbers: click on one, or rest the mouse"
+        " on anything. A group without a leader is red; a node that stood still is hatched."
+    )
+    if facts.more.get("groups"):
+        told += f" Not shown: {facts.more['groups']:,} groups that changed their leader less often."
+    if facts.more.get("incidents"):
+        told += f" Not shown: {facts.more['incidents']:,} less severe findings."
+    return told
 
 
 def _figure(caption: str, content: Sequence[Content]) -> Markup:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -51,11 +52,11 @@ def gather(tables: Tables, about: About) -> Facts:
     queues = gather_queues.queues(tables, cut, named)
     shown = [row.queue for row in queues[: gather_queues.PICTURED_MAX]]
     whole = window(about.from_ns, about.to_ns)
-    pictures = [_picture(tables, each, shown) for each in (whole, *closer_looks(incidents, whole))]
+    windows = [whole, *closer_looks(incidents, whole)]
     return Facts(
         checks=checks,
         incidents=incidents,
-        pictures=pictures if about.to_ns else (),
+        pictures=_pictures(tables, windows, shown) if about.to_ns else (),
         lives=gather_cluster.lives(tables, cut),
         standstills=gather_cluster.standstills(tables, cut),
         moments=gather_cluster.moments(tables, cut),
@@ -69,8 +70,8 @@ def gather(tables: Tables, about: About) -> Facts:
         clocks=gather_cluster.clocks(tables, cut),
         replays=gather_cluster.replays(tables, cut),
         clients=gather_queues.clients(tables, cut),
-        message=gather_queues.message(tables, cut, about.message) if about.message else None,
-        rows={name: table(tables, name).count() for name in TABLES},
+        messages=gather_queues.messages(tables, cut, about.message) if about.message else (),
+        rows=_rows(tables),
         more=cut.more,
     )
 
@@ -106,13 +107,17 @@ def incidents_of(checks: Sequence[Check], cut: Cut) -> list[Incident]:
     ]
 
 
-def _picture(tables: Tables, window: Window, shown: list[Queue]) -> Picture:
-    p50, p99 = gather_cluster.commit_curves(tables, window)
-    return Picture(
-        window,
-        traffic=gather_queues.traffic(tables, shown, window),
-        commit_p50=p50,
-        commit_p99=p99,
-        sync=gather_cluster.sync_curves(tables, window),
-        lag=gather_cluster.lag_curves(tables, window),
-    )
+def _pictures(tables: Tables, windows: Sequence[Window], shown: list[Queue]) -> list[Picture]:
+    p50, p99 = gather_cluster.commit_curves(tables, windows)
+    traffic = gather_queues.traffic(tables, shown, windows)
+    syncs = gather_cluster.sync_curves(tables, windows)
+    lags = gather_cluster.lag_curves(tables, windows)
+    return [Picture(*each) for each in zip(windows, traffic, p50, p99, syncs, lags, strict=True)]
+
+
+def _rows(tables: Tables) -> dict[str, int]:
+    """Of all tables, in one job."""
+    names = [table(tables, name).select(F.lit(name).alias("name")) for name in TABLES]
+    counted = reduce(DataFrame.unionAll, names).groupBy("name").count().collect()
+    counts = {row["name"]: row["count"] for row in counted}
+    return {name: counts.get(name, 0) for name in TABLES}

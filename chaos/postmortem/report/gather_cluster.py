@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.report.facts import (
+    PLANNED,
     ClockRow,
     Curve,
     Damage,
@@ -23,7 +25,7 @@ from chaos.postmortem.report.facts import (
     Standstill,
     Window,
 )
-from chaos.postmortem.report.reading import Cut, bucket, curve, made, table, within
+from chaos.postmortem.report.reading import Cut, curve, made, placed, table
 from chaos.postmortem.tables import Tables
 
 GROUPS_MAX: Final = 40
@@ -35,7 +37,9 @@ ELECTIONS_MAX: Final = 200
 DAMAGES_MAX: Final = 200
 NODES_MAX: Final = 50
 
-_PLANNED: Final = ("first", "handed over")
+#: Curves of all nodes, for each window.
+ByWindow = list[tuple[Curve, ...]]
+
 _SOUND: Final = ("sound", "empty")
 
 
@@ -45,31 +49,25 @@ def groups_by_changes(leaders: DataFrame) -> DataFrame:
     return changes.orderBy(F.desc("terms"), "group")
 
 
-def commit_by_leader(latencies: DataFrame, window: Window) -> DataFrame:
+def commit_by_leader(latencies: DataFrame, windows: Sequence[Window]) -> DataFrame:
     """p50: the mean of the groups', weighted by entries; p99: the worst group's."""
-    minutes = latencies.where(
-        F.col("leads") & (F.col("entries") > 0) & within(F.col("minute_ns"), window)
-    )
-    weight = F.sum("entries")
-    return minutes.groupBy("node", bucket(F.col("minute_ns"), window).alias("bucket")).agg(
-        (F.sum(F.col("commit_p50") * F.col("entries")) / weight).alias("p50"),
+    leading = latencies.where(F.col("leads") & (F.col("entries") > 0))
+    minutes = placed(leading, F.col("minute_ns"), windows)
+    return minutes.groupBy("window", "node", "bucket").agg(
+        (F.sum(F.col("commit_p50") * F.col("entries")) / F.sum("entries")).alias("p50"),
         F.max("commit_p99").alias("p99"),
     )
 
 
-def longest_syncs(syncs: DataFrame, window: Window) -> DataFrame:
-    there = syncs.where(within(F.col("at_ns"), window))
-    return there.groupBy("node", bucket(F.col("at_ns"), window).alias("bucket")).agg(
-        F.max("longest_ms").alias("value")
-    )
+def longest_syncs(syncs: DataFrame, windows: Sequence[Window]) -> DataFrame:
+    noted = placed(syncs, F.col("at_ns"), windows)
+    return noted.groupBy("window", "node", "bucket").agg(F.max("longest_ms").alias("value"))
 
 
-def largest_lags(lag: DataFrame, window: Window) -> DataFrame:
+def largest_lags(lag: DataFrame, windows: Sequence[Window]) -> DataFrame:
     """Of a node over all groups. A node that is down has none."""
-    there = lag.where(within(F.col("at_ns"), window) & ~F.coalesce("down", F.lit(False)))
-    return there.groupBy("node", bucket(F.col("at_ns"), window).alias("bucket")).agg(
-        F.max("lag_entries").alias("value")
-    )
+    up = placed(lag.where(~F.coalesce("down", F.lit(False))), F.col("at_ns"), windows)
+    return up.groupBy("window", "node", "bucket").agg(F.max("lag_entries").alias("value"))
 
 
 def files_by_node(segments: DataFrame) -> DataFrame:
@@ -148,7 +146,7 @@ def leaders(tables: Tables, cut: Cut) -> list[Lead]:
 def elections(tables: Tables, cut: Cut) -> list[Election]:
     """Unplanned ones first, if there are too many."""
     frame = table(tables, "elections")
-    order = (F.coalesce("cause", F.lit("")).isin(*_PLANNED), "at_ns", "group")
+    order = (F.coalesce("cause", F.lit("")).isin(*PLANNED), "at_ns", "group")
     rows = cut.rows("elections", frame, order, ELECTIONS_MAX)
     found = [made(Election, row, voters=_voters(row)) for row in rows]
     return sorted(found, key=lambda each: (each.at_ns, each.group))
@@ -201,23 +199,26 @@ def replays(tables: Tables, cut: Cut) -> list[ReplayRow]:
     return [made(ReplayRow, row) for row in cut.rows("replays", frame, order, 100)]
 
 
-def commit_curves(tables: Tables, window: Window) -> tuple[tuple[Curve, ...], tuple[Curve, ...]]:
+def commit_curves(tables: Tables, windows: Sequence[Window]) -> tuple[ByWindow, ByWindow]:
     """p50 and p99 of the commits of each leader."""
-    rows = commit_by_leader(table(tables, "commit_latency"), window).collect()
-    return _curves(rows, "p50", window), _curves(rows, "p99", window)
+    rows = commit_by_leader(table(tables, "commit_latency"), windows).collect()
+    return _curves(rows, "p50", windows), _curves(rows, "p99", windows)
 
 
-def sync_curves(tables: Tables, window: Window) -> tuple[Curve, ...]:
-    return _curves(longest_syncs(table(tables, "syncs"), window).collect(), "value", window)
+def sync_curves(tables: Tables, windows: Sequence[Window]) -> ByWindow:
+    return _curves(longest_syncs(table(tables, "syncs"), windows).collect(), "value", windows)
 
 
-def lag_curves(tables: Tables, window: Window) -> tuple[Curve, ...]:
-    return _curves(largest_lags(table(tables, "lag"), window).collect(), "value", window)
+def lag_curves(tables: Tables, windows: Sequence[Window]) -> ByWindow:
+    return _curves(largest_lags(table(tables, "lag"), windows).collect(), "value", windows)
 
 
-def _curves(rows: list[Any], column: str, window: Window) -> tuple[Curve, ...]:
-    by_node: defaultdict[str, dict[int, float]] = defaultdict(dict)
+def _curves(rows: list[Any], column: str, windows: Sequence[Window]) -> ByWindow:
+    by_node: list[defaultdict[str, dict[int, float]]] = [defaultdict(dict) for _ in windows]
     for row in rows:
         if row[column] is not None:
-            by_node[row["node"]][row["bucket"]] = row[column]
-    return tuple(curve(node, values, window) for node, values in sorted(by_node.items()))
+            by_node[row["window"]][row["node"]][row["bucket"]] = row[column]
+    return [
+        tuple(curve(node, values, window) for node, values in sorted(nodes.items()))
+        for nodes, window in zip(by_node, windows, strict=True)
+    ]

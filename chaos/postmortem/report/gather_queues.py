@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -24,13 +24,12 @@ from chaos.postmortem.report.facts import (
 from chaos.postmortem.report.reading import (
     KEY,
     Cut,
-    bucket,
     curve,
     made,
     ns_of,
+    placed,
     queue_of,
     table,
-    within,
 )
 from chaos.postmortem.tables import Tables
 
@@ -40,6 +39,7 @@ STORMS_MAX: Final = 50
 ACTIVE_MAX: Final = 400
 CLIENT_ROWS_MAX: Final = 100
 STEPS_MAX: Final = 500
+LETTERS_MAX: Final = 10
 
 _FLOWS: Final = ("published", "delivered", "redelivered")
 _TOTALS: Final = (*_FLOWS, "settled", "dead")
@@ -69,18 +69,16 @@ def worst_by_queue(latency: DataFrame) -> DataFrame:
     return latency.groupBy("group", "queue").agg(*of_kind)
 
 
-def flow_by_queue(throughput: DataFrame, chosen: Collection[Queue], window: Window) -> DataFrame:
+def flow_by_queue(
+    throughput: DataFrame, chosen: Collection[Queue], windows: Sequence[Window]
+) -> DataFrame:
     """Messages by bucket: of the chosen queues each, of all others together (`shown` is null)."""
-    at_ns = F.col("second_ms") * 1_000_000
     sums = [F.sum(name).alias(name) for name in _FLOWS]
     numbers = [f"{queue.group}/{queue.queue}" for queue in chosen]
     is_chosen = F.concat_ws("/", "group", "queue").isin(numbers)
     shown = F.when(is_chosen, F.struct(*KEY)).alias("shown")
-    return (
-        throughput.where(within(at_ns, window))
-        .groupBy(shown, bucket(at_ns, window).alias("bucket"))
-        .agg(*sums)
-    )
+    seconds = placed(throughput, F.col("second_ms") * 1_000_000, windows)
+    return seconds.groupBy("window", shown, "bucket").agg(*sums)
 
 
 def steps_of(events: DataFrame, group: int, queue: int, position: int) -> DataFrame:
@@ -125,21 +123,32 @@ def _queue_row(row: Any) -> QueueRow:
     )
 
 
-def traffic(tables: Tables, shown: list[Queue], window: Window) -> tuple[QueueTraffic, ...]:
-    """Of all queues together, then of each that is shown."""
-    frame = flow_by_queue(table(tables, "throughput"), shown, window)
+def traffic(
+    tables: Tables, shown: list[Queue], windows: Sequence[Window]
+) -> list[tuple[QueueTraffic, ...]]:
+    """For each window: of all queues together, then of each that is shown."""
+    frame = flow_by_queue(table(tables, "throughput"), shown, windows)
+    rows = frame.collect()
+    return [
+        _traffic([row for row in rows if row["window"] == number], shown, window)
+        for number, window in enumerate(windows)
+    ]
+
+
+def _traffic(rows: list[Any], shown: list[Queue], window: Window) -> tuple[QueueTraffic, ...]:
     by_queue: dict[Queue | None, dict[str, dict[int, float]]] = {
         queue: {flow: {} for flow in _FLOWS} for queue in (None, *shown)
     }
-    for row in frame.collect():
+    for row in rows:
         begin_ns = window.from_ns + row["bucket"] * window.bucket_ns
+        # The last one need not be whole.
         seconds = (min(begin_ns + window.bucket_ns, window.to_ns) - begin_ns) / 1e9
         mine = {None, None if row["shown"] is None else queue_of(row["shown"])}
         for values in (by_queue[queue] for queue in mine if queue in by_queue):
             for flow in _FLOWS:
                 rate = (row[flow] or 0) / seconds
                 values[flow][row["bucket"]] = values[flow].get(row["bucket"], 0.0) + rate
-    if not any(by_queue[None][flow] for flow in _FLOWS):
+    if not rows:
         return ()
     return tuple(
         QueueTraffic(queue, *(curve(flow, flows[flow], window, empty=0.0) for flow in _FLOWS))
@@ -182,18 +191,20 @@ def clients(tables: Tables, cut: Cut) -> list[ClientRow]:
     return [made(ClientRow, row, count=row["count"]) for row in rows]
 
 
-def message(tables: Tables, cut: Cut, wanted: str) -> MessageHistory:
-    """Without a queue when there is no such message."""
-    found = table(tables, "messages").where(F.col("message") == wanted).limit(1).collect()
-    if not found:
-        return MessageHistory(wanted)
-    row = found[0]
+def messages(tables: Tables, cut: Cut, wanted: str) -> list[MessageHistory]:
+    """Of a message and of the dead letters that it became. One without a queue: there is none."""
+    found = table(tables, "messages").where(F.col("message") == wanted)
+    rows = cut.rows("messages", found, ("published_ms", "group", "queue"), LETTERS_MAX)
+    return [_history(tables, cut, row) for row in rows] or [MessageHistory(wanted)]
+
+
+def _history(tables: Tables, cut: Cut, row: Any) -> MessageHistory:
     frame = steps_of(table(tables, "events"), row["group"], row["queue"], row["position"])
     steps = cut.rows("steps", frame, ("index", "ordinal", "step"), STEPS_MAX)
     return made(
         MessageHistory,
         row,
-        id=wanted,
+        id=row["message"],
         queue=queue_of(row),
         published_ns=ns_of(row["published_ms"]),
         outcome_ns=ns_of(row["outcome_ms"]),

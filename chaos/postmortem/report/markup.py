@@ -36,7 +36,7 @@ def tag(name: str, /, *content: Content, **attributes: str | float | bool | None
     """`class_` and `stroke_width` are written as HTML spells them; None and False are left out."""
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}"
-        + ("" if value is True else f'="{escape(visible(_value(value)))}"')
+        f'="{escape(key if value is True else visible(_value(value)))}"'
         for key, value in attributes.items()
         if value is not None and value is not False
     )

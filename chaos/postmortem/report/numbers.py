@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from chaos.postmortem.report.facts import Curve, Facts
 from chaos.postmortem.report.units import duration, number
 
-_PLANNED = ("first", "handed over")
-
 
 def key_numbers(facts: Facts) -> Iterator[tuple[str, str]]:
     """What it is, and how much; what is not known is left out."""
@@ -19,7 +17,7 @@ def key_numbers(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "published", number(sum(row.published for row in facts.queues))
         yield "delivered", number(sum(row.delivered for row in facts.queues))
         yield "delivered again", number(sum(row.redelivered for row in facts.queues))
-    unplanned = [each for each in facts.elections if each.cause not in _PLANNED]
+    unplanned = [each for each in facts.elections if not each.planned]
     yield "unplanned elections", number(len(unplanned))
     gaps = [each.without_leader_ms for each in unplanned if each.without_leader_ms is not None]
     if gaps:

@@ -26,7 +26,7 @@ def page(facts: Facts, about: About) -> str:
         _header(facts, about),
         tag("h2", "Findings"),
         cards(facts),
-        story(facts.message, facts.more.get("steps", 0)) if facts.message else None,
+        story(facts.messages, facts.more.get("steps", 0)),
         figures(facts, about.limits),
         tag("h2", "Tables"),
         sheets(facts),
@@ -77,13 +77,13 @@ def _header(facts: Facts, about: About) -> Markup:
         if value
     ]
     numbers = [tag("li", tag("b", value), tag("span", name)) for name, value in key_numbers(facts)]
-    asked = facts.message
+    asked = facts.messages[0].id if facts.messages else None
     return tag(
         "header",
         tag("h1", tag("span", about.verdict, class_="verdict")),
         tag("p", in_a_sentence(facts)),
         tag("p", span, f"; only {', '.join(only)}" if only else None, class_="quiet"),
-        tag("p", "Asked for: ", tag("a", f"the history of message {asked.id}", href="#message"))
+        tag("p", "Asked for: ", tag("a", f"the history of message {asked}", href="#message"))
         if asked
         else None,
         tag("ul", numbers, class_="numbers"),

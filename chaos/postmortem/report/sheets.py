@@ -135,7 +135,7 @@ def _elections(rows: Sequence[Election], more: int) -> Markup | None:
         ("why", lambda row: row.cause),
         (">without leader", lambda row: duration(row.without_leader_ms)),
     ]
-    planned = sum(row.cause in ("first", "handed over") for row in rows)
+    planned = sum(row.planned for row in rows)
     told = f"{plural(len(rows) + more, 'election')}, {len(rows) - planned} of them unplanned"
     return folded("Elections", told, sheet(rows, columns, more))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from chaos.postmortem.report.facts import MessageHistory, Step
@@ -17,20 +18,19 @@ _DEATHS: Final = {
 }
 
 
-def story(history: MessageHistory, more: int = 0) -> list[Markup]:
-    heading = tag("h2", f"Message {history.id}", id="message")
-    if history.queue is None:
-        lost = "No such message in what was read. An id is GROUP-ENTRY-OFFSET: see table messages."
-        return [heading, tag("p", lost)]
-    return [
-        heading,
-        tag("p", _short(history)),
-        sheet(
-            _with_waits(history),
-            _COLUMNS,
-            more,
-        ),
-    ]
+def story(histories: Sequence[MessageHistory], more: int = 0) -> list[Markup]:
+    """Nothing when nobody asked."""
+    if not histories:
+        return []
+    found = [tag("h2", f"Message {histories[0].id}", id="message")]
+    for history in histories:
+        if history.queue is None:
+            told = (
+                "No such message in what was read. An id is GROUP-ENTRY-OFFSET: see table messages."
+            )
+            return [*found, tag("p", told)]
+        found += [tag("p", _short(history)), sheet(_with_waits(history), _COLUMNS, more)]
+    return found
 
 
 def _short(history: MessageHistory) -> str:

@@ -39,7 +39,7 @@ def summary(facts: Facts, about: About) -> dict[str, Any]:
         "checks": [_check(check) for check in facts.checks],
         "nodes": [asdict(row) for row in facts.nodes],
         "tables": dict(facts.rows),
-        "message": asdict(facts.message) if facts.message else None,
+        "messages": [asdict(each) for each in facts.messages],
     }
 
 

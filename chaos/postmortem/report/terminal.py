@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from chaos.postmortem.report.units import plural, visible
+from chaos.postmortem.report.write import REPORT, SUMMARY
 
 _STYLES: Final = {"clean": "bold green", "warnings": "bold yellow"}
 _BAD: Final = "bold red"
@@ -25,20 +26,21 @@ EXAMPLES_SHOWN: Final = 5
 
 def print_summary(console: Console, folder: Path) -> None:
     """What `write_report` left in a folder: the verdict, the findings, where the report is."""
-    told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    told = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     style = _STYLES.get(told["status"], _BAD)
     span = f"{_short(told['from'])} – {_short(told['to'])} UTC" if told["from"] else "nothing read"
-    console.print(f"[{style}]{escape(told['verdict'])}[/]  [dim]{span}[/]")
+    console.print(f"[{style}]{escape(told['verdict'])}[/]  [dim]{span}[/]", highlight=False)
     found = [check for check in told["checks"] if check["count"]]
     if found:
         console.print(_table(found))
     passed = sum(check["status"] == "pass" for check in told["checks"])
     skipped = [check for check in told["checks"] if check["status"] == "skipped"]
-    console.print(f"{plural(passed, 'rule')} found nothing.", end="" if skipped else "\n")
-    if skipped:
-        codes = ", ".join(check["code"] for check in skipped)
-        console.print(f" Not judged: {codes} ({escape(skipped[0]['skipped'])}).")
-    console.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
+    rest = f"{plural(passed, 'rule')} found nothing."
+    for why in dict.fromkeys(check["skipped"] for check in skipped):
+        codes = ", ".join(check["code"] for check in skipped if check["skipped"] == why)
+        rest += f" Not judged: {codes} ({escape(why)})."
+    console.print(rest, highlight=False)
+    console.print(f"Report: {folder / REPORT}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(found: list[dict[str, Any]]) -> Table:

@@ -1,27 +1,23 @@
 """The one writer of what people and programs read: `summary.json` and `report.html`."""
-# Spark and Arrow come with few types.
-# pyright: basic
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Final
 
 from chaos.postmortem.report.about import About
 from chaos.postmortem.report.facts import Facts
-from chaos.postmortem.report.gather import gather
 from chaos.postmortem.report.page import page
 from chaos.postmortem.report.summary import summary
-from chaos.postmortem.tables import Tables
 
-
-def write_report(tables: Tables, folder: Path, about: About) -> None:
-    """Into a folder that is made if it is not there; what was there before is replaced."""
-    write_facts(gather(tables, about), folder, about)
+SUMMARY: Final = "summary.json"
+REPORT: Final = "report.html"
 
 
 def write_facts(facts: Facts, folder: Path, about: About) -> None:
+    """What was there before is replaced."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = json.dumps(summary(facts, about), indent=2, default=str)
-    (folder / "summary.json").write_text(told + "\n", encoding="utf-8")
-    (folder / "report.html").write_text(page(facts, about), encoding="utf-8")
+    told = json.dumps(summary(facts, about), indent=2)
+    (folder / SUMMARY).write_text(told + "\n", encoding="utf-8")
+    (folder / REPORT).write_text(page(facts, about), encoding="utf-8")
