@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -67,6 +69,7 @@ class Histories:
         self._helper = helper
         self._limits = limits
         self._folders = list(folders)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="history")
         self._turn = asyncio.Lock()
         self._waiting = 0
 
@@ -120,39 +123,64 @@ class Histories:
                 return index
         return None
 
-    # --- the process ------------------------------------------------------------------------------
-
     async def _run(self, wanted: Wanted, applied: int) -> Json:
         limits = self._limits
-        limit_s = limits.history_ms_max / 1000
         question = {
             "folders": self._folders,
             "wanted": asdict(wanted),
             "applied": applied,
             "memory_bytes_max": int(limits.history_memory_bytes_max),
-            "seconds_max": int(limit_s) + 1,
+            "seconds_max": limits.history_ms_max // 1000 + 1,
         }
-        process = await asyncio.create_subprocess_exec(
-            *self._helper,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=_environment(),
-        )
+        process = HelperProcess(self._helper, pack(question), limits.history_ms_max / 1000)
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(limit_s):
-                said, complaint = await process.communicate(pack(question))
-        except TimeoutError:
+            return _told(*await loop.run_in_executor(self._executor, process.run))
+        except subprocess.TimeoutExpired:
             raise Refused(
                 OUT_OF_REACH,
                 f"it takes longer than {limits.history_ms_max} ms: raise limits.history_ms_max, or"
                 " read the folder with `quorate message --data`",
             ) from None
         finally:
-            if process.returncode is None:
+            process.kill()
+
+
+class HelperProcess:
+    """One run of it. A thread waits for it: to make a process of one that has much memory may take
+    a tenth of a second, if it is not done in the way that only the standard library has.
+    """
+
+    def __init__(self, command: Sequence[str], question: bytes, limit_s: float) -> None:
+        self._command = command
+        self._question = question
+        self._limit_s = limit_s
+        self._killed = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> tuple[bytes, bytes, int]:
+        """What it said, what it complained of, and its status. TimeoutExpired."""
+        with subprocess.Popen(  # noqa: S603 -- nothing in the command comes from a client
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(),
+        ) as process:
+            self._process = process
+            if self._killed:  # nobody waits any more
                 process.kill()
-                await process.wait()
-        return _told(said, complaint, process.returncode)
+            try:
+                said, complaint = process.communicate(self._question, self._limit_s)
+            finally:
+                process.kill()
+            return said, complaint, process.returncode
+
+    def kill(self) -> None:
+        """From any thread. Does nothing to one that has ended."""
+        self._killed = True
+        if self._process is not None:
+            self._process.kill()
 
 
 def _environment() -> dict[str, str]:
@@ -161,7 +189,7 @@ def _environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
-def _told(said: bytes, complaint: bytes, status: int | None) -> Json:
+def _told(said: bytes, complaint: bytes, status: int) -> Json:
     answer: Json = {}
     with suppress(CodecError):
         answer = unpack(said) if status == 0 else {}

@@ -16,7 +16,7 @@ from typing import Any
 from cluster.codec.cbor import pack, unpack
 from cluster.message_history import NoHistory, Wanted, history
 
-NICE = 19
+NICE = 10
 #: When memory is short, the kernel ends this process and not the node.
 OOM_SCORE = "1000"
 

@@ -150,6 +150,10 @@ class SyncClient:
         """Look at messages without taking them."""
         return self.run(self._client.peek(queue, **options))
 
+    def history(self, message: str | None = None, **options: Any) -> dict[str, Any]:
+        """What happened to one message."""
+        return self.run(self._client.history(message, **options))
+
     def queues(self, **options: Any) -> list[dict[str, Any]]:
         """All queues."""
         return self.run(self._client.queues(**options))
