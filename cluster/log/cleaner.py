@@ -1,5 +1,5 @@
 """Gives space back: dead segments are dropped, sparse ones are rewritten; sealed ones are archived
-before.
+before, and snapshots with them.
 
 Nothing is removed before what replaces it is synced. Records of a dropped segment that still mean
 something beyond their entries (term, commit, marks, truncates) are replaced by writing each group's
@@ -15,7 +15,9 @@ from typing import Final
 from cluster.log import format as fmt
 from cluster.log.index import Place
 from cluster.log.journal import Journal, slots_of
+from cluster.log.snapshots import BIRTH, SnapshotStore
 from cluster.log.wal import Segment, Wal
+from cluster.seams import File
 
 #: Bytes that one call may copy forward or write to the archive in one go.
 REWRITE_BYTES_MAX: Final = 4 << 20
@@ -34,6 +36,7 @@ class Cleaner:
         self,
         wal: Wal,
         journals: Mapping[int, Journal],
+        store: SnapshotStore,
         *,
         segment_bytes: int,
         retain_bytes: int,
@@ -45,6 +48,8 @@ class Cleaner:
         )
         self._wal = wal
         self._journals = journals
+        self._store = store
+        self._archived: dict[int, int] = {}  # group -> index of its newest snapshot in the archive
         self._segment_bytes = segment_bytes
         self._retain_bytes = retain_bytes
         self._retain_ns = int(retain_hours * 3600e9)
@@ -128,22 +133,40 @@ class Cleaner:
     # Archive
 
     async def _archive(self, directory: str) -> None:
-        folder = f"{directory}/{self._wal.identity.node}"
-        for segment in list(self._wal.segments.values()):
-            if not segment.sealed or segment.archived:
-                continue
-            try:
-                await self._copy(segment, folder)
-            except OSError as error:
-                # The archive is not the log: it may be full or away, and the node goes on.
-                self.archive_error = f"{segment.path} to {folder}: {error}"
-                return
-            segment.archived = True
+        folder = about = f"{directory}/{self._wal.identity.node}"
+        try:
+            for segment in list(self._wal.segments.values()):
+                if segment.sealed and not segment.archived:
+                    about = f"{segment.path} to {folder}"
+                    name = fmt.archive_name(segment.number, segment.created_ns)
+                    await self._copy(segment.file, segment.size, folder, name)
+                    segment.archived = True
+            for group, journal in list(self._journals.items()):
+                index = journal.mark.index
+                if index not in (BIRTH.index, self._archived.get(group)):
+                    about = f"{self._store.path(group, index)} to {folder}/snapshots"
+                    await self._copy_snapshot(group, index, f"{folder}/snapshots")
+                    self._archived[group] = index
+        except OSError as error:
+            # The archive is not the log: it may be full or away, and the node goes on.
+            self.archive_error = f"{about}: {error}"
+            return
         self.archive_error = None
 
-    async def _copy(self, segment: Segment, folder: str) -> None:
+    async def _copy_snapshot(self, group: int, index: int, folder: str) -> None:
+        """So that who reads the archive need not begin at the beginning."""
+        path = self._store.path(group, index)
+        if not self._wal.disk.exists(path):
+            return  # set aside as damaged
+        file = self._wal.disk.open(path)
+        try:
+            await self._copy(file, file.size(), folder, path.rpartition("/")[2])
+        finally:
+            file.close()
+
+    async def _copy(self, source: File, size: int, folder: str, name: str) -> None:
         disk = self._wal.disk
-        target = f"{folder}/{fmt.archive_name(segment.number, segment.created_ns)}"
+        target = f"{folder}/{name}"
         if not disk.exists(folder):
             disk.make_dir(folder)
         if disk.exists(target):
@@ -152,8 +175,8 @@ class Cleaner:
             disk.remove(target + ".tmp")
         file = disk.open(target + ".tmp", create=True)
         try:
-            for offset in range(0, segment.size, COPY_BYTES):
-                file.append([segment.file.read(offset, min(COPY_BYTES, segment.size - offset))])
+            for offset in range(0, size, COPY_BYTES):
+                file.append([source.read(offset, min(COPY_BYTES, size - offset))])
                 await asyncio.sleep(0)
             await file.sync()
         finally:

@@ -64,6 +64,7 @@ class Log:
         self.cleaner = Cleaner(
             wal,
             self.journals,
+            self.store,
             segment_bytes=options.segment_bytes,
             retain_bytes=options.retain_bytes,
             retain_hours=options.retain_hours,

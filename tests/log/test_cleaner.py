@@ -8,6 +8,7 @@ from random import Random
 from cluster.log import Log
 from cluster.log.dump import dump
 from cluster.log.memory_disk import PowerLost
+from cluster.log.reader import Record, read_snapshot
 from tests.log.support import FOLDER, World, command, contents, fill, save
 
 LIVE = [(3, 3), (40, 41), (77, 77), (160, 160)]
@@ -144,12 +145,32 @@ async def test_sealed_segments_are_archived_before_they_go() -> None:
     await clean(log)
     await log.wal.roll()
     await clean(log)
-    names = world.disk.list_dir("/archive/n1")
+    names = [name for name in world.disk.list_dir("/archive/n1") if name.endswith(".log")]
     assert [int(name[:12]) for name in names] == list(range(1, len(names) + 1))
     assert len(names) > len(world.files())
     out = io.StringIO()
     assert dump("/archive/n1", out=out, disk=world.disk, group=1, kinds=["entry"]) == 0
     assert out.getvalue().count("\nentry ") == 200
+
+
+async def test_snapshots_are_archived_and_stay_when_newer_ones_replace_them() -> None:
+    world = World(segment_bytes=1500, archive_dir="/archive")
+    log = await world.open()
+    await aged(world, log)
+    await clean(log)
+    for index in (195, 201):
+        await log.journal(1).save_snapshot(index, 1, b"later", LIVE)
+        await log.maintain()
+    world.crash()
+    await (await world.open()).maintain()
+
+    folder = "/archive/n1/snapshots"
+    assert world.disk.list_dir(folder) == ["1-190.snap", "1-195.snap", "1-201.snap"]
+    for name, data in (("1-190.snap", b"state"), ("1-201.snap", b"later")):
+        found = read_snapshot(f"{folder}/{name}", disk=world.disk)
+        assert not isinstance(found, Record)
+        assert (found[0], found[1].data, found[1].live) == (1, data, LIVE)
+    assert len(world.disk.list_dir(f"{FOLDER}/snapshots")) == 2
 
 
 async def test_a_failing_archive_keeps_segments_but_not_the_node_from_working() -> None:
