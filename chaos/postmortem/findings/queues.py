@@ -1,0 +1,378 @@
+"""What queues did that they must not do, and what their consumers should not have to see.
+
+They judge the machine too: nothing is taken for granted that only a right machine ensures. Of each
+queue, or consumer, or message there is one finding of a kind: the first example is located, the
+others are counted. `first` and `last` are indexes of entries.
+"""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 -- its usual name
+
+from chaos.postmortem.limits import Limits
+from chaos.postmortem.messages import DELIVERIES, ORDER, QUEUE, by_message, unbroken
+from chaos.postmortem.tables import Tables, as_findings
+
+MS_NS: Final = 1_000_000
+MINUTE_MS: Final = 60_000
+#: Of one queue no more poison messages than these are findings of their own.
+POISON_MAX: Final = 100
+#: In a storm each message comes again and again; after the end of a consumer all come once again.
+STORM_ROUNDS: Final = 2
+
+
+def queue_findings(tables: Tables, limits: Limits) -> DataFrame:
+    """All of this module."""
+    found = [
+        settled_again(tables, limits),
+        unflagged_duplicate(tables, limits),
+        sac_overlap(tables, limits),
+        stuck_unacked(tables, limits),
+        redelivery_storm(tables, limits),
+        poison_message(tables, limits),
+    ]
+    return reduce(DataFrame.unionByName, found)
+
+
+# --- delivered though it must not be --------------------------------------------------------------
+
+
+def settled_again(tables: Tables, limits: Limits) -> DataFrame:
+    """`first`: the entry that delivered it after it was settled."""
+    del limits
+    steps = _steps(tables, "settled_again")
+    before = F.max(F.when(F.col("event") == "settled", F.col("index"))).over(_message_before())
+    wrong = steps.withColumn("before", before).where(
+        F.col("event").isin(*DELIVERIES) & F.col("before").isNotNull()
+    )
+    return as_findings(_by_queue(wrong, "settled by entry "), "settled_again")
+
+
+def unflagged_duplicate(tables: Tables, limits: Limits) -> DataFrame:
+    """`first`: the entry that delivered it again as if for the first time."""
+    del limits
+    steps = _steps(tables, "unflagged_duplicate")
+    known = (F.col("event") == "known") & (F.col("consumer").isNotNull() | (F.col("acquired") > 0))
+    out = F.col("event").isin(*DELIVERIES) | known
+    before = F.max(F.when(out, F.col("index"))).over(_message_before())
+    wrong = steps.withColumn("before", before).where(
+        F.col("event").isin(*DELIVERIES) & (F.col("acquired") == 0) & F.col("before").isNotNull()
+    )
+    return as_findings(_by_queue(wrong, "delivered before by entry "), "unflagged_duplicate")
+
+
+def _steps(tables: Tables, code: str) -> DataFrame:
+    """All that happened to the messages that break this rule."""
+    broken = tables["messages"].where(F.array_contains("broken", code))
+    events = unbroken(tables).where(F.col("event").isin("known", *DELIVERIES, "settled"))
+    return by_message(_located(events)).join(
+        broken.select(*QUEUE, "position", "message"), [*QUEUE, "position"]
+    )
+
+
+def _located(events: DataFrame) -> DataFrame:
+    known = ["name", *ORDER, "term", "at_ms", "event", "first", "last"]
+    return events.select(*QUEUE, *known, "consumer", "session", "token", "acquired", "failed")
+
+
+def _message_before() -> Window:
+    """What happened to the same message before."""
+    message = Window.partitionBy(*QUEUE, "bucket", "position").orderBy(*ORDER)
+    return message.rowsBetween(Window.unboundedPreceding, -1)
+
+
+def _by_queue(wrong: DataFrame, before: str) -> DataFrame:
+    """One finding for each queue."""
+    one = F.struct(
+        *ORDER, "term", "position", "message", "before", "at_ms", "consumer", "session", "token"
+    )
+    queues = wrong.groupBy(*QUEUE, "name").agg(
+        F.min(one).alias("one"),
+        F.max("index").alias("last"),
+        F.max("at_ms").alias("to_ms"),
+        F.count("*").alias("count"),
+        F.array_sort(F.collect_set("message")).alias("all"),
+    )
+    detail = F.concat(
+        F.lit("position "),
+        F.col("one.position").cast("string"),
+        F.lit(f": {before}"),
+        F.col("one.before").cast("string"),
+        F.lit(", then delivered"),
+        _to_whom("one"),
+        F.lit("; messages of this queue: "),
+        F.size("all").cast("string"),
+    )
+    return _placed(queues, detail)
+
+
+def _to_whom(one: str) -> Column:
+    parts = [
+        F.lit(" to consumer "),
+        F.col(f"{one}.consumer").cast("string"),
+        F.lit(" of session "),
+        F.coalesce(f"{one}.session", F.lit("?")),
+        F.lit(" with token "),
+        F.coalesce(F.col(f"{one}.token").cast("string"), F.lit("?")),
+    ]
+    return F.coalesce(F.concat(*parts), F.lit(""))
+
+
+def _placed(queues: DataFrame, detail: Column) -> DataFrame:
+    return queues.select(
+        "group",
+        F.col("name").alias("queue"),
+        F.col("one.index").alias("first"),
+        "last",
+        F.col("one.term").alias("term"),
+        F.col("one.message").alias("message"),
+        (F.col("one.at_ms") * MS_NS).alias("from_ns"),
+        (F.col("to_ms") * MS_NS).alias("to_ns"),
+        "count",
+        detail.alias("detail"),
+    )
+
+
+# --- one at a time --------------------------------------------------------------------------------
+
+
+def sac_overlap(tables: Tables, limits: Limits) -> DataFrame:
+    """`first`: the entry that gave a message to another than the active consumer, with a token that
+    was not the newest; or that took a settle though another consumer had got something since.
+    """
+    del limits
+    kinds = ("active", "known", *DELIVERIES, "settled", "consumer_ended")
+    events = unbroken(tables).where(F.col("sac") & F.col("event").isin(*kinds))
+    event, delivered = F.col("event"), F.col("event").isin(*DELIVERIES)
+    queue = Window.partitionBy(*QUEUE).orderBy(*ORDER)
+    before = queue.rowsBetween(Window.unboundedPreceding, -1)
+    seen = (
+        events.select(*QUEUE, "name", *ORDER, "term", "at_ms", "event", "first", "entry",
+                      "entry_offset", "consumer", "session", "token")
+        .withColumn("active", _newest(event == "active", "consumer", queue))
+        .withColumn("served", _newest(delivered, "consumer", before))
+        .withColumn("newest", F.max(F.when(event != "known", F.col("token"))).over(before))
+    )  # fmt: skip
+    not_active = (
+        delivered
+        & F.col("active").isNotNull()
+        & ~F.col("active.consumer").eqNullSafe(F.col("consumer"))
+    )
+    another = ~F.col("served.consumer").eqNullSafe(F.col("consumer"))
+    old_token = delivered & (
+        (F.col("token") < F.col("newest"))
+        | ((F.col("token") == F.col("newest")) & F.col("served").isNotNull() & another)
+    )
+    late = (event == "settled") & F.col("served").isNotNull() & another
+    wrong = seen.withColumn(
+        "what",
+        F.when(not_active, "a delivery to another than the active consumer")
+        .when(old_token, "a delivery with an old token")
+        .when(late, "a settle by one that another had taken over from"),
+    ).where("what is not null")
+    wrong = wrong.join(_leaving(events), [*QUEUE, "consumer"], "left").where(
+        (F.col("event") != "settled")
+        | F.col("left_index").isNull()
+        | (F.col("left_index") > F.col("index"))
+    )
+    return as_findings(_overlaps(wrong), "sac_overlap")
+
+
+def _newest(meant: Column, name: str, over: Window) -> Column:
+    """As a struct: also that it is null is something to know."""
+    return F.last(F.when(meant, F.struct(name)), ignorenulls=True).over(over)
+
+
+def _leaving(events: DataFrame) -> DataFrame:
+    """Consumers that were cancelled: what they hold they may still settle. One that held something
+    when the log begins may have been cancelled before.
+    """
+    gone = events.where("event in ('consumer_ended', 'known') and consumer is not null")
+    return gone.groupBy(*QUEUE, "consumer").agg(F.min("index").alias("left_index"))
+
+
+def _overlaps(wrong: DataFrame) -> DataFrame:
+    message = F.when(
+        F.col("entry").isNotNull(), F.concat_ws("-", "group", "entry", "entry_offset")
+    ).alias("message")
+    one = F.struct(
+        *ORDER,
+        "term",
+        message,
+        F.col("first").alias("position"),
+        "what",
+        F.col("active.consumer").alias("active"),
+        "at_ms",
+        "consumer",
+        "session",
+        "token",
+    )
+    queues = wrong.groupBy(*QUEUE, "name").agg(
+        F.min(one).alias("one"),
+        F.max("index").alias("last"),
+        F.max("at_ms").alias("to_ms"),
+        F.count("*").alias("count"),
+    )
+    detail = F.concat(
+        "one.what",
+        F.lit(": position "),
+        F.col("one.position").cast("string"),
+        F.lit(","),
+        _to_whom("one"),
+        F.lit("; active was "),
+        F.coalesce(F.col("one.active").cast("string"), F.lit("nobody")),
+    )
+    return _placed(queues, detail)
+
+
+# --- consumers and what they are given ------------------------------------------------------------
+
+
+def stuck_unacked(tables: Tables, limits: Limits) -> DataFrame:
+    """By consumer. `first`: the entry that delivered what it held longest."""
+    stuck = tables["unacked"].where(F.col("longest_ms") >= limits.stuck_ms)
+    stuck = stuck.withColumn("position", F.col("longest_position"))
+    message = tables["messages"].select(
+        *QUEUE, "position", "message", F.col("outcome").alias("outcome")
+    )
+    stuck = message.join(F.broadcast(stuck), [*QUEUE, "position"])
+    terms = _terms(tables, stuck.select("group", F.col("longest_entry").alias("index")))
+    at_ms = F.when(F.col("oldest_position") == F.col("position"), F.col("oldest_ms"))
+    found = stuck.join(
+        terms.withColumnRenamed("index", "longest_entry"), ["group", "longest_entry"], "left"
+    ).select(
+        "group",
+        F.col("name").alias("queue"),
+        F.col("longest_entry").alias("first"),
+        F.col("longest_entry").alias("last"),
+        "term",
+        "message",
+        (at_ms * MS_NS).alias("from_ns"),
+        ((at_ms + F.col("longest_ms")) * MS_NS).alias("to_ns"),
+        F.concat(
+            F.lit("consumer "),
+            F.col("consumer").cast("string"),
+            F.lit(" of session "),
+            F.coalesce("session", F.lit("?")),
+            F.lit(" had position "),
+            F.col("position").cast("string"),
+            F.lit(" for "),
+            F.round(F.col("longest_ms") / 1000).cast("bigint").cast("string"),
+            F.lit(" s; it is "),
+            "outcome",
+            F.lit(" now; held at the end: "),
+            F.col("held").cast("string"),
+        ).alias("detail"),
+    )
+    return as_findings(found, "stuck_unacked")
+
+
+def _terms(tables: Tables, wanted: DataFrame) -> DataFrame:
+    """Of these few entries."""
+    events = tables["events"].select("group", "index", "term")
+    few = F.broadcast(wanted.distinct())
+    return (
+        events.join(few, ["group", "index"])
+        .groupBy("group", "index")
+        .agg(F.max("term").alias("term"))
+    )
+
+
+def redelivery_storm(tables: Tables, limits: Limits) -> DataFrame:
+    """Minutes on end are one storm. `first`: the entry of its first redelivery."""
+    again = F.col("redelivered")
+    stormy = tables["redelivery"].where(
+        (again >= limits.storm_redeliveries)
+        & (again >= F.col("delivered") * limits.storm_share)
+        & (again >= F.col("messages") * STORM_ROUNDS)
+    )
+    queue = Window.partitionBy(*QUEUE).orderBy("minute_ms")
+    nth = F.row_number().over(queue)
+    storms = (
+        stormy.withColumn("storm", F.col("minute_ms") - nth * MINUTE_MS)
+        .groupBy(*QUEUE, "name", "storm")
+        .agg(
+            F.min("entry").alias("first"),
+            F.min("minute_ms").alias("from_ms"),
+            (F.max("minute_ms") + MINUTE_MS).alias("to_ms"),
+            F.sum("redelivered").alias("count"),
+            F.sum("delivered").alias("delivered"),
+            F.max("messages").alias("messages"),
+            F.max("consumers").alias("consumers"),
+        )
+    )
+    terms = _terms(tables, storms.select("group", F.col("first").alias("index")))
+    found = storms.join(terms.withColumnRenamed("index", "first"), ["group", "first"], "left")
+    return as_findings(
+        found.select(
+            "group",
+            F.col("name").alias("queue"),
+            "first",
+            "term",
+            (F.col("from_ms") * MS_NS).alias("from_ns"),
+            (F.col("to_ms") * MS_NS).alias("to_ns"),
+            "count",
+            F.format_string(
+                "%d of %d deliveries were repetitions; within a minute up to %d messages, to up to"
+                " %d consumers",
+                "count",
+                "delivered",
+                "messages",
+                "consumers",
+            ).alias("detail"),
+        ),
+        "redelivery_storm",
+    )
+
+
+def poison_message(tables: Tables, limits: Limits) -> DataFrame:
+    """`first` and `last`: the entries of its first failure and its last one."""
+    nth = F.row_number().over(Window.partitionBy(*QUEUE).orderBy("position"))
+    poison = (
+        tables["messages"]
+        .where(F.col("failed") >= limits.poison_failures)
+        .select(
+            *QUEUE, "position", "message", F.col("failed").alias("failures"), "outcome", "reason"
+        )
+        .withColumn("nth", nth)
+        .withColumn("all", F.count("*").over(Window.partitionBy(*QUEUE)))
+        .where(F.col("nth") <= POISON_MAX)
+    )
+    events = unbroken(tables).where("event = 'returned' and failed > 0")
+    failures = by_message(_located(events)).join(F.broadcast(poison), [*QUEUE, "position"])
+    found = failures.groupBy(
+        *QUEUE, "name", "position", "message", "failures", "outcome", "reason", "all"
+    ).agg(
+        F.min("index").alias("first"),
+        F.max("index").alias("last"),
+        F.max("term").alias("term"),
+        F.min("at_ms").alias("from_ms"),
+        F.max("at_ms").alias("to_ms"),
+    )
+    return as_findings(
+        found.select(
+            "group",
+            F.col("name").alias("queue"),
+            "first",
+            "last",
+            "term",
+            "message",
+            (F.col("from_ms") * MS_NS).alias("from_ns"),
+            (F.col("to_ms") * MS_NS).alias("to_ns"),
+            F.lit(1).alias("count"),
+            F.concat(
+                F.format_string("position %d failed %d times; it is ", "position", "failures"),
+                "outcome",
+                F.coalesce(F.concat(F.lit(" ("), "reason", F.lit(")")), F.lit("")),
+                F.lit(" now; poison messages of this queue: "),
+                F.col("all").cast("string"),
+            ).alias("detail"),
+        ),
+        "poison_message",
+    )
