@@ -93,6 +93,10 @@ class Fates:
         entries = np.flatnonzero(kind == ENTRY)
         if len(entries):
             before = np.concatenate([[self._last], index[entries[:-1]]])
+            # Of copies it is not known whether they are behind it; a break too many does no harm.
+            copies = index[kind == LIVE].max(initial=0)
+            held = self._index[self._mono == UNKNOWN].max(initial=0)
+            before = np.maximum(before, max(copies, held))
             special[entries[index[entries] <= before]] = True
         return np.flatnonzero(special).tolist()
 

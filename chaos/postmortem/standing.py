@@ -65,6 +65,7 @@ class Standing:
         last = self._runs[-1].last if self._runs else 0
         if index <= min(self.commit, last):
             yield Lack(index, min(self.commit, last), place, TRUNCATED, explained=False)
+            self.commit = index - 1  # so it is told once
         while self._runs and self._runs[-1].first >= index:
             self._runs.pop()
         if self._runs and self._runs[-1].last >= index:

@@ -1,0 +1,263 @@
+"""The fold over one group's log on one node, against one that takes a record at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from chaos.postmortem.order import Given, placed
+from chaos.postmortem.standing import ENDED, NOT_GIVEN, SKIPPED, TRUNCATED, Standing
+
+pa = pytest.importorskip("pyarrow")
+fold: Any = pytest.importorskip("chaos.postmortem.fates")
+
+SYNCED = pa.list_(pa.struct([("reached", pa.int64()), ("at", pa.int64())])) if pa else None
+SCHEMA = pa.schema(
+    [
+        ("stream", pa.int64()),
+        ("place", pa.int64()),
+        ("kind", pa.int8()),
+        ("index", pa.int64()),
+        ("mono_ns", pa.int64()),
+        ("disk", pa.int32()),
+        ("boot", pa.int32()),
+        ("holes", pa.int32()),
+        ("synced", SYNCED),
+    ]
+)
+Row = dict[str, Any]
+#: kind and place: fate, commit_ns, sync_ns
+Told = dict[int, tuple[str, int | None, int | None]]
+
+
+def a_log(random: Random) -> Iterator[Row]:
+    """Mostly entries and commits, and now and then all that can happen."""
+    last, commit, mono, segment = 1, 1, 1_000, 0
+    disk = boot = holes = 0
+
+    def row(kind: int, offset: int, index: int = 0, **more: Any) -> Row:
+        place = segment << fold.OFFSET_BITS | offset
+        return {"place": place, "kind": kind, "index": index, "mono_ns": mono} | more
+
+    for _ in range(random.randint(1, 5)):
+        synced = [
+            {"reached": reached, "at": mono + reached * 10 + random.randint(0, 50)}
+            for reached in sorted(random.sample(range(70, 1_000), random.randint(0, 4)))
+        ]
+        yield row(fold.SEGMENT, 0, disk=disk, boot=boot, holes=holes, synced=synced)
+        for offset in range(64, random.randint(80, 400), 5):
+            mono += random.randint(1, 50)
+            match random.choices(range(9), (60, 20, 4, 4, 3, 2, 1, 1, 1))[0]:
+                case 0:
+                    last += 1
+                    yield row(fold.ENTRY, offset, last)
+                case 1:
+                    commit = random.randint(min(commit, last), last)
+                    yield row(fold.COMMIT, offset, commit)
+                case 2:
+                    last = random.randint(max(1, last - 4), last)
+                    yield row(fold.TRUNCATE, offset, last + 1)
+                case 3:
+                    last = random.randint(max(2, last - 3), last + 1)
+                    yield row(fold.ENTRY, offset, last)
+                case 4:
+                    yield row(fold.LIVE, offset, random.randint(1, last + 1))
+                case 5:
+                    yield row(fold.SNAPSHOT, offset, random.randint(1, max(1, commit)))
+                case 6:
+                    last = commit = last + random.randint(0, 3)
+                    yield row(fold.INSTALLED, offset, random.randint(1, last))
+                    yield row(fold.INSTALL, offset + 1, last)
+                case 7:
+                    yield row(fold.CORRUPT, offset)
+                case _:
+                    last, commit = 1, 0
+                    yield row(fold.REMOVED, offset)
+        segment += 1
+        happens = random.random()
+        boot += happens < 0.5
+        holes += happens < 0.2
+        if happens < 0.1:
+            disk += 1
+            last, commit = 1, 0
+
+
+def told_slowly(rows: list[Row]) -> Told:
+    """What became of each entry."""
+    found: Told = {}
+    held: list[Row] = []
+    state = {"commit": 0, "base": 0}
+    mark: Row = {"disk": -1, "boot": -1, "holes": -1}
+
+    def decide(fits: Any, fate: str, at: int | None = None) -> None:
+        for each in [each for each in held if fits(each)]:
+            held.remove(each)
+            known = at is not None and not each["old"]
+            found[each["place"]] = (fate, at - each["mono_ns"] if known else None, each["sync"])
+
+    def finish() -> None:
+        base, commit = state["base"], state["commit"]
+        decide(lambda each: each["doubt"] and base < each["index"] <= commit, "committed")
+        decide(lambda each: True, "pending")
+        state.update(commit=0, base=0)
+
+    for row in rows:
+        kind, index = row["kind"], row["index"]
+        if kind == fold.SEGMENT:
+            if row["disk"] != mark["disk"]:
+                finish()
+            elif row["holes"] != mark["holes"]:
+                for each in held:
+                    each["doubt"] = True
+            for each in held:
+                each["old"] = each["old"] or row["boot"] != mark["boot"]
+            mark = row
+        elif kind in (fold.ENTRY, fold.LIVE, fold.INSTALLED):
+            offset = row["place"] & fold.OFFSET_MASK
+            safe = [each["at"] for each in mark["synced"] if each["reached"] > offset]
+            sync = safe[0] - row["mono_ns"] if safe else None
+            if kind == fold.ENTRY:
+                decide(lambda each, first=index: each["index"] >= first, "voided")
+            copy = kind != fold.ENTRY
+            held.append(row | {"old": copy, "doubt": False, "sync": sync})
+            if kind == fold.INSTALLED or (copy and index <= state["commit"]):
+                decide(lambda each, own=row["place"]: each["place"] == own, "committed")
+        elif kind in (fold.COMMIT, fold.SNAPSHOT):
+            state["commit"] = commit = max(state["commit"], index)
+            state["base"] = index if kind == fold.SNAPSHOT else state["base"]
+            decide(
+                lambda each, top=commit: each["index"] <= top and not each["doubt"],
+                "committed",
+                row["mono_ns"],
+            )
+        elif kind == fold.TRUNCATE:
+            decide(lambda each, first=index: each["index"] >= first, "voided")
+        elif kind == fold.CORRUPT:
+            for each in held:
+                each["doubt"] = True
+        else:
+            decide(lambda each: True, "voided")
+            removed = kind == fold.REMOVED
+            state["commit"] = 0 if removed else max(state["commit"], index)
+            state["base"] = 0 if removed else index
+    finish()
+    return found
+
+
+def told_quickly(streams: list[list[Row]], size: int) -> list[Told]:
+    rows = [row | {"stream": nth} for nth, stream in enumerate(streams) for row in stream]
+    batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    batches = (batch.slice(at, size) for at in range(0, batch.num_rows, size))
+    found: list[Told] = [{} for _ in streams]
+    for answer in fold.fates(batches, ["stream", "place", "kind", "index", "mono_ns"]):
+        for row in answer.to_pylist():
+            assert row["place"] not in found[row["stream"]]
+            fate = fold.FATES[row["fate"]]
+            found[row["stream"]][row["place"]] = (fate, row["commit_ns"], row["sync_ns"])
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 3, 50, 100_000])
+def test_batches_of_any_size_say_what_single_records_say(size: int):
+    streams = [list(a_log(Random(seed))) for seed in range(200 if size > 1 else 60)]
+
+    assert told_quickly(streams, size) == [told_slowly(stream) for stream in streams]
+
+
+def given(number: int, boot: str, *, follows: int = 0, at: int = 0, archived: bool = False):
+    return Given("n1", f"{number}-{boot}", number, at or number, boot, archived, follows)
+
+
+def test_segments_of_a_process_are_ordered_by_number_whatever_its_clock_did():
+    found = placed(
+        [
+            given(3, "b", follows=1, at=30),
+            given(1, "a", at=10),
+            given(4, "b", follows=3, at=5_000),
+            given(5, "b", follows=4, at=40),
+        ]
+    )
+
+    assert [each.given.segment for each in found] == [1, 3, 4, 5]
+    # A start removed 2, which was empty: 3 says that it follows 1.
+    assert [each.holes for each in found] == [0, 0, 0, 0]
+
+
+def test_what_an_archive_lacks_between_its_segments_is_told():
+    found = placed([given(n, "a", follows=n - 1, archived=n < 7) for n in (3, 4, 6, 7)])
+
+    # Before the first one nothing was asked for.
+    told = [(e.given.segment, e.first_missing, e.last_missing, e.dropped) for e in found]
+    assert told == [(3, 0, 0, False), (4, 0, 0, False), (6, 5, 5, False), (7, 0, 0, False)]
+    assert [each.holes for each in found] == [1, 1, 2, 2]
+
+
+def test_a_disk_that_was_replaced_begins_to_count_anew():
+    found = placed([given(1, "a", at=1), given(2, "a", at=2), given(1, "b", at=9)])
+
+    assert [(each.given.boot, each.disk, each.first_missing) for each in found] == [
+        ("a", 0, 0),
+        ("a", 0, 0),
+        ("b", 1, 0),
+    ]
+
+
+def lacking(log: Standing, found: list[Any] | None = None) -> list[tuple[int, int, str]]:
+    return [(each.first, each.last, each.reason) for each in [*(found or ()), *log.ended()]]
+
+
+def test_what_is_above_the_snapshot_must_be_there():
+    log = Standing()
+    list(log.entries(2, 10, 100, 200))
+    list(log.entries(15, 20, 300, 400))
+    log.committed(20)
+    assert lacking(log) == [(11, 14, SKIPPED)]
+
+    log.copies(12, 14, 500, 510)
+    assert lacking(log) == [(11, 11, SKIPPED)]
+
+    log.marked(12, 600)
+    assert lacking(log) == []
+
+
+def test_a_log_that_ends_before_its_commit_lacks_something():
+    log = Standing()
+    list(log.entries(2, 10, 100, 200))
+    log.committed(12)
+
+    assert lacking(log) == [(11, 12, ENDED)]
+
+
+def test_what_was_committed_must_not_be_truncated():
+    log = Standing()
+    list(log.entries(2, 10, 100, 200))
+    log.committed(8)
+    assert list(log.truncate(9, 300)) == []
+
+    found = list(log.entries(7, 9, 400, 500))
+
+    assert lacking(log, found) == [(7, 8, TRUNCATED)]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_hole_in_the_log_explains_what_is_not_there(told: bool):
+    log = Standing()
+    list(log.entries(2, 10, 100, 200))
+    log.hole(250, told=told)
+    list(log.entries(15, 20, 300, 400))
+
+    assert lacking(log) == ([] if told else [(11, 14, NOT_GIVEN)])
+    assert all(each.explained for each in log.ended())
+
+
+def test_what_came_with_a_snapshot_stands_for_all_before_it():
+    log = Standing()
+    list(log.entries(2, 10, 100, 200))
+    log.installed(30, 300)
+    list(log.entries(31, 33, 400, 500))
+    log.committed(33)
+
+    assert lacking(log) == []
