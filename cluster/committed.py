@@ -64,12 +64,15 @@ class _Segment(NamedTuple):
 
 
 class GroupLog:
-    """What the folders say of one group. `applied`: the node says that it has applied so much.
+    """What the folders say of one group, or the newest segments in them. `applied`: the node says
+    that it has applied so much.
 
     Vanished: a file was dropped while they were looked through.
     """
 
-    def __init__(self, folders: Sequence[str], group: int, *, applied: int = 0) -> None:
+    def __init__(
+        self, folders: Sequence[str], group: int, *, applied: int = 0, newest: int | None = None
+    ) -> None:
         self.group = group
         self.damage: list[str] = []  # file:offset of records that were passed over
         self.node = self.cluster = ""
@@ -80,10 +83,11 @@ class GroupLog:
         self._commit_segments: array[int] = array("I")
         self._commit_ns: array[int] = array("Q")
         self._replay = Replay()
+        self.is_all = True  # no segment was left out
         names = _all_names(folders)
         snapshots = _snapshots(folders, group)
         try:
-            self._look(folders)
+            self._look(folders, newest)
         except Vanished:
             self.close()
             raise
@@ -93,6 +97,7 @@ class GroupLog:
         #: Where the log can be read from: to its end without a gap, oldest first. When there is no
         #: such one: the newest that there is.
         self.bases = [base for base in known if self._reaches(base)]
+        self.whole = bool(self.bases)
         if not self.bases:
             if _all_names(folders) != names:
                 self.close()
@@ -125,6 +130,8 @@ class GroupLog:
 
     def _reaches(self, base: Base) -> bool:
         slot = base.index + 1 - self._tail.first
+        if base.index == self.committed > NOTHING.index:
+            return True
         return 0 <= slot < len(self._tail) and 0 not in self._tail.lengths[slot:]
 
     def written_ns(self, index: int) -> int | None:
@@ -193,8 +200,11 @@ class GroupLog:
 
     # --- looking through --------------------------------------------------------------------------
 
-    def _look(self, folders: Sequence[str]) -> None:
-        for place, segment in enumerate(self._found(folders)):
+    def _look(self, folders: Sequence[str], newest: int | None) -> None:
+        found = self._found(folders)
+        if newest is not None and len(found) > newest:
+            found, self.is_all = found[-newest:], False
+        for place, segment in enumerate(found):
             before = self._segments[-1].number if self._segments else segment.number - 1
             if segment.number != before + 1:
                 self._breaks.append(place)

@@ -7,40 +7,30 @@ the message may have been published before, and what is told begins with how it 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from cluster.codec.entries import enqueues_in
 from cluster.codec.errors import CodecError
 from cluster.committed import NOTHING, Base, GroupLog, State, Vanished
 from cluster.lifecycle import Lifecycle, ReplayFailed, stamped
-from cluster.machine import QueueMachine
+from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.catalog import CatalogMachine
-from cluster.machine.snapshot import UnsupportedSnapshot
-from cluster.story import Event, Row
+from cluster.message_story import MessageStory, Wanted, event_of, now_of
 from cluster.types import CATALOG_GROUP, GroupId, MessageId, QueueId
 
 #: Entries that one history may take.
 ENTRIES_MAX: Final = 10_000_000
-#: Events that are told of one message: so many of the first ones, and of the last.
-EVENTS_TOLD_MAX: Final = 500
 #: The events of so many entries are looked at together.
 ENTRIES_AT_ONCE: Final = 1_000
 #: How often it is begun anew when the node drops files that are needed.
 ATTEMPTS_MAX: Final = 5
-
-BIRTHS: Final = frozenset({"published", "letter", "known"})
-NUMBERED: Final = frozenset({"duplicate", "refused"})
-
-_EVENT, _QUEUE, _FIRST, _LAST, _ENTRY, _OFFSET, _PUBLISHER, _SEQNO = map(
-    Event._fields.index,
-    ("event", "queue", "first", "last", "entry", "entry_offset", "publisher", "seqno"),
-)
+#: Segments that are looked through first; if they do not suffice, so many times more.
+SEGMENTS_FIRST: Final = 8
+SEGMENTS_FACTOR: Final = 8
 
 Json = dict[str, Any]
-Result = TypeVar("Result")
 
 
 class NoHistory(Exception):
@@ -50,123 +40,6 @@ class NoHistory(Exception):
         super().__init__(reason)
         self.code = code
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A message: by its id, or by its queue and either its position or its publisher's number."""
-
-    group: GroupId
-    entry: int | None = None
-    offset: int = 0
-    queue: QueueId | None = None
-    position: int | None = None
-    publisher: str | None = None
-    seqno: int = 0
-
-    @classmethod
-    def of(cls, message: MessageId) -> Wanted:
-        return cls(message.group, message.entry, message.offset)
-
-
-class Told(NamedTuple):
-    """An event of the message; the event may be of others too."""
-
-    event: Event
-    position: int | None
-    seqno: int | None = None
-
-
-class Stay(NamedTuple):
-    """The message in a queue."""
-
-    queue: QueueId
-    position: int
-    publisher: str | None
-    seqno: int | None
-
-
-class _Story:
-    """What was told of the message so far."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
-        self.entry, self.offset = wanted.entry, wanted.offset
-        self.whole = False  # its publish was seen
-        self.stay: Stay | None = None  # the last one; a dead letter is in another queue than before
-        self.count = 0
-        self._first: list[Told] = []
-        self._last: deque[Told] = deque(maxlen=EVENTS_TOLD_MAX)
-
-    @property
-    def told(self) -> list[Told]:
-        return [*self._first, *self._last]
-
-    def take(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            kind, first = row[_EVENT], row[_FIRST]
-            if kind in BIRTHS:
-                self._born(row)
-            elif first is None:
-                continue
-            elif kind in NUMBERED:
-                self._numbered(Event._make(row))
-            elif (stay := self.stay) is not None and (
-                row[_QUEUE] == stay.queue and first <= stay.position <= row[_LAST]
-            ):
-                self._tell(Event._make(row), stay.position)
-
-    def _born(self, row: Row) -> None:
-        place = self._place(row)
-        if place is None:
-            return
-        event = Event._make(row)
-        assert event.entry_offset is not None
-        assert event.first is not None
-        self.entry, self.offset = event.entry, event.entry_offset + place
-        self.whole = self.whole or event.event == "published"
-        number = event.seqno + place if event.seqno else None
-        queue = QueueId(event.queue or 0)
-        self.stay = Stay(queue, event.first + place, event.publisher, number)
-        self._tell(event, self.stay.position, number)
-
-    def _place(self, row: Row) -> int | None:
-        """Which of these it is, from 0."""
-        wanted = self.wanted
-        if self.entry is not None:
-            place = self.offset - row[_OFFSET] if row[_ENTRY] == self.entry else -1
-        elif row[_QUEUE] != wanted.queue:
-            return None
-        elif wanted.position is not None:
-            place = wanted.position - row[_FIRST]
-        elif row[_SEQNO] and row[_PUBLISHER] == wanted.publisher:
-            place = wanted.seqno - row[_SEQNO]
-        else:
-            return None
-        return place if 0 <= place <= row[_LAST] - row[_FIRST] else None
-
-    def _numbered(self, event: Event) -> None:
-        """It came again under its number, or was refused under it."""
-        stay, wanted = self.stay, self.wanted
-        if stay is not None and stay.seqno is not None:
-            number = stay.queue, stay.publisher, stay.seqno
-        else:
-            number = wanted.queue, wanted.publisher, wanted.seqno
-        queue, publisher, seqno = number
-        if publisher is None or (event.queue, event.publisher) != (queue, publisher):
-            return
-        assert event.first is not None
-        assert event.last is not None
-        if event.first <= seqno <= event.last:
-            self._tell(event, None, seqno)
-
-    def _tell(self, event: Event, position: int | None, seqno: int | None = None) -> None:
-        self.count += 1
-        told = Told(event, position, seqno)
-        if len(self._first) < EVENTS_TOLD_MAX:
-            self._first.append(told)
-        else:
-            self._last.append(told)
 
 
 def queue_of(command: bytes, offset: int) -> QueueId | None:
@@ -187,48 +60,106 @@ def queue_of(command: bytes, offset: int) -> QueueId | None:
 
 
 def history(
-    folders: Sequence[str], wanted: Wanted, *, applied: int = 0, entries_max: int = ENTRIES_MAX
+    folders: Sequence[str],
+    wanted: Wanted,
+    *,
+    applied: int = 0,
+    entries_max: int = ENTRIES_MAX,
+    seconds_max: float | None = None,
 ) -> Json:
     """Out of the folders with a node's segments: its log, and its archive. `applied`: as the node
-    says, when it runs. NoHistory says why there is none.
+    says, when it runs. `seconds_max`: who has to wait longer gets what was found so far. NoHistory
+    says why there is none.
     """
 
-    def told(log: GroupLog) -> Json:
-        return _history(log, wanted, entries_max)
+    def attempt(log: GroupLog) -> _Attempt:
+        return _attempt(log, wanted, entries_max)
 
-    return _with_log(folders, wanted.group, applied, told)
+    best = _look_back(folders, wanted.group, applied, attempt, seconds_max)
+    if best.told is None:
+        raise best.none
+    return best.told
 
 
 def find_queue(folders: Sequence[str], vhost: str, name: str) -> tuple[GroupId, QueueId]:
     """As the catalog in these folders has it. NoHistory."""
+    none = NoHistory(
+        "no_queue",
+        f"the folder knows no queue {name!r} in vhost {vhost!r}: if it was deleted, give the"
+        " message's id, as GROUP-ENTRY-OFFSET",
+    )
 
-    def found(log: GroupLog) -> tuple[GroupId, QueueId]:
+    def attempt(log: GroupLog) -> _Attempt:
         for base in reversed(log.bases):
             state = log.load(base)
             if state is not None:
                 machine = _fold(log, state, None).machine
                 assert isinstance(machine, CatalogMachine)
                 info = machine.queue(vhost, name)
-                if info is not None:
-                    return info.group, info.queue
-                break
-        raise NoHistory(
-            "no_queue",
-            f"the folder knows no queue {name!r} in vhost {vhost!r}: if it was deleted, give the"
-            " message's id, as GROUP-ENTRY-OFFSET",
-        )
+                found = None if info is None else {"group": info.group, "queue": info.queue}
+                return _Attempt(found, none, final=log.whole)
+        return _Attempt(None, none, final=False)
 
-    return _with_log(folders, CATALOG_GROUP, 0, found)
+    found = _look_back(folders, CATALOG_GROUP, 0, attempt, None).told
+    if found is None:
+        raise none
+    return found["group"], found["queue"]
+
+
+class _Attempt(NamedTuple):
+    """What was found in some of the segments."""
+
+    told: Json | None
+    none: NoHistory  # why there is nothing, if there is nothing
+    final: bool  # older segments tell no more
+
+
+def _look_back(
+    folders: Sequence[str],
+    group: GroupId,
+    applied: int,
+    attempt: Callable[[GroupLog], _Attempt],
+    seconds_max: float | None,
+) -> _Attempt:
+    """In the newest segments, then in ever more: an archive may hold years."""
+    begun, best, count = time.monotonic(), None, SEGMENTS_FIRST
+    while True:
+        found, is_all = _with_log(folders, group, applied, count, attempt)
+        if best is None or found.told is not None:
+            best = found
+        took_s = time.monotonic() - begun
+        too_long = seconds_max is not None and took_s * (SEGMENTS_FACTOR + 1) > seconds_max
+        if found.final or is_all:
+            return best
+        if too_long:
+            return _cut_short(best, count)
+        count *= SEGMENTS_FACTOR
+
+
+def _cut_short(best: _Attempt, count: int) -> _Attempt:
+    """There was no time for older segments."""
+    if best.told is not None:
+        best.told["read"]["cut_short"] = True
+    reason = (
+        f"it is not in the newest {count} segments, and for older ones there is no time:"
+        " `quorate message --data` reads a folder without a limit"
+    )
+    return best._replace(none=NoHistory("out_of_reach", reason))
 
 
 def _with_log(
-    folders: Sequence[str], group: GroupId, applied: int, work: Callable[[GroupLog], Result]
-) -> Result:
+    folders: Sequence[str],
+    group: GroupId,
+    applied: int,
+    count: int,
+    attempt: Callable[[GroupLog], _Attempt],
+) -> tuple[_Attempt, bool]:
+    """Also whether these were all segments."""
     for _ in range(ATTEMPTS_MAX):
         try:
-            log = GroupLog(folders, group, applied=applied)
+            log = GroupLog(folders, group, applied=applied, newest=count)
             try:
-                return work(log)
+                return attempt(log), log.is_all
             finally:
                 log.close()
         except Vanished:
@@ -236,28 +167,28 @@ def _with_log(
     raise NoHistory("overloaded", "the node drops files faster than they are read: try again")
 
 
-def _history(log: GroupLog, wanted: Wanted, entries_max: int) -> Json:
-    best: tuple[_Story, Lifecycle, State] | None = None
+def _attempt(log: GroupLog, wanted: Wanted, entries_max: int) -> _Attempt:
+    best: tuple[MessageStory, Lifecycle, State] | None = None
+    final = False
     for base in _order(log.bases, wanted):
         if log.committed - base.index > entries_max:
             continue
         state = log.load(base)
         if state is None:
             continue
-        story = _Story(wanted)
+        story = MessageStory(wanted)
         life = _fold(log, state, story)
         if best is None or story.count:
             best = story, life, state
-        if story.whole or (wanted.entry is not None and base.index < wanted.entry <= life.index):
+        entry = wanted.entry
+        final = story.whole or (entry is not None and base.index < entry <= life.index)
+        if final:
             break
-    if best is None:
-        raise _out_of_reach(log, entries_max)
+    if best is None or log.committed <= NOTHING.index:
+        return _Attempt(None, _out_of_reach(log, entries_max), final)
     story, life, state = best
-    if not story.count:
-        if log.committed <= NOTHING.index:
-            raise _out_of_reach(log, entries_max)
-        raise NoHistory("no_message", _why_not(wanted, life, state))
-    return _answer(log, story, life, state)
+    none = NoHistory("no_message", _why_not(wanted, life, state))
+    return _Attempt(_answer(log, story, life, state) if story.count else None, none, final)
 
 
 def _order(bases: Sequence[Base], wanted: Wanted) -> list[Base]:
@@ -271,7 +202,7 @@ def _order(bases: Sequence[Base], wanted: Wanted) -> list[Base]:
     return found if found[-1:] == bases[:1] else [*found, bases[0]]
 
 
-def _fold(log: GroupLog, state: State, story: _Story | None) -> Lifecycle:
+def _fold(log: GroupLog, state: State, story: MessageStory | None) -> Lifecycle:
     """As far as the log goes on."""
     group, snapshot = GroupId(log.group), state.snapshot
     try:
@@ -292,7 +223,7 @@ def _fold(log: GroupLog, state: State, story: _Story | None) -> Lifecycle:
     return life
 
 
-def _take(life: Lifecycle, story: _Story | None) -> None:
+def _take(life: Lifecycle, story: MessageStory | None) -> None:
     rows = life.take_rows()
     if story is not None:
         story.take(rows)
@@ -325,11 +256,12 @@ def _why_not(wanted: Wanted, life: Lifecycle, state: State) -> str:
 # --- telling --------------------------------------------------------------------------------------
 
 
-def _answer(log: GroupLog, story: _Story, life: Lifecycle, state: State) -> Json:
+def _answer(log: GroupLog, story: MessageStory, life: Lifecycle, state: State) -> Json:
+    assert isinstance(life.machine, QueueMachine)
     told = story.told
     entry = story.entry
     message = None if entry is None else MessageId(GroupId(log.group), entry, story.offset)
-    events = [_event(each) for each in told]
+    events = [event_of(each) for each in told]
     if entry is not None:
         for event in events:
             if event["event"] == "published":
@@ -338,7 +270,7 @@ def _answer(log: GroupLog, story: _Story, life: Lifecycle, state: State) -> Json
     return {
         "message": None if message is None else str(message),
         "group": log.group,
-        "now": _now(story, life),
+        "now": now_of(story, life.machine),
         "events": events,
         "left_out": story.count - len(told),
         "read": {
@@ -349,69 +281,9 @@ def _answer(log: GroupLog, story: _Story, life: Lifecycle, state: State) -> Json
             "to_ms": life.now_ms,
             "whole": story.whole,
             "damage": log.damage,
+            "cut_short": False,
         },
     }
-
-
-def _event(told: Told) -> Json:
-    event = told.event
-    found: Json = {
-        "event": event.event,
-        "at_ms": event.at_ms,
-        "entry": event.index,
-        "term": event.term,
-        "vhost": event.vhost,
-        "queue": event.name,
-        "position": told.position,
-    }
-    for name in (
-        "consumer",
-        "session",
-        "token",
-        "acquired",
-        "failed",
-        "publisher",
-        "reason",
-        "goes",
-    ):
-        value = getattr(event, name)
-        if value is not None:
-            found[name] = value
-    if told.seqno is not None:
-        found["seqno"] = told.seqno
-    if event.acquired is not None:
-        found["redelivered"] = event.acquired > 0
-    return found
-
-
-def _now(story: _Story, life: Lifecycle) -> Json:
-    """Where it is after the last entry that was read."""
-    last = story.told[-1].event
-    found: Json = {"vhost": last.vhost, "queue": last.name}
-    stay, machine = story.stay, life.machine
-    if stay is None:
-        return {**found, "state": last.event}
-    found["position"] = stay.position
-    assert isinstance(machine, QueueMachine)
-    for row in machine.browse(stay.queue, stay.position, 1):
-        if row.position == stay.position:
-            about = {
-                "consumer": row.consumer,
-                "due_ms": row.due_ms,
-                "expires_at_ms": row.expires_at_ms,
-            }
-            return {
-                **found,
-                "state": row.state,
-                **{k: v for k, v in about.items() if v is not None},
-            }
-    end = next(each.event for each in reversed(story.told) if each.event.event not in NUMBERED)
-    found["state"] = end.event
-    if end.reason is not None:
-        found["reason"] = end.reason
-    if end.goes is not None:
-        found["goes"] = end.goes
-    return found
 
 
 def _ms(ns: int | None) -> int | None:

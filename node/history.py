@@ -24,7 +24,7 @@ from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
 from cluster.group import Group
 from cluster.machine.commands import Barrier
-from cluster.message_history import Wanted
+from cluster.message_story import Wanted
 from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, NodeId
 from node.errors import Elsewhere, Refused
 
@@ -130,7 +130,7 @@ class Histories:
             "wanted": asdict(wanted),
             "applied": applied,
             "memory_bytes_max": int(limits.history_memory_bytes_max),
-            "seconds_max": limits.history_ms_max // 1000 + 1,
+            "seconds_max": limits.history_ms_max / 1000,
         }
         process = HelperProcess(self._helper, pack(question), limits.history_ms_max / 1000)
         loop = asyncio.get_running_loop()

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.codec.cbor import pack, unpack
-from cluster.message_history import NoHistory, Wanted, history
+from cluster.message_history import NoHistory, history
+from cluster.message_story import Wanted
 
 NICE = 10
 #: When memory is short, the kernel ends this process and not the node.
@@ -39,7 +40,13 @@ def restrain(*, memory_bytes_max: int, seconds_max: int) -> None:
 def answer(question: dict[str, Any]) -> dict[str, Any]:
     try:
         wanted = Wanted(**question["wanted"])
-        return {"told": history(question["folders"], wanted, applied=question["applied"])}
+        told = history(
+            question["folders"],
+            wanted,
+            applied=question["applied"],
+            seconds_max=question["seconds_max"],
+        )
+        return {"told": told}
     except NoHistory as none:
         return {"code": none.code, "reason": none.reason}
     except MemoryError:
@@ -53,7 +60,9 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     question = unpack(sys.stdin.buffer.read())
-    restrain(memory_bytes_max=question["memory_bytes_max"], seconds_max=question["seconds_max"])
+    restrain(
+        memory_bytes_max=question["memory_bytes_max"], seconds_max=int(question["seconds_max"]) + 1
+    )
     sys.stdout.buffer.write(pack(answer(question)))
     return 0
 

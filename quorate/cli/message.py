@@ -105,7 +105,8 @@ def _is_number(text: str) -> bool:
 
 
 def _from_folder(folders: Sequence[Path], named: Named, vhost: str, queue: str | None) -> Object:
-    from cluster.message_history import NoHistory, Wanted, find_queue, history
+    from cluster.message_history import NoHistory, find_queue, history
+    from cluster.message_story import Wanted
     from cluster.types import MessageId
     from quorate.cli.nodes import log_folder
 
@@ -226,7 +227,9 @@ def more(event: Object) -> str:
     if committed is not None and written is not None:
         parts.append(f"committed after {committed - written} ms")
     if event.get("acquired") is not None:
-        parts.append(f"redelivered, {event['acquired']} times before" if event["acquired"] else "")
+        parts.append(
+            f"redelivered, {_times(event['acquired'])} before" if event["acquired"] else ""
+        )
     if event["event"] in {"delivered", "got", "known"} and event.get("failed"):
         parts.append(f"{event['failed']} failed")
     if event["event"] == "returned":
@@ -244,9 +247,12 @@ def remarks(told: Object) -> list[str]:
     read = told["read"]
     lines = [f"from the log of node {read['node']}, entries {read['from'] + 1} to {read['to']}"]
     if not read["whole"]:
-        lines.append(
-            f"the log begins behind entry {read['from']}: what happened before is not in it"
+        begins = (
+            "there was no time for segments older than"
+            if read["cut_short"]
+            else "the log begins behind"
         )
+        lines.append(f"{begins} entry {read['from']}: what happened before is not told")
     if read.get("current") is False:
         lines.append("the group has no leader now, or this copy is behind: more may have happened")
     if told["left_out"]:
@@ -255,6 +261,10 @@ def remarks(told: Object) -> list[str]:
         lines.append(f"{told['withheld']:,} events in queues that you may not read are left out")
     lines += [f"damaged: {place}" for place in read["damage"]]
     return lines
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def time_of(at_ms: int) -> str:

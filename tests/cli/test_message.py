@@ -164,6 +164,7 @@ def test_a_folder_without_a_log_and_an_archive_without_a_folder_are_wrong_usage(
             {"event": "delivered", "acquired": 2, "failed": 1},
             "redelivered, 2 times before, 1 failed",
         ),
+        ({"event": "delivered", "acquired": 1}, "redelivered, once before"),
         ({"event": "settled", "reason": "auto"}, "by its delivery"),
         ({"event": "returned", "failed": 1, "reason": "asked"}, "as failed"),
         (
@@ -182,7 +183,15 @@ def test_each_event_in_words(event: dict[str, Any], words: str):
 
 
 def told(now: dict[str, Any], **read: Any) -> dict[str, Any]:
-    about = {"node": "n1", "from": 1, "to": 9, "whole": True, "damage": [], **read}
+    about = {
+        "node": "n1",
+        "from": 1,
+        "to": 9,
+        "whole": True,
+        "damage": [],
+        "cut_short": False,
+        **read,
+    }
     return {"message": "1-2-0", "now": now, "read": about, "left_out": 0, "events": []}
 
 
@@ -209,6 +218,11 @@ def test_what_is_not_covered_is_said():
         "2 events in queues that you may not read are left out",
         "damaged",
     ]
+
+
+def test_that_there_was_no_time_is_said():
+    (_, line) = remarks(told({}, whole=False, cut_short=True))
+    assert line.startswith("there was no time for segments older than entry 1")
 
 
 def test_times_are_in_utc_to_the_millisecond():

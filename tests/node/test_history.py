@@ -15,7 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import quorate
-from cluster.message_history import Wanted
+from cluster.message_story import Wanted
 from cluster.types import MessageId
 from node.errors import Refused
 from node.history import HELPER, WAITING_MAX, Histories

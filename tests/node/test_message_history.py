@@ -25,13 +25,8 @@ from cluster.machine.commands import (
     Settle,
     Subscribe,
 )
-from cluster.message_history import (
-    EVENTS_TOLD_MAX,
-    NoHistory,
-    Wanted,
-    history,
-    queue_of,
-)
+from cluster.message_history import SEGMENTS_FIRST, NoHistory, history, queue_of
+from cluster.message_story import EVENTS_TOLD_MAX, Wanted
 from cluster.types import ConsumerKey, GroupId, MessageId, NodeId, QueueId, SessionId
 from tests.postmortem.builder import Built, flip
 
@@ -300,6 +295,43 @@ def test_an_archive_goes_further_back_than_the_log(tmp_path: Path):
         found = history(folders, Wanted.of(message))
         assert words(found) == ["published", "delivered", "settled"]
         assert found["read"]["to"] == cluster.groups[GROUP].commit
+
+
+def test_of_very_many_segments_only_as_many_are_looked_through_as_it_takes(
+    built: Built, monkeypatch: pytest.MonkeyPatch
+):
+    old = publish(built)
+    for number in range(SEGMENTS_FIRST * 4):
+        built.roll()
+        message = publish(built)
+        if number % 8 == 0:
+            built.snapshot(GROUP)
+    looked_at: list[int] = []
+    look = GroupLog._look
+
+    def counted(log: GroupLog, folders: list[str], newest: int | None) -> None:
+        look(log, folders, newest)
+        looked_at.append(len(log._segments))
+
+    monkeypatch.setattr(GroupLog, "_look", counted)
+    assert words(told(built, message)) == ["published"]
+    assert looked_at == [SEGMENTS_FIRST]
+    found = told(built, old)
+    assert (words(found), found["read"]["cut_short"]) == (["published"], False)
+    assert looked_at[2] > SEGMENTS_FIRST * 4
+
+    # Its snapshot holds it, and what was before there is no time for.
+    short = history([folder(built)], Wanted.of(old), seconds_max=0)
+    assert (words(short), short["read"]["cut_short"]) == (["known"], True)
+    key = subscribe(built)
+    built.propose(GROUP, Settle(ORDERS, key, [(1, 1)]))
+    for _ in range(2):
+        publish(built)
+        built.snapshot(GROUP)
+    with pytest.raises(NoHistory, match="there is no time") as none:
+        history([folder(built)], Wanted.of(old), seconds_max=0)
+    assert none.value.code == "out_of_reach"
+    assert words(told(built, old)) == ["published", "delivered", "settled"]
 
 
 def test_entries_that_the_cleaner_copied_are_read_where_they_are_now(built: Built):

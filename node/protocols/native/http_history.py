@@ -9,7 +9,8 @@ from aiohttp import web
 
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
-from cluster.message_history import Wanted, queue_of
+from cluster.message_history import queue_of
+from cluster.message_story import Wanted
 from cluster.types import MessageId
 from node.auth import Auth, User
 from node.broker import Broker, check_shared
