@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from chaos.postmortem.findings.catalogue import RULES
@@ -153,8 +154,10 @@ class Incident:
                 cause = {2: "first", 3: "killed", 4: "handed over"}[term]
                 yield self._where(leader, 1) | {
                     "group": group, "term": term, "candidate": leader, "at_ns": at(begin - 0.04),
-                    "voters": [(leader, at(begin - 0.04), "a.log", 48),
-                               ("n3", at(begin - 0.02), "b.log", 96)],
+                    "voters": [
+                        {"node": node, "at_ns": at(begin - 0.02), "file": "a.log", "offset": 48}
+                        for node in (leader, "n3")
+                    ],
                     "leader": leader, "led_ns": at(begin), "cause": cause, "before": before,
                     "without_leader_ms": 1e3 * (begin - end) if before else None,
                 }  # fmt: skip
@@ -296,14 +299,16 @@ class Incident:
 
 
 def fill(tables: Any, rows: Mapping[str, list[Row]]) -> None:
-    """Written as a pipeline would; tables without rows too, but `client_findings` is not there."""
-    from chaos.postmortem.schemas import TABLES
+    """As a pipeline would leave them, but without Spark's jobs; what has no rows is not there."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyspark.sql.pandas.types import to_arrow_schema
+
     from chaos.postmortem.tables import schema_of
 
-    for name in TABLES:
-        if name in ("records", "client_findings") and name not in rows:
-            continue
-        schema = schema_of(name)
-        known = rows.get(name, [])
-        data = [tuple(row.get(column) for column in schema.names) for row in known]
-        tables.write(name, tables.spark.createDataFrame(data, schema))
+    for name, known in rows.items():
+        schema = to_arrow_schema(schema_of(name))
+        data = [{column: row.get(column) for column in schema.names} for row in known]
+        folder = Path(tables.path(name))
+        folder.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(data, schema), folder / "part-0.parquet")

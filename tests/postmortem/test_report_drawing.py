@@ -44,7 +44,16 @@ from chaos.postmortem.report.panel import Scene
 from chaos.postmortem.report.plots import line
 from chaos.postmortem.report.summary import summary
 from chaos.postmortem.report.terminal import print_summary
-from chaos.postmortem.report.units import duration, moment, number, numbers, size, span_of, visible
+from chaos.postmortem.report.units import (
+    duration,
+    facts_told,
+    moment,
+    number,
+    numbers,
+    size,
+    span_of,
+    visible,
+)
 from chaos.postmortem.report.windows import BUCKETS_MAX, closer_looks, window
 from chaos.postmortem.report.write import write_facts
 
@@ -466,6 +475,8 @@ def test_numbers_and_times_read_well():
     assert [size(count) for count in (0, 1_000, 64 << 20, 3 << 40)] == [
         "0 B", "1000 B", "64.0 MiB", "3.0 TiB",
     ]  # fmt: skip
+    assert facts_told('{"noted": "ab", "nodes_alike": 1}') == "noted ab, nodes alike 1"
+    assert [facts_told(text) for text in ("{x", "12", "it stopped")] == ["{x", "12", "it stopped"]
     assert numbers([4, 0, 2, 3, 9, 5, 10]) == "0, 2–5, 9, 10"
     assert span_of(at(0), at(86_400)) == "2026-11-18 03:00:00 – 2026-11-19 03:00:00"
     assert moment(BEGIN_NS + 123_456_789).microsecond == 123_456

@@ -8,7 +8,7 @@ from typing import Final
 from chaos.postmortem.report.facts import Check, Facts, Finding
 from chaos.postmortem.report.markup import Content, Markup, tag
 from chaos.postmortem.report.sheets import entries, folded, place, when
-from chaos.postmortem.report.units import duration_ns, plural, stamp
+from chaos.postmortem.report.units import duration_ns, facts_told, plural, stamp
 
 #: Of one rule, before the others are folded away.
 OPEN_MAX: Final = 6
@@ -88,7 +88,7 @@ def _case(finding: Finding, number: int | None, *, dated: bool) -> Markup:
         ),
         tag(
             "div",
-            tag("div", finding.detail or finding.title, class_="detail"),
+            tag("div", facts_told(finding.detail or finding.title), class_="detail"),
             tag("div", _separated(evidence(finding)), class_="where"),
         ),
         id=f"finding-{number}" if number else None,

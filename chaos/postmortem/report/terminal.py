@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from chaos.postmortem.report.units import plural, visible
+from chaos.postmortem.report.units import facts_told, plural, visible
 from chaos.postmortem.report.write import REPORT, SUMMARY
 
 _STYLES: Final = {"clean": "bold green", "warnings": "bold yellow"}
@@ -77,7 +77,7 @@ def _where(example: dict[str, Any]) -> str:
         f"{example['file']} at {example.get('offset', '?')}" if example.get("file") else None,
     )
     place = ", ".join(str(each) for each in known if each is not None)
-    detail = " ".join((example.get("detail") or "").split())
+    detail = " ".join(facts_told(example.get("detail") or "").split())
     return f"{detail}\n{place}" if detail and place else detail or place
 
 

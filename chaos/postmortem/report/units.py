@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, cast
 
 _DAY_NS: Final = 86_400_000_000_000
 
@@ -111,6 +112,18 @@ def numbers(values: list[int]) -> str:
         else f"{first}–{last}"
         for first, last in runs
     )
+
+
+def facts_told(detail: str) -> str:
+    """Details are prose, or facts as a JSON object: those become `name value, name value`."""
+    try:
+        facts = json.loads(detail)
+    except ValueError:
+        return detail
+    if not isinstance(facts, dict):
+        return detail
+    known = cast("dict[str, object]", facts).items()
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in known)
 
 
 def visible(text: str) -> str:
