@@ -24,19 +24,19 @@ def an_hour(folder: Path, *, retain_bytes: int) -> Built:
     """
     groups, size = (CATALOG_GROUP, ORDERS, LEDGER), 96 << 10
     with Built(folder, groups=groups, segment_bytes=size, retain_bytes=retain_bytes) as cluster:
-        cluster.elect(CATALOG_GROUP, "n1")
-        shop = Shop(cluster, consumers=2)
+        shop = Shop(cluster)
+        shop.orders.subscribe("packer-2")
         shop.trade(60, every_s=5)
         _consumers_come_and_go(shop)
         for group in groups:  # back and forth, as somebody asked for it
-            cluster.elect(group, "n3")
+            cluster.elect(group, "n2" if group == CATALOG_GROUP else "n3")
             shop.trade(10, every_s=2)
         for node in ("n1", "n2", "n3"):
             cluster.stop(node)
             shop.trade(5, every_s=2)
             cluster.start(node)
             shop.trade(10, every_s=3)
-        cluster.elect(CATALOG_GROUP, "n1")
+        cluster.elect(CATALOG_GROUP, "n3")
         cluster.elect(ORDERS, "n1")  # the leaders whom the nodes prefer
         cluster.elect(LEDGER, "n2")
         for group in (ORDERS, LEDGER):

@@ -1,4 +1,4 @@
-"""A shop on a built cluster: two groups, queues with consumers, and orders that come and go."""
+"""A shop on a built cluster: two groups and the catalog, queues with consumers, and orders that come and go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.effects import Deliver
 from cluster.machine.replies import Chunk, Subscribed
-from cluster.types import ConsumerKey, NodeId, QueueId, SessionId
+from cluster.types import CATALOG_GROUP, ConsumerKey, NodeId, QueueId, SessionId
 from tests.postmortem.builder import Built
 
 ORDERS = 1  # group
@@ -88,26 +88,25 @@ def span(chunk: Chunk) -> tuple[int, int]:
 
 class Shop:
     """Open for business: n1 leads the group with the queue `orders`, n2 that with `ledger`, which
-    has a single active consumer.
+    has a single active consumer; n3 leads the catalog.
     """
 
-    def __init__(
-        self, cluster: Built, *, orders: QueueConfig | None = None, consumers: int = 1
-    ) -> None:
+    def __init__(self, cluster: Built) -> None:
         self.cluster = cluster
+        self._queues = 0
+        cluster.elect(CATALOG_GROUP, "n3")
         cluster.elect(ORDERS, "n1")
         cluster.elect(LEDGER, "n2")
-        self.orders = self._queue(ORDERS, 1, "orders", orders or QueueConfig())
-        sac = QueueConfig(single_active_consumer=True)
-        self.ledger = self._queue(LEDGER, 2, "ledger", sac)
-        for nth in range(consumers):
-            self.orders.subscribe(f"packer-{nth + 1}")
+        self.orders = self.queue(ORDERS, "orders")
+        self.ledger = self.queue(LEDGER, "ledger", QueueConfig(single_active_consumer=True))
+        self.orders.subscribe("packer-1")
         for tag in ("first", "second"):
             self.ledger.subscribe(tag, credit=1)
 
-    def _queue(self, group: int, number: int, name: str, config: QueueConfig) -> ShopQueue:
-        queue = QueueId(number)
-        self.cluster.propose(group, CreateQueue(queue, "/", name, config))
+    def queue(self, group: int, name: str, config: QueueConfig | None = None) -> ShopQueue:
+        self._queues += 1
+        queue = QueueId(self._queues)
+        self.cluster.propose(group, CreateQueue(queue, "/", name, config or QueueConfig()))
         return ShopQueue(self.cluster, group, queue, name)
 
     def trade(self, rounds: int = 10, *, every_s: float = 0.5) -> None:

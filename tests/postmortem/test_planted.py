@@ -10,7 +10,7 @@ import pytest
 from chaos.checker.log_safety import log_safety
 from cluster.log.reader import CORRUPT, TORN, read
 from tests.postmortem.clean import an_hour, simulated
-from tests.postmortem.plants import PLANTS, Planted
+from tests.postmortem.plants import SCENES, Expected
 
 #: What the checker of the chaos suite, which knows nothing of any of this, says of some of them.
 UNSAFE = {
@@ -21,72 +21,92 @@ UNSAFE = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTS)
-def test_a_plant_is_what_it_says(name: str, tmp_path: Path):
-    planted = PLANTS[name](tmp_path)
-    verdict = log_safety(planted.logs) if planted.logs else None
+@pytest.mark.parametrize("name", SCENES)
+def test_a_scene_is_what_it_says(name: str, tmp_path: Path):
+    planted = SCENES[name](tmp_path)
+    codes = {each.code for each in planted.expected}
     bad = [
         record
-        for folder in planted.logs.values()
+        for folder in [*planted.logs.values()]
         for record in read(str(folder))
         if record.kind == CORRUPT
     ]
 
-    if planted.code == "corrupt_segment":
-        place = (planted.where["file"], planted.where["offset"])
-        assert [(each.file, each.offset) for each in bad] == [place]
-    elif verdict is not None:
-        assert bad == []
-        assert verdict.valid is (planted.code not in UNSAFE), verdict
-        if planted.code in UNSAFE:
-            assert verdict.counts[UNSAFE[planted.code]] == planted.count
+    assert bad == []
+    if planted.logs:
+        verdict = log_safety(planted.logs)
+        assert verdict.valid is not bool(codes & UNSAFE.keys()), verdict
+        for code, anomaly in UNSAFE.items():
+            assert verdict.counts[anomaly] == (code in codes)
 
 
-def wrong_columns(planted: Planted, finding: dict[str, Any]) -> dict[str, Any]:
+def test_what_cannot_be_read_is_where_the_scene_says(tmp_path: Path):
+    planted = SCENES["unreadable"](tmp_path)
+    expected = next(each for each in planted.expected if each.code == "corrupt_segment").where
+
+    found = [
+        record
+        for folder in planted.paths
+        for record in _of_archive(Path(folder))
+        if record.kind in (CORRUPT, TORN)
+    ]
+
+    assert [(each.file, each.offset) for each in found] == [(expected["file"], expected["offset"])]
+
+
+def _of_archive(folder: Path) -> list[Any]:
+    from cluster.log.reader import records
+
+    return [
+        each for path in sorted(folder.glob("*.log")) for each in records(str(path), last=False)
+    ]
+
+
+def wrong_columns(expected: Expected, finding: dict[str, Any]) -> dict[str, Any]:
     """Columns that say something else than what was planted."""
     wrong: dict[str, Any] = {}
-    for name, expected in planted.where.items():
+    for name, value in expected.where.items():
         told = finding[name]
-        if isinstance(expected, tuple):
-            first, last = expected
-            right = told is not None and first <= told <= last
+        if isinstance(value, tuple):
+            right = told is not None and value[0] <= told <= value[1]
         elif name == "file":
-            right = told is not None and Path(told).resolve() == Path(expected).resolve()
+            right = told is not None and Path(told).resolve() == Path(value).resolve()
         else:
-            right = told == expected
+            right = told == value
         if not right:
-            wrong[name] = {"expected": expected, "told": told}
+            wrong[name] = {"expected": value, "told": told}
     return wrong
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize("name", SCENES)
 def test_what_was_planted_is_found_and_nothing_else(name: str, tmp_path: Path, spark: Any):
-    from chaos.postmortem.pipeline import run
+    from chaos.postmortem.pipeline import Asked, run
 
-    planted = PLANTS[name](tmp_path / "nodes")
+    planted = SCENES[name](tmp_path / "nodes")
 
-    result = run(planted.paths, str(tmp_path / "out"), spark=spark, build=planted.build)
+    result = run(planted.paths, tmp_path / "out", spark=spark, asked=Asked(build=planted.build))
 
-    assert [each["code"] for each in result.findings] == [planted.code] * planted.count
+    expected = sorted(planted.expected, key=lambda each: (each.code, each.where.get("node", "")))
+    found = sorted(result.findings, key=lambda each: (each["code"], each["node"] or ""))
+    assert [each["code"] for each in found] == [each.code for each in expected]
     assert result.status == planted.exit
-    for finding in result.findings:
-        assert wrong_columns(planted, finding) == {}, finding
+    wrong = {e.code: wrong_columns(e, f) for e, f in zip(expected, found, strict=True)}
+    assert wrong == {each.code: {} for each in expected}
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("retain_bytes", [1 << 30, 1_050 << 10], ids=["whole", "cleaned"])
-def test_an_hour_in_which_nothing_went_wrong(retain_bytes: int, tmp_path: Path, spark: Any):
+def test_an_hour_in_which_nothing_went_wrong(tmp_path: Path, spark: Any):
     from chaos.postmortem.pipeline import run
 
-    cluster = an_hour(tmp_path / "nodes", retain_bytes=retain_bytes)
+    cluster = an_hour(tmp_path / "nodes", retain_bytes=1_050 << 10)
     verdict = log_safety(cluster.logs)
     assert verdict.valid is True, verdict
     kinds = {each.kind for folder in cluster.logs.values() for each in read(str(folder))}
     assert {"snapshot", "stopped", "truncate", "live-entry", "digest", "link-down"} <= kinds
     assert not kinds & {CORRUPT, TORN}
 
-    result = run(cluster.paths, str(tmp_path / "out"), spark=spark)
+    result = run(cluster.paths, tmp_path / "out", spark=spark)
 
     assert result.findings == []
     assert result.status == 0
@@ -100,8 +120,7 @@ def test_a_simulated_run_whose_clients_are_cut_off_now_and_then(tmp_path: Path, 
     assert simulation.status == 0, simulation.violations
     assert simulation.counts["redeliveries"] > 20
 
-    nodes = [str(folder) for folder in (tmp_path / "nodes").iterdir()]
-    result = run(nodes, str(tmp_path / "out"), spark=spark)
+    result = run([str(tmp_path / "nodes")], tmp_path / "out", spark=spark)
 
     assert result.findings == []
     assert result.status == 0
