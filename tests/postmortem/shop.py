@@ -1,4 +1,4 @@
-"""A shop on a built cluster: two groups and the catalog, queues with consumers, and orders that come and go."""
+"""A shop on a built cluster: the catalog and two groups, queues with consumers, and their trade."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaos.checker.log_safety import log_safety
-from cluster.log.reader import CORRUPT, TORN, read
+from cluster.log.reader import CORRUPT, TORN, read, records
 from tests.postmortem.clean import an_hour, simulated
 from tests.postmortem.plants import SCENES, Expected
 
@@ -27,7 +27,7 @@ def test_a_scene_is_what_it_says(name: str, tmp_path: Path):
     codes = {each.code for each in planted.expected}
     bad = [
         record
-        for folder in [*planted.logs.values()]
+        for folder in planted.logs.values()
         for record in read(str(folder))
         if record.kind == CORRUPT
     ]
@@ -55,7 +55,6 @@ def test_what_cannot_be_read_is_where_the_scene_says(tmp_path: Path):
 
 
 def _of_archive(folder: Path) -> list[Any]:
-    from cluster.log.reader import records
 
     return [
         each for path in sorted(folder.glob("*.log")) for each in records(str(path), last=False)
@@ -65,8 +64,11 @@ def _of_archive(folder: Path) -> list[Any]:
 def wrong_columns(expected: Expected, finding: dict[str, Any]) -> dict[str, Any]:
     """Columns that say something else than what was planted."""
     wrong: dict[str, Any] = {}
+    name: str
+    value: Any
     for name, value in expected.where.items():
         told = finding[name]
+        right: bool
         if isinstance(value, tuple):
             right = told is not None and value[0] <= told <= value[1]
         elif name == "file":
