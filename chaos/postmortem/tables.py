@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 from pyspark.sql.types import StructType, _parse_datatype_string
 
@@ -52,15 +52,26 @@ def as_findings(frame: DataFrame, code: str) -> DataFrame:
 class Tables:
     """Tables in a folder, by name."""
 
-    def __init__(self, spark: SparkSession, folder: str | Path) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: str | Path,
+        seen: Mapping[str, Column] | None = None,
+    ) -> None:
         self.spark = spark
         self._folder = str(folder)
+        self._seen = seen or {}
 
     def path(self, name: str) -> str:
         return f"{self._folder}/{name}"
 
     def __getitem__(self, name: str) -> DataFrame:
-        return self.spark.read.schema(self._stored(name)).parquet(self.path(name))
+        rows = self.spark.read.schema(self._stored(name)).parquet(self.path(name))
+        return rows.where(self._seen[name]) if name in self._seen else rows
+
+    def only(self, name: str, condition: Column) -> Tables:
+        """The same tables; of that one nothing but such rows is seen."""
+        return Tables(self.spark, self._folder, {**self._seen, name: condition})
 
     def _stored(self, name: str) -> StructType:
         stored = schema_of(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from datetime import UTC, datetime, timedelta
@@ -13,8 +14,6 @@ import typer
 from quorate.cli.output import CommandError, Json, emit, plain_terminal, say, stderr, stdout
 
 if TYPE_CHECKING:
-    from chaos.postmortem.pipeline import Result
-
     from chaos.postmortem.limits import Limits
 
 #: The input cannot be read, or there is none.
@@ -110,8 +109,8 @@ def postmortem(
         spark = start(master, noise=noise, options=dict(_pair(each) for each in settings or []))
     except NotHere as error:
         raise CommandError(str(error), CANNOT) from error
-    from chaos.postmortem.inputs import NothingFound
-    from chaos.postmortem.pipeline import run
+    from chaos.postmortem.inputs import BadInput
+    from chaos.postmortem.pipeline import Asked, run
 
     try:
         result = run(
@@ -119,30 +118,21 @@ def postmortem(
             folder,
             spark=spark,
             tables=tables,
-            limits=thresholds,
-            history=history,
-            since_ns=span[0],
-            until_ns=span[1],
-            queue=queue,
-            message=message,
             progress=progress,
+            asked=Asked(thresholds, history, *span, queue, message),
         )
-    except NothingFound as error:
+    except BadInput as error:
         raise CommandError(str(error), UNREADABLE) from error
     finally:
         progress.end()
         spark.stop()
-    _tell(result, as_json=as_json)
-    return result.status
-
-
-def _tell(result: Result, *, as_json: bool) -> None:
     if as_json:
-        emit(result.summary)
-        return
-    from chaos.postmortem.report import print_summary
+        emit(json.loads((result.folder / "summary.json").read_text(encoding="utf-8")))
+    else:
+        from chaos.postmortem.report.terminal import print_summary
 
-    print_summary(result.summary, result.folder, stdout())
+        print_summary(stdout(), result.folder)
+    return result.status
 
 
 def _time(text: str | None, option: str) -> int | None:
