@@ -1,4 +1,4 @@
-"""`python -m tests.bench.postmortem`: entries a second that the post-mortem reads, decodes, replays.
+"""`python -m tests.bench.postmortem`: entries a second that a post-mortem reads and replays.
 
 For each size logs of three nodes are generated, whose entries the real machine accepts. Entries are
 counted over all three nodes where they are read, and once where they are replayed.
@@ -120,7 +120,8 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
             )
     for row in rows:
         console.print(
-            f"{row['entries'] / 1e6:,.1f} M: exit status {row['status']}, {row['findings']} findings"
+            f"{row['entries'] / 1e6:,.1f} M: exit status {row['status']},"
+            f" {row['findings']} findings"
         )
 
 
