@@ -203,8 +203,14 @@ def _log_order(segment: Segment) -> tuple[str, str, int, int, str]:
 
 
 def _segments(found: Sequence[Found], files: Files) -> list[Segment]:
+    def head(each: Found) -> bytes | None:
+        try:
+            return files.head(each.path, HEAD_BYTES)
+        except FileNotFoundError:  # the cleaner of a running node was quicker
+            return None
+
     with ThreadPoolExecutor(FETCHES_MAX) as pool:
-        heads = list(pool.map(lambda each: _head(files, each.path), found))
+        heads = list(pool.map(head, found))
     by_folder = dict[str, list[tuple[Found, fmt.FileHeader | Record]]]()
     for each, data in zip(found, heads, strict=True):
         if data is not None:
@@ -213,13 +219,6 @@ def _segments(found: Sequence[Found], files: Files) -> list[Segment]:
     return [
         segment for folder, each in by_folder.items() for segment in _of_one_folder(folder, each)
     ]
-
-
-def _head(files: Files, path: str) -> bytes | None:
-    try:
-        return files.head(path, HEAD_BYTES)
-    except FileNotFoundError:  # the cleaner of a running node was quicker
-        return None
 
 
 def _of_one_folder(

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
 
 from chaos.postmortem.inputs import BadInput, Found, LocalFiles, is_remote
 
@@ -20,9 +19,9 @@ _GONE: Final = "java.io.FileNotFoundException"
 class AnyFiles:
     """For `inputs.discover`."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._jvm: Any = spark._jvm
-        self._settings: Any = spark._jsc.hadoopConfiguration()
+    def __init__(self, spark: Any) -> None:
+        self._jvm = spark._jvm
+        self._settings = spark._jsc.hadoopConfiguration()
         self._local = LocalFiles()
 
     def find(self, path: str) -> Found | Iterable[Found] | None:

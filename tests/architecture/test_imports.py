@@ -23,6 +23,7 @@ HOMES = {
     "psutil": (),
     "pydantic": ("node", "quorate"),
     "pydantic_settings": ("node",),
+    "py4j": ("chaos.postmortem",),  # what pyspark talks to Java with
     "pyspark": ("chaos.postmortem",),
     "pyarrow": ("chaos.postmortem",),
     "pandas": ("chaos.postmortem",),
