@@ -71,18 +71,22 @@ def confirms(tables: Tables) -> DataFrame:
     return entries.groupBy("group", "index", "term").agg(confirm_ms.alias("confirm_ms"))
 
 
-def by_message(events: DataFrame) -> DataFrame:
+def by_message(events: DataFrame, wanted: DataFrame | None = None) -> DataFrame:
     """A row for each message of each event, with its `position`; all rows of a message are in one
-    partition, and `bucket` belongs to their key.
+    partition, and `bucket` belongs to their key. `wanted`: only of these, by queue and position,
+    with what else is known of them; what is far from all of them is left out first.
     """
     buckets = F.sequence(F.expr(f"first div {BUCKET}"), F.expr(f"last div {BUCKET}"))
     first = F.greatest(F.col("first"), F.col("bucket") * BUCKET)
     last = F.least(F.col("last"), F.col("bucket") * BUCKET + (BUCKET - 1))
-    return (
-        events.withColumn("bucket", F.explode(buckets))
-        .repartition(*QUEUE, "bucket")
-        .withColumn("position", F.explode(F.sequence(first, last)))
+    spread = events.withColumn("bucket", F.explode(buckets))
+    if wanted is not None:
+        near = wanted.select(*QUEUE, F.expr(f"position div {BUCKET}").alias("bucket")).distinct()
+        spread = spread.join(F.broadcast(near), [*QUEUE, "bucket"], "left_semi")
+    rows = spread.repartition(*QUEUE, "bucket").withColumn(
+        "position", F.explode(F.sequence(first, last))
     )
+    return rows if wanted is None else rows.join(wanted, [*QUEUE, "position"])
 
 
 def _slim(events: DataFrame) -> DataFrame:

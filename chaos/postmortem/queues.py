@@ -188,10 +188,10 @@ def _end_of_log(tables: Tables) -> DataFrame:
 def _earlier_holds(events: DataFrame, messages: DataFrame) -> DataFrame:
     """Of messages that were delivered more than once: all deliveries but the last one."""
     wanted = messages.where("deliveries > 1").select(*QUEUE, "position")
-    steps = events.where(F.col("event").isin(*DELIVERIES, "returned"))
-    steps = by_message(
-        steps.select(*QUEUE, *ORDER, "event", "at_ms", "consumer", "first", "last")
-    ).join(wanted, [*QUEUE, "position"], "left_semi")
+    steps = events.where(F.col("event").isin(*DELIVERIES, "returned")).select(
+        *QUEUE, *ORDER, "event", "at_ms", "consumer", "first", "last"
+    )
+    steps = by_message(steps, wanted)
     one = Window.partitionBy("position", "bucket", "queue", "group").orderBy(*ORDER)
     return (
         steps.withColumn("until_ms", F.lead("at_ms").over(one))

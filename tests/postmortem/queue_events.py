@@ -1,4 +1,6 @@
 """Rows of the table `events`, written by hand, and what is made of them."""
+# Spark and Arrow come with few types.
+# pyright: basic
 
 from __future__ import annotations
 

@@ -71,9 +71,7 @@ def _steps(tables: Tables, code: str) -> DataFrame:
     """All that happened to the messages that break this rule."""
     broken = tables["messages"].where(F.array_contains("broken", code))
     events = unbroken(tables).where(F.col("event").isin("known", *DELIVERIES, "settled"))
-    return by_message(_located(events)).join(
-        broken.select(*QUEUE, "position", "message"), [*QUEUE, "position"]
-    )
+    return by_message(_located(events), broken.select(*QUEUE, "position", "message"))
 
 
 def _located(events: DataFrame) -> DataFrame:
@@ -345,7 +343,7 @@ def poison_message(tables: Tables, limits: Limits) -> DataFrame:
         .where(F.col("nth") <= POISON_MAX)
     )
     events = unbroken(tables).where("event = 'returned' and failed > 0")
-    failures = by_message(_located(events)).join(F.broadcast(poison), [*QUEUE, "position"])
+    failures = by_message(_located(events), poison)
     found = failures.groupBy(
         *QUEUE, "name", "position", "message", "failures", "outcome", "reason", "all"
     ).agg(

@@ -1,0 +1,130 @@
+"""Whatever a queue machine does: the tables say what a naive account of the same events says."""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.builds import broken
+from chaos.postmortem.findings.queues import queue_findings
+from chaos.postmortem.limits import Limits
+from cluster.lifecycle import Lifecycle
+from cluster.log import Snapshot
+from cluster.machine.commands import CreateQueue, DeleteQueue, Tick
+from cluster.story import Event
+from cluster.types import GroupId
+from tests.cluster.test_lifecycle import Entries, command_bytes
+from tests.postmortem.queue_account import Account
+from tests.postmortem.queue_events import filled, rows_of
+
+pytestmark = pytest.mark.spark
+
+STEPS = 400
+SEEDS = 14
+#: Seeds of other builds than the right one.
+BUILDS = {
+    14: "unflagged-redelivery",
+    15: "unflagged-redelivery",
+    19: "sac-without-fencing",
+    28: "sac-without-fencing",
+}
+
+
+class Kept(Entries):
+    """As in a cluster, a queue that was deleted never comes back under its number."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.deleted: set[int] = set()
+
+    def command(self) -> Any:
+        command = super().command()
+        if isinstance(command, CreateQueue) and command.queue in self.deleted:
+            return Tick()
+        if isinstance(command, DeleteQueue):
+            self.deleted.add(command.queue)
+        return command
+
+
+def events_of(seed: int) -> Iterator[Event]:
+    """Of a log of its own group. Every third one is known from its middle on only."""
+    life = Lifecycle(GroupId(seed + 1))
+    late = seed % 3 == 0
+    for stamp, command in Kept(seed).steps(STEPS):
+        life.apply(stamp.index, stamp.term, command_bytes(stamp.now_ms, command))
+        if late and stamp.index == STEPS // 2:
+            here = Snapshot(stamp.index, 1, b"", life.machine.snapshot(), [])
+            life = Lifecycle.after(GroupId(seed + 1), here)
+            yield from map(Event._make, life.known())
+        elif not late or stamp.index > STEPS // 2:
+            yield from map(Event._make, life.take_rows())
+
+
+def test_the_tables_agree_with_a_naive_account(spark: Any, tmp_path: Path) -> None:
+    events: list[Event] = []
+    for seed in range(SEEDS):
+        events += events_of(seed)
+    for seed, build in BUILDS.items():
+        with broken(build):
+            events += events_of(seed)
+    account = Account()
+    account.read(events)
+    assert len(account.messages) > 10_000
+    outcomes = {message.outcome for message in account.messages.values()}
+    assert outcomes == {"ready", "unsettled", "settled", "died", "purged", "deleted"}
+
+    tables = filled(spark, tmp_path, events)
+
+    rows = rows_of(tables, "messages")
+    told = {(row["group"], row["queue"], row["position"]): row for row in rows}
+    assert len(told) == len(rows)
+    assert told.keys() == account.messages.keys()
+    for key, message in account.messages.items():
+        expected = message.told()
+        found = {name: told[key][name] for name in expected}
+        assert found | {"broken": set(found["broken"])} == expected | {
+            "broken": set(expected["broken"])
+        }, key
+
+    counts = {
+        (row["group"], row["queue"], row["second_ms"], name): row[name]
+        for row in rows_of(tables, "throughput")
+        for name in ("published", "delivered", "redelivered", "settled", "returned", "dead")
+        if row[name]
+    }
+    assert counts == account.throughput
+
+    again = {
+        (row["group"], row["queue"], row["minute_ms"]): (row["redelivered"], row["messages"])
+        for row in rows_of(tables, "redelivery")
+        if row["redelivered"]
+    }
+    assert again == {key: (each.total(), len(each)) for key, each in account.again.items()}
+
+    held = {
+        (row["group"], row["queue"], row["consumer"]): (row["held"], row["longest_ms"])
+        for row in rows_of(tables, "unacked")
+        if row["held"] or row["longest_ms"]
+    }
+    assert held == {key: each for key, each in account.unacked().items() if any(each)}
+
+    findings = [row.asDict() for row in queue_findings(tables, Limits()).collect()]
+    violations = {row["code"] for row in findings if row["severity"] == "violation"}
+    assert violations == {"unflagged_duplicate", "sac_overlap"}
+    assert {row["group"] - 1 for row in findings if row["severity"] == "violation"} == {*BUILDS}
+    overlaps = {
+        (row["group"], row["queue"]): row["first"]
+        for row in findings
+        if row["code"] == "sac_overlap"
+    }
+    expected = {(key[0], f"q{key[1]}"): at for key, at in account.not_active.items()}
+    assert overlaps == expected
+    unflagged = sum(
+        "unflagged_duplicate" in message.broken for message in account.messages.values()
+    )
+    assert unflagged > 50
