@@ -8,7 +8,6 @@ began with. A record that is damaged is passed over; what is missing then is sai
 
 from __future__ import annotations
 
-import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -17,11 +16,15 @@ from typing import Final, NamedTuple
 from cluster.log import LogCorrupt, UnsupportedFormat
 from cluster.log import format as fmt
 from cluster.log.index import Place, Tail
+from cluster.log.reader import READ_ONLY
 from cluster.log.replay import Replay
 from cluster.log.snapshots import BIRTH, Snapshot, decode_mark, decode_snapshot
+from cluster.seams import Disk, File
 
 #: Files that stay open, so that the node may drop them while they are read here.
 OPEN_MAX: Final = 512
+#: No file header is longer.
+HEAD_BYTES: Final = 4_096
 #: Entries that may be missing between others; a log with more of them begins behind these.
 MISSING_MAX: Final = 1_000_000
 
@@ -71,12 +74,19 @@ class GroupLog:
     """
 
     def __init__(
-        self, folders: Sequence[str], group: int, *, applied: int = 0, newest: int | None = None
+        self,
+        folders: Sequence[str],
+        group: int,
+        *,
+        applied: int = 0,
+        newest: int | None = None,
+        disk: Disk = READ_ONLY,
     ) -> None:
         self.group = group
+        self._disk = disk
         self.damage: list[str] = []  # file:offset of records that were passed over
         self.node = self.cluster = ""
-        self._handles: dict[str, int] = {}
+        self._files: dict[str, File] = {}
         self._segments: list[_Segment] = []
         self._breaks: array[int] = array("I")  # segments before which some are missing
         self._commits: array[int] = array("Q")  # ascending, each where it was first noted
@@ -84,8 +94,8 @@ class GroupLog:
         self._commit_ns: array[int] = array("Q")
         self._replay = Replay()
         self.is_all = True  # no segment was left out
-        names = _all_names(folders)
-        snapshots = _snapshots(folders, group)
+        names = self._all_names(folders)
+        snapshots = self._all_snapshots(folders)
         try:
             self._look(folders, newest)
         except Vanished:
@@ -99,29 +109,28 @@ class GroupLog:
         self.bases = [base for base in known if self._reaches(base)]
         self.whole = bool(self.bases)
         if not self.bases:
-            if _all_names(folders) != names:
+            if self._all_names(folders) != names:
                 self.close()
                 raise Vanished("what was seen is older in parts than in others")
             self.bases = known[-1:]
 
     def close(self) -> None:
-        for handle in self._handles.values():
-            os.close(handle)
-        self._handles.clear()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
 
     # --- what there is ----------------------------------------------------------------------------
 
     def load(self, base: Base) -> State | None:
-        """None: its file is damaged; that base is none any more. Vanished: it is gone."""
+        """None: its file is damaged; that base is none any more. Vanished: a newer one took its
+        place.
+        """
         if base.path is None:
             return State(base, None)
         try:
-            with open(base.path, "rb") as file:
-                group, snapshot, _ = decode_snapshot(file.read(), base.path)
+            group, snapshot, _ = decode_snapshot(self._read(base.path), base.path)
             if (group, snapshot.index) != (self.group, base.index):
                 raise LogCorrupt(base.path, 0, "it is another one than its name says")
-        except FileNotFoundError as error:
-            raise Vanished(base.path) from error  # a newer one took its place
         except (LogCorrupt, UnsupportedFormat) as error:
             self.damage.append(f"{base.path}:{error.offset}")
             self.bases.remove(base)
@@ -187,16 +196,24 @@ class GroupLog:
         return data[fmt.RECORD_HEADER : start], entry, wall_ns if kind == fmt.KIND_ENTRY else None
 
     def _record(self, place: Place) -> bytes:
-        segment = self._segments[place.segment]
-        handle = self._handles.get(segment.path)
-        if handle is not None:
-            return os.pread(handle, fmt.RECORD_HEADER + place.length, place.offset)
+        path, size = self._segments[place.segment].path, fmt.RECORD_HEADER + place.length
+        file = self._files.get(path)
+        return (
+            self._read(path, size, place.offset) if file is None else file.read(place.offset, size)
+        )
+
+    def _read(self, path: str, size: int | None = None, offset: int = 0) -> bytes:
+        file = self._open(path)
         try:
-            with open(segment.path, "rb") as file:
-                file.seek(place.offset)
-                return file.read(fmt.RECORD_HEADER + place.length)
+            return file.read(offset, file.size() if size is None else size)
+        finally:
+            file.close()
+
+    def _open(self, path: str) -> File:
+        try:
+            return self._disk.open(path)
         except FileNotFoundError as error:
-            raise Vanished(segment.path) from error
+            raise Vanished(path) from error
 
     # --- looking through --------------------------------------------------------------------------
 
@@ -215,14 +232,13 @@ class GroupLog:
         """The segments of all folders in the order in which they were written, each once."""
         found: dict[tuple[int, int], _Segment] = {}
         for folder in folders:
-            for name in sorted(_names(folder)):
+            for name in self._names(folder):
                 if fmt.segment_number(name) is None:
                     continue
                 path = f"{folder}/{name}"
                 try:
-                    with open(path, "rb") as file:
-                        head = fmt.decode_file_header(file.read(4096), path)
-                except FileNotFoundError:
+                    head = fmt.decode_file_header(self._read(path, HEAD_BYTES), path)
+                except Vanished:
                     continue
                 except (LogCorrupt, UnsupportedFormat) as error:
                     self.damage.append(f"{path}:{error.offset}")
@@ -234,20 +250,34 @@ class GroupLog:
                 )
         return [segment for _, segment in sorted(found.items())]
 
+    def _names(self, folder: str) -> list[str]:
+        return self._disk.list_dir(folder) if self._disk.exists(folder) else []
+
+    def _all_names(self, folders: Sequence[str]) -> list[list[str]]:
+        return [self._names(each) + self._names(f"{each}/snapshots") for each in folders]
+
+    def _all_snapshots(self, folders: Sequence[str]) -> list[tuple[int, str]]:
+        """Index and path, ascending."""
+        found: dict[int, str] = {}
+        for folder in folders:
+            for name in self._names(f"{folder}/snapshots"):
+                group, _, index = name.removesuffix(".snap").partition("-")
+                if name.endswith(".snap") and group == str(self.group) and index.isdecimal():
+                    found.setdefault(int(index), f"{folder}/snapshots/{name}")
+        return sorted(found.items())
+
     def _scan(self, place: int, segment: _Segment) -> None:
         """Note where entries of the group lie."""
+        file = self._open(segment.path)
+        kept = False
         try:
-            handle = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise Vanished(segment.path) from error
-        try:
-            data = _content(handle)
-            if self._look_through(place, segment, data) and len(self._handles) < OPEN_MAX:
-                self._handles[segment.path] = handle
-                handle = -1
+            data = file.read(0, file.size())
+            kept = self._look_through(place, segment, data) and len(self._files) < OPEN_MAX
         finally:
-            if handle >= 0:
-                os.close(handle)
+            if not kept:
+                file.close()
+        if kept:
+            self._files[segment.path] = file
 
     def _look_through(self, place: int, segment: _Segment, data: bytes) -> bool:
         """Has it entries of the group?"""
@@ -333,38 +363,3 @@ def _tail(replay: Replay, bases: Sequence[int], committed: int) -> Tail:
     while len(tail) and not tail.lengths[-1]:
         tail.delete(len(tail) - 1, len(tail))
     return tail
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _all_names(folders: Sequence[str]) -> list[set[str]]:
-    return [set(_names(each)) | set(_names(f"{each}/snapshots")) for each in folders]
-
-
-def _snapshots(folders: Sequence[str], group: int) -> list[tuple[int, str]]:
-    """Index and path, ascending."""
-    found: dict[int, str] = {}
-    for folder in folders:
-        for name in _names(f"{folder}/snapshots"):
-            its_group, _, index = name.removesuffix(".snap").partition("-")
-            if name.endswith(".snap") and its_group == str(group) and index.isdecimal():
-                found.setdefault(int(index), f"{folder}/snapshots/{name}")
-    return sorted(found.items())
-
-
-def _content(handle: int) -> bytes:
-    size = os.fstat(handle).st_size
-    chunks: list[bytes] = []
-    offset = 0
-    while offset < size:
-        chunk = os.pread(handle, size - offset, offset)
-        if not chunk:
-            break
-        chunks.append(chunk)
-        offset += len(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)

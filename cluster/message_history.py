@@ -7,7 +7,6 @@ the message may have been published before, and what is told begins with how it 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,9 +14,11 @@ from cluster.codec.entries import enqueues_in
 from cluster.codec.errors import CodecError
 from cluster.committed import NOTHING, Base, GroupLog, State, Vanished
 from cluster.lifecycle import Lifecycle, ReplayFailed, stamped
+from cluster.log import SystemClock
 from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.catalog import CatalogMachine
 from cluster.message_story import MessageStory, Wanted, event_of, now_of
+from cluster.seams import Clock
 from cluster.types import CATALOG_GROUP, GroupId, MessageId, QueueId
 
 #: Entries that one history may take.
@@ -66,6 +67,7 @@ def history(
     applied: int = 0,
     entries_max: int = ENTRIES_MAX,
     seconds_max: float | None = None,
+    clock: Clock | None = None,
 ) -> Json:
     """Out of the folders with a node's segments: its log, and its archive. `applied`: as the node
     says, when it runs. `seconds_max`: who has to wait longer gets what was found so far. NoHistory
@@ -75,7 +77,8 @@ def history(
     def attempt(log: GroupLog) -> _Attempt:
         return _attempt(log, wanted, entries_max)
 
-    best = _look_back(folders, wanted.group, applied, attempt, seconds_max)
+    limit_ns = None if seconds_max is None else seconds_max * 1e9
+    best = _look_back(folders, wanted.group, applied, attempt, limit_ns, clock or SystemClock())
     if best.told is None:
         raise best.none
     return best.told
@@ -100,7 +103,7 @@ def find_queue(folders: Sequence[str], vhost: str, name: str) -> tuple[GroupId, 
                 return _Attempt(found, none, final=log.whole)
         return _Attempt(None, none, final=False)
 
-    found = _look_back(folders, CATALOG_GROUP, 0, attempt, None).told
+    found = _look_back(folders, CATALOG_GROUP, 0, attempt, None, SystemClock()).told
     if found is None:
         raise none
     return found["group"], found["queue"]
@@ -119,16 +122,17 @@ def _look_back(
     group: GroupId,
     applied: int,
     attempt: Callable[[GroupLog], _Attempt],
-    seconds_max: float | None,
+    limit_ns: float | None,
+    clock: Clock,
 ) -> _Attempt:
     """In the newest segments, then in ever more: an archive may hold years."""
-    begun, best, count = time.monotonic(), None, SEGMENTS_FIRST
+    begun_ns, best, count = clock.monotonic_ns(), None, SEGMENTS_FIRST
     while True:
         found, is_all = _with_log(folders, group, applied, count, attempt)
         if best is None or found.told is not None:
             best = found
-        took_s = time.monotonic() - begun
-        too_long = seconds_max is not None and took_s * (SEGMENTS_FACTOR + 1) > seconds_max
+        next_ns = (clock.monotonic_ns() - begun_ns) * (SEGMENTS_FACTOR + 1)
+        too_long = limit_ns is not None and next_ns > limit_ns
         if found.final or is_all:
             return best
         if too_long:

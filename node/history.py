@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -69,7 +68,6 @@ class Histories:
         self._helper = helper
         self._limits = limits
         self._folders = list(folders)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="history")
         self._turn = asyncio.Lock()
         self._waiting = 0
 
@@ -133,9 +131,8 @@ class Histories:
             "seconds_max": limits.history_ms_max / 1000,
         }
         process = HelperProcess(self._helper, pack(question), limits.history_ms_max / 1000)
-        loop = asyncio.get_running_loop()
         try:
-            return _told(*await loop.run_in_executor(self._executor, process.run))
+            return _told(*await asyncio.to_thread(process.run))
         except subprocess.TimeoutExpired:
             raise Refused(
                 OUT_OF_REACH,

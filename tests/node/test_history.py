@@ -18,7 +18,8 @@ import quorate
 from cluster.message_story import Wanted
 from cluster.types import MessageId
 from node.errors import Refused
-from node.history import HELPER, WAITING_MAX, Histories
+from node.history import WAITING_MAX, Histories
+from node.history_helper import answer
 from node.peering import log_folders
 from tests.node.nodes import Nodes, until
 from tests.node.test_http import Http
@@ -285,11 +286,15 @@ def _children() -> list[int]:
     return [each.pid for each in psutil.Process().children()]
 
 
-async def test_memory_that_does_not_suffice_is_said(nodes: Nodes, message: str):
-    asked = histories(nodes, HELPER, history_memory_bytes_max=1 << 20)
-    with pytest.raises(Refused) as refused:
-        await asked.tell(await wanted_of(message))
-    assert refused.value.code in {"out_of_reach", "failed"}
+def test_memory_that_does_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch):
+    def too_much(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("node.history_helper.history", too_much)
+    question = {"folders": [], "wanted": {"group": 1}, "applied": 0, "seconds_max": 1}
+    said = answer({**question, "memory_bytes_max": 1 << 20})
+    assert said["code"] == "out_of_reach"
+    assert "more than 1,048,576 bytes" in said["reason"]
 
 
 async def test_a_process_that_breaks_is_in_the_nodes_log(nodes: Nodes, message: str):
