@@ -29,7 +29,8 @@ from tests.postmortem.incident import (
     queue,
 )
 
-pytestmark = pytest.mark.spark
+#: Of what waits for ever: with a busy machine the first queries alone take minutes.
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 EVIL = (4, 77, "/", "<script>alert(1)</script>")
 LETTERS = (1, 206, "/", "orders.dead")
