@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem import fates as fold
@@ -35,10 +35,11 @@ def entries(tables: Tables) -> DataFrame:
     """In one pass over the log of each group on each node."""
     order = log_order(tables)
     told = _told(tables, order)
-    marks = _marks(tables, order, told)
-    streams = told.unionByName(marks, allowMissingColumns=True).unionByName(
-        _corrupt(tables, order, marks), allowMissingColumns=True
-    )
+    found = told.select("stream", F.shiftright("place", fold.OFFSET_BITS).alias("seq")).distinct()
+    streams = told.unionByName(_marks(tables, order, found), allowMissingColumns=True)
+    bad = damaged(tables, order)
+    if bad is not None:
+        streams = streams.unionByName(_corrupt(bad, found), allowMissingColumns=True)
     ordered = streams.repartition("stream").sortWithinPartitions("stream", "place")
     return order.name(ordered.mapInArrow(_fates, _FOLDED)).select(
         *("cluster", "node", "file", "segment", "created_ns", "offset"),
@@ -55,12 +56,12 @@ def _fates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return fold.fates(batches, _PASSED)
 
 
-def _named(column: str, names: dict[int, str]) -> F.Column:
+def _named(column: str, names: dict[int, str]) -> Column:
     pairs = [F.lit(each) for pair in names.items() for each in pair]
     return F.create_map(*pairs)[F.col(column).cast("int")].alias(column)
 
 
-def told_kind() -> F.Column:
+def told_kind() -> Column:
     """The kind of a record as the fold knows it; a mark that replaces everything is another one."""
     codes = F.create_map(*[F.lit(each) for pair in fold.KINDS.items() for each in pair])
     replaces = (F.col("kind") == "snapshot") & (F.col("index") > BIRTH.index)
@@ -82,12 +83,11 @@ def _told(tables: Tables, order: LogOrder) -> DataFrame:
     )
 
 
-def _marks(tables: Tables, order: LogOrder, told: DataFrame) -> DataFrame:
+def _marks(tables: Tables, order: LogOrder, found: DataFrame) -> DataFrame:
     """Where a group's records begin in a segment, and how safe that segment was when."""
     segments = order.frame.select(
         "seq", "node_number", "disk", F.col("boot_number").alias("boot"), "holes"
     )
-    found = told.select("stream", F.shiftright("place", fold.OFFSET_BITS).alias("seq")).distinct()
     synced = (
         safe_points(tables, order)
         .groupBy("seq")
@@ -139,19 +139,22 @@ def safe_points(tables: Tables, order: LogOrder) -> DataFrame:
     return own.unionByName(earlier)
 
 
-def _corrupt(tables: Tables, order: LogOrder, marks: DataFrame) -> DataFrame:
-    """A record that cannot be read may have been of any group of its node."""
+def damaged(tables: Tables, order: LogOrder) -> DataFrame | None:
+    """node_number, seq, offset of records that cannot be read; None: there are none."""
+    if not tables["segments"].where("status = 'corrupt' and not copy").take(1):
+        return None
+    keys = order.frame.select("node", "created_ns", "segment", "seq", "node_number")
     bad = tables["records"].where("kind = 'corrupt'")
-    bad = order.place(bad.select("node", "created_ns", "segment", "offset", "group"))
-    number = F.shiftright("stream", 32)
-    streams = marks.select("stream").distinct()
-    return (
-        bad.select("place", F.shiftright(F.col("stream") + 1, 32).alias("number"))
-        .join(streams.withColumn("number", number), "number")
-        .select(
-            "stream",
-            "place",
-            F.lit(fold.CORRUPT).cast("tinyint").alias("kind"),
-            *(F.lit(0).cast("bigint").alias(name) for name in ("index", "mono_ns")),
-        )
+    bad = bad.join(F.broadcast(keys), ["node", "created_ns", "segment"])
+    return bad.select("node_number", "seq", "offset")
+
+
+def _corrupt(bad: DataFrame, found: DataFrame) -> DataFrame:
+    """A record that cannot be read may have been of any group of its node."""
+    streams = found.select("stream", F.shiftright("stream", 32).alias("node_number")).distinct()
+    return streams.join(F.broadcast(bad), "node_number").select(
+        "stream",
+        (F.shiftleft("seq", fold.OFFSET_BITS) + F.col("offset")).alias("place"),
+        F.lit(fold.CORRUPT).cast("tinyint").alias("kind"),
+        *(F.lit(0).cast("bigint").alias(name) for name in ("index", "mono_ns")),
     )

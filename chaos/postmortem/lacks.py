@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem import fates as fold
-from chaos.postmortem.entries import safe_points, told_kind
-from chaos.postmortem.logorder import LogOrder, log_order
+from chaos.postmortem.entries import damaged, safe_points, told_kind
+from chaos.postmortem.logorder import LogOrder, local_frame, log_order
 from chaos.postmortem.standing import Lack, Standing
 from chaos.postmortem.tables import Tables
 
@@ -79,8 +79,8 @@ def missing_segments(tables: Tables, order: LogOrder | None = None) -> DataFrame
         )
         for each in found
     ]
-    frame = tables.spark.createDataFrame(
-        rows, "node string, file string, segment bigint, at_ns bigint, reason string"
+    frame = local_frame(
+        tables.spark, rows, "node string, file string, segment bigint, at_ns bigint, reason string"
     )
     return frame.join(clusters, "file").select(
         *("cluster", "node", "file", "segment", "reason", "at_ns"),
@@ -108,7 +108,8 @@ def lacks(tables: Tables, order: LogOrder) -> DataFrame:
 
 def _holes(tables: Tables, order: LogOrder, runs: DataFrame) -> DataFrame:
     """Begins of segments with what is missing before them, damage, lost ends: for all groups."""
-    marks = tables.spark.createDataFrame(
+    marks = local_frame(
+        tables.spark,
         [
             (each.node_number, each.seq << fold.OFFSET_BITS, each.disk, each.holes, each.dropped)
             for each in order.segments
@@ -130,19 +131,12 @@ def _holes(tables: Tables, order: LogOrder, runs: DataFrame) -> DataFrame:
         .where("reached > bytes")
         .select(F.col("node_number").alias("number"), F.col("seq"), F.col("bytes").alias("offset"))
     )
-    bad = (
-        tables["records"]
-        .where("kind = 'corrupt'")
-        .join(
-            F.broadcast(order.frame.select("node", "created_ns", "segment", "seq", "node_number")),
-            ["node", "created_ns", "segment"],
-        )
-    )
-    bad = bad.select(F.col("node_number").alias("number"), "seq", "offset")
+    holes = short
+    bad = damaged(tables, order)
+    if bad is not None:
+        holes = holes.unionByName(bad.withColumnRenamed("node_number", "number"))
     place = F.shiftleft("seq", fold.OFFSET_BITS) + F.col("offset")
-    holes = short.unionByName(bad).select(
-        "number", place.alias("place"), F.lit(fold.CORRUPT).alias("kind")
-    )
+    holes = holes.select("number", place.alias("place"), F.lit(fold.CORRUPT).alias("kind"))
     streams = runs.select("stream").distinct().withColumn("number", F.shiftright("stream", 32))
     every = marks.unionByName(holes, allowMissingColumns=True)
     return streams.join(F.broadcast(every), "number").select(

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.limits import Limits
-from chaos.postmortem.logorder import log_order, mark_flags
+from chaos.postmortem.logorder import local_frame, log_order, mark_flags
 from chaos.postmortem.tables import Tables
 from chaos.postmortem.times import Clock, clock, second
 from cluster.log.format import MARK_INSTALLED
@@ -140,7 +140,8 @@ def _age(grid: DataFrame) -> DataFrame:
 def _downs(tables: Tables, common: Clock, rows: DataFrame) -> DataFrame:
     """Whether a process is there that has had the time to catch up."""
     catch_up_ns = int(Limits().catch_up_ms * 1_000_000)
-    lives = tables.spark.createDataFrame(
+    lives = local_frame(
+        tables.spark,
         [
             (
                 node,
@@ -154,9 +155,7 @@ def _downs(tables: Tables, common: Clock, rows: DataFrame) -> DataFrame:
         "its string, number int, began bigint, ready bigint, ended bigint",
     )
     first = (
-        lives.groupBy("its")
-        .agg(F.min("number").alias("number"))
-        .withColumn("first", F.lit(True))
+        lives.groupBy("its").agg(F.min("number").alias("number")).withColumn("first", F.lit(True))
     )
     # Whoever is there from the first record of all on has nothing to catch up with.
     lives = lives.join(first, ["its", "number"], "left").withColumn(

@@ -6,10 +6,15 @@ where in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from chaos.postmortem.fates import OFFSET_BITS
 from chaos.postmortem.order import Given, Placed, placed
@@ -51,30 +56,29 @@ class LogOrder:
 
 
 def log_order(tables: Tables) -> LogOrder:
-    said = tables["records"].where("kind = 'synced' and group = 0")
-    follows = (
-        said.select(*_KEY, synced_segment().alias("follows"))
-        .where("follows < segment")
-        .groupBy(*_KEY)
-        .agg(F.max("follows").alias("follows"))
-    )
-    given = tables["segments"].where("not copy and created_ns > 0").join(follows, _KEY, "left")
-    rows = given.collect()
+    rows = tables["segments"].where("not copy and created_ns > 0").collect()
     clusters = {row.node: row.cluster for row in rows}
-    segments = placed(
+    given = [
         Given(
             row.node,
             row.file,
             row.segment,
             row.created_ns,
             row.boot,
-            row.source == "archive",
-            row.follows or 0,
-            row.bytes,
+            archived=row.source == "archive",
+            bytes=row.bytes,
         )
         for row in rows
-    )
-    frame = tables.spark.createDataFrame(
+    ]
+    segments = placed(given)
+    if any(each.holes for each in segments) or _begin_late(given):
+        follows = _follows(tables)
+        segments = placed(
+            replace(each, follows=follows.get((each.node, each.created_ns, each.segment), 0))
+            for each in given
+        )
+    frame = local_frame(
+        tables.spark,
         [
             (
                 clusters[each.given.node],
@@ -95,6 +99,37 @@ def log_order(tables: Tables) -> LogOrder:
         _SEGMENTS,
     )
     return LogOrder(segments, frame)
+
+
+def _begin_late(given: Iterable[Given]) -> bool:
+    """Whether the log of any node does not begin with the first segment."""
+    first: dict[str, int] = {}
+    for each in given:
+        first[each.node] = min(each.segment, first.get(each.node, each.segment))
+    return any(number > 1 for number in first.values())
+
+
+def _follows(tables: Tables) -> dict[tuple[str, int, int], int]:
+    """Which segment was before, as the first record of each says."""
+    said = tables["records"].where("kind = 'synced' and group = 0")
+    rows = (
+        said.select(*_KEY, synced_segment().alias("follows"))
+        .where("follows < segment")
+        .groupBy(*_KEY)
+        .agg(F.max("follows").alias("follows"))
+        .collect()
+    )
+    return {(row.node, row.created_ns, row.segment): row.follows for row in rows}
+
+
+def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:
+    """Few rows that the driver knows; as Arrow, because that needs no job to be read again."""
+    told = StructType.fromDDL(columns)
+    assert isinstance(told, StructType)
+    schema = to_arrow_schema(told)
+    values = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(each, field.type) for each, field in zip(values, schema, strict=True)]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema))
 
 
 def synced_segment() -> Column:

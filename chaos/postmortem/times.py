@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.alignment import STEADY_NS, Boot, Pair, Process, shifts
-from chaos.postmortem.logorder import LogOrder
+from chaos.postmortem.logorder import LogOrder, local_frame
 from chaos.postmortem.tables import Tables
 
 #: Of the entries, one in so many is compared.
@@ -56,8 +56,10 @@ def clock(tables: Tables, order: LogOrder) -> Clock:
         for each in order.segments
         if (each.given.node, each.boot_number) in shift
     ]
-    segments = tables.spark.createDataFrame(
-        rows, "node string, created_ns bigint, segment bigint, boot_number int, shift bigint"
+    segments = local_frame(
+        tables.spark,
+        rows,
+        "node string, created_ns bigint, segment bigint, boot_number int, shift bigint",
     )
     return Clock(processes, shift, segments)
 
@@ -101,7 +103,8 @@ def _noted(tables: Tables, order: LogOrder, processes: dict[Boot, Process]) -> l
     steady = {boot: each for boot, each in processes.items() if each.steady}
     if len(steady) < 2:
         return []
-    lives = tables.spark.createDataFrame(
+    lives = local_frame(
+        tables.spark,
         [
             (node, number, each.first_ns + each.base_ns, each.last_ns + each.base_ns)
             for (node, number), each in steady.items()

@@ -1,4 +1,6 @@
 """The fold over one group's log on one node, against one that takes a record at a time."""
+# Spark and Arrow come with few types.
+# pyright: basic
 
 from __future__ import annotations
 
@@ -160,9 +162,9 @@ def told_quickly(streams: list[list[Row]], size: int) -> list[Told]:
     return found
 
 
-@pytest.mark.parametrize("size", [1, 3, 50, 100_000])
+@pytest.mark.parametrize("size", [1, 7, 100_000])
 def test_batches_of_any_size_say_what_single_records_say(size: int):
-    streams = [list(a_log(Random(seed))) for seed in range(200 if size > 1 else 60)]
+    streams = [list(a_log(Random(seed))) for seed in range(80)]
 
     assert told_quickly(streams, size) == [told_slowly(stream) for stream in streams]
 

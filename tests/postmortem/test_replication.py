@@ -1,0 +1,202 @@
+"""What replicas have in common, what they lack, who lags: Spark against the plain checkers."""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from chaos.checker.log_safety import log_safety
+from chaos.checker.replica_log import NodeLog
+from chaos.postmortem.limits import Limits
+from cluster.log import Journal
+from cluster.types import CATALOG_GROUP, NodeId
+from tests.checker.logs import NODES, Replica
+from tests.postmortem.builder import Built
+from tests.postmortem.shop import LEDGER, ORDERS, Shop
+
+GROUPS = range(1, 41)
+Said = set[tuple[str, int, int, int, bytes | None]]
+
+
+def made(folders: list[str], out: Path, spark: Any, *names: str) -> Any:
+    """Tables of these folders."""
+    from chaos.postmortem import copies, entries, ingest, inputs, lacks, lag, replication
+    from chaos.postmortem.tables import Tables
+
+    steps: dict[str, Any] = {
+        "entries": entries.entries,
+        "merged": copies.merged,
+        "divergence": copies.divergence,
+        "missing": lacks.missing,
+        "commit_latency": replication.commit_latency,
+        "snapshots": replication.snapshots,
+        "lag": lag.lag,
+    }
+    tables = Tables(spark, out)
+    ingest.ingest(tables, inputs.discover(folders))
+    for name in names:
+        tables.write(name, steps[name](tables))
+    return tables
+
+
+async def careless_replicas(folder: Path) -> dict[NodeId, Path]:
+    """Of many groups; each node does with its log what it likes."""
+    random = Random(6)
+    replicas = [await Replica.open(folder, node) for node in NODES]
+    for group in GROUPS:
+        journals = [replica.log.journal(group) for replica in replicas]
+        for _ in range(random.randint(5, 25)):
+            _anything(random, random.sample(journals, random.choice((1, 3, 3))))
+    for replica in replicas:
+        await replica.close()
+    return {NodeId(node): folder / node for node in NODES}
+
+
+def _anything(random: Random, journals: list[Journal]) -> None:
+    what = random.random()
+    body, term = random.randbytes(9), random.randint(1, 2)
+    for journal in journals:
+        last, commit = journal.last_index, journal.commit_index
+        if what < 0.6:
+            journal.add(b"\0" + body, last + 1, max(term, journal.last_term))
+        elif what < 0.9:
+            journal.set_commit(min(max(commit, last - 1), last))
+        elif last > 2:
+            # Now and then of what is committed, too.
+            journal.truncate_from(max(2, min(last, commit + (what < 0.98))))
+
+
+def said_by_checker(folders: dict[NodeId, Path]) -> Said:
+    said: Said = set()
+    for node, folder in folders.items():
+        NodeLog(folder, lambda *entry, own=node: said.add((own, *entry)))
+    return said
+
+
+@pytest.mark.spark
+async def test_what_is_committed_differs_and_is_gone_is_what_the_plain_checker_says(
+    tmp_path: Path, spark: Any
+):
+    folders = await careless_replicas(tmp_path / "logs")
+    verdict = log_safety(folders)
+    paths = [str(folder) for folder in folders.values()]
+    tables = made(paths, tmp_path / "out", spark, "entries", "merged", "divergence", "missing")
+
+    rows = tables["entries"].where("fate = 'committed'").collect()
+    committed = {(r.node, r.group, r.index, r.term, bytes(r.hash)) for r in rows}
+    assert committed == said_by_checker(folders)
+    differing = {
+        (row.group, row.index) for row in tables["divergence"].where("committed").collect()
+    }
+    variants: dict[tuple[int, int], set[Any]] = {}
+    for _, group, index, term, digest in committed:
+        variants.setdefault((group, index), set()).add((term, digest))
+    assert differing == {place for place, found in variants.items() if len(found) > 1}
+    assert bool(differing) == (verdict.counts["different entries committed"] > 0)
+    merged = {(r.group, r.index): (r.term, bytes(r.hash)) for r in tables["merged"].collect()}
+    assert merged.keys() == variants.keys()
+    assert all(merged[place] in found for place, found in variants.items())
+    truncated = {
+        (str(node), number)
+        for node, folder in folders.items()
+        for number, group in NodeLog(folder, lambda *_: None).groups.items()
+        if any(rule == "committed entries truncated" for rule, _ in group.broken)
+    }
+    assert truncated
+    assert differing
+    assert {(row.node, row.group) for row in tables["missing"].collect()} == truncated
+    _judge_findings(tables, differing)
+
+
+def _judge_findings(tables: Any, differing: set[tuple[int, int]]) -> None:
+    """Stretches of indexes are one finding each; each says where its entries lie."""
+    from chaos.postmortem.findings.replication import divergence
+
+    findings = divergence(tables, Limits()).collect()
+    places = {(row.node, row.file, row.offset): row for row in tables["entries"].collect()}
+    told = [
+        (row.group, index) for row in findings for index in range(row["first"], row["last"] + 1)
+    ]
+    assert sorted(told) == sorted(differing)
+    for row in findings:
+        entry = places[row.node, row.file, row.offset]
+        assert (entry.group, entry.index, entry.term) == (row.group, row["first"], row.term)
+
+
+@pytest.mark.spark
+def test_who_lags_is_found_whatever_clocks_do(tmp_path: Path, spark: Any):
+    """n2's clock is 5 s ahead all the time; n3's jumps ahead by 40 s while it gets nothing."""
+    from chaos.postmortem.findings.replication import lagging_replica
+
+    with Built(tmp_path / "logs", groups=(CATALOG_GROUP, ORDERS, LEDGER), wrong_s={"n2": 5}) as c:
+        shop = Shop(c)
+        shop.trade(20)
+        begun = c.time.now_ns
+        c.nodes["n3"].lagging = True
+        shop.trade(30)
+        c.jump_clock("n3", 40)
+        shop.trade(30)
+        c.nodes["n3"].lagging = False
+        missed = c.groups[ORDERS].commit
+        for group in (ORDERS, LEDGER):
+            c.catch_up("n3", group)
+        lagged_ns = c.time.now_ns - begun
+        shop.trade(20)
+    tables = made(c.paths, tmp_path / "out", spark, "entries", "lag", "commit_latency")
+
+    (found,) = lagging_replica(tables, Limits(lag_entries=20)).collect()
+    assert (found.node, found.last) == ("n3", missed)
+    assert abs(found.to_ns - found.from_ns - lagged_ns) < 3e9
+    assert abs(found.from_ns - begun) < 8e9
+    lacked = tables["entries"].where(f"node = 'n3' and offset = {found.offset}").collect()
+    assert [(row.group, row.index) for row in lacked] == [(found.group, found["first"])]
+    lag = tables["lag"].where("node <> 'n3'").agg({"lag_ms": "max"}).first()
+    assert lag is not None
+    assert lag[0] <= 1_000
+    latency = tables["commit_latency"].where("leads").collect()
+    assert all(0 < row.sync_p50 <= row.commit_p50 <= row.commit_max < 1_000 for row in latency)
+
+
+@pytest.mark.spark
+def test_gaps_and_broken_chains_are_told_once(tmp_path: Path, spark: Any):
+    """Archives, of which one lacks a segment, and a record written by another hand."""
+    from chaos.postmortem import chains, lacks
+    from chaos.postmortem.findings import replication as findings
+
+    with Built(tmp_path / "logs", archive=True) as cluster:
+        cluster.elect(1, "n1")
+        wrong = 0
+        for part in range(5):
+            for _ in range(5):
+                cluster.propose(1)
+            if part == 3:
+                cluster.nodes["n3"].journal(1).last_hash = bytes(range(16))
+                wrong = cluster.propose(1)
+                place = cluster.where("n3", 1, wrong)
+            if part == 4:
+                cluster.snapshot(1, "n1")
+            cluster.roll()
+            cluster.maintain()
+    files = sorted((cluster.archive_folder / "n2").glob("*.log"))
+    files[1].unlink()
+    paths = [str(each) for each in sorted(cluster.archive_folder.iterdir())]
+    tables = made(paths, tmp_path / "out", spark, "entries", "missing", "snapshots")
+    whole = lacks.missing_segments(tables).unionByName(
+        lacks.missing_entries(tables), allowMissingColumns=True
+    )
+    whole = whole.unionByName(chains.broken_chains(tables), allowMissingColumns=True)
+    tables.write("corruption", whole)
+
+    (gap,) = findings.archive_gap(tables, Limits()).collect()
+    assert (gap.node, gap.file) == ("n2", str(files[2]))
+    (chain,) = findings.corrupt_segment(tables, Limits()).collect()
+    assert (chain.node, chain.group, chain["first"], chain.offset) == ("n3", 1, wrong, place.offset)
+    assert Path(chain.file).name.startswith(Path(place.file).stem)
+    assert tables["missing"].count() == 0
+    (snapshot,) = tables["snapshots"].collect()
+    assert (snapshot.node, snapshot.installed) == ("n1", False)
