@@ -227,3 +227,22 @@ def test_that_there_was_no_time_is_said():
 
 def test_times_are_in_utc_to_the_millisecond():
     assert time_of(1_767_607_200_012) == "2026-01-05 10:00:00.012"
+
+
+def test_a_dead_letter_is_shown_with_the_queues_that_it_was_in(tmp_path: Path, capsys: Output):
+    with Built(tmp_path, nodes=1) as cluster:
+        cluster.elect(1, "n1")
+        dead = QueueConfig(max_length=1, dead_letter_exchange="", dead_letter_queue=QueueId(8))
+        cluster.propose(1, CreateQueue(QueueId(8), "/", "letters", QueueConfig()))
+        cluster.propose(1, CreateQueue(QueueId(7), "/", "orders", dead))
+        cluster.propose(1, Enqueue(QueueId(7), None, 0, [b"old"]))
+        cluster.propose(1, Enqueue(QueueId(7), None, 0, [b"new"]))
+        assert run(["message", "1-5-0", "--data", str(tmp_path / "n1")]) == 0
+    shown = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[2:4]] for line in shown.splitlines()[4:-1]]
+    assert rows == [
+        ["orders 1", "published"],
+        ["orders 1", "died"],
+        ["letters 1", "arrived as a dead letter"],
+    ]
+    assert shown.startswith("message 1-5-0, queue letters in vhost /, position 1: ready\n")
