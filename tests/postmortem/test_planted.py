@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -64,13 +64,11 @@ def _of_archive(folder: Path) -> list[Any]:
 def wrong_columns(expected: Expected, finding: dict[str, Any]) -> dict[str, Any]:
     """Columns that say something else than what was planted."""
     wrong: dict[str, Any] = {}
-    name: str
-    value: Any
     for name, value in expected.where.items():
         told = finding[name]
-        right: bool
         if isinstance(value, tuple):
-            right = told is not None and value[0] <= told <= value[1]
+            low, high = cast("tuple[int, int]", value)
+            right = told is not None and low <= told <= high
         elif name == "file":
             right = told is not None and Path(told).resolve() == Path(value).resolve()
         else:
