@@ -196,6 +196,8 @@ def test_curves_show_the_worst_of_each_bucket(told: tuple[Facts, Path], rows: di
     assert max(value for _, value in whole.commit_p99[0].points) == max(
         row["commit_p99"] for row in leading
     )
+    # A minute that began before a closer look is in it all the same.
+    assert all(picture.commit_p99 for picture in closer)
     # A closer look has every second.
     assert closer
     assert all(picture.window.bucket_ns == S for picture in closer)

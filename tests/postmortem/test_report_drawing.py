@@ -201,6 +201,18 @@ def test_a_band_lies_over_its_time_in_every_picture_and_its_number_leads_to_the_
     assert html.count('id="finding-2"') == 1
 
 
+def test_findings_of_one_severity_that_overlap_are_one_band_with_all_their_numbers():
+    found = [finding("flapping_leader", 100, 200), finding("standstill", 150, 260),
+             finding("lagging_replica", 400, 410), finding("sac_overlap", 120, 130)]  # fmt: skip
+
+    picture = strip(scene(*incidents_of(found)))
+
+    assert len(rects(picture, "warning")) == 3 + 2  # in the strip each has its own
+    assert [each.text for each in drawn(picture).iter("text") if each.get("class") == "mark"] == [
+        "4", "1", "2", "3",
+    ]  # fmt: skip
+
+
 def test_what_lasts_all_the_time_is_no_band():
     long = Incident(1, finding("clock_offset", 0, 500), at(0), at(500))
     short = Incident(2, finding("standstill", 500, 500.01), at(500), at(500.01))

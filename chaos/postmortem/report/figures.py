@@ -89,7 +89,8 @@ def _figures(facts: Facts, picture: Picture, scene: Scene, limits: Limits) -> li
 def _explained(facts: Facts) -> str:
     told = (
         "Bands in all pictures are the findings, by their numbers: click on one, or rest the mouse"
-        " on anything. A group without a leader is red; a node that stood still is hatched."
+        " on anything. Nodes: ✕ killed, | stopped in order, hatched: stood still, ▴ clocks, links,"
+        " snapshots. Leaders: red is time without one."
     )
     if facts.more.get("groups"):
         told += f" Not shown: {facts.more['groups']:,} groups that changed their leader less often."

@@ -36,6 +36,7 @@ MOMENTS_MAX: Final = 200
 ELECTIONS_MAX: Final = 200
 DAMAGES_MAX: Final = 200
 NODES_MAX: Final = 50
+MINUTE_NS: Final = 60_000_000_000
 
 #: Curves of all nodes, for each window.
 ByWindow = list[tuple[Curve, ...]]
@@ -52,7 +53,7 @@ def groups_by_changes(leaders: DataFrame) -> DataFrame:
 def commit_by_leader(latencies: DataFrame, windows: Sequence[Window]) -> DataFrame:
     """p50: the mean of the groups', weighted by entries; p99: the worst group's."""
     leading = latencies.where(F.col("leads") & (F.col("entries") > 0))
-    minutes = placed(leading, F.col("minute_ns"), windows)
+    minutes = placed(leading, F.col("minute_ns"), windows, lasts_ns=MINUTE_NS)
     return minutes.groupBy("window", "node", "bucket").agg(
         (F.sum(F.col("commit_p50") * F.col("entries")) / F.sum("entries")).alias("p50"),
         F.max("commit_p99").alias("p99"),

@@ -17,7 +17,6 @@ from chaos.postmortem.report.panel import (
     extent,
     fits,
     linked,
-    note,
     panel,
 )
 from chaos.postmortem.report.units import clock, duration, duration_ns
@@ -102,8 +101,7 @@ def nodes(
             if each.node == node and scene.time.shows(each.at_ns, each.at_ns)
         ]
     height = LANE * max(len(scene.nodes), 1) + 2
-    legend = [note("✕ killed, | stopped"), note("▴ rest the mouse on it")]
-    return panel(scene, "Nodes", _HATCH, drawn, height=height, notes=legend if height > 40 else ())
+    return panel(scene, "Nodes", _HATCH, drawn, height=height)
 
 
 def _life(scene: Scene, life: Life, then_ns: int | None, top: float) -> list[Markup]:

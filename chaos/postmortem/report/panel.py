@@ -60,28 +60,57 @@ def panel(
 
 
 def _bands(scene: Scene, bottom: float) -> list[Markup]:
+    """Where findings of one severity overlap, there is one band. Numbers that have no room are
+    left out: the strip of findings has them all.
+    """
+    shown = [
+        each
+        for each in scene.incidents
+        if scene.time.shows(each.from_ns, each.to_ns) and _share(scene.time, each) <= BAND_SHARE_MAX
+    ]
     found: list[Markup] = []
+    for severity in ("warning", "unreadable", "violation"):
+        mine = [each for each in shown if each.finding.severity == severity]
+        for left, right in _joined([_borders(scene.time, each) for each in mine]):
+            found.append(
+                tag(
+                    "rect",
+                    x=left,
+                    y=HEAD,
+                    width=right - left,
+                    height=bottom - HEAD,
+                    class_=f"band {severity}",
+                )
+            )
     free = 0.0  # from here on a number has room
-    whole = RIGHT - LEFT
-    for each in scene.incidents:
-        if not scene.time.shows(each.from_ns, each.to_ns):
-            continue
-        left, width = extent(scene.time, each.from_ns, each.to_ns, BAND_WIDTH_MIN)
-        if width > whole * BAND_SHARE_MAX:
-            continue
-        band = tag(
-            "rect",
-            x=left,
-            y=HEAD,
-            width=width,
-            height=bottom - HEAD,
-            class_=f"band {each.finding.severity}",
-        )
-        mark: Markup | None = None
-        if left >= free:
-            mark = tag("text", each.number, x=left + width / 2, y=HEAD - 3, class_="mark")
-            free = left + 7 + LETTER * len(str(each.number))
-        found.append(linked(each, [band, mark]))
+    for each in sorted(shown, key=lambda each: sum(_borders(scene.time, each))):
+        middle = sum(_borders(scene.time, each)) / 2
+        room = LETTER * len(str(each.number)) / 2 + 2
+        if middle - room >= free:
+            mark = tag("text", each.number, x=middle, y=HEAD - 3, class_="mark")
+            found.append(linked(each, mark))
+            free = middle + room
+    return found
+
+
+def _share(time: TimeAxis, each: Incident) -> float:
+    left, right = _borders(time, each)
+    return (right - left) / (RIGHT - LEFT)
+
+
+def _borders(time: TimeAxis, each: Incident) -> tuple[float, float]:
+    left, width = extent(time, each.from_ns, each.to_ns, BAND_WIDTH_MIN)
+    return left, left + width
+
+
+def _joined(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those that overlap as one."""
+    found: list[tuple[float, float]] = []
+    for left, right in sorted(spans):
+        if found and left <= found[-1][1]:
+            found[-1] = (found[-1][0], max(right, found[-1][1]))
+        else:
+            found.append((left, right))
     return found
 
 

@@ -62,14 +62,17 @@ def ns_of(ms: int | None) -> int | None:
     return None if ms is None else ms * 1_000_000
 
 
-def placed(frame: DataFrame, at_ns: Column, windows: Sequence[Window]) -> DataFrame:
-    """Each row once for each window that it is in, with the numbers of `window` and `bucket`.
+def placed(
+    frame: DataFrame, at_ns: Column, windows: Sequence[Window], *, lasts_ns: int = 1
+) -> DataFrame:
+    """Each row once for each window that it is in, with the numbers of `window` and `bucket`, which
+    is negative when it began before the window did.
 
     All windows are read for in one pass: a closer look costs next to nothing.
     """
     places = [
         F.when(
-            (at_ns >= window.from_ns) & (at_ns < window.to_ns),
+            (at_ns > window.from_ns - lasts_ns) & (at_ns < window.to_ns),
             F.struct(
                 F.lit(number).alias("window"),
                 F.floor((at_ns - window.from_ns) / window.bucket_ns).alias("bucket"),

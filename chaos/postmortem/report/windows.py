@@ -20,8 +20,9 @@ _STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_
 
 
 def window(from_ns: int, to_ns: int) -> Window:
-    """In steps of a whole number of seconds, the finest that gives no more than BUCKETS_MAX."""
-    to_ns = max(to_ns, from_ns + SECOND_NS)
+    """Whole seconds, in the shortest steps that give no more than BUCKETS_MAX of them."""
+    from_ns = from_ns // SECOND_NS * SECOND_NS
+    to_ns = max(-(-to_ns // SECOND_NS) * SECOND_NS, from_ns + SECOND_NS)
     needed_s = (to_ns - from_ns) / SECOND_NS / BUCKETS_MAX
     fits = (step for step in _STEPS_S if step >= needed_s)
     return Window(from_ns, to_ns, next(fits, _STEPS_S[-1]) * SECOND_NS)
