@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
@@ -14,6 +16,8 @@ from chaos.postmortem.times import Clock, clock, second
 from cluster.log.format import MARK_INSTALLED
 
 SECOND_NS = 1_000_000_000
+#: What a process may take, and who is new in a group.
+CATCH_UP_S = math.ceil(Limits().catch_up_ms / 1_000)
 _COPY = ["group", "node"]
 
 
@@ -33,7 +37,7 @@ def lag(tables: Tables) -> DataFrame:
     its = Window.partitionBy(*_COPY).orderBy("sec").rowsBetween(Window.unboundedPreceding, 0)
     grid = (
         group.join(F.broadcast(copies), "group")
-        .where("sec between since and until and committed is not null")
+        .where("sec >= since and committed is not null")
         .join(has, [*_COPY, "sec"], "left")
         .withColumn("index", F.coalesce(F.max("index").over(its), F.lit(0)))
     )
@@ -93,26 +97,29 @@ def _said(tables: Tables, common: Clock) -> DataFrame:
 
 
 def _members(tables: Tables, common: Clock) -> DataFrame:
-    """From when until when a node has a copy of a group."""
-    told = tables["records"].where("kind in ('entry', 'hard-state', 'snapshot', 'group-removed')")
-    gone = F.col("kind") == "group-removed"
+    """From when on a node has a copy of a group; `ready`: when it should have caught up."""
+    told = tables["records"].where("kind in ('entry', 'hard-state', 'snapshot')")
+    told = told.select("node", "created_ns", "segment", "group", "mono_ns")
+    since = common.timed(told).groupBy(*_COPY).agg(second(F.min("t")).alias("since"))
+    founded = F.min("since").over(Window.partitionBy("group"))
+    later = F.col("since") >= founded + CATCH_UP_S
+    ready = F.col("since") + F.when(later, CATCH_UP_S).otherwise(0)
+    return since.withColumn("ready", ready)
+
+
+def _away(tables: Tables, common: Clock) -> DataFrame:
+    """Times in which a node had no copy of a group, because it had left, or not long enough."""
+    told = tables["records"].where("kind in ('group-removed', 'group-created')")
+    told = common.timed(told.select("node", "created_ns", "segment", "group", "mono_ns", "kind"))
+    left = told.where("kind = 'group-removed'").select(*_COPY, second(F.col("t")).alias("left"))
+    back = told.where("kind = 'group-created'").select(*_COPY, second(F.col("t")).alias("back"))
+    again = F.min(F.when(F.col("back") >= F.col("left"), F.col("back") + CATCH_UP_S))
     return (
-        common.timed(
-            told.select("node", "created_ns", "segment", "group", "mono_ns", gone.alias("gone"))
-        )
+        left.join(back, _COPY, "left")
+        .groupBy(*_COPY, "left")
+        .agg(F.coalesce(again, F.lit((1 << 63) - 1)).alias("back"))
         .groupBy(*_COPY)
-        .agg(
-            second(F.min("t")).alias("since"),
-            F.max(F.when(F.col("gone"), F.col("t"))).alias("gone"),
-            F.max("t").alias("last"),
-        )
-        .select(
-            *_COPY,
-            "since",
-            F.when(F.col("gone") == F.col("last"), second(F.col("gone")))
-            .otherwise(F.lit((1 << 63) - 1))
-            .alias("until"),
-        )
+        .agg(F.collect_list(F.struct("left", "back")).alias("away"))
     )
 
 
@@ -139,28 +146,29 @@ def _age(grid: DataFrame) -> DataFrame:
 
 def _downs(tables: Tables, common: Clock, rows: DataFrame) -> DataFrame:
     """Whether a process is there that has had the time to catch up."""
-    catch_up_ns = int(Limits().catch_up_ms * 1_000_000)
+    began = {
+        boot: (process.first_ns + common.shift[boot]) // SECOND_NS
+        for boot, process in common.processes.items()
+    }
+    earliest = min(began.values(), default=0)
     lives = local_frame(
         tables.spark,
         [
             (
-                node,
-                number,
-                (process.first_ns + common.shift[node, number]) // SECOND_NS,
-                (process.first_ns + common.shift[node, number] + catch_up_ns) // SECOND_NS,
-                (process.last_ns + common.shift[node, number]) // SECOND_NS,
+                boot[0],
+                # Who is there from the beginning of it all has nothing to catch up with.
+                began[boot] + (CATCH_UP_S if began[boot] >= earliest + CATCH_UP_S else 0),
+                (process.last_ns + common.shift[boot]) // SECOND_NS,
             )
-            for (node, number), process in common.processes.items()
+            for boot, process in common.processes.items()
         ],
-        "its string, number int, began bigint, ready bigint, ended bigint",
+        "node string, able bigint, ended bigint",
     )
-    first = (
-        lives.groupBy("its").agg(F.min("number").alias("number")).withColumn("first", F.lit(True))
-    )
-    # Whoever is there from the first record of all on has nothing to catch up with.
-    lives = lives.join(first, ["its", "number"], "left").withColumn(
-        "ready", F.when(F.col("first"), F.col("began")).otherwise(F.col("ready"))
-    )
-    up = (F.col("node") == F.col("its")) & F.col("sec").between(F.col("ready"), F.col("ended"))
-    there = rows.join(F.broadcast(lives), up, "left")
-    return there.withColumn("down", F.col("its").isNull())
+    lives = lives.groupBy("node").agg(F.collect_list(F.struct("able", "ended")).alias("lives"))
+    placed = rows.join(F.broadcast(lives), "node", "left")
+    placed = placed.join(F.broadcast(_away(tables, common)), _COPY, "left")
+    sec = F.col("sec")
+    up = F.exists("lives", lambda life: sec.between(life["able"], life["ended"]))
+    away = F.exists("away", lambda time: sec.between(time["left"], time["back"]))
+    here = F.coalesce(up, F.lit(False)) & ~F.coalesce(away, F.lit(False))
+    return placed.withColumn("down", ~here | (sec < F.col("ready")))
