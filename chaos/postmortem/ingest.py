@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.decoding import decode
@@ -37,13 +37,10 @@ def ingest(tables: Tables, inputs: Inputs, wanted: Wanted = EVERYTHING) -> None:
     inputs = inputs.of_one_cluster()
     records = read_records(tables.spark, inputs, wanted)
     if len(inputs.segments) >= SORTED_FROM:
-        records = records.hint("rebalance", F.col("group"), _hour())
+        hour = F.floor(F.col("wall_ns") / HOUR_NS)
+        records = records.withColumn("hour", hour).hint("rebalance", "group", "hour")
     tables.write("records", records)
     tables.write("segments", segments(tables["records"], inputs))
-
-
-def _hour() -> Column:
-    return F.floor(F.col("wall_ns") / HOUR_NS)
 
 
 def read_records(spark: SparkSession, inputs: Inputs, wanted: Wanted = EVERYTHING) -> DataFrame:

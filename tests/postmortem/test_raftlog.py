@@ -18,6 +18,7 @@ pytest.importorskip("pyarrow")
 
 from pyspark.sql import datasource as ds
 
+from chaos.postmortem import ingest as ingesting
 from chaos.postmortem.ingest import bad_snapshots, damage, ingest, read_records
 from chaos.postmortem.inputs import BadInput, NothingToRead, discover
 from chaos.postmortem.raftlog import RaftLog, Reader
@@ -218,7 +219,10 @@ def test_another_file_system_is_read_like_a_folder(
 
 
 @pytest.mark.spark
-def test_tables_say_what_was_read_and_what_is_damaged(spark: Any, tmp_path: Path) -> None:
+def test_tables_say_what_was_read_and_what_is_damaged(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingesting, "SORTED_FROM", 2)
     paths = _cluster(tmp_path)
     n1, n2, archive = tmp_path / "n1" / "log", tmp_path / "n2" / "log", tmp_path / "archive" / "n1"
     _snapshot(n1, "1-20.snap")
@@ -241,6 +245,8 @@ def test_tables_say_what_was_read_and_what_is_damaged(spark: Any, tmp_path: Path
     inputs, tables = discover(paths), Tables(spark, tmp_path / "out")
     ingest(tables, inputs)
 
+    folders = [str(file.parent) for file in (tmp_path / "out").rglob("group=*/*/*.parquet")]
+    assert len(folders) == len(set(folders)) == 6  # 0 to 3, and damage of two hours
     assert {
         (row.node, row.segment, row.source): (row.status, row.copy, row.records, row.entries)
         for row in tables["segments"].collect()
