@@ -17,7 +17,7 @@ from tests.postmortem import builder
 from tests.postmortem.builder import Built
 from tests.postmortem.built_node import SECOND_NS, NodeClock
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 QUEUE: Final = QueueId(1)
 
