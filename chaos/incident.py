@@ -171,8 +171,8 @@ def compare(strikes: Sequence[Strike], findings: Sequence[dict[str, Any]]) -> li
     wrong: list[str] = []
     for strike in strikes:
         for finding in left:
-            near = abs((finding["from_ns"] or 0) - strike.at_ns) <= TIME_S_MAX * 1e9
-            if (finding["code"], finding["node"]) == (strike.code, strike.node) and near:
+            near = abs(finding.get("from_ns", 0) - strike.at_ns) <= TIME_S_MAX * 1e9
+            if (finding["code"], finding.get("node")) == (strike.code, strike.node) and near:
                 left.remove(finding)
                 break
         else:
@@ -194,7 +194,12 @@ def main(arguments: Sequence[str]) -> int:
     if status not in (0, 1, 2, 3):
         return status
     summary = json.loads((report / "summary.json").read_text(encoding="utf-8"))
-    wrong = compare(strikes, summary["findings"])
+    found = [
+        {"code": check["code"], **example}
+        for check in summary["checks"]
+        for example in check["examples"]
+    ]
+    wrong = compare(strikes, found)
     for line in wrong:
         console.print(line, style="red", markup=False)
     if not wrong:
