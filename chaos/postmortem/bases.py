@@ -27,6 +27,7 @@ _READ_SCHEMA: Final = pa.schema(
         ("hash", pa.binary()), ("digest", pa.string()),
     ]
 )  # fmt: skip
+_NAMED: Final = "file string, content binary"
 _CONTENT: Final = pa.schema([("file", pa.string()), ("content", pa.binary())])
 
 
@@ -56,12 +57,14 @@ def bases(spark: SparkSession, snapshots: Sequence[SnapshotFile]) -> list[Base]:
 
 def contents(spark: SparkSession, files: Sequence[str]) -> DataFrame:
     """Whole files: `file`, `content`. Of local ones those that are still there."""
-    if any(is_remote(file) for file in files):
-        read = spark.read.format("binaryFile").load(list(files))
-        return read.selectExpr("path as file", "content")
-    rows = [(file,) for file in files]
-    named = spark.createDataFrame(rows, "file string").repartition(min(len(files), READS_MAX))
-    return named.mapInArrow(_local, "file string, content binary")
+    near = [(file,) for file in files if not is_remote(file)]
+    far = [file for file in files if is_remote(file)]
+    named = spark.createDataFrame(near, "file string")
+    read = named.repartition(max(1, min(len(near), READS_MAX))).mapInArrow(_local, _NAMED)
+    if far:
+        away = spark.read.format("binaryFile").load(far).selectExpr("path as file", "content")
+        read = read.unionByName(away)
+    return read
 
 
 def _local(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -81,11 +81,15 @@ def read(spark: Any, folder: Path, paths: list[str], *, apart: int = 50) -> tupl
     return tables, spans(tables, inputs.snapshots, span_entries_min=apart)
 
 
-def replayed(tables: Tables, plan: Any, **more: Any) -> list[Event]:
-    tables.write("events", events(tables, plan, **more))
+def replayed(tables: Tables, plan: Any) -> list[Event]:
+    tables.write("events", events(tables, plan))
     tables.write("replays", replays(tables, plan))
     tables.write("states", states(tables, plan))
-    rows = [Event(**row.asDict()) for row in tables["events"].collect()]
+    return ordered(tables["events"])
+
+
+def ordered(frame: Any) -> list[Event]:
+    rows = [Event(**row.asDict()) for row in frame.collect()]
     return sorted(rows, key=lambda row: (row.group, row.index, row.ordinal, row.step, row.event))
 
 
@@ -138,7 +142,7 @@ def test_spans_from_snapshot_to_snapshot_tell_what_one_replay_tells(spark: Any, 
     assert state_mismatch(tables, Limits()).collect() == []
 
     # The same as a broken build that never says how often something was handed out before.
-    broken = replayed(tables, plan, build="unflagged-redelivery")
+    broken = ordered(events(tables, plan, build="unflagged-redelivery"))
     assert [row._replace(acquired=row.acquired and 0) for row in told] == [
         row for row in broken if row.event not in META
     ]
