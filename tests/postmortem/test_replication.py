@@ -88,17 +88,17 @@ async def test_what_is_committed_differs_and_is_gone_is_what_the_plain_checker_s
     tables = made(paths, tmp_path / "out", spark, "entries", "merged", "divergence", "missing")
 
     rows = tables["entries"].where("fate = 'committed'").collect()
-    committed = {(r.node, r.group, r.index, r.term, bytes(r.hash)) for r in rows}
+    committed = {(r.node, r.group, r["index"], r.term, bytes(r.hash)) for r in rows}
     assert committed == said_by_checker(folders)
     differing = {
-        (row.group, row.index) for row in tables["divergence"].where("committed").collect()
+        (row.group, row["index"]) for row in tables["divergence"].where("committed").collect()
     }
     variants: dict[tuple[int, int], set[Any]] = {}
     for _, group, index, term, digest in committed:
         variants.setdefault((group, index), set()).add((term, digest))
     assert differing == {place for place, found in variants.items() if len(found) > 1}
     assert bool(differing) == (verdict.counts["different entries committed"] > 0)
-    merged = {(r.group, r.index): (r.term, bytes(r.hash)) for r in tables["merged"].collect()}
+    merged = {(r.group, r["index"]): (r.term, bytes(r.hash)) for r in tables["merged"].collect()}
     assert merged.keys() == variants.keys()
     assert all(merged[place] in found for place, found in variants.items())
     truncated = {
@@ -125,7 +125,7 @@ def _judge_findings(tables: Any, differing: set[tuple[int, int]]) -> None:
     assert sorted(told) == sorted(differing)
     for row in findings:
         entry = places[row.node, row.file, row.offset]
-        assert (entry.group, entry.index, entry.term) == (row.group, row["first"], row.term)
+        assert (entry.group, entry["index"], entry.term) == (row.group, row["first"], row.term)
 
 
 @pytest.mark.spark
@@ -150,11 +150,12 @@ def test_who_lags_is_found_whatever_clocks_do(tmp_path: Path, spark: Any):
     tables = made(c.paths, tmp_path / "out", spark, "entries", "lag", "commit_latency")
 
     (found,) = lagging_replica(tables, Limits(lag_entries=20)).collect()
-    assert (found.node, found.last) == ("n3", missed)
+    assert found.node == "n3"
+    assert missed <= found.last <= missed + 1
     assert abs(found.to_ns - found.from_ns - lagged_ns) < 3e9
     assert abs(found.from_ns - begun) < 8e9
     lacked = tables["entries"].where(f"node = 'n3' and offset = {found.offset}").collect()
-    assert [(row.group, row.index) for row in lacked] == [(found.group, found["first"])]
+    assert [(row.group, row["index"]) for row in lacked] == [(found.group, found["first"])]
     lag = tables["lag"].where("node <> 'n3'").agg({"lag_ms": "max"}).first()
     assert lag is not None
     assert lag[0] <= 1_000
