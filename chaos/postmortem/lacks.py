@@ -22,13 +22,13 @@ from chaos.postmortem.standing import Lack, Standing
 from chaos.postmortem.tables import Tables
 
 _RUNS_DDL: Final = (
-    "stream bigint, place bigint, ends bigint, kind tinyint, first bigint, last bigint,"
-    " commit bigint"
+    "stream bigint, place bigint, ends bigint, seen bigint, kind tinyint, first bigint,"
+    " last bigint, commit bigint"
 )
 _RUNS: Final = pa.schema(
     [
         pa.field(name, pa.int8() if name == "kind" else pa.int64())
-        for name in ("stream", "place", "ends", "kind", "first", "last", "commit")
+        for name in ("stream", "place", "ends", "seen", "kind", "first", "last", "commit")
     ]
 )
 _LACKS: Final = pa.schema(
@@ -150,7 +150,9 @@ def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def runs_of(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Entries that follow one another in a segment, and how far they are committed by then."""
+    """Entries that follow one another in a segment, and how far they are committed by then. ends:
+    the place of the last entry; seen: of the commit behind it, if there is one.
+    """
     stream, place, kind, index = (
         batch.column(name).to_numpy() for name in ("stream", "place", "kind", "index")
     )
@@ -179,7 +181,11 @@ def runs_of(batch: pa.RecordBatch) -> pa.RecordBatch:
     ends = np.concatenate([starts[1:], [count]]) - 1
     top = np.maximum.reduceat(np.where(commit, 0, index), starts)
     said = np.maximum.reduceat(np.where(commit, index, 0), starts)
-    columns = [stream[starts], place[starts], place[ends], kind[starts], index[starts], top, said]
+    held = np.where(at[ends] >= starts, at[ends], ends)
+    columns = [
+        *(stream[starts], place[starts], place[held], place[ends]),
+        *(kind[starts], index[starts], top, said),
+    ]
     return pa.RecordBatch.from_arrays([pa.array(each) for each in columns], schema=_RUNS)
 
 
@@ -222,7 +228,7 @@ class _Log:
         place, first, last = row["place"], row["first"], row["last"]
         found: Iterable[Lack] = ()
         if kind == fold.ENTRY:
-            found = list(standing.entries(first, last, place, row["ends"]))
+            found = list(standing.entries(first, last, place, row["ends"], row["seen"]))
             standing.committed(row["commit"])
         elif kind in (fold.LIVE, fold.INSTALLED):
             standing.copies(first, last, place, row["ends"])

@@ -53,9 +53,7 @@ def lag(tables: Tables) -> DataFrame:
         (F.col("sec") * SECOND_NS).alias("at_ns"),
         *("leader", "committed", "index"),
         behind.alias("lag_entries"),
-        F.when(behind > 0, (F.col("sec") - F.col("had_all")) * 1000.0)
-        .otherwise(0.0)
-        .alias("lag_ms"),
+        F.when(behind > 0, (F.col("sec") - F.col("lacks")) * 1000.0).otherwise(0.0).alias("lag_ms"),
         "down",
     )
 
@@ -124,23 +122,21 @@ def _away(tables: Tables, common: Clock) -> DataFrame:
 
 
 def _age(grid: DataFrame) -> DataFrame:
-    """had_all: the last second in which there was nothing committed that it has not even now."""
+    """lacks: the first second in which something was committed that it has not even now."""
     rows = grid.withColumn("value", F.col("index")).withColumn("is_row", F.lit(True))
     points = grid.select(
         *_COPY, F.col("sec").alias("point"), F.col("committed").alias("value")
     ).withColumn("is_row", F.lit(False))
-    by_value = (
+    above = (
         Window.partitionBy(*_COPY)
-        .orderBy("value", "is_row")
+        .orderBy(F.desc("value"), F.desc("is_row"))
         .rowsBetween(Window.unboundedPreceding, 0)
     )
-    first = Window.partitionBy(*_COPY)
     return (
         rows.unionByName(points, allowMissingColumns=True)
-        .withColumn("had_all", F.max("point").over(by_value))
-        .withColumn("had_all", F.coalesce("had_all", F.min("sec").over(first)))
+        .withColumn("lacks", F.min("point").over(above))
         .where("is_row")
-        .withColumn("had_all", F.least("had_all", "sec"))
+        .withColumn("lacks", F.least(F.coalesce("lacks", "sec"), "sec"))
     )
 
 

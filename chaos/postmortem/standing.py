@@ -47,13 +47,18 @@ class Standing:
     _holes: list[tuple[int, bool]] = field(default_factory=list[tuple[int, bool]])
     _seen: int = -1  # the last place
 
-    def entries(self, first: int, last: int, begins: int, ends: int) -> Iterator[Lack]:
+    def entries(
+        self, first: int, last: int, begins: int, ends: int, seen: int | None = None
+    ) -> Iterator[Lack]:
+        """From the place of the first one to that of the last one; `seen`: the log goes on to
+        there with no more of them.
+        """
         yield from self.truncate(first, begins)
         if self._runs and self._runs[-1].last == first - 1:
             self._runs[-1].last, self._runs[-1].ends = last, ends
         else:
             self._runs.append(_Run(first, last, begins, ends))
-        self._seen = ends
+        self._seen = ends if seen is None else seen
 
     def copies(self, first: int, last: int, begins: int, ends: int) -> None:
         """Of entries that lay in segments which are dropped."""

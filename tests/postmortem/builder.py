@@ -94,6 +94,7 @@ class Built:
         self.folder = folder
         self.cluster = cluster
         self.time = Time()
+        self.time.each_second = self._look_at_clocks
         self.archive_folder = folder / "archive"
         self._options = LogOptions(
             segment_bytes=segment_bytes,
@@ -180,12 +181,15 @@ class Built:
             self.time.now_ns = next_ns
             self._second()
 
-    def _second(self) -> None:
+    def _look_at_clocks(self) -> None:
         for node in self._active():
             for peer in self._active():
                 if peer is not node:
                     self.note_clock(node, peer)
             node.round()
+
+    def _second(self) -> None:
+        self._look_at_clocks()
         for group in self.groups.values():
             due_ms = group.machine.next_due_ms()
             leader = self.nodes[group.leader] if group.leader is not None else None

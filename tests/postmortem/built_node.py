@@ -35,9 +35,19 @@ class Time:
 
     def __init__(self) -> None:
         self.now_ns = START_NS
+        #: Done at every full second while somebody waits for long.
+        self.each_second: Callable[[], None] = lambda: None
 
     def passes(self, ns: int) -> None:
         self.now_ns += ns
+
+    def passes_slowly(self, ns: int) -> None:
+        """All others go on meanwhile."""
+        stop = self.now_ns + ns
+        while (full := self.now_ns // SECOND_NS * SECOND_NS + SECOND_NS) <= stop:
+            self.now_ns = full
+            self.each_second()
+        self.now_ns = max(stop, self.now_ns)
 
 
 class NodeClock:
@@ -66,7 +76,10 @@ class _Syncs:
         self._time = time
 
     async def run(self, _call: Callable[[Any], None], _argument: Any) -> None:
-        self._time.passes(self.takes_ns)
+        if self.takes_ns < SECOND_NS:
+            self._time.passes(self.takes_ns)
+        else:
+            self._time.passes_slowly(self.takes_ns)
 
     def close(self) -> None:
         """There is no thread."""

@@ -255,6 +255,28 @@ def test_a_hole_in_the_log_explains_what_is_not_there(told: bool):
     assert all(each.explained for each in log.ended())
 
 
+def test_a_commit_behind_a_damaged_entry_does_not_hide_the_damage():
+    lacks: Any = pytest.importorskip("chaos.postmortem.lacks")
+    told = [(10, fold.ENTRY, 2), (20, fold.ENTRY, 3), (40, fold.COMMIT, 4), (50, fold.ENTRY, 5)]
+    stream, place = [1] * len(told), [place for place, _, _ in told]
+    kind = pa.array([kind for _, kind, _ in told], pa.int8())
+    columns = [pa.array(stream, pa.int64()), pa.array(place, pa.int64()), kind]
+    columns.append(pa.array([index for _, _, index in told], pa.int64()))
+    batch = pa.RecordBatch.from_arrays(columns, ["stream", "place", "kind", "index"])
+
+    runs = lacks.runs_of(batch).to_pylist()
+
+    assert [(run["first"], run["last"], run["ends"], run["seen"]) for run in runs] == [
+        (2, 3, 20, 40),
+        (5, 5, 50, 50),
+    ]
+    log = Standing()
+    for run in runs:
+        list(log.entries(run["first"], run["last"], run["place"], run["ends"], run["seen"]))
+    log.hole(30, told=True)
+    assert lacking(log) == []
+
+
 def test_what_came_with_a_snapshot_stands_for_all_before_it():
     log = Standing()
     list(log.entries(2, 10, 100, 200))

@@ -136,6 +136,7 @@ def test_who_lags_is_found_whatever_clocks_do(tmp_path: Path, spark: Any):
     with Built(tmp_path / "logs", groups=(CATALOG_GROUP, ORDERS, LEDGER), wrong_s={"n2": 5}) as c:
         shop = Shop(c)
         shop.trade(20)
+        c.wait(60)  # in which there is nothing that it could lack
         begun = c.time.now_ns
         c.nodes["n3"].lagging = True
         shop.trade(30)
@@ -156,6 +157,9 @@ def test_who_lags_is_found_whatever_clocks_do(tmp_path: Path, spark: Any):
     assert abs(found.from_ns - begun) < 8e9
     lacked = tables["entries"].where(f"node = 'n3' and offset = {found.offset}").collect()
     assert [(row.group, row["index"]) for row in lacked] == [(found.group, found["first"])]
+    worst = tables["lag"].where("node = 'n3'").agg({"lag_ms": "max"}).first()
+    assert worst is not None
+    assert abs(worst[0] - lagged_ns / 1e6) < 3_000
     lag = tables["lag"].where("node <> 'n3'").agg({"lag_ms": "max"}).first()
     assert lag is not None
     assert lag[0] <= 1_000

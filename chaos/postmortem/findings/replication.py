@@ -103,7 +103,9 @@ def archive_gap(tables: Tables, _: Limits) -> DataFrame:
     """One per place; entries of several groups that are gone with a segment are one."""
     gaps = tables["corruption"].where(F.col("kind").isin(*GAPS))
     one_group = F.count_distinct("group") == 1
-    of_group = F.format_string("group %d: %d to %d", "group", "first", "last")
+    of_group = F.when(
+        F.col("group").isNotNull(), F.format_string("group %d: %d to %d", "group", "first", "last")
+    )
     place = F.struct("segment", "offset", "file", "reason", "at_ns")
     found = (
         gaps.groupBy("node", "kind", "file", "segment")
@@ -119,7 +121,7 @@ def archive_gap(tables: Tables, _: Limits) -> DataFrame:
             F.col("place.file").alias("file"),
             F.col("place.offset").alias("offset"),
             F.col("place.at_ns").alias("from_ns"),
-            F.concat_ws("; ", F.col("place.reason"), F.array_join("groups", ", ")).alias("detail"),
+            F.concat_ws("; ", "place.reason", "groups").alias("detail"),
         )
     )
     return as_findings(found, "archive_gap")
