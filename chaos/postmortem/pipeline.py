@@ -46,6 +46,7 @@ from chaos.postmortem.limits import Limits
 from chaos.postmortem.remote_files import AnyFiles
 from chaos.postmortem.report import About, write_report
 from chaos.postmortem.report.units import stamp
+from chaos.postmortem.session import fit
 from chaos.postmortem.tables import Tables, conformed
 from chaos.postmortem.wanted import EVERYTHING, Bounds, Wanted
 
@@ -165,6 +166,7 @@ def run(
     with steps.step("looking for logs"):
         inputs = discover([str(path) for path in paths], AnyFiles(spark))
         inputs = _in_time(inputs, asked).of_one_cluster()
+        fit(spark, sum(segment.bytes for segment in inputs.segments))
     made = Tables(spark, tables or (out / "tables").absolute())
     with steps.step(f"reading {len(inputs.segments)} segments"):
         ingest.ingest(made, inputs, _wanted(asked))

@@ -27,7 +27,8 @@ SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.shuffle.partitions": "8",
+    # Plans here are many and wide; what it would infer of them takes longer than it saves.
+    "spark.sql.constraintPropagation.enabled": "false",
     "spark.sql.python.filterPushdown.enabled": "true",  # else `raftlog` is refused
 }
 #: One Java process does all, and nobody else is to reach it.
@@ -36,6 +37,10 @@ LOCAL_SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
 }
+#: Below, planning and compiling queries takes longer than running them.
+SMALL_BYTES: Final = 256 << 20
+#: Of what is read, by task of a shuffle; Spark joins those that turn out to be small.
+TASK_BYTES: Final = 32 << 20
 NO_SPARK: Final = "Spark is not installed: pip install 'quorate[postmortem]'"
 
 
@@ -93,3 +98,16 @@ def start(
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     spark.dataSource.register(RaftLog)
     return spark
+
+
+def fit(spark: SparkSession, size: int) -> None:
+    """Plan for so many bytes of logs."""
+    small = size < SMALL_BYTES
+    cores = spark.sparkContext.defaultParallelism
+    planned = {
+        "spark.sql.codegen.wholeStage": not small,
+        "spark.sql.adaptive.enabled": not small,
+        "spark.sql.shuffle.partitions": cores if small else max(4 * cores, size // TASK_BYTES),
+    }
+    for name, value in planned.items():
+        spark.conf.set(name, str(value).lower())

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the post-mortem: to start one takes longer than most of them."""
+"""One Spark session for all tests: to start one takes longer than most of them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from chaos.postmortem.session import missing, start
+from chaos.postmortem.session import fit, missing, start
 
 SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
-    # Little data: each task more costs more than it does.
-    "spark.sql.shuffle.partitions": "2",
+    # Many small queries, each but once: what is compiled thoroughly never pays.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=400m",
 }
 
 
@@ -31,5 +31,6 @@ def spark() -> Iterator[Any]:
     if lacks is not None:
         pytest.skip(lacks)
     session = start("local[2]", options=SETTINGS)
+    fit(session, 0)
     yield session
     session.stop()
