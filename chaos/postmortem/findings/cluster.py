@@ -262,7 +262,8 @@ def slow_sync(tables: Tables, limits: Limits) -> DataFrame:
         "node", F.col("from_ns").alias("still_ns"), F.col("to_ns").alias("moved_ns")
     )
     shared = F.least("at_ns", "moved_ns") - F.greatest("begun_ns", "still_ns")
-    held_ms = F.coalesce(F.greatest(shared, F.lit(0)), F.lit(0)) / MS_NS
+    # `least` and `greatest` pass over nulls: a node that never stood still shares nothing.
+    held_ms = F.when(F.col("still_ns").isNull(), 0).otherwise(F.greatest(shared, F.lit(0))) / MS_NS
     own = (
         slow.join(still, "node", "left")
         .withColumn("held_ms", held_ms)
