@@ -16,29 +16,20 @@ import structlog
 
 from cluster.caretaker import Caretaker
 from cluster.cluster_config import ClusterConfig
-from cluster.codec.cbor import pack
 from cluster.forwarding import Forwarder
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
-from cluster.log import (
-    KIND_CLOCK,
-    KIND_LINK_DOWN,
-    KIND_LINK_UP,
-    KIND_STOPPED,
-    Identity,
-    Log,
-    Progress,
-)
+from cluster.log import Identity, Log, Progress
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine, GroupInfo, QueueInfo
 from cluster.machine.commands import Command, DeclareQueue, NodeDown, NodeUp
 from cluster.machine.effects import Effect
+from cluster.node_notes import NodeNotes
 from cluster.outcome import Done
 from cluster.overview import status_of
 from cluster.peers import Peers
 from cluster.presence import Presence
 from cluster.queue_names import QueueNames
-from cluster.raft.link_protocol import ClockSample
 from cluster.raft.rounds import Rounds
 from cluster.registration import Registration
 from cluster.seams import Clock, Disk, Links
@@ -103,6 +94,7 @@ class ClusterNode:
         self.replay = Progress()
         self.stopping = False
         self.log: Log
+        self.notes: NodeNotes
         self.rounds: Rounds
         self.names: QueueNames
         self.warmth: Warmth
@@ -120,6 +112,7 @@ class ClusterNode:
             options=config.log,
             progress=self.replay,
         )
+        self.notes = NodeNotes(self.log)
         try:
             await self._registration.standing.open()
             self.peers.begin(config.node, asyncio.get_running_loop().time())
@@ -193,7 +186,7 @@ class ClusterNode:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.links.stop()
         if self._failure is None:
-            self.log.note(KIND_STOPPED, CATALOG_GROUP, 0, 0, b"")  # the last word
+            self.notes.stopped()
         await self._close()
 
     async def _close(self) -> None:
@@ -347,7 +340,7 @@ class ClusterNode:
     def _on_up(self, peer: NodeId, incarnation: int) -> None:
         self.peers.up(peer, incarnation, asyncio.get_running_loop().time())
         log.info("link_up", peer=peer, incarnation=incarnation)
-        self._note(KIND_LINK_UP, [peer, incarnation])
+        self.notes.link_up(peer, incarnation)
         for group in self.groups.values():
             group.peer_up(peer)
         self.presence.tell_groups(NodeUp(peer, incarnation))
@@ -357,7 +350,7 @@ class ClusterNode:
     def _on_down(self, peer: NodeId, gone: bool) -> None:
         incarnation = self.peers.down(peer, gone=gone, now=asyncio.get_running_loop().time())
         log.info("link_down", peer=peer, gone=gone)
-        self._note(KIND_LINK_DOWN, [peer, incarnation, gone])
+        self.notes.link_down(peer, incarnation, gone=gone)
         self.forwarder.on_down(peer)
         self.visibility.down(peer)
         self.warmth.down(peer)
@@ -366,14 +359,6 @@ class ClusterNode:
         if incarnation:
             self.presence.tell_groups(NodeDown(peer, incarnation, gone))
         self.rounds.wake()
-
-    def note_clock(self, sample: ClockSample) -> None:
-        """For a later reader: how far a peer's clock is from ours."""
-        times = [sample.sent_ns, sample.received_ns, sample.answered_ns, sample.returned_ns]
-        self._note(KIND_CLOCK, [sample.peer, *times])
-
-    def _note(self, kind: int, fields: list[Any]) -> None:
-        self.log.note(kind, CATALOG_GROUP, 0, 0, pack(fields))
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         """A message to the broker layer of another node; it must start with BROKER_LEVEL."""

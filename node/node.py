@@ -15,6 +15,7 @@ from aiohttp import web
 
 from cluster.cluster_node import ClusterNode
 from cluster.log import LogError, RealDisk, SystemClock
+from cluster.raft.link_protocol import ClockSample
 from cluster.seams import Clock
 from node.alarms import Alarms
 from node.audit import Audit
@@ -115,6 +116,9 @@ class Node:
 
     # --- start ------------------------------------------------------------------------------------
 
+    def _note_clock(self, sample: ClockSample) -> None:
+        self.cluster.notes.clock(sample)
+
     async def start(self) -> None:
         """Serving when it returns. SettingsError, LogError or OSError say why not."""
         self._folder.open()
@@ -157,7 +161,7 @@ class Node:
         self.cluster = ClusterNode(
             config, disk=disk, clock=self._clock, links=links, random=random.Random()
         )
-        links.on_clock = self.cluster.note_clock
+        links.on_clock = self._note_clock
         self.broker = Broker(self.cluster, settings.limits)
         self.questions = Questions(self.cluster, self._tasks)
         given = settings.first_user()

@@ -174,7 +174,7 @@ def _total_queue(flat: DataFrame, seen: DataFrame) -> list[DataFrame]:
     )
     placed = (
         seen.groupBy(*_KEY)
-        .agg(F.countDistinct("position").alias("places"), F.min("op").alias("op"))
+        .agg(F.count_distinct("position").alias("places"), F.min("op").alias("op"))
         .where("places > 1")
     )
     name = "total-queue"
@@ -390,6 +390,6 @@ def _late(delivered: DataFrame, settles: DataFrame) -> DataFrame:
             )
             if not settles:
                 newest[consumer] = max(token, newest.get(consumer, 0))
-        return rows[late]
+        return rows.loc[late]
 
     return both.groupBy("run", "queue").applyInPandas(fold, schema=both.schema)

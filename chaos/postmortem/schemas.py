@@ -52,7 +52,8 @@ TABLES: Final[dict[str, str]] = {
         " second bigint, records bigint, first_ns bigint, last_ns bigint, first_offset bigint,"
         " last_offset bigint, ahead_min_ns bigint, ahead_max_ns bigint"
     ),
-    # One life of a node's process, and its last record. ended: orderly | killed | open (still running, as far as known)
+    # One life of a node's process, and its last record. ended: orderly | killed | open (it still
+    # runs, as far as is known)
     "lives": (
         "cluster string, node string, boot string, life int, from_ns bigint, to_ns bigint,"
         " ended string, file string, offset bigint"
@@ -72,15 +73,20 @@ TABLES: Final[dict[str, str]] = {
         "group int, index bigint, committed boolean, copies array<struct<node: string, term:"
         " bigint, hash: string, fate: string, file: string, offset: bigint>>"
     ),
+    # All that logs lack; explained: segments are gone that may have held it.
+    "lacks": (
+        f"{_WHERE}, group int, first bigint, last bigint, reason string, explained boolean"
+    ),
     # Committed entries that a node's log once had, or said to have, and has no more.
     "missing": (
         "group int, node string, first bigint, last bigint, file string, offset bigint,"
         " reason string"
     ),
     # One candidacy that got a vote, or won. leader: null when nobody is known to have won.
-    # cause: what became of the leader before. first (of the group) | killed | silent | stepped down |
-    # handed over | stopped (in order, it or so many others that it could not lead) | unknown; of a
-    # candidacy that came to nothing: contested. without_leader_ms: by the clocks corrected
+    # cause: what became of the leader before. first (of the group) | killed | silent | stepped
+    # down | handed over | stopped (in order, it or so many others that it could not lead) |
+    # unknown; of a candidacy that came to nothing: contested. without_leader_ms: by the clocks
+    # corrected
     "elections": (
         "group int, term bigint, candidate string, at_ns bigint, voters array<struct<node: string,"
         " at_ns: bigint, file: string, offset: bigint>>, leader string, led_ns bigint, cause"
@@ -103,11 +109,11 @@ TABLES: Final[dict[str, str]] = {
         "node string, at_ns bigint, records bigint, bytes bigint, syncs bigint, longest_ms double,"
         " file string, offset bigint"
     ),
-    # By second: how far a follower's log is behind what is committed. down: its process is not
-    # there, or has just begun.
+    # By second: how far a follower's log is behind what is committed. down: its process or its copy
+    # is not there. here_ms: for how long both are; null: from the beginning.
     "lag": (
         "node string, group int, at_ns bigint, leader string, committed bigint, index bigint,"
-        " lag_entries bigint, lag_ms double, down boolean"
+        " lag_entries bigint, lag_ms double, down boolean, here_ms double"
     ),
     "snapshots": (
         "node string, group int, index bigint, term bigint, at_ns bigint, installed boolean,"
@@ -171,9 +177,10 @@ TABLES: Final[dict[str, str]] = {
         " string, entries bigint, commands bigint, messages bigint, failed string"
     ),
     # --- messages
-    # outcome: settled | died (reason) | purged | deleted; at the end of the log: ready | unsettled.
-    # message: GROUP-ENTRY-OFFSET; only a dead letter has that of the message that it was. Counts are
-    # of what the log shows; of a message that was there before, the first delivery may be unknown.
+    # outcome: settled | died (reason) | purged | deleted; when the log ends: ready | unsettled.
+    # message: GROUP-ENTRY-OFFSET; only a dead letter has that of the message that it was. Counts
+    # are of what the log shows; of a message that was there before, the first delivery may be
+    # unknown.
     # last_index: of the entry that delivered it last; held_ms: how long that consumer had it; null:
     # has it still. broken: codes of the findings that it shows, most often none.
     "messages": (
@@ -195,7 +202,7 @@ TABLES: Final[dict[str, str]] = {
         " delivered bigint, redelivered bigint, settled bigint, returned bigint, dead bigint"
     ),
     # What consumers hold at the end of the log (oldest_ms: when the oldest was delivered;
-    # oldest_entry: by which entry), and the longest that each ever held one message: how long, which
+    # oldest_entry: by which entry), and the longest that each ever held one message: how long, what
     # one, and the entry that delivered it.
     "unacked": (
         "group int, queue bigint, vhost string, name string, consumer bigint, session string,"

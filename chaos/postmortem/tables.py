@@ -22,7 +22,9 @@ HOUR_NS: Final = 3_600_000_000_000
 
 def schema_of(name: str) -> StructType:
     """Of a table in `schemas.TABLES`. Needs a session."""
-    return _parse_datatype_string(TABLES[name])
+    schema = _parse_datatype_string(TABLES[name])
+    assert isinstance(schema, StructType)
+    return schema
 
 
 def conformed(frame: DataFrame, name: str) -> DataFrame:

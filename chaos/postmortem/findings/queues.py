@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.limits import Limits
@@ -79,7 +79,7 @@ def _located(events: DataFrame) -> DataFrame:
     return events.select(*QUEUE, *known, "consumer", "session", "token", "acquired", "failed")
 
 
-def _message_before() -> Window:
+def _message_before() -> WindowSpec:
     """What happened to the same message before."""
     message = Window.partitionBy(*QUEUE, "bucket", "position").orderBy(*ORDER)
     return message.rowsBetween(Window.unboundedPreceding, -1)
@@ -182,7 +182,7 @@ def sac_overlap(tables: Tables, limits: Limits) -> DataFrame:
     return as_findings(_overlaps(wrong), "sac_overlap")
 
 
-def _newest(meant: Column, name: str, over: Window) -> Column:
+def _newest(meant: Column, name: str, over: WindowSpec) -> Column:
     """As a struct: also that it is null is something to know."""
     return F.last(F.when(meant, F.struct(name)), ignorenulls=True).over(over)
 
