@@ -77,7 +77,7 @@ def broken_chains(tables: Tables, order: LogOrder | None = None) -> DataFrame:
     )
     whole = ends.unionByName(begins, allowMissingColumns=True)
     ordered = whole.repartition("stream").sortWithinPartitions("stream", "place")
-    broken = ordered.mapInArrow(_broken, _LINKS_DDL).withColumn(
+    broken = ordered.mapInArrow(broken_links, _LINKS_DDL).withColumn(
         "group", F.col("stream").bitwiseAND(F.lit((1 << 32) - 1)).cast("int")
     )
     return order.name(broken).select(
@@ -116,6 +116,7 @@ def _judged(batch: pa.RecordBatch) -> pa.RecordBatch:
     broken[judged] = _differ(batch, judged)
     last = ~np.concatenate([follows, [False]])
     keep = ~inner | last | broken
+    keep[_before_replacing(stream, kind, index)] = True
     kept = pa.array(np.flatnonzero(keep))
     rows = batch.take(kept)
     commands = pa.array(
@@ -132,6 +133,23 @@ def _judged(batch: pa.RecordBatch) -> pa.RecordBatch:
     }
     columns |= {"command": commands, "broken": pa.array(broken[keep])}
     return pa.RecordBatch.from_arrays([columns[name] for name in _LINKS.names], schema=_LINKS)
+
+
+def _before_replacing(stream: np.ndarray, kind: np.ndarray, index: np.ndarray) -> list[int]:
+    """Rows that entries follow which replace others: they may be in the middle of a run."""
+    entries = np.flatnonzero(kind == fold.ENTRY)
+    again = (np.diff(index[entries]) <= 0) & (np.diff(stream[entries]) == 0)
+    if not again.any():
+        return []
+    replacing = set(entries[1:][again].tolist())
+    newest: dict[tuple[int, int], int] = {}
+    found: list[int] = []
+    places = zip(stream[entries].tolist(), index[entries].tolist(), strict=True)
+    for row, (of, at) in zip(entries.tolist(), places, strict=True):
+        if row in replacing and (of, at - 1) in newest:
+            found.append(newest[of, at - 1])
+        newest[of, at] = row
+    return found
 
 
 def _differ(batch: pa.RecordBatch, rows: np.ndarray) -> np.ndarray:
@@ -154,7 +172,7 @@ def _bytes(column: pa.Array) -> list[bytes]:
     return column.to_pylist()
 
 
-def _broken(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def broken_links(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Ends of runs, stream after stream, in log order: those that are broken."""
     stream, chain = None, _Chain()
     for batch in batches:
