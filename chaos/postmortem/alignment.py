@@ -36,6 +36,16 @@ class Pair:
     sure: bool  # measured in both directions
 
 
+def compared(processes: Iterable[Boot], pairs: Iterable[Pair]) -> bool:
+    """Whether all processes are, directly or by others, with each other."""
+    groups = {boot: {boot} for boot in processes}
+    for pair in pairs:
+        if pair.boot in groups and pair.other in groups:
+            one = groups[pair.boot] | groups[pair.other]
+            groups.update(dict.fromkeys(one, one))
+    return all(len(group) == len(groups) for group in groups.values())
+
+
 def shifts(processes: Mapping[Boot, Process], pairs: Iterable[Pair]) -> dict[Boot, int]:
     """What to add to monotonic times. Who is compared with nobody is taken at its word."""
     edges: dict[Boot, dict[Boot, tuple[bool, int]]] = {boot: {} for boot in processes}

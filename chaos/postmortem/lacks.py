@@ -48,19 +48,14 @@ _LACKS_DDL: Final = (
 
 def missing(tables: Tables) -> DataFrame:
     """The table `missing`: nothing explains why they are not there."""
-    found = lacks(tables, log_order(tables))
-    return found.where("not explained").select(
-        "group", "node", "first", "last", "file", "offset", "reason"
-    )
+    return tables["lacks"].where("not explained")
 
 
-def missing_entries(tables: Tables, order: LogOrder | None = None) -> DataFrame:
+def missing_entries(tables: Tables) -> DataFrame:
     """Rows of the table `corruption`: segments of a log folder are gone that were still needed."""
-    found = lacks(tables, order or log_order(tables))
-    return found.where("explained").select(
-        *("cluster", "node", "file", "segment", "offset", "group", "first", "last", "reason"),
-        F.lit("missing entries").alias("kind"),
-        F.col("created_ns").alias("at_ns"),
+    found = tables["lacks"].where("explained")
+    return found.withColumn("at_ns", F.col("created_ns")).withColumn(
+        "kind", F.lit("missing entries")
     )
 
 
@@ -93,8 +88,9 @@ def _numbers(first: int, last: int) -> str:
     return f"segment {first} is" if first == last else f"segments {first} to {last} are"
 
 
-def lacks(tables: Tables, order: LogOrder) -> DataFrame:
-    """All that is lacking; explained by segments that are gone, or not at all."""
+def lacks(tables: Tables) -> DataFrame:
+    """The table `lacks`."""
+    order = log_order(tables)
     told = tables["records"].where(F.col("kind").isin(*fold.KINDS))
     told = told.select(*("node", "created_ns", "segment", "offset", "group", "index"), told_kind())
     columns = ["stream", "place", "kind", "index"]

@@ -71,6 +71,7 @@ REPLICATION: Final[dict[str, Table]] = {
     "entries": entries.entries,
     "merged": copies.merged,
     "divergence": copies.divergence,
+    "lacks": lacks.lacks,
     "missing": lacks.missing,
     "commit_latency": replication.commit_latency,
     "snapshots": replication.snapshots,

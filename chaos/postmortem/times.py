@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.alignment import STEADY_NS, Boot, Pair, Process, shifts
+from chaos.postmortem.alignment import STEADY_NS, Boot, Pair, Process, compared, shifts
 from chaos.postmortem.logorder import LogOrder, local_frame
 from chaos.postmortem.tables import Tables
 
@@ -36,15 +36,17 @@ class Clock:
 
 def leaders_of_terms(tables: Tables) -> DataFrame:
     """group, term, node: who said that it leads."""
-    notes = tables["records"].where("kind = 'role'")
+    notes = tables["notes"].where("kind = 'role'")
     led = notes.where(F.get_json_object("detail", "$[0]") == "leader")
     return led.select("group", "term", "node").distinct()
 
 
 def clock(tables: Tables, order: LogOrder) -> Clock:
     processes = _processes(tables, order)
-    compared = _noted(tables, order, processes) + _entries(tables, order, processes)
-    shift = shifts(processes, compared)
+    pairs = _noted(tables, order, processes)
+    if not compared(processes, pairs):  # to compare entries takes longer
+        pairs += _entries(tables, order, processes)
+    shift = shifts(processes, pairs)
     rows = [
         (
             each.given.node,
@@ -65,16 +67,15 @@ def clock(tables: Tables, order: LogOrder) -> Clock:
 
 
 def _processes(tables: Tables, order: LogOrder) -> dict[Boot, Process]:
-    base = F.col("wall_ns") - F.col("mono_ns")
-    said = tables["records"].where("kind not in ('corrupt', 'torn')")
     rows = (
-        said.groupBy(*_KEY)
+        tables["beats"]
+        .groupBy(*_KEY)
         .agg(
-            F.min("mono_ns").alias("first"),
-            F.max("mono_ns").alias("last"),
-            F.min_by(base, "mono_ns").alias("base"),
-            F.min(base).alias("least"),
-            F.max(base).alias("most"),
+            F.min("first_ns").alias("first"),
+            F.max("last_ns").alias("last"),
+            F.min_by("ahead_min_ns", "first_ns").alias("base"),
+            F.min("ahead_min_ns").alias("least"),
+            F.max("ahead_max_ns").alias("most"),
         )
         .collect()
     )
@@ -113,7 +114,7 @@ def _noted(tables: Tables, order: LogOrder, processes: dict[Boot, Process]) -> l
     )
     times = F.from_json("detail", "array<string>")
     sent, received, answered, returned = (times[n].cast("bigint") for n in range(1, 5))
-    notes = tables["records"].where("kind = 'clock'")
+    notes = tables["notes"].where("kind = 'clock'")
     notes = notes.join(F.broadcast(order.frame), _KEY).select(
         *("node", "boot_number"),
         times[0].alias("peer"),

@@ -131,7 +131,8 @@ def lagging_replica(tables: Tables, limits: Limits) -> DataFrame:
     """One per node and time, whichever groups it concerns."""
     rows = tables["lag"]
     # Second by second; who was down has the time to catch up.
-    behind = (F.col("lag_entries") >= limits.lag_entries) & ~F.col("down")
+    ready = F.col("here_ms").isNull() | (F.col("here_ms") >= limits.catch_up_ms)
+    behind = (F.col("lag_entries") >= limits.lag_entries) & ~F.col("down") & ready
     by_time = Window.partitionBy("node", "group").orderBy("at_ns")
     stretches = (
         rows.withColumn("behind", behind)
