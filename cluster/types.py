@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, TypeVar, dataclass_transform
+
+T = TypeVar("T")
 
 NodeId = NewType("NodeId", str)
 GroupId = NewType("GroupId", int)
@@ -22,7 +24,15 @@ COMMANDS_PER_ENTRY_MAX = 1 << ORDINAL_BITS
 NUMBER_DIGITS_MAX = 18
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
+def value(kind: type[T]) -> type[T]:
+    """A frozen dataclass with slots, for what is made with every command. That nobody changes it is
+    checked by the type checker alone: at run time a guard makes each field three times as dear.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(kind)
+
+
+@value
 class Stamp:
     """What an entry tells the machine about the world, which has no clock and no dice of its own.
 

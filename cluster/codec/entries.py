@@ -27,7 +27,7 @@ from cluster.machine.commands import (
     TransactionPart,
 )
 from cluster.machine.replies import Chunk, Reply
-from cluster.types import BodyRef, GroupId, Stamp
+from cluster.types import BodyRef, GroupId, Stamp, value
 
 VERSION_CURRENT = 1
 
@@ -43,7 +43,7 @@ class Unknown:
 AnyCommand = Command | Unknown
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Entry:
     """One Raft entry: what was proposed together, at one instant of the leader's clock."""
 
@@ -239,10 +239,10 @@ def encode_entry(
 
 def decode_entry(data: bytes | bytearray | memoryview) -> Entry:
     """The entry of this payload. CodecError only when the bytes are no entry."""
-    value = unpack(data)
-    if not isinstance(value, list) or len(cast("list[Any]", value)) < 3:
+    entry = unpack(data)
+    if not isinstance(entry, list) or len(cast("list[Any]", entry)) < 3:
         raise CodecError("an entry is a list of version, time and commands")
-    version, now_ms, packed = cast("list[Any]", value)[:3]
+    version, now_ms, packed = cast("list[Any]", entry)[:3]
     if type(version) is not int or type(now_ms) is not int or not isinstance(packed, list):
         raise CodecError("an entry is a list of version, time and commands")
     if version < 1:

@@ -31,7 +31,7 @@ from cluster.machine.catalog_commands import (
     RemoveQueue,
     Unbind,
 )
-from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
+from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, value
 
 Ranges = Sequence[tuple[int, int]]
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
@@ -158,7 +158,7 @@ class NodeUp:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Enqueue:
     """A batch of messages from one publisher, numbered `seqno`, `seqno + 1`, ... densely per
     (publisher, queue), from 1.
@@ -211,7 +211,7 @@ class SetCredit:
     credit: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Settle:
     """Done: they leave the queue. With `token`, the highest of these deliveries, one that was made
     later is not meant, so that the command may be repeated.
@@ -223,7 +223,7 @@ class Settle:
     token: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Return:
     """Back to the original position (B08). `failed` adds one to the delivery count; over the limit
     it is dead. `token`: as for Settle.

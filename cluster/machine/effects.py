@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cluster.machine.replies import Chunk, Reply
-from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
+from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Deliver:
     """Send these to the consumer. A repeat carries the same tokens, so the client can drop it."""
 

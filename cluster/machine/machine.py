@@ -91,16 +91,18 @@ class QueueMachine:
         reply = self._do(turn, command)
         self._attendance.end_due(turn)
         self._find_due(turn)
-        touched = turn.touched
+        touched, counted = turn.touched, self._witness is None
         while touched:
-            queue_id = min(touched)
+            queue_id = min(touched) if len(touched) > 1 else next(iter(touched))
             del touched[queue_id]
             queue = self._queues.get(queue_id)
             if queue is not None:
                 queue.advance(turn)
                 self._schedule(queue)
-                self.tallies.advanced(queue, turn.now_ms)
-        self.tallies.applied(turn.now_ms, command, reply, turn.effects)
+                if counted:
+                    self.tallies.advanced(queue, turn.now_ms)
+        if counted:
+            self.tallies.applied(turn.now_ms, command, reply, turn.effects)
         return Applied(reply, turn.effects)
 
     def _do(self, turn: Turn, command: Any) -> Reply:
@@ -365,7 +367,7 @@ class QueueMachine:
         }
 
     def watch(self, witness: Witness) -> None:
-        """Tell it of what happens from now on, until another state is restored."""
+        """Tell it of what happens, until another state is restored; tallies stand still then."""
         self._witness = witness
         for queue in self._queues.values():
             queue.witness = witness

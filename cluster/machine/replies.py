@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId
+from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId, value
 
 # Codes of `Refused`, the same words on every protocol; AMQP maps them to its reply codes.
 NO_QUEUE = "no_queue"
@@ -33,7 +33,7 @@ EXCLUSIVE_OWNER = "exclusive_owner"  # the queue belongs to another connection
 NOT_ALLOWED = "not_allowed"  # to anybody: reserved names, the default exchange
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ok:
     """Done. `count`: how many messages or things it was about, where that makes sense."""
 
@@ -49,7 +49,7 @@ class Refused:
     detail: Any = None  # OUT_OF_SEQUENCE: the seqno expected next
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Enqueued:
     """Outcome of a batch. Messages neither refused nor duplicate got consecutive positions from
     `first`.
@@ -68,7 +68,7 @@ class Subscribed:
     active: bool  # false: registered behind the single active consumer
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Chunk:
     """Messages handed to one consumer in one decision: consecutive positions, consecutive bodies,
     equal counts.
