@@ -7,8 +7,8 @@ Entries are boiled down to runs where they are read; what remains is little.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -95,49 +95,46 @@ def lacks(tables: Tables) -> DataFrame:
     told = told.select(*("node", "created_ns", "segment", "offset", "group", "index"), told_kind())
     columns = ["stream", "place", "kind", "index"]
     runs = order.place(told).select(*columns).mapInArrow(_runs, _RUNS_DDL)
-    whole = runs.unionByName(_holes(tables, order, runs), allowMissingColumns=True)
-    ordered = whole.repartition("stream").sortWithinPartitions("stream", "place")
-    found = ordered.mapInArrow(_lacks, _LACKS_DDL)
+    ordered = runs.repartition("stream").sortWithinPartitions("stream", "place")
+    marks = _marks(tables, order)
+    found = ordered.mapInArrow(lambda batches: _lacks(batches, marks), _LACKS_DDL)
     group = F.col("stream").bitwiseAND(F.lit((1 << 32) - 1)).cast("int")
     return order.name(found.withColumn("group", group))
 
 
-def _holes(tables: Tables, order: LogOrder, runs: DataFrame) -> DataFrame:
-    """Begins of segments with what is missing before them, damage, lost ends: for all groups."""
-    marks = local_frame(
-        tables.spark,
-        [
-            (each.node_number, each.seq << fold.OFFSET_BITS, each.disk, each.holes, each.dropped)
-            for each in order.segments
-        ],
-        "number bigint, place bigint, disk bigint, holes bigint, dropped boolean",
+class _Mark(NamedTuple):
+    """Of all groups of a node: where a segment begins, or something is damaged or lost."""
+
+    place: int
+    kind: int
+    disk: int = 0
+    holes: int = 0
+    dropped: bool = False
+
+
+def _marks(tables: Tables, order: LogOrder) -> dict[int, list[_Mark]]:
+    """By number of the node, in log order. As few as segments and damage."""
+    found: dict[int, list[_Mark]] = {}
+    for each in order.segments:
+        mark = _Mark(
+            each.seq << fold.OFFSET_BITS, fold.SEGMENT, each.disk, each.holes, each.dropped
+        )
+        found.setdefault(each.node_number, []).append(mark)
+    reached = (
+        safe_points(tables, order).groupBy("seq").agg(F.max("reached").alias("reached")).collect()
     )
-    marks = marks.select(
-        *("number", "place"),
-        F.lit(fold.SEGMENT).alias("kind"),
-        F.col("disk").alias("first"),
-        F.col("holes").alias("last"),
-        F.col("dropped").cast("bigint").alias("commit"),
-    )
-    short = (
-        safe_points(tables, order)
-        .groupBy("seq")
-        .agg(F.max("reached").alias("reached"))
-        .join(order.frame, "seq")
-        .where("reached > bytes")
-        .select(F.col("node_number").alias("number"), F.col("seq"), F.col("bytes").alias("offset"))
-    )
-    holes = short
+    by_seq = {each.seq: each for each in order.segments}
+    holes = [
+        (by_seq[row.seq].node_number, row.seq, by_seq[row.seq].given.bytes)
+        for row in reached
+        if row.reached > by_seq[row.seq].given.bytes
+    ]
     bad = damaged(tables, order)
     if bad is not None:
-        holes = holes.unionByName(bad.withColumnRenamed("node_number", "number"))
-    place = F.shiftleft("seq", fold.OFFSET_BITS) + F.col("offset")
-    holes = holes.select("number", place.alias("place"), F.lit(fold.CORRUPT).alias("kind"))
-    streams = runs.select("stream").distinct().withColumn("number", F.shiftright("stream", 32))
-    every = marks.unionByName(holes, allowMissingColumns=True)
-    return streams.join(F.broadcast(every), "number").select(
-        "stream", "place", F.col("kind").cast("tinyint").alias("kind"), "first", "last", "commit"
-    )
+        holes += [(row.node_number, row.seq, row.offset) for row in bad.collect()]
+    for number, seq, offset in holes:
+        found[number].append(_Mark((seq << fold.OFFSET_BITS) + offset, fold.CORRUPT))
+    return {number: sorted(marks) for number, marks in found.items()}
 
 
 def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -185,17 +182,20 @@ def runs_of(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(each) for each in columns], schema=_RUNS)
 
 
-def _lacks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    stream, log = None, _Log()
+def _lacks(
+    batches: Iterable[pa.RecordBatch], marks: Mapping[int, Sequence[_Mark]]
+) -> Iterator[pa.RecordBatch]:
+    stream, log = None, _Log(())
     for batch in batches:
         rows: list[dict] = []
         for row in batch.to_pylist():
             if row["stream"] != stream:
-                rows += _told(stream, log.standing.ended())
-                stream, log = row["stream"], _Log()
+                rows += _told(stream, log.ended())
+                stream = row["stream"]
+                log = _Log(marks[stream >> 32])
             rows += _told(stream, log.take(row))
         yield pa.RecordBatch.from_pylist(rows, schema=_LACKS)
-    yield pa.RecordBatch.from_pylist(_told(stream, log.standing.ended()), schema=_LACKS)
+    yield pa.RecordBatch.from_pylist(_told(stream, log.ended()), schema=_LACKS)
 
 
 def _told(stream: int | None, found: Iterable[Lack]) -> list[dict]:
@@ -213,15 +213,18 @@ def _told(stream: int | None, found: Iterable[Lack]) -> list[dict]:
 
 
 class _Log:
-    """Runs of one stream, as they come."""
+    """Runs of one stream, as they come, and the marks of its node."""
 
-    def __init__(self) -> None:
-        self.standing = Standing()
+    def __init__(self, marks: Sequence[_Mark]) -> None:
+        self._standing = Standing()
         self._disk = self._holes = 0
+        self._marks = marks
+        self._next = 0
 
     def take(self, row: dict) -> Iterable[Lack]:
-        standing, kind = self.standing, row["kind"]
+        standing, kind = self._standing, row["kind"]
         place, first, last = row["place"], row["first"], row["last"]
+        self._up_to(place)
         found: Iterable[Lack] = ()
         if kind == fold.ENTRY:
             found = list(standing.entries(first, last, place, row["ends"], row["seen"]))
@@ -238,15 +241,23 @@ class _Log:
             standing.installed(first, place)
         elif kind == fold.REMOVED:
             standing.removed()
-        elif kind == fold.SEGMENT:
-            self._segment(place, first, last, dropped=row["commit"] == 1)
-        else:
-            standing.hole(place, told=True)
         return found
 
-    def _segment(self, place: int, disk: int, holes: int, *, dropped: bool) -> None:
-        if disk != self._disk:
-            self.standing.removed()
-        elif holes != self._holes:
-            self.standing.hole(place, told=not dropped)
-        self._disk, self._holes = disk, holes
+    def ended(self) -> Iterable[Lack]:
+        self._up_to(None)
+        return self._standing.ended()
+
+    def _up_to(self, place: int | None) -> None:
+        while self._next < len(self._marks):
+            mark = self._marks[self._next]
+            if place is not None and mark.place > place:
+                return
+            self._next += 1
+            if mark.kind == fold.CORRUPT:
+                self._standing.hole(mark.place, told=True)
+            elif mark.disk != self._disk:
+                self._standing.removed()
+            elif mark.holes != self._holes:
+                self._standing.hole(mark.place, told=not mark.dropped)
+            if mark.kind == fold.SEGMENT:
+                self._disk, self._holes = mark.disk, mark.holes

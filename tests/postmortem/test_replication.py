@@ -179,6 +179,23 @@ def test_who_lags_is_found_whatever_clocks_do(tmp_path: Path, spark: Any):
     assert lag[0] <= 1_000
     latency = tables["commit_latency"].where("leads").collect()
     assert all(0 < row.sync_p50 <= row.commit_p50 <= row.commit_max < 1_000 for row in latency)
+    _judge_who_has_just_come(tables)
+
+
+def _judge_who_has_just_come(tables: Any) -> None:
+    """It lags from when it has had the time to catch up; how long that is says the flag."""
+    from chaos.postmortem.findings.replication import lagging_replica
+    from chaos.postmortem.schemas import TABLES
+
+    rows = [
+        ("n3", ORDERS, sec * 10**9, "n1", 900, 100, 800, sec * 1e3, sec < 10, (sec - 10) * 1e3)
+        for sec in range(30)
+    ]
+    tables.write("lag", tables.spark.createDataFrame(rows, TABLES["lag"]))
+
+    assert lagging_replica(tables, Limits()).count() == 0
+    (found,) = lagging_replica(tables, Limits(catch_up_ms=5_000)).collect()
+    assert (found.from_ns, found.to_ns) == (15 * 10**9, 29 * 10**9)
 
 
 @pytest.mark.spark
