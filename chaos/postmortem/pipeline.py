@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -47,16 +48,21 @@ from chaos.postmortem.remote_files import AnyFiles
 from chaos.postmortem.report import About, write_report
 from chaos.postmortem.report.units import stamp
 from chaos.postmortem.session import fit
-from chaos.postmortem.tables import Tables, conformed
+from chaos.postmortem.tables import Tables, conformed, schema_of
 from chaos.postmortem.wanted import EVERYTHING, Bounds, Wanted
 
 Table = Callable[[Tables], DataFrame]
 Finding = Callable[[Tables, Limits], DataFrame]
+#: What begins, and None; what is done, and the seconds that it took.
+Progress = Callable[[str, float | None], None]
 
-#: Of what `records` say, in an order in which each finds what it needs.
-CLUSTER: Final[dict[str, Table]] = {
+#: Of what `records` say. Each comes behind what it needs, and what takes long comes early.
+LOGS: Final[dict[str, Table]] = {
     "notes": nodes.notes,
     "beats": nodes.beats,
+    "entries": entries.entries,
+    "lacks": lacks.lacks,
+    "merged": copies.merged,
     "links": nodes.links,
     "lives": nodes.lives,
     "syncs": nodes.syncs,
@@ -66,12 +72,7 @@ CLUSTER: Final[dict[str, Table]] = {
     "clock_jumps": clocks.clock_jumps,
     "elections": elections.elections,
     "leaders": elections.leaders,
-}
-REPLICATION: Final[dict[str, Table]] = {
-    "entries": entries.entries,
-    "merged": copies.merged,
     "divergence": copies.divergence,
-    "lacks": lacks.lacks,
     "missing": lacks.missing,
     "commit_latency": replication.commit_latency,
     "snapshots": replication.snapshots,
@@ -100,12 +101,20 @@ FINDINGS: Final[tuple[Finding, ...]] = (
     of_cluster.slow_sync,
     of_cluster.clock_jump,
     of_cluster.clock_offset,
-    of_queues.queue_findings,
+    of_queues.settled_again,
+    of_queues.unflagged_duplicate,
+    of_queues.sac_overlap,
+    of_queues.stuck_unacked,
+    of_queues.redelivery_storm,
+    of_queues.poison_message,
     client_anomalies,
 )
 #: What can only be judged with a history of the clients.
 OF_CLIENTS: Final = ("lost_message", "client_anomaly")
 NO_HISTORY: Final = "no history of the clients was given"
+#: Tables that are made side by side: plans are made by one thread each, and small jobs leave cores
+#: idle.
+AT_ONCE: Final = 3
 #: Findings that a result carries; all of them are in the table.
 FINDINGS_MAX: Final = 1_000
 
@@ -136,19 +145,21 @@ class Asked:
 
 
 class Steps:
-    """Says which step begins, and knows how long each took."""
+    """Tells of each step when it begins, and when it is done how long it took."""
 
-    def __init__(self, tell: Callable[[str], None] | None) -> None:
+    def __init__(self, tell: Progress | None) -> None:
         self._tell = tell
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
         if self._tell is not None:
-            self._tell(what)
+            self._tell(what, None)
         began_s = time.monotonic()
         yield
         self.seconds[what] = time.monotonic() - began_s
+        if self._tell is not None:
+            self._tell(what, self.seconds[what])
 
 
 def run(
@@ -157,43 +168,55 @@ def run(
     *,
     spark: SparkSession,
     tables: str | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
     asked: Asked | None = None,
+    at_once: int = AT_ONCE,
 ) -> Result:
     """All of it. The report is in `out`, and so are the tables unless `tables` names another
     folder. BadInput: what was given cannot be looked at.
     """
-    asked, steps = asked or Asked(), Steps(progress)
-    with steps.step("looking for logs"):
+    asked, steps, began_s = asked or Asked(), Steps(progress), time.monotonic()
+    with steps.step("look for logs"):
         inputs = discover([str(path) for path in paths], AnyFiles(spark))
         inputs = _in_time(inputs, asked).of_one_cluster()
         fit(spark, sum(segment.bytes for segment in inputs.segments))
     made = Tables(spark, tables or (out / "tables").absolute())
-    with steps.step(f"reading {len(inputs.segments)} segments"):
+    with steps.step(f"read {len(inputs.segments)} segments"):
         ingest.ingest(made, inputs, _wanted(asked))
-    for name, table in {**CLUSTER, **REPLICATION}.items():
-        with steps.step(name.replace("_", " ")):
-            made.write(name, table(made))
-    with steps.step("corruption"):
-        made.write("corruption", _corruption(made, inputs))
-    with steps.step("replay"):
-        plan = replay.spans(made, inputs.snapshots)
-        made.write("events", replay.events(made, plan, build=asked.build))
-        made.write("replays", replay.replays(made, plan))
-        made.write("states", replay.states(made, plan))
-    if asked.queue is not None:
-        made = made.only("events", _of_queue(asked.queue))
-    for name, table in QUEUES.items():
-        with steps.step(name):
-            made.write(name, table(made))
-    with steps.step("clients"):
-        made.write("client_findings", _clients(made, asked.history))
-    with steps.step("findings"):
-        made.write("findings", _findings(made, asked))
+    with ThreadPoolExecutor(at_once) as pool:
+        _make(made, inputs, asked, steps, pool)
+        made.finish()
     status, found = _told(made)
     with steps.step("report"):
-        write_report(made, out, _about(made, paths, asked, status, steps))
+        seconds = time.monotonic() - began_s
+        write_report(made, out, _about(made, paths, asked, status, seconds))
     return Result(status, found, out, steps.seconds)
+
+
+def _make(
+    made: Tables, inputs: Inputs, asked: Asked, steps: Steps, pool: ThreadPoolExecutor
+) -> None:
+    """All tables, side by side where they do not need each other."""
+
+    def begin(name: str, table: Table, tables: Tables = made) -> None:
+        def work() -> DataFrame:
+            return table(tables)
+
+        made.begin(pool, name, work, partial(steps.step, name.replace("_", " ")))
+
+    for name, table in LOGS.items():
+        begin(name, table)
+    begin("corruption", partial(_corruption, inputs=inputs))
+    plan = replay.spans(made, inputs.snapshots)
+    begin("events", partial(replay.events, plan=plan, build=asked.build))
+    begin("replays", partial(replay.replays, plan=plan))
+    begin("states", partial(replay.states, plan=plan))
+    seen = made if asked.queue is None else made.only("events", _of_queue(asked.queue))
+    for name, table in QUEUES.items():
+        begin(name, table, seen)
+    begin("client_findings", partial(_clients, history=asked.history))
+    with steps.step("findings"):
+        made.write("findings", _findings(seen, asked, pool))
 
 
 def _in_time(inputs: Inputs, asked: Asked) -> Inputs:
@@ -251,11 +274,17 @@ def _clients(tables: Tables, history: Path | None) -> DataFrame:
     return seen.where(F.col("kind") != clients.UNDECIDED)
 
 
-def _findings(tables: Tables, asked: Asked) -> DataFrame:
-    found = _union([rule(tables, asked.limits) for rule in FINDINGS])
+def _findings(tables: Tables, asked: Asked, pool: ThreadPoolExecutor) -> DataFrame:
+    """They are few, and each rule is a query of its own: together they would be a plan that takes
+    longer to make than to run.
+    """
+    found = pool.map(lambda rule: rule(tables, asked.limits).collect(), FINDINGS)
+    rows = [row for rows in found for row in rows]
     if asked.since_ns is not None:
-        found = found.where(F.coalesce("to_ns", "from_ns", F.lit(asked.since_ns)) >= asked.since_ns)
-    return found.coalesce(1)
+        rows = [
+            row for row in rows if (row.to_ns or row.from_ns or asked.since_ns) >= asked.since_ns
+        ]
+    return tables.spark.createDataFrame(rows, schema_of("findings")).coalesce(1)
 
 
 def _told(tables: Tables) -> tuple[int, list[dict[str, Any]]]:
@@ -265,7 +294,9 @@ def _told(tables: Tables) -> tuple[int, list[dict[str, Any]]]:
     return status, [row.asDict() for row in found.collect()]
 
 
-def _about(tables: Tables, paths: Sequence[str], asked: Asked, status: int, steps: Steps) -> About:
+def _about(
+    tables: Tables, paths: Sequence[str], asked: Asked, status: int, seconds: float
+) -> About:
     reached = tables["segments"].agg(F.min("first_ns").alias("a"), F.max("last_ns").alias("b"))
     span = reached.first()
     from_ns, to_ns = (span.a, span.b) if span is not None else (None, None)
@@ -275,7 +306,7 @@ def _about(tables: Tables, paths: Sequence[str], asked: Asked, status: int, step
         to_ns=to_ns or 0,
         status=status,
         version=version("quorate"),
-        seconds=sum(steps.seconds.values()),
+        seconds=seconds,
         limits=asked.limits,
         history=None if asked.history is None else str(asked.history),
         message=asked.message,

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -63,30 +65,61 @@ class Tables:
         self.spark = spark
         self._folder = str(folder)
         self._seen = seen or {}
+        self._making: dict[str, Future[None]] = {}
 
     def path(self, name: str) -> str:
         return f"{self._folder}/{name}"
 
     def __getitem__(self, name: str) -> DataFrame:
+        """Waits for it while it is being made."""
+        if name in self._making:
+            self._making[name].result()
+        return self._read(name)
+
+    def _read(self, name: str) -> DataFrame:
         rows = self.spark.read.schema(self._stored(name)).parquet(self.path(name))
         return rows.where(self._seen[name]) if name in self._seen else rows
 
     def only(self, name: str, condition: Column) -> Tables:
         """The same tables; of that one nothing but such rows is seen."""
-        return Tables(self.spark, self._folder, {**self._seen, name: condition})
+        same = Tables(self.spark, self._folder, {**self._seen, name: condition})
+        same._making = self._making
+        return same
+
+    def begin(
+        self,
+        pool: Executor,
+        name: str,
+        make: Callable[[], DataFrame],
+        timed: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Made by the pool, and waited for by whoever asks for it. What it needs must have begun
+        before: then a pool that takes its work in order, however small, never waits for itself.
+        """
+
+        def work() -> None:
+            with timed():
+                self.write(name, make())
+
+        self._making[name] = pool.submit(work)
+
+    def finish(self) -> None:
+        """All that was begun is there. Raises what making it raised."""
+        for made in list(self._making.values()):
+            made.result()
+        self._making.clear()
 
     def _stored(self, name: str) -> StructType:
         stored = schema_of(name)
         return stored.add("hour", "long") if name in PARTITIONED else stored
 
-    def write(self, name: str, frame: DataFrame) -> DataFrame:
+    def write(self, name: str, frame: DataFrame) -> None:
         """What was there before is replaced."""
         frame = conformed(frame, name)
         by = PARTITIONED.get(name, [])
         if by:
             frame = frame.withColumn("hour", F.floor(F.col("wall_ns") / HOUR_NS).cast("bigint"))
         frame.write.mode("overwrite").partitionBy(*by).parquet(self.path(name))
-        return self[name]
 
     def empty(self, name: str) -> DataFrame:
         return self.spark.createDataFrame([], schema_of(name))

@@ -103,12 +103,15 @@ def postmortem(
     span = _time(since, "--since"), _time(until, "--until")
     folder = out or Path(datetime.now(UTC).strftime("postmortem-%Y%m%d-%H%M%S"))
     progress = Progress(shown=not as_json)
-    progress("starting Spark")
+    progress("start Spark", None)
+    began_s = time.monotonic()
     try:
         noise = None if spark_log else folder / "spark.log"
         spark = start(master, noise=noise, options=dict(_pair(each) for each in settings or []))
     except NotHere as error:
+        progress.end()
         raise CommandError(str(error), CANNOT) from error
+    progress("start Spark", time.monotonic() - began_s)
     from chaos.postmortem.inputs import BadInput
     from chaos.postmortem.pipeline import Asked, run
 
@@ -178,31 +181,27 @@ def _limits(given: list[str]) -> Limits:
 
 
 class Progress:
-    """The step at work, and the seconds that each took."""
+    """The steps at work, and the seconds that each took."""
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
-        self._what: str | None = None
-        self._since_s = 0.0
+        self._running: dict[str, None] = {}
         self._status: Any = None
         if shown and not plain_terminal():
             self._status = stderr().status("")
             self._status.start()
 
-    def __call__(self, what: str) -> None:
-        """This begins, so what was before is done."""
-        self._done()
-        self._what, self._since_s = what, time.monotonic()
+    def __call__(self, what: str, seconds: float | None) -> None:
+        if seconds is None:
+            self._running[what] = None
+        else:
+            self._running.pop(what, None)
+            if self._shown:
+                say(f"  {what:<44}{seconds:7.1f} s")
         if self._status is not None:
-            self._status.update(f"{what} ...")
-
-    def _done(self) -> None:
-        if self._shown and self._what is not None:
-            say(f"  {self._what:<44}{time.monotonic() - self._since_s:7.1f} s")
-        self._what = None
+            self._status.update(f"{', '.join(list(self._running))} ...")
 
     def end(self) -> None:
-        self._done()
         if self._status is not None:
             self._status.stop()
             self._status = None

@@ -41,12 +41,20 @@ class Planted:
     build: str | None = None  # replayed by this one, which was the one that ran
 
 
-SCENES: dict[str, Callable[[Path], Planted]] = {}
+Scene = Callable[[Path], Planted]
+
+SCENES: dict[str, Scene] = {}
+#: Codes of what is planted in each.
+PLANTS: dict[str, tuple[str, ...]] = {}
 
 
-def scene(make: Callable[[Path], Planted]) -> Callable[[Path], Planted]:
-    SCENES[make.__name__] = make
-    return make
+def scene(*codes: str) -> Callable[[Scene], Scene]:
+    def named(make: Scene) -> Scene:
+        SCENES[make.__name__] = make
+        PLANTS[make.__name__] = codes
+        return make
+
+    return named
 
 
 def opened(folder: Path, *more: int, **options: Any) -> Built:
@@ -68,7 +76,7 @@ def here(cluster: Built, node: str) -> Where:
 # --- violations that the logs alone show
 
 
-@scene
+@scene("divergence", "two_leaders", "missing_entry", "state_mismatch")
 def broken_promises(folder: Path) -> Planted:
     with opened(folder, 3, 4) as cluster:
         shop = Shop(cluster)
@@ -151,7 +159,7 @@ def missing_entry(queue: ShopQueue) -> Expected:
 # --- what cannot be read
 
 
-@scene
+@scene("archive_gap", "corrupt_segment")
 def unreadable(folder: Path) -> Planted:
     """Archives: a bit of n3's is flipped, and of n2's a segment in the middle is not there."""
     with opened(folder, archive=True) as cluster:
@@ -177,7 +185,7 @@ def unreadable(folder: Path) -> Planted:
 # --- violations that the replay shows
 
 
-@scene
+@scene("unflagged_duplicate")
 def without_the_flag(folder: Path) -> Planted:
     """A message that was returned came as if for the first time."""
     with broken("unflagged-redelivery"), opened(folder) as cluster:
@@ -196,7 +204,7 @@ def without_the_flag(folder: Path) -> Planted:
     return Planted(cluster.paths, 2, expected, cluster.logs, "unflagged-redelivery")
 
 
-@scene
+@scene("sac_overlap")
 def two_active(folder: Path) -> Planted:
     """A message went to the consumer that only waits, while the active one held another."""
     with broken("sac-without-fencing"), opened(folder) as cluster:
@@ -222,7 +230,17 @@ def two_active(folder: Path) -> Planted:
 # --- what deserves a warning
 
 
-@scene
+@scene(
+    "clock_jump",
+    "clock_offset",
+    "lagging_replica",
+    "leader_lost",
+    "poison_message",
+    "redelivery_storm",
+    "slow_sync",
+    "standstill",
+    "stuck_unacked",
+)
 def warnings(folder: Path) -> Planted:
     """All in forty minutes, a few minutes apart. n2's clock is 5 s ahead all the time."""
     with opened(folder, wrong_s={"n2": 5}) as cluster:
