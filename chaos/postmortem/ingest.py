@@ -38,7 +38,11 @@ def ingest(tables: Tables, inputs: Inputs, wanted: Wanted = EVERYTHING) -> None:
     records = read_records(tables.spark, inputs, wanted)
     if len(inputs.segments) >= SORTED_FROM:
         hour = F.floor(F.col("wall_ns") / HOUR_NS)
-        records = records.withColumn("hour", hour).hint("rebalance", "group", "hour")
+        records = records.withColumn("hour", hour)
+        # Where plans are not adaptive the hint is not heard; then there is little to even out.
+        adaptive = tables.spark.conf.get("spark.sql.adaptive.enabled") == "true"
+        by = ("group", "hour")
+        records = records.hint("rebalance", *by) if adaptive else records.repartition(*by)
     tables.write("records", records)
     tables.write("segments", segments(tables["records"], inputs))
 
