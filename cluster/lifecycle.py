@@ -49,6 +49,8 @@ def stamped(index: int, term: int, command: bytes) -> list[tuple[Stamp, AnyComma
     if command[:1] != REGULAR:
         return []
     entry = decode_entry(memoryview(command)[1:])
+    if len(entry.commands) == 1:
+        return [(Stamp(index, term, entry.now_ms), entry.commands[0])]
     found: list[tuple[Stamp, AnyCommand]] = []
     offset = 0
     for ordinal, each in enumerate(entry.commands):
@@ -104,7 +106,8 @@ class Lifecycle:
                 self.commands += 1
                 story.begin(stamp)
                 reply, _ = apply(stamp, each)
-                if isinstance(each, (Enqueue, Transaction)):
+                kind = type(each)
+                if kind is Enqueue or kind is Transaction:
                     story.answered(each, reply, stamp.body_offset)
         except CodecError as error:
             raise ReplayFailed(f"entry {index} is no entry: {error}") from error

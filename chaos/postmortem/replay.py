@@ -129,7 +129,10 @@ class _Replay:
             for batch in batches:
                 columns = [column.to_pylist() for column in batch.columns]
                 for number, index, rank, term, digest, command in zip(*columns, strict=True):
-                    if rank == BASE:
+                    if rank == FOUND:
+                        if replay is not None and index == replay.wanted_at:
+                            replay.apply(index, term, digest, command)
+                    elif rank == BASE:
                         if replay is not None:
                             rows += replay.end()
                         replay = _Span(self._plan[number])
@@ -139,7 +142,7 @@ class _Replay:
                                 yield as_batch(rows)
                                 rows = []
                     elif replay is not None:
-                        replay.take(rank, index, term, digest, command)
+                        replay.take(rank, index, digest)
                 if replay is not None:
                     rows += replay.take_rows()
                 for start in range(0, len(rows) - ROWS_AT_ONCE + 1, ROWS_AT_ONCE):
@@ -159,7 +162,7 @@ class _Span:
         self._life = Lifecycle(GroupId(plan.group))
         self._hash = plan.base.hash
         self._wanted = b""
-        self._wanted_at = 0
+        self.wanted_at = 0  # the entry that comes next, if it is known
         self._failed: str | None = None
         self._more: list[Row] = []
 
@@ -177,25 +180,29 @@ class _Span:
             if plan.told:
                 yield from self._life.known()
 
-    def take(self, rank: int, index: int, term: int, digest: bytes, command: bytes) -> None:
+    def take(self, rank: int, index: int, digest: bytes) -> None:
         life = self._life
         if self._failed is not None:
             return
         if rank == MERGED:
             if index > life.index + 1:
                 self._failed = f"entry {life.index + 1} is missing"
-            self._wanted, self._wanted_at = digest, index
-        elif rank == DIGEST:
-            if index == life.index:
-                self._add(event="digest", reason=life.digest().hex())
-        elif index == self._wanted_at == life.index + 1 and digest == self._wanted:
-            if index == self._plan.first and chain(self._hash, term, command) != digest:
-                self._failed = f"entry {index} does not follow on {self._plan.base.file}"
-                return
-            try:
-                life.apply(index, term, command)
-            except ReplayFailed as error:
-                self._failed = str(error)
+            self._wanted, self.wanted_at = digest, index
+        elif rank == DIGEST and index == life.index:
+            self._add(event="digest", reason=life.digest().hex())
+
+    def apply(self, index: int, term: int, digest: bytes, command: bytes) -> None:
+        """What was found at the index; more than one log may have it."""
+        life = self._life
+        if index != life.index + 1 or digest != self._wanted or self._failed is not None:
+            return
+        if index == self._plan.first and chain(self._hash, term, command) != digest:
+            self._failed = f"entry {index} does not follow on {self._plan.base.file}"
+            return
+        try:
+            life.apply(index, term, command)
+        except ReplayFailed as error:
+            self._failed = str(error)
 
     def take_rows(self) -> list[Row]:
         return self._life.take_rows() + self._taken()
@@ -222,8 +229,13 @@ class _Span:
 
 
 def as_batch(rows: list[Row]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, EVENTS, strict=True)]
+    count = len(rows)
+    arrays = [
+        pa.nulls(count, field.type)
+        if column[-1] is None and column.count(None) == count
+        else pa.array(column, field.type)
+        for column, field in zip(zip(*rows, strict=True), EVENTS, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENTS)
 
 

@@ -55,7 +55,7 @@ class Publishers:
     def known(self, name: str, now_ms: int) -> Publisher | None:
         """The publisher, unless it is new or was idle for too long."""
         self.forget_idle(now_ms)
-        return self._kind(name).get(name)
+        return (self._ephemeral if name.startswith(EPHEMERAL_PREFIX) else self._named).get(name)
 
     def answered(
         self, name: str, last: int, now_ms: int, refused: Sequence[tuple[int, int]]
@@ -68,7 +68,8 @@ class Publishers:
             if len(kind) > PUBLISHERS_MAX:
                 kind.popitem(last=False)
         else:
-            publisher.last = max(last, publisher.last)
+            if last > publisher.last:
+                publisher.last = last
             publisher.seen_ms = now_ms
             kind.move_to_end(name)
         if refused:
@@ -80,15 +81,10 @@ class Publishers:
                 publisher.refused.cut(*publisher.refused.head)
 
     def forget_idle(self, now_ms: int) -> None:
-        for kind, idle_ms in (
-            (self._ephemeral, EPHEMERAL_PUBLISHER_IDLE_MS),
-            (self._named, PUBLISHER_IDLE_MS),
-        ):
-            while kind:
-                name = next(iter(kind))
-                if kind[name].seen_ms + idle_ms > now_ms:
-                    break
-                del kind[name]
+        if self._ephemeral:
+            _forget_idle(self._ephemeral, now_ms - EPHEMERAL_PUBLISHER_IDLE_MS)
+        if self._named:
+            _forget_idle(self._named, now_ms - PUBLISHER_IDLE_MS)
 
     def _kind(self, name: str) -> OrderedDict[str, Publisher]:
         return self._ephemeral if name.startswith(EPHEMERAL_PREFIX) else self._named
@@ -113,6 +109,15 @@ class Publishers:
                 seen_ms = publisher.seen_ms
                 for _, last, _ in publisher.refused or ():
                     assert last <= publisher.last, "a number was refused before it was given"
+
+
+def _forget_idle(kind: OrderedDict[str, Publisher], before_ms: int) -> None:
+    """Those last heard of then or earlier; they come first."""
+    while kind:
+        name = next(iter(kind))
+        if kind[name].seen_ms > before_ms:
+            break
+        del kind[name]
 
 
 class DedupIds:

@@ -228,16 +228,9 @@ class Store:
             end = start + self._counts[slot] - 1
             if end > last:
                 end = last
-            found.append(
-                Piece(
-                    first,
-                    end,
-                    BodyRef(
-                        self._indexes[slot], self._offsets[slot] + first - start, end - first + 1
-                    ),
-                    self._times[slot],
-                )
-            )
+            offset = self._offsets[slot] + first - start
+            bodies = BodyRef(self._indexes[slot], offset, end - first + 1)
+            found.append(Piece(first, end, bodies, self._times[slot]))
             first = end + 1
             slot += 1
         return found
