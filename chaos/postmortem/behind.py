@@ -157,9 +157,10 @@ class _Group(NamedTuple):
         return _Had(np.maximum(index, 0)[at], gone[at], since[at])
 
     def _processes(self, lives: Sequence[Life], secs: np.ndarray) -> np.ndarray:
-        """Since when the node's process runs."""
+        """Since when the node's process runs. Only its first one can have been there always."""
         found = np.full(len(secs), NOBODY)
-        for life in sorted(lives):
-            began = ALWAYS if life.began < self.earliest + TOGETHER_S else life.began
+        for number, life in enumerate(sorted(lives)):
+            founds = number == 0 and life.began < self.earliest + TOGETHER_S
+            began = ALWAYS if founds else life.began
             found[(secs >= life.began) & (secs <= life.ended)] = began
         return found

@@ -74,9 +74,7 @@ TABLES: Final[dict[str, str]] = {
         " bigint, hash: string, fate: string, file: string, offset: bigint>>"
     ),
     # All that logs lack; explained: segments are gone that may have held it.
-    "lacks": (
-        f"{_WHERE}, group int, first bigint, last bigint, reason string, explained boolean"
-    ),
+    "lacks": (f"{_WHERE}, group int, first bigint, last bigint, reason string, explained boolean"),
     # Committed entries that a node's log once had, or said to have, and has no more.
     "missing": (
         "group int, node string, first bigint, last bigint, file string, offset bigint,"

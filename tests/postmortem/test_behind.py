@@ -130,3 +130,10 @@ def test_whoever_leads_at_the_time_does_not_lag():
 def leads_on(node: str) -> list[Row]:
     rows = range(100, 200)
     return [_row(node, sec, index=sec * 10 + 10, committed=sec * 10 + 10) for sec in rows]
+
+
+def test_who_came_back_soon_after_the_beginning_is_new_all_the_same():
+    lives = {"n3": [(0, 9), (20, 200)]}
+    found = judged(leads(), follows("n3", [*range(10), *range(25, 200)]), lives=lives)["n3"]
+
+    assert [found[at]["here_ms"] for at in (5, 15, 20, 25)] == [None, None, 0, 5_000]
