@@ -13,9 +13,8 @@ from chaos.postmortem.schemas import TABLES
 from cluster.log.reader import Record, detail, read
 from cluster.machine.commands import CreateQueue, Enqueue, QueueConfig
 from cluster.types import QueueId
-from tests.postmortem import builder
 from tests.postmortem.builder import Built
-from tests.postmortem.built_node import SECOND_NS, NodeClock
+from tests.postmortem.built_node import SECOND_NS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -114,9 +113,10 @@ def test_a_life_in_order_gives_no_finding(tmp_path: Path, judged: Any) -> None:
         ended = [row["ended"] for row in lives if row["node"] == node]
         assert ended[-2:] == ["orderly", "open"]
         assert set(ended[:-1]) == {"orderly"}
-    newest = tables["elections"].filter("cause != 'first'").collect()
-    assert {row["cause"] for row in newest} == {"handed over", "stopped"}
-    assert tables["elections"].filter("cause = 'first'").count() == 2
+    # Of what the cleaner dropped nobody knows any more why.
+    causes = {row["cause"] for row in tables["elections"].collect()}
+    assert "stopped" in causes
+    assert causes <= {"first", "handed over", "stopped", "unknown"}
     # The cleaner wrote what it knew of the terms once more, which are no votes.
     said = [r for r in records(cluster, "n2") if r.kind == "hard-state" and r.group == 1]
     assert len(said) > len({(r.term, str(detail(r))) for r in said})
@@ -209,20 +209,11 @@ def test_each_incident_is_one_finding_and_explained(tmp_path: Path, judged: Any)
     assert (two["term"], two["file"], two["offset"]) == (second.term, second.file, second.offset)
 
 
-def test_leaders_that_come_and_go_and_clocks_that_disagree(
-    tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leaders_that_come_and_go_and_clocks_that_disagree(tmp_path: Path, judged: Any) -> None:
     """n3's clock is 4 s behind from the beginning. n1 and n2 are killed in turns: what they led is
     lost four times within five minutes.
     """
-
-    class Behind(NodeClock):
-        def __init__(self, time: Any, number: int) -> None:
-            super().__init__(time, number)
-            self.wrong_ns = -4 * SECOND_NS if number == 3 else 0
-
-    monkeypatch.setattr(builder, "NodeClock", Behind)
-    with Built(tmp_path, groups=(1, 2)) as cluster:
+    with Built(tmp_path, groups=(1, 2), wrong_s={"n3": -4}) as cluster:
         cluster.elect(1, "n1")
         cluster.elect(2, "n3")
         cluster.wait(100)
