@@ -100,6 +100,12 @@ async def test_it_is_told_after_the_leader_was_killed_and_from_the_dead_nodes_fo
 # --- from a folder --------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a pipe: lines are whole."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[Path]:
     """Of a node with a queue in the catalog, and one message in it."""
