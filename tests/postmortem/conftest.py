@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,6 +16,12 @@ SETTINGS = {
     # Many small queries, each but once: what is compiled thoroughly never pays.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=400m",
 }
+
+
+#: Where Spark is not installed these cannot even be imported.
+collect_ignore = (
+    [] if find_spec("pyspark") else ["test_queue_account.py", "test_queues.py", "test_replay.py"]
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
