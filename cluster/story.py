@@ -72,7 +72,7 @@ class Story:
         self._index, self._term, self._ordinal = stamp.index, stamp.term, stamp.ordinal
         self._start = len(self.rows)
 
-    def _add(
+    def _tell(
         self,
         event: str,
         queue: Queue | None,
@@ -90,6 +90,7 @@ class Story:
         goes: bool | None = None,
         at_ms: int | None = None,
     ) -> None:
+        """What comes with nearly every command gives its arguments by place: names cost more."""
         rows = self.rows
         rows.append(
             (
@@ -124,14 +125,14 @@ class Story:
 
     def queue_created(self, queue: QueueKind) -> None:
         if isinstance(queue, Queue):
-            self._add("queue_created", queue)
+            self._tell("queue_created", queue)
 
     def queue_deleted(self, queue: Queue) -> None:
         for first, last in _positions(queue):
-            self._add("deleted", queue, first, last)
+            self._tell("deleted", queue, first, last)
         for consumer in queue.consumers.registered():
-            self._add("consumer_ended", queue, consumer=consumer, reason="queue_deleted")
-        self._add("queue_deleted", queue)
+            self._tell("consumer_ended", queue, consumer=consumer, reason="queue_deleted")
+        self._tell("queue_deleted", queue)
 
     def published(
         self,
@@ -144,139 +145,62 @@ class Story:
         seqno: int,
     ) -> None:
         self.messages += last - first + 1
-        rows = self.rows
-        rows.append(
-            (
-                self._group,
-                self._index,
-                self._term,
-                self._ordinal,
-                len(rows) - self._start,
-                self.machine.now_ms,
-                "published",
-                queue.id,
-                queue.vhost,
-                queue.name,
-                first,
-                last,
-                entry,
-                offset,
-                None,
-                None,
-                None,
-                None,
-                None,
-                publisher,
-                seqno or None,
-                None,
-                None,
-                queue.consumers.single_active,
-            )
-        )
+        self._tell(
+            "published", queue, first, last, entry, offset, None, None, None, None, publisher,
+            seqno or None,
+        )  # fmt: skip
 
     def letter(
         self, queue: Queue, first: int, last: int, entry: int, offset: int, reason: str
     ) -> None:
-        self._add("letter", queue, first, last, entry, offset, reason=reason)
+        self._tell("letter", queue, first, last, entry, offset, reason=reason)
 
     def delivered(self, queue: Queue, consumer: Consumer, chunks: Sequence[Chunk]) -> None:
-        rows = self.rows
-        event = "got" if consumer.once else "delivered"
+        event, tell = "got" if consumer.once else "delivered", self._tell
         for chunk in chunks:
             first, bodies = chunk.first, chunk.bodies
-            rows.append(
-                (
-                    self._group,
-                    self._index,
-                    self._term,
-                    self._ordinal,
-                    len(rows) - self._start,
-                    self.machine.now_ms,
-                    event,
-                    queue.id,
-                    queue.vhost,
-                    queue.name,
-                    first,
-                    first + bodies.count - 1,
-                    bodies.index,
-                    bodies.offset,
-                    consumer.key,
-                    consumer.session,
-                    chunk.token,
-                    chunk.acquired_count,
-                    chunk.delivery_count,
-                    None,
-                    None,
-                    None,
-                    None,
-                    queue.consumers.single_active,
-                )
-            )
+            last = first + bodies.count - 1
+            tell(
+                event, queue, first, last, bodies.index, bodies.offset, consumer, chunk.token,
+                chunk.acquired_count, chunk.delivery_count,
+            )  # fmt: skip
         if consumer.auto_settle and chunks:
             first, final = chunks[0].first, chunks[-1]
             last = final.first + final.bodies.count - 1
-            self._add("settled", queue, first, last, consumer=consumer, reason="auto")
+            self._tell("settled", queue, first, last, consumer=consumer, reason="auto")
 
     def settled(self, queue: Queue, consumer: Consumer, first: int, last: int) -> None:
-        rows = self.rows
-        rows.append(
-            (
-                self._group,
-                self._index,
-                self._term,
-                self._ordinal,
-                len(rows) - self._start,
-                self.machine.now_ms,
-                "settled",
-                queue.id,
-                queue.vhost,
-                queue.name,
-                first,
-                last,
-                None,
-                None,
-                consumer.key,
-                consumer.session,
-                None,
-                None,
-                None,
-                None,
-                None,
-                None,
-                None,
-                queue.consumers.single_active,
-            )
-        )
+        self._tell("settled", queue, first, last, None, None, consumer)
 
     def returned(
         self, queue: Queue, consumer: Consumer, first: int, last: int, *, failed: bool, asked: bool
     ) -> None:
         reason = "asked" if asked else "ended"
         counts = 1 if failed else 0
-        self._add("returned", queue, first, last, consumer=consumer, failed=counts, reason=reason)
+        self._tell("returned", queue, first, last, consumer=consumer, failed=counts, reason=reason)
 
     def died(self, queue: Queue, first: int, last: int, reason: str, *, goes: bool) -> None:
-        self._add("died", queue, first, last, reason=reason, goes=goes)
+        self._tell("died", queue, first, last, reason=reason, goes=goes)
 
     def moved(self, queue: Queue, first: int, last: int) -> None:
-        self._add("moved", queue, first, last)
+        self._tell("moved", queue, first, last)
 
     def purged(self, queue: Queue, first: int, last: int) -> None:
-        self._add("purged", queue, first, last)
+        self._tell("purged", queue, first, last)
 
     def active(self, queue: Queue) -> None:
         consumers = queue.consumers
-        self._add("active", queue, consumer=consumers.active, token=consumers.active_token)
+        self._tell("active", queue, consumer=consumers.active, token=consumers.active_token)
 
     def subscribed(self, queue: Queue, consumer: Consumer) -> None:
-        self._add("subscribed", queue, consumer=consumer)
+        self._tell("subscribed", queue, consumer=consumer)
 
     def consumer_ended(self, queue: Queue, consumer: Consumer, effects: Sequence[Effect]) -> None:
         reason = "cancelled"
         for effect in effects:
             if isinstance(effect, SessionEnded) and effect.session == consumer.session:
                 reason = effect.reason
-        self._add("consumer_ended", queue, consumer=consumer, reason=reason)
+        self._tell("consumer_ended", queue, consumer=consumer, reason=reason)
 
     # --- what was not stored ----------------------------------------------------------------------
 
@@ -320,7 +244,7 @@ class Story:
         queue = self.machine.find(step.queue)
         start = step.seqno or 1  # who does not number them counts the bodies of a batch
         for first, last in ranges:
-            self._add(
+            self._tell(
                 event,
                 queue if isinstance(queue, Queue) else None,
                 start + first,
@@ -365,7 +289,7 @@ class Story:
             for start, end, mark in queue.marks.segments(first, stop):
                 counts = mark or NO_MARK
                 for piece in queue.store.pieces(start, end):
-                    self._add(
+                    self._tell(
                         "known",
                         queue,
                         piece.first,

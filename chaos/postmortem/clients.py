@@ -28,7 +28,6 @@ OPS: Final = (
 )
 #: Not proof of anything: a queue that was not drained may still hold it.
 UNDECIDED: Final = "missing, not drained"
-_RUN: Final = ["run"]
 _KEY: Final = ["run", "queue", "message"]
 _TOKEN: Final = ["run", "queue", "token"]
 _ENDS: Final = ("settle", "discard")

@@ -202,22 +202,16 @@ def _lead(scene: Scene, each: Lead, before: Sequence[Lead], top: float) -> list[
         f"group {each.group}: {each.leader} led in term {each.term}, {clock(each.from_ns)} –"
         f" {clock(each.to_ns)} ({duration_ns(each.to_ns - each.from_ns)}), ended: {each.ended}"
     )
-    found = [
-        tag(
-            "rect",
-            tag("title", told),
-            x=left,
-            y=y,
-            width=width,
-            height=height,
-            class_=f"fill {scene.colour(each.leader)}" + (" twice" if twice else ""),
-        )
-    ]
-    for label in (f"{each.leader} · term {each.term}", each.leader):
-        if not others and fits(label, width):
-            found.append(tag("text", label, x=left + 5, y=top + 11, class_="inside"))
-            break
-    return found
+    style = f"fill {scene.colour(each.leader)}" + (" twice" if twice else "")
+    bar = tag("rect", tag("title", told), x=left, y=y, width=width, height=height, class_=style)
+    labels = () if others else (f"{each.leader} · term {each.term}", each.leader)
+    return [bar, *_inside(labels, left, width, top)]
+
+
+def _inside(labels: Iterable[str], left: float, width: float, top: float) -> list[Markup]:
+    """The first label that the bar has room for, if any."""
+    fitting = (label for label in labels if fits(label, width))
+    return [tag("text", label, x=left + 5, y=top + 11, class_="inside") for label in fitting][:1]
 
 
 def _without(time: TimeAxis, spans: Iterable[tuple[int, int]], top: float) -> list[Markup]:
@@ -286,19 +280,7 @@ def _active(
     until = "the end of the log" if each.to_ns is None else clock(each.to_ns)
     told = f"{who} from token {each.token}, {clock(each.from_ns)} – {until}"
     colour = f"c{consumers.index(each.consumer) % CONSUMER_COLOURS}"
-    found = [
-        tag(
-            "rect",
-            tag("title", told),
-            x=left,
-            y=y,
-            width=width,
-            height=height,
-            class_=f"fill {colour}" + (" twice" if twice else ""),
-        )
-    ]
-    for label in (f"{who} · token {each.token}", who, str(each.consumer)):
-        if not twice and fits(label, width):
-            found.append(tag("text", label, x=left + 5, y=top + 11, class_="inside"))
-            break
-    return found
+    style = f"fill {colour}" + (" twice" if twice else "")
+    bar = tag("rect", tag("title", told), x=left, y=y, width=width, height=height, class_=style)
+    labels = () if twice else (f"{who} · token {each.token}", who, str(each.consumer))
+    return [bar, *_inside(labels, left, width, top)]

@@ -7,8 +7,6 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import Final, cast
 
-_DAY_NS: Final = 86_400_000_000_000
-
 
 def moment(at_ns: int) -> datetime:
     """Exact to the microsecond: floats of nanoseconds since 1970 are not."""
