@@ -7,14 +7,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.postmortem.bases import contents
 from chaos.postmortem.decoding import decode
-from chaos.postmortem.inputs import Inputs, Segment, SnapshotFile, is_remote
+from chaos.postmortem.inputs import Inputs, Segment, is_remote
 from chaos.postmortem.raftlog import only_checked
 from chaos.postmortem.schemas import RECORDS
 from chaos.postmortem.tables import HOUR_NS, Tables, conformed
@@ -27,8 +28,6 @@ from cluster.log.snapshots import decode_snapshot
 #: From this many segments on, records are sorted into their groups and hours before they are
 #: written: else each segment leaves a file in each folder.
 SORTED_FROM: Final = 64
-#: Snapshots that are checked at a time, at most.
-CHECKS_MAX: Final = 64
 _GLOB: Final = re.compile(r"[\\\[\]{}*?]")
 
 
@@ -56,12 +55,9 @@ def read_records(spark: SparkSession, inputs: Inputs, wanted: Wanted = EVERYTHIN
     return remote.unionByName(_of_local(spark, here, wanted)) if here else remote
 
 
-AnyFile = TypeVar("AnyFile", Segment, SnapshotFile)
-
-
-def _sides(files: Iterable[AnyFile]) -> tuple[list[AnyFile], list[AnyFile]]:
+def _sides(files: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
     """Those that plain file access reaches, and those that it does not."""
-    here, away = list[AnyFile](), list[AnyFile]()
+    here, away = list[Segment](), list[Segment]()
     for each in files:
         (away if is_remote(each.file) else here).append(each)
     return here, away
@@ -226,13 +222,8 @@ def bad_snapshots(spark: SparkSession, inputs: Inputs) -> DataFrame:
     rows = [(s.file, s.cluster, s.node, s.group, s.index, s.set_aside) for s in inputs.snapshots]
     columns = "file string, cluster string, node string, group int, first bigint, aside boolean"
     given = spark.createDataFrame(rows, columns)
-    here, away = _sides(inputs.snapshots)
-    checks = min(max(len(here), 1), CHECKS_MAX)
-    names = spark.createDataFrame([(each.file,) for each in here], "file string")
-    checked = names.repartition(checks).mapInArrow(_check_named, _CHECKED)
-    if away:
-        contents = _files(spark, [each.file for each in away])
-        checked = checked.unionByName(contents.mapInArrow(_check_given, _CHECKED))
+    files = [snapshot.file for snapshot in inputs.snapshots]
+    checked = contents(spark, files).mapInArrow(_checked, _CHECKED)
     aside = F.when(F.col("aside"), F.lit("set aside by its node: ")).otherwise(F.lit(""))
     return conformed(
         given.join(checked, "file")
@@ -243,27 +234,12 @@ def bad_snapshots(spark: SparkSession, inputs: Inputs) -> DataFrame:
     )
 
 
-def _check_named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for path in batch.column(0).to_pylist():
-            try:
-                with open(path, "rb") as file:
-                    data = file.read()
-            except FileNotFoundError:  # the node has a newer one by now
-                continue
-            yield _checked(path, data)
-
-
-def _check_given(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for path, data in _contents(batches):
-        yield _checked(path, data)
-
-
-def _checked(path: str, data: bytes) -> pa.RecordBatch:
-    rows: list[dict[str, Any]] = []
-    try:
-        decode_snapshot(data, path)
-    except (LogCorrupt, UnsupportedFormat) as error:
-        rows = [{"file": path, "reason": error.reason, "offset": error.offset}]
+def _checked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([("file", pa.string()), ("reason", pa.string()), ("offset", pa.int64())])
-    return pa.RecordBatch.from_pylist(rows, schema=schema)
+    for batch in batches:
+        for path, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            try:
+                decode_snapshot(data, path)
+            except (LogCorrupt, UnsupportedFormat) as error:
+                row = {"file": path, "reason": error.reason, "offset": error.offset}
+                yield pa.RecordBatch.from_pylist([row], schema=schema)

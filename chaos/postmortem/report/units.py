@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from datetime import UTC, datetime
-from typing import Final, cast
+from typing import cast
 
 
 def moment(at_ns: int) -> datetime:
