@@ -27,6 +27,8 @@ def describe(error: BaseException) -> str:
     """Why a connection could not be made, in few words."""
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
         return error.os_error.strerror
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
     return str(error) or type(error).__name__
 
 

@@ -134,8 +134,8 @@ class Core:
         """
         deadline_s = self.deadline_s(timeout_s)
         backoff = Backoff()
+        told: dict[str, str] = {}
         while True:
-            reasons: list[str] = []
             passing = False
             for url in self.routes.urls:
                 try:
@@ -147,12 +147,14 @@ class Core:
                     if code not in wire.PASSING:
                         raise Refused(code, str(value.get("reason", code)))
                     passing = True
-                    reasons.append(f"{url}: {code}")
+                    told[url] = code
                 except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
-                    reasons.append(f"{url}: {describe(error)}")
+                    if not isinstance(error, TimeoutError) or url not in told:
+                        told[url] = describe(error)  # what it said before says more than a timeout
             pause_s = backoff.next_s()
             if not passing or asyncio.get_running_loop().time() + pause_s > deadline_s:
-                raise Unreachable("no node answered: " + "; ".join(reasons))
+                why = "; ".join(f"{url}: {reason}" for url, reason in told.items())
+                raise Unreachable(f"no node answered: {why}")
             await asyncio.sleep(pause_s)
 
     async def _get_once(self, url: str) -> tuple[int, Any]:

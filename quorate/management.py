@@ -163,8 +163,8 @@ class Management:
         data = None if body is None else json.dumps(body).encode()
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         backoff = Backoff()
+        told: dict[str, str] = {}
         while True:
-            reasons: list[str] = []
             passing = False
             for url in self._urls:
                 try:
@@ -173,14 +173,17 @@ class Management:
                     if status != 503:
                         return status, value
                     passing = repeat
-                    reasons.append(f"{url}: {_reason(value, status)}")
+                    told[url] = _reason(value, status)
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                    reasons.append(f"{url}: {describe(error)}")
                     if method != "GET" and not isinstance(error, aiohttp.ClientConnectorError):
-                        raise OutcomeUnknown(f"no answer came: {reasons[-1]}") from error
+                        why = f"{url}: {describe(error)}"
+                        raise OutcomeUnknown(f"no answer came: {why}") from error
+                    if not isinstance(error, TimeoutError) or url not in told:
+                        told[url] = describe(error)  # what it said before says more than a timeout
             pause_s = backoff.next_s()
             if not passing or asyncio.get_running_loop().time() + pause_s > deadline_s:
-                raise Unreachable("no node answered: " + "; ".join(reasons))
+                why = "; ".join(f"{url}: {reason}" for url, reason in told.items())
+                raise Unreachable(f"no node answered: {why}")
             await asyncio.sleep(pause_s)
 
     async def _ask_once(self, method: str, url: str, data: bytes | None) -> tuple[int, Any]:
