@@ -20,36 +20,26 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem import (
-    chains,
-    clients,
-    clocks,
-    copies,
-    elections,
-    entries,
-    ingest,
-    lacks,
-    lag,
-    messages,
-    nodes,
-    queues,
-    replay,
-    replication,
-)
 from chaos.postmortem.findings import cluster as of_cluster
 from chaos.postmortem.findings import queues as of_queues
 from chaos.postmortem.findings import replication as of_replication
 from chaos.postmortem.findings.catalogue import exit_status
 from chaos.postmortem.findings.clients import client_anomalies
 from chaos.postmortem.findings.replayed import state_mismatch
-from chaos.postmortem.inputs import Inputs, discover
+from chaos.postmortem.life import clocks, elections, nodes
 from chaos.postmortem.limits import Limits
-from chaos.postmortem.remote_files import AnyFiles
+from chaos.postmortem.queues import clients, messages, traffic
+from chaos.postmortem.reading import ingest
+from chaos.postmortem.reading.inputs import Inputs, discover
+from chaos.postmortem.reading.remote_files import AnyFiles
+from chaos.postmortem.reading.wanted import EVERYTHING, Bounds, Wanted
+from chaos.postmortem.replay.events import events, replays, states
+from chaos.postmortem.replay.spans import spans
+from chaos.postmortem.replication import chains, commits, copies, entries, lacks, lag
 from chaos.postmortem.report import About, write_report
 from chaos.postmortem.report.units import stamp
 from chaos.postmortem.session import fit
 from chaos.postmortem.tables import Tables, conformed, schema_of
-from chaos.postmortem.wanted import EVERYTHING, Bounds, Wanted
 
 Table = Callable[[Tables], DataFrame]
 Finding = Callable[[Tables, Limits], DataFrame]
@@ -74,18 +64,18 @@ LOGS: Final[dict[str, Table]] = {
     "leaders": elections.leaders,
     "divergence": copies.divergence,
     "missing": lacks.missing,
-    "commit_latency": replication.commit_latency,
-    "snapshots": replication.snapshots,
+    "commit_latency": commits.commit_latency,
+    "snapshots": commits.snapshots,
     "lag": lag.lag,
 }
 #: Of what `events` say.
 QUEUES: Final[dict[str, Table]] = {
     "messages": messages.messages,
-    "latency": queues.latency,
-    "throughput": queues.throughput,
-    "unacked": queues.unacked,
-    "redelivery": queues.redelivery,
-    "sac": queues.sac,
+    "latency": traffic.latency,
+    "throughput": traffic.throughput,
+    "unacked": traffic.unacked,
+    "redelivery": traffic.redelivery,
+    "sac": traffic.sac,
 }
 FINDINGS: Final[tuple[Finding, ...]] = (
     of_replication.divergence,
@@ -207,10 +197,10 @@ def _make(
     for name, table in LOGS.items():
         begin(name, table)
     begin("corruption", partial(_corruption, inputs=inputs))
-    plan = replay.spans(made, inputs.snapshots)
-    begin("events", partial(replay.events, plan=plan, build=asked.build))
-    begin("replays", partial(replay.replays, plan=plan))
-    begin("states", partial(replay.states, plan=plan))
+    plan = spans(made, inputs.snapshots)
+    begin("events", partial(events, plan=plan, build=asked.build))
+    begin("replays", partial(replays, plan=plan))
+    begin("states", partial(states, plan=plan))
     seen = made if asked.queue is None else made.only("events", _of_queue(asked.queue))
     for name, table in QUEUES.items():
         begin(name, table, seen)

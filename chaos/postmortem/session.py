@@ -81,7 +81,7 @@ def start(
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    from chaos.postmortem.raftlog import RaftLog
+    from chaos.postmortem.reading.raftlog import RaftLog
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     conf = SparkConf().setAppName("quorate post-mortem").setAll(list(SETTINGS.items()))

@@ -112,8 +112,8 @@ def postmortem(
         progress.end()
         raise CommandError(str(error), CANNOT) from error
     progress("start Spark", time.monotonic() - began_s)
-    from chaos.postmortem.inputs import BadInput
     from chaos.postmortem.pipeline import Asked, run
+    from chaos.postmortem.reading.inputs import BadInput
 
     try:
         result = run(

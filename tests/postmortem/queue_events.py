@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chaos.postmortem.messages import messages
-from chaos.postmortem.queues import latency, redelivery, sac, throughput, unacked
+from chaos.postmortem.queues.messages import messages
+from chaos.postmortem.queues.traffic import latency, redelivery, sac, throughput, unacked
 from chaos.postmortem.tables import Tables, schema_of
 from cluster.story import Event
 

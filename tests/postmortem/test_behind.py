@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pa = pytest.importorskip("pyarrow")
-behind: Any = pytest.importorskip("chaos.postmortem.behind")
+behind: Any = pytest.importorskip("chaos.postmortem.replication.behind")
 
 SCHEMA = pa.schema(
     [

@@ -16,8 +16,8 @@ from cluster.log.reader import Record, read
 from tests.checker.logs import Replica
 
 pa = pytest.importorskip("pyarrow")
-chains: Any = pytest.importorskip("chaos.postmortem.chains")
-fold: Any = pytest.importorskip("chaos.postmortem.fates")
+chains: Any = pytest.importorskip("chaos.postmortem.replication.chains")
+fold: Any = pytest.importorskip("chaos.postmortem.replication.fates")
 
 KINDS = {"entry": fold.ENTRY, "live-entry": fold.LIVE}
 GROUPS = range(1, 31)

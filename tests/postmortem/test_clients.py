@@ -99,7 +99,7 @@ def _histories() -> dict[str, list[Op]]:
 
 
 def _anomalies(spark: Any, folder: Path, histories: dict[str, list[Op]]) -> list[Any]:
-    from chaos.postmortem.clients import anomalies, read_history
+    from chaos.postmortem.queues.clients import anomalies, read_history
 
     with (folder / "history.jsonl").open("w") as file:
         for run, ops in histories.items():

@@ -24,8 +24,8 @@ QUEUE: Final = QueueId(1)
 @pytest.fixture
 def judged(spark: Any, tmp_path: Path) -> Callable[[Built], Any]:
     """The tables of a cluster that has been closed, and its findings as `findings`."""
-    from chaos.postmortem import clocks, elections, nodes
     from chaos.postmortem.findings import cluster as rules
+    from chaos.postmortem.life import clocks, elections, nodes
     from chaos.postmortem.tables import Tables
 
     steps = (

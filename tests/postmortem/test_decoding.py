@@ -14,11 +14,11 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from chaos.postmortem import decoding, segment_index
-from chaos.postmortem.decoding import decode
-from chaos.postmortem.inputs import Segment, discover
-from chaos.postmortem.segment_index import SegmentIndex
-from chaos.postmortem.wanted import COLUMNS, EVERYTHING, ONLY_DAMAGE, Bounds, Wanted
+from chaos.postmortem.reading import decoding, segment_index
+from chaos.postmortem.reading.decoding import decode
+from chaos.postmortem.reading.inputs import Segment, discover
+from chaos.postmortem.reading.segment_index import SegmentIndex
+from chaos.postmortem.reading.wanted import COLUMNS, EVERYTHING, ONLY_DAMAGE, Bounds, Wanted
 from cluster.log import format as fmt
 from cluster.log.reader import CORRUPT, TORN, Record, detail, records
 from tests.postmortem.segments import START_NS, MadeSegment, any_records

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from chaos.postmortem.order import Given, placed
-from chaos.postmortem.standing import ENDED, NOT_GIVEN, SKIPPED, TRUNCATED, Standing
+from chaos.postmortem.replication.order import Given, placed
+from chaos.postmortem.replication.standing import ENDED, NOT_GIVEN, SKIPPED, TRUNCATED, Standing
 
 pa = pytest.importorskip("pyarrow")
-fold: Any = pytest.importorskip("chaos.postmortem.fates")
+fold: Any = pytest.importorskip("chaos.postmortem.replication.fates")
 
 SYNCED = pa.list_(pa.struct([("reached", pa.int64()), ("at", pa.int64())])) if pa else None
 SCHEMA = pa.schema(
@@ -256,7 +256,7 @@ def test_a_hole_in_the_log_explains_what_is_not_there(told: bool):
 
 
 def test_a_commit_behind_a_damaged_entry_does_not_hide_the_damage():
-    lacks: Any = pytest.importorskip("chaos.postmortem.lacks")
+    lacks: Any = pytest.importorskip("chaos.postmortem.replication.lacks")
     told = [(10, fold.ENTRY, 2), (20, fold.ENTRY, 3), (40, fold.COMMIT, 4), (50, fold.ENTRY, 5)]
     stream, place = [1] * len(told), [place for place, _, _ in told]
     kind = pa.array([kind for _, kind, _ in told], pa.int8())

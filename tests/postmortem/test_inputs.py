@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.postmortem.inputs import MixedClusters, NothingToRead, discover
+from chaos.postmortem.reading.inputs import MixedClusters, NothingToRead, discover
 from cluster.log import format as fmt
 from tests.postmortem.segments import START_NS, MadeSegment
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chaos.postmortem.leadership import Away, Candidacy, Leadership, Life, Noted, Said, Vote
+from chaos.postmortem.life.leadership import Away, Candidacy, Leadership, Life, Noted, Said, Vote
 
 MS = 1_000_000
 NODES = ("n1", "n2", "n3")

@@ -18,13 +18,13 @@ pytest.importorskip("pyarrow")
 
 from pyspark.sql import datasource as ds
 
-from chaos.postmortem import ingest as ingesting
-from chaos.postmortem.ingest import bad_snapshots, damage, ingest, read_records
-from chaos.postmortem.inputs import BadInput, NothingToRead, discover
-from chaos.postmortem.raftlog import RaftLog, Reader
-from chaos.postmortem.remote_files import AnyFiles
+from chaos.postmortem.reading import ingest as ingesting
+from chaos.postmortem.reading.ingest import bad_snapshots, damage, ingest, read_records
+from chaos.postmortem.reading.inputs import BadInput, NothingToRead, discover
+from chaos.postmortem.reading.raftlog import RaftLog, Reader
+from chaos.postmortem.reading.remote_files import AnyFiles
+from chaos.postmortem.reading.wanted import Bounds, Wanted
 from chaos.postmortem.tables import Tables
-from chaos.postmortem.wanted import Bounds, Wanted
 from cluster.log import format as fmt
 from cluster.log.reader import CORRUPT, TORN, Record, records
 from cluster.log.snapshots import Snapshot, encode_snapshot

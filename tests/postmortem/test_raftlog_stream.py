@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
-from chaos.postmortem.raftlog_stream import Offsets, OfPart, StreamReader
+from chaos.postmortem.reading.raftlog_stream import Offsets, OfPart, StreamReader
 from cluster.log import format as fmt
 from cluster.log.reader import CORRUPT
 from tests.postmortem.segments import START_NS, MadeSegment

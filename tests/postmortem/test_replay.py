@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from chaos.postmortem.findings.replayed import state_mismatch
-from chaos.postmortem.ingest import ingest
-from chaos.postmortem.inputs import discover
 from chaos.postmortem.limits import Limits
-from chaos.postmortem.replay import events, replays, spans, states
+from chaos.postmortem.reading.ingest import ingest
+from chaos.postmortem.reading.inputs import discover
+from chaos.postmortem.replay.events import events, replays, spans, states
 from chaos.postmortem.schemas import TABLES
 from chaos.postmortem.tables import Tables
 from cluster.lifecycle import Event, Lifecycle

@@ -25,7 +25,9 @@ Said = set[tuple[str, int, int, int, bytes | None]]
 
 def made(folders: list[str], out: Path, spark: Any, *names: str) -> Any:
     """Tables of these folders."""
-    from chaos.postmortem import copies, entries, ingest, inputs, lacks, lag, nodes, replication
+    from chaos.postmortem.life import nodes
+    from chaos.postmortem.reading import ingest, inputs
+    from chaos.postmortem.replication import commits, copies, entries, lacks, lag
     from chaos.postmortem.tables import Tables
 
     steps: dict[str, Any] = {
@@ -36,8 +38,8 @@ def made(folders: list[str], out: Path, spark: Any, *names: str) -> Any:
         "divergence": copies.divergence,
         "lacks": lacks.lacks,
         "missing": lacks.missing,
-        "commit_latency": replication.commit_latency,
-        "snapshots": replication.snapshots,
+        "commit_latency": commits.commit_latency,
+        "snapshots": commits.snapshots,
         "lag": lag.lag,
     }
     tables = Tables(spark, out)
@@ -201,8 +203,8 @@ def _judge_who_has_just_come(tables: Any) -> None:
 @pytest.mark.spark
 def test_gaps_and_broken_chains_are_told_once(tmp_path: Path, spark: Any):
     """Archives, of which one lacks a segment, and a record written by another hand."""
-    from chaos.postmortem import chains, lacks
     from chaos.postmortem.findings import replication as findings
+    from chaos.postmortem.replication import chains, lacks
 
     with Built(tmp_path / "logs", archive=True) as cluster:
         cluster.elect(1, "n1")

@@ -10,9 +10,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.clocks import MINUTE_NS, in_common_time
+from chaos.postmortem.life.clocks import MINUTE_NS, in_common_time
+from chaos.postmortem.life.nodes import MS_NS, S_NS
 from chaos.postmortem.limits import Limits
-from chaos.postmortem.nodes import MS_NS, S_NS
 from chaos.postmortem.tables import Tables, as_findings
 
 #: Causes of an election that nobody asked for.

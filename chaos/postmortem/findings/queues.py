@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.limits import Limits
-from chaos.postmortem.messages import DELIVERIES, ORDER, QUEUE, by_message, unbroken
+from chaos.postmortem.queues.messages import DELIVERIES, ORDER, QUEUE, by_message, unbroken
 from chaos.postmortem.tables import Tables, as_findings
 
 MS_NS: Final = 1_000_000

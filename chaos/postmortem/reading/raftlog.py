@@ -29,16 +29,18 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import datasource as ds
 
-from chaos.postmortem import segment_index
-from chaos.postmortem.decoding import decode
-from chaos.postmortem.inputs import Segment, discover, is_remote
-from chaos.postmortem.raftlog_stream import StreamReader
+from chaos.postmortem.reading import segment_index
+from chaos.postmortem.reading.decoding import decode
+from chaos.postmortem.reading.inputs import Segment, discover, is_remote
+from chaos.postmortem.reading.raftlog_stream import StreamReader
+from chaos.postmortem.reading.segment_index import SegmentIndex
+from chaos.postmortem.reading.wanted import COLUMNS, ONLY_DAMAGE, Bounds, Wanted
 from chaos.postmortem.schemas import RECORDS
-from chaos.postmortem.segment_index import SegmentIndex
-from chaos.postmortem.wanted import COLUMNS, ONLY_DAMAGE, Bounds, Wanted
 from cluster.log.reader import CORRUPT, TORN
 
-REMOTE: Final = "is on a file system that only Spark reaches: read it by chaos.postmortem.ingest"
+REMOTE: Final = (
+    "is on a file system that only Spark reaches: read it by chaos.postmortem.reading.ingest"
+)
 
 
 class RaftLog(ds.DataSource):

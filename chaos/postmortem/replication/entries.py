@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem import fates as fold
-from chaos.postmortem.logorder import (
+from chaos.postmortem.replication import fates as fold
+from chaos.postmortem.replication.logorder import (
     LogOrder,
     log_order,
     mark_flags,

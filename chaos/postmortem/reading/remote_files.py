@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 
-from chaos.postmortem.inputs import BadInput, Found, LocalFiles, is_remote
+from chaos.postmortem.reading.inputs import BadInput, Found, LocalFiles, is_remote
 
 _GONE: Final = "java.io.FileNotFoundException"
 

@@ -16,8 +16,8 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.bases import Base, bases
-from chaos.postmortem.inputs import SnapshotFile
+from chaos.postmortem.reading.inputs import SnapshotFile
+from chaos.postmortem.replay.bases import Base, bases
 from chaos.postmortem.tables import Tables
 from cluster.lifecycle import BEFORE_FIRST
 from cluster.log.format import NO_HASH

@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.nodes import MS_NS, S_NS, said
+from chaos.postmortem.life.nodes import MS_NS, S_NS, said
 from chaos.postmortem.tables import Tables
 
 MINUTE_NS: Final = 60 * S_NS

@@ -22,9 +22,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from chaos.postmortem.decoding import decode
-from chaos.postmortem.inputs import HEAD_BYTES, NothingToRead, Segment, discover
-from chaos.postmortem.wanted import EVERYTHING, Wanted
+from chaos.postmortem.reading.decoding import decode
+from chaos.postmortem.reading.inputs import HEAD_BYTES, NothingToRead, Segment, discover
+from chaos.postmortem.reading.wanted import EVERYTHING, Wanted
 from cluster.log import format as fmt
 from cluster.log.damage import decode_synced
 from cluster.log.reader import Record, header_of, runs

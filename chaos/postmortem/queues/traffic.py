@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.messages import (
+from chaos.postmortem.queues.messages import (
     DELIVERIES,
     ORDER,
     QUEUE,

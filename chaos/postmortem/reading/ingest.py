@@ -13,13 +13,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.bases import contents
-from chaos.postmortem.decoding import decode
-from chaos.postmortem.inputs import Inputs, Segment, is_remote
-from chaos.postmortem.raftlog import only_checked
+from chaos.postmortem.reading.decoding import decode
+from chaos.postmortem.reading.inputs import Inputs, Segment, is_remote
+from chaos.postmortem.reading.raftlog import only_checked
+from chaos.postmortem.reading.wanted import EVERYTHING, Wanted
+from chaos.postmortem.replay.bases import contents
 from chaos.postmortem.schemas import RECORDS
 from chaos.postmortem.tables import HOUR_NS, Tables, conformed
-from chaos.postmortem.wanted import EVERYTHING, Wanted
 from cluster.log import format as fmt
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
 from cluster.log.reader import BODIES, CORRUPT, TORN

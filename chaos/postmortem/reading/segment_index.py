@@ -18,8 +18,8 @@ from typing import Final
 
 import numpy as np
 
-from chaos.postmortem.inputs import Segment
-from chaos.postmortem.wanted import Wanted
+from chaos.postmortem.reading.inputs import Segment
+from chaos.postmortem.reading.wanted import Wanted
 
 FORMAT: Final = 1
 #: Smallest and largest of each, in this order.

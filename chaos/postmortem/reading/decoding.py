@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from chaos.postmortem.inputs import Segment
-from chaos.postmortem.wanted import EVERYTHING, Wanted
+from chaos.postmortem.reading.inputs import Segment
+from chaos.postmortem.reading.wanted import EVERYTHING, Wanted
 from cluster.log import format as fmt
 from cluster.log.reader import Record, decoded, header_of, runs
 

@@ -10,8 +10,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.alignment import STEADY_NS, Boot, Pair, Process, compared, shifts
-from chaos.postmortem.logorder import LogOrder, local_frame
+from chaos.postmortem.life.alignment import STEADY_NS, Boot, Pair, Process, compared, shifts
+from chaos.postmortem.replication.logorder import LogOrder, local_frame
 from chaos.postmortem.tables import Tables
 
 #: Of the entries, one in so many is compared.

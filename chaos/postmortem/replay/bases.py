@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from chaos.postmortem.inputs import SnapshotFile, is_remote
+from chaos.postmortem.reading.inputs import SnapshotFile, is_remote
 from cluster.lifecycle import Lifecycle
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
 from cluster.log.snapshots import decode_snapshot

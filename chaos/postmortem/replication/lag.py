@@ -7,11 +7,11 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.behind import SECOND_NS, Life, behind
-from chaos.postmortem.logorder import log_order, mark_flags
+from chaos.postmortem.life.times import Clock, clock, second
+from chaos.postmortem.replication.behind import SECOND_NS, Life, behind
+from chaos.postmortem.replication.logorder import log_order, mark_flags
 from chaos.postmortem.schemas import TABLES
 from chaos.postmortem.tables import Tables
-from chaos.postmortem.times import Clock, clock, second
 from cluster.log.format import MARK_INSTALLED
 
 _WRITTEN = ("node", "created_ns", "segment", "group", "mono_ns")

@@ -9,9 +9,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.logorder import mark_flags
+from chaos.postmortem.life.times import leaders_of_terms
+from chaos.postmortem.replication.logorder import mark_flags
 from chaos.postmortem.tables import Tables
-from chaos.postmortem.times import leaders_of_terms
 from cluster.log.format import MARK_INSTALLED
 from cluster.log.snapshots import BIRTH
 

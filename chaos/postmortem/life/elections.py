@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from chaos.postmortem.clocks import in_common_time
-from chaos.postmortem.leadership import Away, Leadership, Life, Noted, Said, Vote, as_rows
-from chaos.postmortem.nodes import MS_NS, S_NS, said
+from chaos.postmortem.life.clocks import in_common_time
+from chaos.postmortem.life.leadership import Away, Leadership, Life, Noted, Said, Vote, as_rows
+from chaos.postmortem.life.nodes import MS_NS, S_NS, said
 from chaos.postmortem.tables import Tables, schema_of
 from cluster.log.format import RECORD_HEADER
 

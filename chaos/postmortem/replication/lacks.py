@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem import fates as fold
-from chaos.postmortem.entries import damaged, safe_points, told_kind
-from chaos.postmortem.logorder import LogOrder, local_frame, log_order
-from chaos.postmortem.standing import Lack, Standing
+from chaos.postmortem.replication import fates as fold
+from chaos.postmortem.replication.entries import damaged, safe_points, told_kind
+from chaos.postmortem.replication.logorder import LogOrder, local_frame, log_order
+from chaos.postmortem.replication.standing import Lack, Standing
 from chaos.postmortem.tables import Tables
 
 _RUNS_DDL: Final = (

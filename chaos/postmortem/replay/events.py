@@ -17,9 +17,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.bases import contents
+from chaos.postmortem.replay.bases import contents
+from chaos.postmortem.replay.spans import Plan, Span, in_spans, slots, spans, states_of
 from chaos.postmortem.schemas import TABLES
-from chaos.postmortem.spans import Plan, Span, in_spans, slots, spans, states_of
 from chaos.postmortem.tables import Tables
 from cluster.lifecycle import Event, Lifecycle, ReplayFailed, Row
 from cluster.log.errors import LogCorrupt, UnsupportedFormat

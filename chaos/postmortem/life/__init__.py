@@ -1,0 +1,1 @@
+"""What the nodes did: when they ran, what their clocks showed, who led."""

@@ -1,0 +1,1 @@
+"""What became of messages, and how queues and clients fared."""

@@ -1,0 +1,1 @@
+"""The committed entries through the real machine."""
