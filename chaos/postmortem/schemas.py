@@ -66,8 +66,10 @@ TABLES: Final[dict[str, str]] = {
         f"{_WHERE}, kind string, group int, index bigint, term bigint, hash binary, type string,"
         " bytes int, wall_ns bigint, mono_ns bigint, fate string, commit_ns bigint, sync_ns bigint"
     ),
-    # Each committed index once, as most nodes have it.
-    "merged": "group int, index bigint, term bigint, hash binary, nodes int, at_ns bigint",
+    # Each committed index once, as most nodes have it: how many, and a bit for each by its name.
+    "merged": (
+        "group int, index bigint, term bigint, hash binary, nodes int, holders bigint, at_ns bigint"
+    ),
     # Same index, another entry. committed: on two nodes differently, which must not be.
     "divergence": (
         "group int, index bigint, committed boolean, copies array<struct<node: string, term:"

@@ -9,10 +9,11 @@ how far each came, and `states` compares the replayed state with what nodes note
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
@@ -36,10 +37,13 @@ ROWS_AT_ONCE: Final = 16_384
 #: Entries that one worker replays, about; more of them are not needed than there are spans.
 ENTRIES_AT_ONCE: Final = 500_000
 
-#: What a worker is given, in the order in which it needs it at an index: the state that the span
-#: begins with, the hash of what was committed, what was found in logs, a digest to be made.
+#: What a worker is given of a place, in this order: the state that the span begins with, the hash
+#: of what was committed where that is in question, what was found in logs, a digest to be made.
 BASE, MERGED, FOUND, DIGEST = range(4)
-_GIVEN: Final = ("number", "index", "rank", "term", "hash", "command")
+#: A row's key, so that one number is sorted by: the span, the place in it, which of those four.
+_NUMBER_BIT: Final = 40
+_AT_BIT: Final = 2
+_AT_MASK: Final = (1 << (_NUMBER_BIT - _AT_BIT)) - 1
 
 _TYPES: Final = {
     "int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "boolean": pa.bool_(),
@@ -62,50 +66,60 @@ def events(tables: Tables, plan: Plan, *, build: str | None = None) -> DataFrame
     parallel = tables.spark.sparkContext.defaultParallelism
     entries = sum(span.entries for span in plan.spans)
     count = min(len(plan.spans), max(parallel, entries // ENTRIES_AT_ONCE))
-    of_span = slots(plan.spans, count)
-    numbers = [(number, slot) for number, slot in of_span.items()]
-    slot = F.broadcast(tables.spark.createDataFrame(numbers, "number int, slot int"))
     replayed = _Replay({span.number: span for span in plan.spans}, build)
     return (
-        _given(tables, plan)
-        .join(slot, "number")
+        _given(tables, plan, slots(plan.spans, count))
         .repartitionById(count, F.col("slot"))
-        .sortWithinPartitions("number", "index", "rank")
-        .select(*_GIVEN)
+        .sortWithinPartitions("key")
+        .select("key", "term", "hash", "command")
         .mapInArrow(replayed.run, TABLES["events"])
     )
 
 
-def _given(tables: Tables, plan: Plan) -> DataFrame:
-    merged = in_spans(tables["merged"], plan.spans)
+def _given(tables: Tables, plan: Plan, slot: Mapping[int, int]) -> DataFrame:
     records = tables["records"].where(F.col("kind").isin(*BODIES) & F.col("hash").isNotNull())
-    chosen = tables.spark.createDataFrame(
-        [(span.number, span.node) for span in plan.spans], "its int, chosen string"
-    )
-    found = in_spans(records, plan.spans).join(F.broadcast(chosen), F.col("number") == F.col("its"))
-    found = found.where(F.col("chosen").isNull() | (F.col("chosen") == F.col("node")))
-    wanted = in_spans(_compared(tables, plan).select("group", "index").distinct(), plan.spans)
-    frame = _ranked(merged, MERGED).unionByName(_ranked(found, FOUND))
-    frame = frame.unionByName(_ranked(wanted, DIGEST))
-    return frame.unionByName(_bases(tables, plan))
+    nodes = {span.node for span in plan.spans}
+    if None not in nodes:
+        records = records.where(F.col("node").isin(*nodes))
+    chosen = F.col("chosen").isNull() | (F.col("chosen") == F.col("node"))
+    found = in_spans(records, plan.spans, slot).where(chosen)
+    noted = _compared(tables, plan).select("group", "index").distinct()
+    frame = _ranked(found, FOUND)
+    for questioned in _questioned(tables, plan, slot):
+        frame = frame.unionByName(_ranked(questioned, MERGED))
+    frame = frame.unionByName(_ranked(in_spans(noted, plan.spans, slot), DIGEST))
+    return frame.unionByName(_bases(tables, plan, slot))
+
+
+def _questioned(tables: Tables, plan: Plan, slot: Mapping[int, int]) -> Iterator[DataFrame]:
+    """Committed entries that what is found there need not be: logs differ, or nobody knows its
+    hash. Where entries are lacking, all of the span: what is found instead was never committed.
+    """
+    merged, place = tables["merged"], ["group", "index"]
+    differing = merged.join(tables["divergence"].select(*place).distinct(), place, "left_semi")
+    unknown = merged.where(F.col("hash").isNull())
+    yield in_spans(differing.unionByName(unknown), plan.spans, slot)
+    if lacking := [span for span in plan.spans if not span.whole]:
+        yield in_spans(merged, lacking, slot)
 
 
 def _ranked(frame: DataFrame, rank: int) -> DataFrame:
+    number = F.shiftleft(F.col("number").cast("bigint"), _NUMBER_BIT)
+    key = number + F.shiftleft(F.col("at"), _AT_BIT) + F.lit(rank)
     columns = set(frame.columns)
     kinds = {"term": "bigint", "hash": "binary", "command": "binary"}
     given = [
-        F.col(name) if name in columns and (name != "hash" or rank != BASE)
-        else F.lit(None).cast(kinds[name]).alias(name)
-        for name in ("term", "hash", "command")
-    ]  # fmt: skip
-    return frame.select("number", "index", F.lit(rank).alias("rank"), *given)
+        F.col(name) if name in columns else F.lit(None).cast(kind).alias(name)
+        for name, kind in kinds.items()
+    ]
+    return frame.select("slot", key.alias("key"), *given)
 
 
-def _bases(tables: Tables, plan: Plan) -> DataFrame:
+def _bases(tables: Tables, plan: Plan, slot: Mapping[int, int]) -> DataFrame:
     """A row for each span, with the file of its state, if there is one."""
-    rows = [(span.number, span.base.index, span.base.file) for span in plan.spans]
-    begins = tables.spark.createDataFrame(rows, "number int, index bigint, file string")
-    files = sorted({file for _, _, file in rows if file is not None})
+    rows = [(span.number, slot[span.number], 0, span.base.file) for span in plan.spans]
+    begins = tables.spark.createDataFrame(rows, "number int, slot int, at bigint, file string")
+    files = sorted({file for *_, file in rows if file is not None})
     if not files:
         return _ranked(begins, BASE)
     read = contents(tables.spark, files).withColumnRenamed("content", "command")
@@ -127,22 +141,20 @@ class _Replay:
             rows: list[Row] = []
             replay: _Span | None = None
             for batch in batches:
-                columns = [column.to_pylist() for column in batch.columns]
-                for number, index, rank, term, digest, command in zip(*columns, strict=True):
-                    if rank == FOUND:
-                        if replay is not None and index == replay.wanted_at:
-                            replay.apply(index, term, digest, command)
+                for number, at, rank, part in _stretches(batch):
+                    if rank == FOUND and replay is not None:
+                        replay.found(part)
                     elif rank == BASE:
                         if replay is not None:
                             rows += replay.end()
                         replay = _Span(self._plan[number])
-                        for row in replay.begin(command):
+                        for row in replay.begin(part.column("command")[0].as_py()):
                             rows.append(row)
                             if len(rows) >= ROWS_AT_ONCE:
                                 yield as_batch(rows)
                                 rows = []
                     elif replay is not None:
-                        replay.take(rank, index, digest)
+                        replay.take(rank, at, part.column("hash")[0].as_py())
                 if replay is not None:
                     rows += replay.take_rows()
                 for start in range(0, len(rows) - ROWS_AT_ONCE + 1, ROWS_AT_ONCE):
@@ -154,6 +166,20 @@ class _Replay:
                 yield as_batch(rows)
 
 
+def _stretches(batch: pa.RecordBatch) -> Iterator[tuple[int, int, int, pa.RecordBatch]]:
+    """Number of the span, first place, rank, rows: of neighbours of one span that were found, and
+    of each other row.
+    """
+    keys = batch.column("key").to_numpy()
+    found = (keys & ((1 << _AT_BIT) - 1)) == FOUND
+    ends = (keys[1:] >> _NUMBER_BIT != keys[:-1] >> _NUMBER_BIT) | ~(found[1:] & found[:-1])
+    starts = [0, *(np.flatnonzero(ends) + 1).tolist()] if len(keys) else []
+    for start, stop in zip(starts, [*starts[1:], len(keys)], strict=True):
+        key = int(keys[start])
+        at, rank = key >> _AT_BIT & _AT_MASK, key & ((1 << _AT_BIT) - 1)
+        yield key >> _NUMBER_BIT, at, rank, batch.slice(start, stop - start)
+
+
 class _Span:
     """The replay of one span; what fails ends it and is told."""
 
@@ -161,8 +187,8 @@ class _Span:
         self._plan = plan
         self._life = Lifecycle(GroupId(plan.group))
         self._hash = plan.base.hash
-        self._wanted = b""
-        self.wanted_at = 0  # the entry that comes next, if it is known
+        self._questioned = 0  # what is committed there has this hash
+        self._wanted: bytes | None = None
         self._failed: str | None = None
         self._more: list[Row] = []
 
@@ -180,29 +206,43 @@ class _Span:
             if plan.told:
                 yield from self._life.known()
 
-    def take(self, rank: int, index: int, digest: bytes) -> None:
-        life = self._life
+    def take(self, rank: int, at: int, digest: bytes | None) -> None:
+        index = self._plan.base.index + at
+        if rank == MERGED:
+            self._questioned, self._wanted = index, digest
+        elif rank == DIGEST and index == self._life.index and self._failed is None:
+            self._add(event="digest", reason=self._life.digest().hex())
+
+    def found(self, part: pa.RecordBatch) -> None:
+        """What was found in logs, in order; more than one may have the same entry."""
         if self._failed is not None:
             return
-        if rank == MERGED:
-            if index > life.index + 1:
-                self._failed = f"entry {life.index + 1} is missing"
-            self._wanted, self.wanted_at = digest, index
-        elif rank == DIGEST and index == life.index:
-            self._add(event="digest", reason=life.digest().hex())
-
-    def apply(self, index: int, term: int, digest: bytes, command: bytes) -> None:
-        """What was found at the index; more than one log may have it."""
-        life = self._life
-        if index != life.index + 1 or digest != self._wanted or self._failed is not None:
-            return
-        if index == self._plan.first and chain(self._hash, term, command) != digest:
-            self._failed = f"entry {index} does not follow on {self._plan.base.file}"
-            return
+        life, digests = self._life, part.column("hash")
+        apply, following = life.apply, life.index + 1
+        keys = part.column("key").to_numpy()
+        indexes = ((keys >> _AT_BIT & _AT_MASK) + self._plan.base.index).tolist()
+        terms, commands = part.column("term").to_pylist(), part.column("command").to_pylist()
         try:
-            life.apply(index, term, command)
+            for nth, index in enumerate(indexes):
+                if index == following:
+                    if index == self._questioned:
+                        if digests[nth].as_py() != self._wanted:
+                            continue
+                    elif not self._plan.whole:
+                        continue
+                    if index == self._plan.first:
+                        self._must_follow(terms[nth], commands[nth], digests[nth].as_py())
+                    apply(index, terms[nth], commands[nth])
+                    following += 1
+                elif index > following:
+                    raise ReplayFailed(f"entry {following} is missing")
         except ReplayFailed as error:
             self._failed = str(error)
+
+    def _must_follow(self, term: int, command: bytes, digest: bytes) -> None:
+        if chain(self._hash, term, command) != digest:
+            file = self._plan.base.file
+            raise ReplayFailed(f"entry {self._plan.first} does not follow on {file}")
 
     def take_rows(self) -> list[Row]:
         return self._life.take_rows() + self._taken()

@@ -8,7 +8,7 @@ on the committed entries are known up to the next one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.reading.inputs import SnapshotFile
 from chaos.postmortem.replay.bases import Base, bases
+from chaos.postmortem.replication import copies
 from chaos.postmortem.tables import Tables
 from cluster.lifecycle import BEFORE_FIRST
 from cluster.log.format import NO_HASH
@@ -26,7 +27,7 @@ from cluster.log.format import NO_HASH
 SPAN_ENTRIES_MIN: Final = 10_000
 #: Spans are found by the index divided by this.
 BUCKET: Final = 4_096
-_COMMITTED: Final = "committed"
+NO_SLOTS: Final[Mapping[int, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def spans(
     *,
     span_entries_min: int = SPAN_ENTRIES_MIN,
 ) -> Plan:
-    """Needs `merged` and `entries`."""
+    """Needs `segments` and `merged`."""
     found = bases(tables.spark, snapshots)
     ends = {
         row.group: (row.first, row.last)
@@ -113,49 +114,67 @@ def _draw(group: int, found: Iterable[Base], last: int, apart: int, number: int)
     ]
 
 
-def in_spans(frame: DataFrame, drawn: Sequence[Span]) -> DataFrame:
-    """Rows with group and index, each with the `number` of its span; those in none are left out."""
+def in_spans(
+    frame: DataFrame, drawn: Iterable[Span], slot: Mapping[int, int] = NO_SLOTS
+) -> DataFrame:
+    """Rows with group and index; those in none are left out. Each gets the `number` of its span,
+    the node `chosen` for that, its `slot`, and its place `at` in it: 0 is the state before it.
+    """
     rows = [
-        (span.number, span.group, bucket, span.first, span.last)
+        (
+            span.number,
+            span.node,
+            slot.get(span.number),
+            span.base.index,
+            span.group,
+            bucket,
+            span.last,
+        )
         for span in drawn
-        for bucket in range(span.first // BUCKET, span.last // BUCKET + 1)
+        for bucket in range(span.base.index // BUCKET, span.last // BUCKET + 1)
     ]
-    columns = "number int, its_group int, bucket bigint, from_index bigint, to_index bigint"
-    known = frame.sparkSession.createDataFrame(rows, columns)
+    known = frame.sparkSession.createDataFrame(
+        rows,
+        "number int, chosen string, slot int, before bigint, its_group int, bucket bigint,"
+        " to_index bigint",
+    )
     same = (F.col("group") == F.col("its_group")) & (
         F.floor(F.col("index") / BUCKET) == F.col("bucket")
     )
-    within = F.col("index").between(F.col("from_index"), F.col("to_index"))
+    within = (F.col("index") > F.col("before")) & (F.col("index") <= F.col("to_index"))
     joined = frame.join(F.broadcast(known), same & within)
-    return joined.drop("its_group", "bucket", "from_index", "to_index")
+    return joined.withColumn("at", F.col("index") - F.col("before")).drop(
+        "before", "its_group", "bucket", "to_index"
+    )
 
 
 def _counts(
     tables: Tables, drawn: Sequence[Span]
-) -> tuple[dict[int, tuple[int, int]], dict[int, dict[str, int]]]:
-    """By span, how many of its entries are known and which is the first, and how many of them each
-    node has.
+) -> tuple[dict[int, tuple[int, int]], dict[int, list[str]]]:
+    """By span, how many of its entries are known and which is the first, and the nodes that have
+    all of those.
     """
-    merged = in_spans(tables["merged"], drawn).groupBy("number")
-    counted = merged.agg(F.count("*").alias("n"), F.min("index").alias("first"))
-    known = {row.number: (row.n, row.first) for row in counted.collect()}
-    # An entry may be in a log several times, so its bit is set.
-    own = tables["entries"].where(F.col("fate") == _COMMITTED).where(F.col("hash").isNotNull())
-    bits = (
-        in_spans(own, drawn)
-        .groupBy("number", "node", F.expr("bitmap_bucket_number(index)").alias("bucket"))
-        .agg(F.expr("bitmap_count(bitmap_construct_agg(bitmap_bit_position(index)))").alias("n"))
-        .groupBy("number", "node")
-        .agg(F.sum("n").alias("n"))
+    rows = (
+        in_spans(tables["merged"], drawn)
+        .groupBy("number")
+        .agg(
+            F.count("*").alias("n"),
+            F.min("index").alias("first"),
+            F.bit_and("holders").alias("holders"),
+        )
+        .collect()
     )
-    by_node: dict[int, dict[str, int]] = {}
-    for row in bits.collect():
-        by_node.setdefault(row.number, {})[row.node] = row.n
-    return known, by_node
+    nodes = copies.names(tables)
+    known = {row.number: (row.n, row.first) for row in rows}
+    having = {
+        row.number: [name for nth, name in enumerate(nodes) if row.holders >> nth & 1]
+        for row in rows
+    }
+    return known, having
 
 
 def _chosen(
-    drawn: Iterable[Span], known: dict[int, tuple[int, int]], by_node: dict[int, dict[str, int]]
+    drawn: Iterable[Span], known: dict[int, tuple[int, int]], having: dict[int, list[str]]
 ) -> list[Span]:
     """From the first one on that is whole, or else has a beginning. Numbered anew."""
     kept: list[Span] = []
@@ -175,9 +194,8 @@ def _chosen(
         for span in every[begins:]:
             if not span.entries and span.span > begins:
                 continue  # the span before ends there
-            nodes = by_node.get(span.number, {})
-            having = [node for node, count in sorted(nodes.items()) if count == span.entries]
-            node = having[0] if having else None
+            nodes = having.get(span.number, []) if span.whole else []
+            node = nodes[0] if nodes else None
             number = len(kept)
             kept.append(replace(span, number=number, span=span.span - begins, node=node, told=told))
             told = not span.whole

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
@@ -12,24 +14,39 @@ from cluster.log.snapshots import BIRTH
 
 _ENTRY = ["group", "index"]
 _VARIANT = [*_ENTRY, "term", "hash"]
+#: More nodes than a cluster ever has; further ones are not counted.
+HOLDERS_MAX: Final = 63
 _RANKS = {"voided": 0, "pending": 1, "committed": 2}
+
+
+def names(tables: Tables) -> list[str]:
+    """The nodes whose logs were read. `merged.holders` has a bit for each, in this order."""
+    return sorted(row.node for row in tables["segments"].select("node").distinct().collect())
 
 
 def merged(tables: Tables) -> DataFrame:
     """The table `merged`. What somebody says is committed goes before what is only there."""
+    bits = [
+        F.lit(each)
+        for nth, name in enumerate(names(tables)[:HOLDERS_MAX])
+        for each in (name, 1 << nth)
+    ]
+    bit = F.create_map(*bits)[F.col("node")] if bits else F.lit(0)
     counted = (
         tables["entries"]
         .where("fate <> 'voided'")
-        .select(*_VARIANT, "node", "wall_ns", (F.col("fate") == "committed").alias("committed"))
+        .select(
+            *(*_VARIANT, "wall_ns", bit.cast("bigint").alias("bit")),
+            (F.col("fate") == "committed").alias("committed"),
+        )
         .repartition(*_ENTRY)  # all that follows needs no other exchange
-        .groupBy(*_VARIANT, "node")
-        .agg(F.max("committed").alias("committed"), F.min("wall_ns").alias("at_ns"))
         .groupBy(*_VARIANT)
         .agg(
             F.max("committed").alias("committed"),
-            F.count("*").cast("int").alias("nodes"),
-            F.min("at_ns").alias("at_ns"),
+            F.coalesce(F.bit_or("bit"), F.lit(0)).alias("holders"),
+            F.min("wall_ns").alias("at_ns"),
         )
+        .withColumn("nodes", F.bit_count("holders"))
     )
     known = F.col("hash").isNotNull()
     best = Window.partitionBy(*_ENTRY).orderBy(
