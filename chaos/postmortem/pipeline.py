@@ -197,7 +197,8 @@ def _make(
     for name, table in LOGS.items():
         begin(name, table)
     begin("corruption", partial(_corruption, inputs=inputs))
-    plan = spans(made, inputs.snapshots)
+    with steps.step("plan of the replay"):
+        plan = spans(made, inputs.snapshots)
     begin("events", partial(events, plan=plan, build=asked.build))
     begin("replays", partial(replays, plan=plan))
     begin("states", partial(states, plan=plan))
