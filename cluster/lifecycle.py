@@ -48,13 +48,14 @@ def stamped(index: int, term: int, command: bytes) -> list[tuple[Stamp, AnyComma
     """
     if command[:1] != REGULAR:
         return []
-    entry = decode_entry(memoryview(command)[1:])
-    if len(entry.commands) == 1:
-        return [(Stamp(index, term, entry.now_ms), entry.commands[0])]
+    entry = decode_entry(command[1:])
+    commands, now_ms = entry.commands, entry.now_ms
+    if len(commands) == 1:
+        return [(Stamp(index, term, now_ms), commands[0])]
     found: list[tuple[Stamp, AnyCommand]] = []
     offset = 0
-    for ordinal, each in enumerate(entry.commands):
-        found.append((Stamp(index, term, entry.now_ms, ordinal, offset), each))
+    for ordinal, each in enumerate(commands):
+        found.append((Stamp(index, term, now_ms, ordinal, offset), each))
         offset += body_count(each)
     return found
 

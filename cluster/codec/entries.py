@@ -30,6 +30,8 @@ from cluster.machine.replies import Chunk, Reply
 from cluster.types import BodyRef, GroupId, Stamp, value
 
 VERSION_CURRENT = 1
+#: The type without what a checker would conclude: that nothing is known of the elements.
+LIST: Any = list
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +188,9 @@ def pack_command(command: AnyCommand) -> list[Any]:
 
 def unpack_command(fields: Any) -> AnyCommand:
     """The other way. CodecError when it is no command at all; Unknown when we do not know it."""
-    if not isinstance(fields, list) or not fields or type(cast("list[Any]", fields)[0]) is not int:
+    if not isinstance(fields, LIST) or not fields or type(fields[0]) is not int:
         raise CodecError("a command is a list that starts with its number")
-    tag, *values = cast("list[Any]", fields)
+    tag, values = fields[0], fields[1:]
     layout = _COMMANDS.get(tag)
     if layout is None:
         return Unknown(tag, values)
@@ -240,14 +242,14 @@ def encode_entry(
 def decode_entry(data: bytes | bytearray | memoryview) -> Entry:
     """The entry of this payload. CodecError only when the bytes are no entry."""
     entry = unpack(data)
-    if not isinstance(entry, list) or len(cast("list[Any]", entry)) < 3:
+    if not isinstance(entry, LIST) or len(entry) < 3:
         raise CodecError("an entry is a list of version, time and commands")
-    version, now_ms, packed = cast("list[Any]", entry)[:3]
-    if type(version) is not int or type(now_ms) is not int or not isinstance(packed, list):
+    version, now_ms, packed = entry[:3]
+    if type(version) is not int or type(now_ms) is not int or not isinstance(packed, LIST):
         raise CodecError("an entry is a list of version, time and commands")
     if version < 1:
         raise CodecError(f"no entry has version {version}")
-    return Entry(version, now_ms, [unpack_command(one) for one in cast("list[Any]", packed)])
+    return Entry(version, now_ms, [unpack_command(one) for one in packed])
 
 
 def encode_command(command: AnyCommand) -> bytes:
