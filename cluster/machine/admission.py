@@ -53,7 +53,8 @@ def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
             # Also of one that is not known: were any start granted to it, a first batch that never
             # came here would later pass for a duplicate of the second one.
             return Refused(OUT_OF_SEQUENCE, _expects(publisher, known), last + 1)
-        skip = min(count, max(0, last + 1 - seqno))
+        if seqno <= last:
+            skip = min(count, last + 1 - seqno)
     if not ONLY_BYTES.issuperset(map(type, command.bodies)):
         return Refused(BAD_ARGUMENT, "a body is bytes")
     sizes = list(map(len, command.bodies))
@@ -64,19 +65,14 @@ def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
             queue.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())
         return Enqueued(0, 0, count - _count(refused), refused)
     if attrs is None and (queue.takes_all(count, sizes) or turn.decided):
-        fresh = count - skip
-        first = queue.store_messages(
-            turn,
-            index=turn.index,
-            offset=turn.body_offset + skip,
-            sizes=sizes if skip == 0 else sizes[skip:],
-            mark=None,
-        )
+        fresh, index, offset = count - skip, turn.index, turn.body_offset + skip
+        if skip:
+            sizes = sizes[skip:]
+        first = queue.store_messages(turn, index=index, offset=offset, sizes=sizes, mark=None)
         if queue.witness is not None:
             last = first + fresh - 1
-            offset = turn.body_offset + skip
             number = seqno and seqno + skip
-            queue.witness.published(queue, first, last, turn.index, offset, publisher, number)
+            queue.witness.published(queue, first, last, index, offset, publisher, number)
         if publisher is None:
             return Enqueued(first, fresh)
         queue.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())

@@ -69,7 +69,10 @@ class Consumer:
         credit = self.credit
         if credit == 0 or self.auto_settle:
             credit = UNSETTLED_MAX
-        return max(0, credit - self.held.count)
+        room = credit - self.held.count
+        if room < 0:
+            room = 0
+        return room
 
     @property
     def registered(self) -> bool:
@@ -214,11 +217,10 @@ class Consumers:
 
     def served(self, ring: deque[Consumer]) -> None:
         """The first of the ring was given something."""
-        consumer = ring.popleft()
-        if consumer.room:
-            ring.append(consumer)
+        if ring[0].room:
+            ring.rotate(-1)
         else:
-            consumer.in_ring = False
+            ring.popleft().in_ring = False
 
     def capacity(self) -> int:
         """How many messages could be handed out at once."""

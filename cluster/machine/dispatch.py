@@ -13,6 +13,7 @@ from cluster.machine.effects import Deliver
 from cluster.machine.marks import NO_MARK
 from cluster.machine.replies import Chunk
 from cluster.machine.turn import Turn
+from cluster.types import made
 
 if TYPE_CHECKING:
     from cluster.machine.queue import Queue
@@ -29,24 +30,28 @@ def hand_out(queue: Queue, turn: Turn) -> None:
     ready, consumers = queue.ready, queue.consumers
     delivered: dict[int, tuple[Consumer, list[Chunk]]] = {}
     left = CHUNKS_AT_ONCE_MAX
-    ring: deque[Consumer] = deque()
+    ring: deque[Consumer] | None = None
     share = turns = 0
     while ready.count and left > 0:
         serving = consumers.serving()
         if serving is None:
             break
         if serving is not ring or turns == 0:
-            ring, turns = serving, len(serving)
+            turns = len(serving)
+            ring = serving
             share = -(-ready.count // turns)
             if turns > 1 and ready.count <= DEAL_SINGLY_MAX:
                 share = 1
         turns -= 1
-        consumer = ring[0]
-        chunks = take(queue, turn, consumer, min(share, consumer.room), left)
+        consumer = serving[0]
+        limit = consumer.room
+        if limit > share:
+            limit = share
+        chunks = take(queue, turn, consumer, limit, left)
         left -= len(chunks)
         if not chunks:
             continue  # what was ready had expired
-        consumers.served(ring)
+        consumers.served(serving)
         known = delivered.get(consumer.key)
         if known is None:
             delivered[consumer.key] = (consumer, chunks)
@@ -57,20 +62,22 @@ def hand_out(queue: Queue, turn: Turn) -> None:
 
 
 def take(
-    queue: Queue, turn: Turn, consumer: Consumer, limit: int, chunks_max: int = CHUNKS_AT_ONCE_MAX
+    queue: Queue, turn: Turn, consumer: Consumer, limit: int, left: int = CHUNKS_AT_ONCE_MAX
 ) -> list[Chunk]:
-    """Give the consumer the next messages, at most `limit`, under one fencing token."""
+    """Give the consumer the next messages, at most `limit` in at most `left` chunks, under one
+    fencing token.
+    """
     ready, store = queue.ready, queue.store
     token = queue.new_token(turn)
     due_ms = queue.due_of(consumer, turn.now_ms)
-    hold = Hold(token, due_ms)
+    hold = made(Hold, (token, due_ms))
     chunks: list[Chunk] = []
-    while limit > 0 and ready.count and len(chunks) < chunks_max:
+    while limit > 0 and left > 0 and ready.count:
         here = limit
         expired = False
-        if limit > chunks_max - len(chunks):
+        if limit > left:
             first = ready.top.head[0]
-            here = min(limit, store.reach(first, chunks_max - len(chunks)) - first + 1)
+            here = min(limit, store.reach(first, left) - first + 1)
         if queue.may_expire:
             first, last = ready.top.head
             expired, end = judge(queue, first, min(last, first + here - 1), turn.now_ms - 1)
@@ -82,6 +89,7 @@ def take(
             continue
         limit -= last - first + 1
         taken = chunks_of(queue, first, last, token)
+        left -= len(taken)
         chunks += taken
         if queue.witness is not None:
             queue.witness.delivered(queue, consumer, taken)

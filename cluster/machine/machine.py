@@ -61,7 +61,7 @@ from cluster.machine.tallies import Tallies
 from cluster.machine.transactions import Transactions
 from cluster.machine.turn import Turn
 from cluster.machine.witness import Witness
-from cluster.types import ConsumerKey, QueueId, SessionId, Stamp
+from cluster.types import ConsumerKey, QueueId, SessionId, Stamp, made
 
 MACHINE_VERSION = 1
 NOW_MS_MAX = 1 << 53
@@ -103,7 +103,7 @@ class QueueMachine:
                     self.tallies.advanced(queue, turn.now_ms)
         if counted:
             self.tallies.applied(turn.now_ms, command, reply, turn.effects)
-        return Applied(reply, turn.effects)
+        return made(Applied, (reply, turn.effects))
 
     def _do(self, turn: Turn, command: Any) -> Reply:
         match command:

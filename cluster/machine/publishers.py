@@ -43,19 +43,21 @@ class Publisher:
 class Publishers:
     """Publishers of one queue, each kind in the order in which they were last heard of."""
 
-    __slots__ = ("_ephemeral", "_named")
+    __slots__ = ("_ephemeral", "_forget_ms", "_named")
 
     def __init__(self) -> None:
         self._named: OrderedDict[str, Publisher] = OrderedDict()
         self._ephemeral: OrderedDict[str, Publisher] = OrderedDict()
+        self._forget_ms = 0  # nobody was idle for too long before
 
     def __len__(self) -> int:
         return len(self._named) + len(self._ephemeral)
 
     def known(self, name: str, now_ms: int) -> Publisher | None:
         """The publisher, unless it is new or was idle for too long."""
-        self.forget_idle(now_ms)
-        return (self._ephemeral if name.startswith(EPHEMERAL_PREFIX) else self._named).get(name)
+        if now_ms >= self._forget_ms:
+            self._forget_idle(now_ms)
+        return self._kind(name).get(name)
 
     def answered(
         self, name: str, last: int, now_ms: int, refused: Sequence[tuple[int, int]]
@@ -80,11 +82,11 @@ class Publishers:
             while publisher.refused.range_count > REFUSED_RANGES_MAX:
                 publisher.refused.cut(*publisher.refused.head)
 
-    def forget_idle(self, now_ms: int) -> None:
-        if self._ephemeral:
-            _forget_idle(self._ephemeral, now_ms - EPHEMERAL_PUBLISHER_IDLE_MS)
-        if self._named:
-            _forget_idle(self._named, now_ms - PUBLISHER_IDLE_MS)
+    def _forget_idle(self, now_ms: int) -> None:
+        self._forget_ms = min(
+            _forget_idle(self._ephemeral, EPHEMERAL_PUBLISHER_IDLE_MS, now_ms),
+            _forget_idle(self._named, PUBLISHER_IDLE_MS, now_ms),
+        )
 
     def _kind(self, name: str) -> OrderedDict[str, Publisher]:
         return self._ephemeral if name.startswith(EPHEMERAL_PREFIX) else self._named
@@ -111,13 +113,17 @@ class Publishers:
                     assert last <= publisher.last, "a number was refused before it was given"
 
 
-def _forget_idle(kind: OrderedDict[str, Publisher], before_ms: int) -> None:
-    """Those last heard of then or earlier; they come first."""
+def _forget_idle(kind: OrderedDict[str, Publisher], idle_ms: int, now_ms: int) -> int:
+    """Those last heard of so long ago; they come first. Answers when to look again: whoever is
+    heard of for the first time from now on is not idle before either.
+    """
     while kind:
         name = next(iter(kind))
-        if kind[name].seen_ms > before_ms:
-            break
+        due_ms = kind[name].seen_ms + idle_ms
+        if due_ms > now_ms:
+            return due_ms
         del kind[name]
+    return now_ms + idle_ms
 
 
 class DedupIds:

@@ -44,6 +44,7 @@ class Queue:
         "dedup_ids",
         "delayed",
         "delayed_count",
+        "drops_head",
         "due_ms",
         "had_consumer",
         "id",
@@ -89,15 +90,16 @@ class Queue:
         self.told_ms: int | None = None  # when QueueExpired was last emitted
         self.due_ms: int | None = None  # nothing happens by itself before; perhaps nothing then
         self.scheduled_ms: int | None = None  # what the group's timetable says
+        self.drops_head = False
         self.never_refuses = True
         self.witness: Witness | None = None  # of somebody who replays a log
         self._configure(config)
 
     def _configure(self, config: QueueConfig) -> None:
         self.config = config
-        self.never_refuses = config.overflow == "drop-head" or (
-            config.max_length is None and config.max_length_bytes is None
-        )
+        limited = config.max_length is not None or config.max_length_bytes is not None
+        self.drops_head = limited and config.overflow == "drop-head"
+        self.never_refuses = not limited or self.drops_head
 
     enqueue = admission.enqueue
     subscribe = subscribing.subscribe
@@ -168,8 +170,11 @@ class Queue:
 
     def new_token(self, turn: Turn) -> int:
         """Fences one delivery decision: larger than all before."""
-        self.last_token = max(self.last_token + 1, turn.token_floor)
-        return self.last_token
+        token = self.last_token + 1
+        if token < turn.token_floor:
+            token = turn.token_floor
+        self.last_token = token
+        return token
 
     def due_of(self, consumer: Consumer, now_ms: int, timeout_ms: int | None = None) -> int:
         """By when what the consumer gets now is to be settled; 0: at any time (A18)."""
@@ -203,10 +208,11 @@ class Queue:
     ) -> int:
         """Give these bodies positions and make them ready, now or later."""
         count = len(sizes)
-        bytes_before = self.store.bytes
-        first = self.store.append(count, index, offset, sizes, turn.now_ms)
+        store = self.store
+        bytes_before = store.bytes
+        first = store.append(count, index, offset, sizes, turn.now_ms)
         last = first + count - 1
-        self.waiting_bytes += self.store.bytes - bytes_before
+        self.waiting_bytes += store.bytes - bytes_before
         if mark is not None and mark != NO_MARK:
             self.marks.put(first, last, mark)
         if ready_at_ms is not None:
@@ -389,12 +395,9 @@ class Queue:
                 disposal.sweep(self, turn, inclusive=False)
             if not self.paused:
                 hand_out(self, turn)
-            if self.may_expire and self.ready.count:
+            if self.ready.count and self.may_expire:
                 disposal.sweep(self, turn, inclusive=True)
-        config = self.config
-        if config.overflow == "drop-head" and (
-            config.max_length is not None or config.max_length_bytes is not None
-        ):
+        if self.drops_head:
             disposal.drop_over_limit(self, turn)
         if is_due:
             timetable.meet_deadlines(self, turn)

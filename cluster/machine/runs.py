@@ -185,6 +185,11 @@ class RangeMap(Generic[V]):
 
     def _splice(self, start: int, end: int, pieces: Sequence[tuple[int, int, V]]) -> None:
         """Put `pieces` in the place of the slots from `start` up to `end`."""
+        if not pieces and start == self._head:  # nothing has to move
+            self._values[start:end] = [None] * (end - start)
+            self._head = end
+            self._trim()
+            return
         grow = len(pieces) - (end - start)
         if grow and start - self._head < len(self._firsts) - end:
             if grow > self._head:

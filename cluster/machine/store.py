@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cluster.types import BodyRef
+from cluster.types import BodyRef, made
 
 TRIM_MIN = 64
 CHAIN_FACTOR = 6364136223846793005  # a multiplier that mixes well modulo 2**64 (Knuth)
@@ -79,18 +79,18 @@ class Store:
         self._offsets.append(offset)
         self._lives.append(count)
         self._times.append(now_ms)
-        bytes_before = self.bytes
         size = sizes[0]
         if count == 1 or sizes.count(size) == count:
             self._sizes.append(size)
-            self.bytes += size * count
+            stored = size * count
         else:
             self._sizes.append(~(self._base + len(self._uneven)))
             self._uneven.extend(sizes)
-            self.bytes += sum(sizes)
+            stored = sum(sizes)
+        self.bytes += stored
         self.count += count
         self.next = first + count
-        mixed = (index << 20) + offset + (count << 8) + now_ms + self.bytes - bytes_before
+        mixed = (index << 20) + offset + (count << 8) + now_ms + stored
         self.chain = (self.chain * CHAIN_FACTOR + mixed) & CHAIN_MASK
         return first
 
@@ -194,9 +194,12 @@ class Store:
 
     def bytes_of(self, first: int, last: int) -> int:
         slot = self._slot(first)
+        firsts, counts = self._firsts, self._counts
         total = 0
         while first <= last:
-            end = min(self._firsts[slot] + self._counts[slot] - 1, last)
+            end = firsts[slot] + counts[slot] - 1
+            if end > last:
+                end = last
             total += self._bytes_in(slot, first, end)
             first = end + 1
             slot += 1
@@ -229,8 +232,8 @@ class Store:
             if end > last:
                 end = last
             offset = self._offsets[slot] + first - start
-            bodies = BodyRef(self._indexes[slot], offset, end - first + 1)
-            found.append(Piece(first, end, bodies, self._times[slot]))
+            bodies = made(BodyRef, (self._indexes[slot], offset, end - first + 1))
+            found.append(made(Piece, (first, end, bodies, self._times[slot])))
             first = end + 1
             slot += 1
         return found

@@ -40,22 +40,27 @@ class Turn:
         "effects",
         "group",
         "index",
-        "key",
         "now_ms",
+        "stamp",
         "token_floor",
         "touched",
     )
 
     def __init__(self, stamp: Stamp, now_ms: int, group: Surroundings) -> None:
-        self.now_ms = now_ms
+        self.stamp = stamp
+        self.now_ms = now_ms  # not the stamp's: this one never goes back
         self.index = stamp.index
         self.body_offset = stamp.body_offset
-        self.key = (stamp.index << ORDINAL_BITS) | stamp.ordinal
         self.token_floor = stamp.index << ORDINAL_BITS
         self.decided = False  # part of a transaction: limits refuse nothing any more
         self.group = group
         self.effects: list[Effect] = []
         self.touched: dict[int, None] = {}  # queues in which something may have to happen now
+
+    @property
+    def key(self) -> int:
+        """An identity no other command has."""
+        return self.stamp.key
 
     def touch(self, queue: QueueId) -> None:
         self.touched[queue] = None
