@@ -33,7 +33,8 @@ class Run(NamedTuple):
 
 def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
     """Store what is new and within the limits; say what was not."""
-    count = len(command.bodies)
+    bodies = command.bodies
+    count = len(bodies)
     publisher, seqno = command.publisher, command.seqno
     asks = count == 0 and seqno == 0 and publisher is not None
     if not (1 <= count <= BODIES_MAX or asks):
@@ -55,9 +56,9 @@ def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
             return Refused(OUT_OF_SEQUENCE, _expects(publisher, known), last + 1)
         if seqno <= last:
             skip = min(count, last + 1 - seqno)
-    if not ONLY_BYTES.issuperset(map(type, command.bodies)):
+    if not ONLY_BYTES.issuperset(map(type, bodies)):
         return Refused(BAD_ARGUMENT, "a body is bytes")
-    sizes = list(map(len, command.bodies))
+    sizes = list(map(len, bodies))
     attrs = command.attrs
     if skip == count:
         refused = _refused_before(known, seqno, count)
