@@ -6,16 +6,21 @@ Each says which finding it must give, and where; nothing else may be found in it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from chaos.builds import broken
+from chaos.builds.build import Build, Change, put, take_back
 from cluster.codec.cbor import unpack
 from cluster.log.reader import Record, read
 from cluster.log.reader import records as records_of
-from cluster.machine.commands import Enqueue, QueueConfig
+from cluster.machine.commands import Enqueue, QueueConfig, Return, Settle
+from cluster.machine.queue import Queue
+from cluster.machine.replies import Reply
+from cluster.machine.turn import Turn
 from cluster.types import CATALOG_GROUP
 from tests.postmortem.builder import Built, flip
 from tests.postmortem.built_node import Where
@@ -39,6 +44,7 @@ class Planted:
     expected: list[Expected]
     logs: dict[Any, Path] = field(default_factory=dict[Any, Path])
     build: str | None = None  # replayed by this one, which was the one that ran
+    history: Path | None = None  # what clients saw
 
 
 Scene = Callable[[Path], Planted]
@@ -227,12 +233,58 @@ def two_active(folder: Path) -> Planted:
     return Planted(cluster.paths, 2, expected, cluster.logs, "sac-without-fencing")
 
 
+@scene("settled_again", "state_mismatch")
+def came_back(folder: Path) -> Planted:
+    """The machine of all nodes forgot a settle, once, and n1's snapshot keeps what came of it.
+    Nodes agree with each other, so the checker that only compares them is not asked.
+    """
+    with opened(folder) as cluster:
+        shop = Shop(cluster)
+        shop.trade()
+        published = shop.orders.publish()
+        ((consumer, chunk),) = shop.orders.delivered()
+        with _forgotten_settles():
+            shop.orders.settle(consumer, chunk)
+        ((consumer, again),) = shop.orders.delivered()
+        assert (again.first, again.acquired_count) == (chunk.first, 1)
+        kept = cluster.snapshot(ORDERS, "n1")
+        index = shop.orders.give_back(consumer, again)
+        ((consumer, again),) = shop.orders.delivered()
+        shop.orders.settle(consumer, again)
+        shop.trade()
+    (file,) = (cluster.nodes["n1"].folder / "log").rglob("*.snap")
+    where = {"group": ORDERS, "queue": "orders", "first": index, "term": 1}
+    where["message"] = f"{ORDERS}-{published}-0"
+    state = {"group": ORDERS, "node": "n1", "first": 1, "last": kept, "file": str(file)}
+    expected = [Expected("settled_again", where), Expected("state_mismatch", state)]
+    return Planted(cluster.paths, 2, expected)
+
+
+@contextmanager
+def _forgotten_settles() -> Generator[None]:
+    """What is settled is returned, and the consumer is told that it is settled."""
+
+    def forgetting(honest: Callable[..., Reply]) -> Callable[..., Reply]:
+        def settle(queue: Queue, turn: Turn, told: Settle) -> Reply:
+            back = Return(told.queue, told.consumer, told.ranges, False, None, told.token)
+            return queue.give_back(turn, back)
+
+        return settle
+
+    honest = put(Build("forgotten-settles", "", (Change(Queue, "settle", forgetting),)))
+    try:
+        yield
+    finally:
+        take_back(honest)
+
+
 # --- what deserves a warning
 
 
 @scene(
     "clock_jump",
     "clock_offset",
+    "flapping_leader",
     "lagging_replica",
     "leader_lost",
     "poison_message",
@@ -242,7 +294,7 @@ def two_active(folder: Path) -> Planted:
     "stuck_unacked",
 )
 def warnings(folder: Path) -> Planted:
-    """All in forty minutes, a few minutes apart. n2's clock is 5 s ahead all the time."""
+    """All in an hour, a few minutes apart. n2's clock is 5 s ahead all the time."""
     with opened(folder, wrong_s={"n2": 5}) as cluster:
         shop = Shop(cluster)
         shop.trade()
@@ -261,6 +313,7 @@ def warnings(folder: Path) -> Planted:
             expected.append(step(shop))
             for _ in range(10):
                 shop.trade(2, every_s=6)
+        expected += flapping_leader(shop)
     (slow,) = [
         each for each in records(cluster, "n2", "round") if unpack(each.payload)[3] > 1_000_000_000
     ]
@@ -367,3 +420,24 @@ def leader_lost(shop: Shop) -> Expected:
     cluster.start("n1")
     where = {"group": ORDERS, "node": "n1", "from_ns": (killed - 2_000_000_000, killed + 10**9)}
     return Expected("leader_lost", where)
+
+
+def flapping_leader(shop: Shop) -> list[Expected]:
+    """n2 and n1 die in turns, half a minute apart; `ledger` is led by whichever of them lives."""
+    cluster = shop.cluster
+    cluster.elect(ORDERS, "n3")  # as somebody asked for it
+    expected: list[Expected] = []
+    for lost, heir in (("n2", "n1"), ("n1", "n2")) * 2:
+        cluster.kill(lost)
+        killed = cluster.time.now_ns
+        cluster.wait(0.1)
+        place = here(cluster, heir)
+        term = cluster.elect(LEDGER, heir)
+        where: dict[str, Any] = {"group": LEDGER, "term": term, "node": lost}
+        where["from_ns"] = (killed - 2_000_000_000, killed + 10**9)
+        expected.append(Expected("leader_lost", where))
+        shop.trade(4)
+        cluster.start(lost)
+        shop.trade(15, every_s=2)
+    where = {"group": LEDGER, "term": term, "node": heir, "count": 4, **place._asdict()}
+    return [*expected, Expected("flapping_leader", where)]

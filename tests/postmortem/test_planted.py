@@ -11,7 +11,8 @@ from chaos.checker.log_safety import log_safety
 from chaos.postmortem.findings.catalogue import exit_status
 from cluster.log.reader import CORRUPT, TORN, read, records
 from tests.postmortem.clean import an_hour, simulated
-from tests.postmortem.plants import PLANTS, SCENES, Expected, Planted
+from tests.postmortem.plants import Expected, Planted
+from tests.postmortem.plants_of_clients import PLANTS, SCENES
 
 #: What the checker of the chaos suite, which knows nothing of any of this, says of some of them.
 UNSAFE = {
@@ -92,7 +93,7 @@ class Runs:
         if name not in self._done:
             folder = self._folder / name
             planted = SCENES[name](folder / "nodes")
-            asked = Asked(build=planted.build)
+            asked = Asked(build=planted.build, history=planted.history)
             result = run(planted.paths, folder / "out", spark=self._spark, asked=asked)
             self._done[name] = planted, result
         return self._done[name]
