@@ -261,8 +261,7 @@ def _clients(tables: Tables, history: Path | None) -> DataFrame:
         return tables.empty("client_findings")
     single = tables["events"].where("sac").select("name").distinct().collect()
     ops = clients.read_history(tables.spark, str(history.absolute()))
-    seen = clients.anomalies(ops, [row.name for row in single])
-    return seen.where(F.col("kind") != clients.UNDECIDED)
+    return clients.provable(ops, clients.anomalies(ops, [row.name for row in single]))
 
 
 def _findings(tables: Tables, asked: Asked, pool: ThreadPoolExecutor) -> DataFrame:

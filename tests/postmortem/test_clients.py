@@ -20,7 +20,7 @@ from chaos.checker import (
     sac_exclusion,
     total_queue,
 )
-from chaos.history import Op
+from chaos.history import Op, line_of
 from tests.checker.broker import broker
 from tests.checker.histories import Told
 
@@ -142,3 +142,50 @@ def test_a_right_history_accuses_nobody(spark: Any, tmp_path: Path) -> None:
     histories = {f"h{seed}": broker(seed, tells=seed % 2 > 0) for seed in range(20)}
 
     assert _anomalies(spark, tmp_path, histories) == []
+
+
+def _shop() -> Told:
+    """Queues that lose messages or get them from elsewhere, as they should; and three crimes."""
+    told = Told()
+
+    def declare(queue: str, **arguments: Any) -> None:
+        value = {"queue": queue, "arguments": {f"x-{n}": v for n, v in arguments.items()}}
+        told.end(told.invoke("admin", "declare", value), "ok")
+
+    declare("short", **{"message-ttl": 400, "dead-letter-exchange": ""})
+    told.publish(1, 2, queue="short")
+    told.deliver("p:2", token=1, queue="dead")
+    told.publish(3, queue="plain", ttl_ms=300)
+    told.publish(4, queue="gone")
+    told.end(told.invoke("admin", "delete", {"queue": "gone"}), "ok")
+    routed = {"queue": None, "exchange": "all", "publisher": "p", "first": 5, "count": 1}
+    told.end(told.invoke("p", "publish", routed), "ok")
+    told.deliver("p:5", token=2, queue="bound")
+    told.publish(6, queue="late", ordered=True, delay_ms=900)
+    told.publish(7, queue="late", ordered=True)
+    told.deliver("p:7", token=3, first=2, queue="late")
+    told.deliver("p:6", token=4, first=1, queue="late")
+    declare("q")
+    told.publish(8, 3, ordered=True)
+    told.deliver("p:10", token=5, first=1)
+    told.deliver("p:9", "phantom:1", token=6, first=2)
+    for queue in ("short", "dead", "plain", "gone", "bound", "late", "q"):
+        told.drain(queue)
+    return told
+
+
+def test_what_queues_are_made_for_is_no_crime(spark: Any, tmp_path: Path) -> None:
+    from chaos.postmortem.queues.clients import anomalies, provable, read_history
+
+    file = tmp_path / "history.jsonl"
+    file.write_text("".join(map(line_of, _shop())))
+    ops = read_history(spark, file)
+
+    found = provable(ops, anomalies(ops, [])).collect()
+
+    assert {(row.queue, row.message, row.kind) for row in found} == {
+        ("q", "p:8", "lost"),
+        ("q", "phantom:1", "unexpected"),
+        ("q", "p:10", "stored out of order"),
+        ("q", "p:9", "first delivered out of order"),
+    }

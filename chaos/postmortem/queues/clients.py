@@ -24,10 +24,21 @@ OPS: Final = (
     " invoke bigint, value struct<queue: string, publisher: string, first: bigint, count: bigint,"
     " refused: array<array<bigint>>, ordered: boolean, messages: array<string>, consumer: string,"
     " token: bigint, delivery_count: bigint, acquired_count: bigint, accepted: boolean,"
-    " publishes: array<array<string>>, settles: array<array<string>>>"
+    " publishes: array<array<string>>, settles: array<array<string>>, ttl_ms: bigint,"
+    " delay_ms: bigint, arguments: map<string, string>>"
 )
 #: Not proof of anything: a queue that was not drained may still hold it.
 UNDECIDED: Final = "missing, not drained"
+ORDER: Final = ("stored out of order", "first delivered out of order")
+#: Arguments with which messages leave a queue without a consumer.
+LEAVING: Final = (
+    "x-message-ttl",
+    "x-expires",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-delivery-limit",
+    "x-dead-letter-exchange",
+)
 _KEY: Final = ["run", "queue", "message"]
 _TOKEN: Final = ["run", "queue", "token"]
 _ENDS: Final = ("settle", "discard")
@@ -55,6 +66,40 @@ def anomalies(ops: DataFrame, single_active: Sequence[str]) -> DataFrame:
     ]
     times = flat.select("run", F.col("index").alias("op"), F.col("wall_ms").alias("at_ms"))
     return reduce(DataFrame.unionByName, found).join(times, ["run", "op"], "left")
+
+
+def provable(ops: DataFrame, found: DataFrame) -> DataFrame:
+    """Of `found`, what is wrong whatever these queues are for. A checker is told which queues are
+    its own; here a queue may expire messages, be deleted and made anew, delay, or get what was
+    published elsewhere, through an exchange or as a dead letter.
+    """
+    flat = ops.select("run", "type", "f", F.col("index"), "value.*")
+    asked = _published(flat).where("type = 'invoke'")
+    here = asked.select(*_KEY, F.lit(True).alias("here")).distinct()
+    anywhere = asked.select("run", "message", F.lit(True).alias("anywhere")).distinct()
+    arguments = F.map_keys(F.coalesce("arguments", F.create_map().cast("map<string, string>")))
+    leaving = F.arrays_overlap(arguments, F.array(*map(F.lit, LEAVING)))
+    queues = (
+        flat.where("queue is not null")
+        .groupBy("run", "queue")
+        .agg(
+            F.max(F.col("f") == "delete").alias("deleted"),
+            F.max(leaving | F.col("ttl_ms").isNotNull()).alias("leaving"),
+            F.max(
+                F.array_contains(arguments, "x-max-priority") | F.col("delay_ms").isNotNull()
+            ).alias("mixed"),
+        )
+    )
+    kind, deleted = F.col("kind"), F.col("deleted")
+    doubtful = (
+        F.when(kind == UNDECIDED, True)
+        .when(kind == "unexpected", F.col("anywhere"))
+        .when(kind == "lost", deleted | F.col("leaving"))
+        .when(kind.isin(*ORDER), deleted | F.col("mixed") | F.col("here").isNull())
+    )
+    known = found.join(queues, ["run", "queue"], "left").join(here, _KEY, "left")
+    known = known.join(anywhere, ["run", "message"], "left")
+    return known.where(~F.coalesce(doubtful, F.lit(False))).select(found.columns)
 
 
 def _found(frame: DataFrame, checker: str, kind: str, *, op: str = "op") -> DataFrame:
