@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from chaos.history import line_of
 from chaos.simulator.command import quiet
-from chaos.simulator.disk import Directory
+from chaos.simulator.disk import Inode
 from chaos.simulator.disk_faults import DATA_DIR
 from chaos.simulator.plan import Plan, draw_plan
 from chaos.simulator.run import Result, Run
+from chaos.simulator.sim_cluster import SimCluster
 from cluster.machine.commands import Cancel, CloseSession, Purge
+from cluster.raft.link_protocol import ClockSample
 from cluster.types import CATALOG_GROUP, SessionId
-from tests.postmortem.builder import Built
+from tests.postmortem.builder import HOP_NS, Built
 from tests.postmortem.shop import LEDGER, ORDERS, Shop
+
+#: An hour by the clock of the simulated world, about a minute by that of the real one.
+SIMULATED_S: Final = 3_600.0
 
 
 def an_hour(folder: Path, *, retain_bytes: int) -> Built:
@@ -98,8 +107,86 @@ def simulated(folder: Path, seed: int, *, seconds: float, messages_per_s: int) -
     for name, machine in run.cluster.machines.items():
         for path, directory in machine.platter.directories.items():
             if path:  # "data", where the log is
-                _write(folder / name / "log" / path.removeprefix(DATA_DIR).lstrip("/"), directory)
+                _write(_where(folder, name, path), directory.names)
     return result
+
+
+def simulated_hour(folder: Path, seed: int) -> tuple[Result, Path]:
+    """A run of the simulator as long as SIMULATED_S, with the traffic of a quiet shop. Each node is
+    restarted in order, one after the other, clients come and go, snapshots are taken; of the logs
+    all is kept. Returns also what clients saw. Its own eyes are shut: they cost a third of the
+    time, and the logs are judged afterwards.
+    """
+    quiet()
+    run = Run(quiet_plan(seed))
+    run.cluster.network.on_flush = None
+    kept: dict[tuple[str, str], dict[str, Inode | None]] = {}
+    kernel = run.world.kernel
+    kernel.spawn(_keep(run.cluster, kept), "keep")
+    kernel.spawn(_restart(run.cluster), "restart")
+    kernel.spawn(_look_at_clocks(run.cluster), "clocks")
+    result = run.go()
+    for (name, path), names in kept.items():
+        _write(_where(folder, name, path), names)
+    history = folder / "history.jsonl"
+    history.write_text("".join(map(line_of, run.history)))
+    return result, history
+
+
+async def _keep(cluster: SimCluster, kept: dict[tuple[str, str], dict[str, Inode | None]]) -> None:
+    """Segments that nobody needs go sooner or later: not here."""
+    while True:
+        for name, machine in cluster.machines.items():
+            for path, directory in machine.platter.directories.items():
+                if path:
+                    known = kept.setdefault((name, path), {})
+                    logs = {each: at for each, at in known.items() if each.endswith(".log")}
+                    kept[name, path] = {**logs, **directory.names}
+        await asyncio.sleep(1)
+
+
+async def _restart(cluster: SimCluster) -> None:
+    for node in cluster.nodes:
+        await asyncio.sleep(SIMULATED_S / (len(cluster.nodes) + 1))
+        cluster.terminate(node)
+        await asyncio.sleep(10)
+        cluster.start(node)
+
+
+async def _look_at_clocks(cluster: SimCluster) -> None:
+    """Nodes look at each other's clocks once a second, and note it: simulated links do not."""
+    machines = cluster.machines.values()
+    while True:
+        await asyncio.sleep(1)
+        for machine in machines:
+            node = machine.cluster
+            if node is None or not machine.serves or node.stopping:
+                continue
+            for peer in machines:
+                if peer is not machine and peer.serves:
+                    here, there = machine.clock.wall_ns(), peer.clock.wall_ns()
+                    times = (here - 2 * HOP_NS, there - HOP_NS, there - HOP_NS, here)
+                    node.notes.clock(ClockSample(peer.name, *times))
+
+
+def quiet_plan(seed: int) -> Plan:
+    """Two or three messages a second. Heartbeats are rare, since they are most of what there is to
+    simulate.
+    """
+    return replace(
+        calm_plan(seed, SIMULATED_S, 5),
+        transfers=False,
+        batch_max=2,
+        pause_ms=4_000.0,
+        fault_every_s=300.0,
+        heartbeat_ms=1_000,
+        election_min_ms=3_500,
+        election_max_ms=7_000,
+    )
+
+
+def _where(folder: Path, name: str, path: str) -> Path:
+    return folder / name / "log" / path.removeprefix(DATA_DIR).lstrip("/")
 
 
 def calm_plan(seed: int, seconds: float, messages_per_s: int) -> Plan:
@@ -139,8 +226,8 @@ def calm_plan(seed: int, seconds: float, messages_per_s: int) -> Plan:
     )
 
 
-def _write(folder: Path, directory: Directory) -> None:
+def _write(folder: Path, names: Mapping[str, Inode | None]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, inode in directory.names.items():
+    for name, inode in names.items():
         if inode is not None:
             (folder / name).write_bytes(bytes(inode.cached))

@@ -8,9 +8,10 @@ from typing import Any, cast
 import pytest
 
 from chaos.checker.log_safety import log_safety
-from chaos.postmortem.findings.catalogue import exit_status
+from chaos.postmortem.findings.catalogue import RULES, exit_status
 from cluster.log.reader import CORRUPT, TORN, read, records
-from tests.postmortem.clean import an_hour, simulated
+from cluster.types import NodeId
+from tests.postmortem.clean import SIMULATED_S, an_hour, simulated, simulated_hour
 from tests.postmortem.plants import Expected, Planted
 from tests.postmortem.plants_of_clients import PLANTS, SCENES
 
@@ -61,6 +62,10 @@ def _of_archive(folder: Path) -> list[Any]:
     return [
         each for path in sorted(folder.glob("*.log")) for each in records(str(path), last=False)
     ]
+
+
+def test_every_rule_has_a_plant():
+    assert {code for codes in PLANTS.values() for code in codes} == {*RULES}
 
 
 def wrong_columns(expected: Expected, finding: dict[str, Any]) -> dict[str, Any]:
@@ -162,6 +167,30 @@ def test_a_simulated_run_whose_clients_are_cut_off_now_and_then(tmp_path: Path, 
     assert simulation.counts["redeliveries"] > 20
 
     result = run([str(tmp_path / "nodes")], tmp_path / "out", spark=spark)
+
+    assert result.findings == []
+    assert result.status == 0
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1800)  # to simulate it takes a minute, if nobody else wants the machine
+def test_an_hour_that_was_simulated(tmp_path: Path, spark: Any):
+    from chaos.postmortem.pipeline import Asked, run
+
+    folder = tmp_path / "nodes"
+    simulation, history = simulated_hour(folder, 7)
+    assert simulation.status == 0, simulation.violations
+    assert simulation.simulated_s > SIMULATED_S
+    assert simulation.counts["messages confirmed"] > 2 * SIMULATED_S
+    assert simulation.counts["terminations"] == 3
+    logs = {NodeId(name): folder / name / "log" for name in ("n1", "n2", "n3")}
+    verdict = log_safety(logs)
+    assert verdict.valid is True, verdict
+    kinds = {each.kind for log in logs.values() for each in read(str(log))}
+    assert {"snapshot", "stopped", "digest", "link-down", "clock"} <= kinds
+
+    paths = [str(log.parent) for log in logs.values()]
+    result = run(paths, tmp_path / "out", spark=spark, asked=Asked(history=history))
 
     assert result.findings == []
     assert result.status == 0
