@@ -235,3 +235,35 @@ def test_leaders_that_come_and_go_and_clocks_that_disagree(tmp_path: Path, judge
     assert {row["node"] for row in by_code["clock_offset"]} == {"n1", "n2"}
     for row in by_code["clock_offset"]:
         assert row["detail"].startswith("the clock of n3 is 4.0 s behind that of")
+
+
+def test_a_pause_within_a_sync_is_no_slow_disk_though_the_clock_was_set_meanwhile(
+    spark: Any, tmp_path: Path
+) -> None:
+    """As it was in a chaos run: all of a sync's time the process stood still, and meanwhile its
+    clock was set five seconds ahead; then another sync took long, and nothing else was wrong.
+    """
+    from chaos.postmortem.findings.cluster import slow_sync
+    from chaos.postmortem.tables import Tables, schema_of
+
+    def s(seconds: float) -> int:
+        return round(seconds * SECOND_NS)
+
+    place = {"node": "n2", "file": "1.log"}
+    rows: dict[str, list[dict[str, Any]]] = {
+        "syncs": [
+            {**place, "at_ns": s(105.94), "longest_ms": 4_036.9, "offset": 718},
+            {**place, "at_ns": s(200), "longest_ms": 1_500.0, "offset": 900},
+        ],
+        "standstills": [{**place, "from_ns": s(96.93), "to_ns": s(100.93), "ms": 4_002.0}],
+        "clock_jumps": [{**place, "at_ns": s(105.93), "jump_ms": 5_000.0, "offset": 717}],
+    }
+    tables = Tables(spark, tmp_path / "tables")
+    for name, told in rows.items():
+        schema = schema_of(name)
+        lines = [tuple(row.get(each.name) for each in schema) for row in told]
+        tables.write(name, spark.createDataFrame(lines, schema))
+
+    (slow,) = slow_sync(tables, Limits()).collect()
+
+    assert (slow["count"], slow["offset"]) == (1, 900)

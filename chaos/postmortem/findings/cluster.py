@@ -261,11 +261,14 @@ def slow_sync(tables: Tables, limits: Limits) -> DataFrame:
     still = tables["standstills"].select(
         "node", F.col("from_ns").alias("still_ns"), F.col("to_ns").alias("moved_ns")
     )
-    shared = F.least("at_ns", "moved_ns") - F.greatest("begun_ns", "still_ns")
+    # Both by the clock as it was before it was set, if it was in between.
+    ended, begun = F.col("at_ns") - F.col("set_by_ns"), F.col("begun_ns") - F.col("set_by_ns")
+    shared = F.least(ended, "moved_ns") - F.greatest(begun, "still_ns")
     # `least` and `greatest` pass over nulls: a node that never stood still shares nothing.
     held_ms = F.when(F.col("still_ns").isNull(), 0).otherwise(F.greatest(shared, F.lit(0))) / MS_NS
     own = (
-        slow.join(still, "node", "left")
+        _with_jumps(slow, tables["clock_jumps"])
+        .join(still, "node", "left")
         .withColumn("held_ms", held_ms)
         .groupBy("node", "at_ns", "begun_ns", "longest_ms", "file", "offset")
         .agg(F.sum("held_ms").alias("held_ms"))
@@ -288,6 +291,18 @@ def slow_sync(tables: Tables, limits: Limits) -> DataFrame:
         )
     )
     return as_findings(found, "slow_sync")
+
+
+def _with_jumps(slow: DataFrame, jumps: DataFrame) -> DataFrame:
+    """Adds `set_by_ns`: by how much its clock was set while a sync was under way."""
+    clock = jumps.select("node", F.col("at_ns").alias("set_ns"), "jump_ms")
+    meanwhile = F.col("set_ns").between(F.col("begun_ns"), F.col("at_ns"))
+    by_ms = F.sum(F.when(meanwhile, F.col("jump_ms")).otherwise(0))
+    return (
+        slow.join(clock, "node", "left")
+        .groupBy("node", "at_ns", "begun_ns", "longest_ms", "file", "offset")
+        .agg((by_ms * MS_NS).cast("bigint").alias("set_by_ns"))
+    )
 
 
 # --- clocks
