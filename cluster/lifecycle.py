@@ -22,7 +22,7 @@ from typing import Final
 from cluster.codec.entries import AnyCommand, body_count, decode_entry
 from cluster.codec.errors import CodecError
 from cluster.log.snapshots import Snapshot
-from cluster.machine import QueueMachine
+from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import Enqueue, Transaction
 from cluster.machine.queue import Queue
@@ -78,9 +78,18 @@ class Lifecycle:
 
     @classmethod
     def after(cls, group: GroupId, snapshot: Snapshot) -> Lifecycle:
-        """Go on from there. UnsupportedSnapshot: it is of a later version."""
+        """Go on from there. UnsupportedSnapshot: this release cannot restore it."""
         found = cls(group)
-        found.machine.restore(split(snapshot.data)[1])
+        try:
+            found.machine.restore(split(snapshot.data)[1])
+        except UnsupportedSnapshot:
+            raise
+        except Exception as error:
+            # Its bytes are as they were written, so what wrote them means something else by them.
+            raise UnsupportedSnapshot(
+                f"the state after entry {snapshot.index} is of another release:"
+                f" {type(error).__name__}: {error}"
+            ) from error
         if isinstance(found.machine, QueueMachine):
             found.machine.watch(found._story)
         found.index, found.term = snapshot.index, snapshot.term

@@ -12,7 +12,7 @@ import pytest
 from cluster.codec.entries import decode_entry, encode_entry
 from cluster.lifecycle import Event, Lifecycle, ReplayFailed, Row
 from cluster.log import Snapshot
-from cluster.machine import QueueMachine
+from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
     Cancel,
@@ -34,6 +34,8 @@ from cluster.machine.commands import (
     Transaction,
     TransactionPart,
 )
+from cluster.machine.snapshot import encode
+from cluster.raft.configuration import SNAPSHOT_MAGIC
 from cluster.raft.stock import NO_OP, REGULAR
 from cluster.types import CATALOG_GROUP, ConsumerKey, GroupId, NodeId, QueueId, SessionId, Stamp
 from tests.machine.histories import History
@@ -393,6 +395,22 @@ def test_what_is_no_next_entry_ends_the_replay_and_says_why():
         life.apply(4, 1, NO_OP)
     with pytest.raises(ReplayFailed, match="entry 3 is no entry"):
         life.apply(3, 1, REGULAR + b"\xff")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff",
+        encode([1]),
+        encode([1, 0, [[], [], []], [[1, "/", "q", {"of a later release": 1}, []]]]),
+        SNAPSHOT_MAGIC + b"\0\0",
+        SNAPSHOT_MAGIC + b"\0\0\0\1\x01",
+    ],
+    ids=["no CBOR", "cut short", "an unknown setting", "no length", "no members"],
+)
+def test_a_state_that_this_release_cannot_restore_is_refused_whatever_is_in_it(data: bytes):
+    with pytest.raises(UnsupportedSnapshot, match=r"\S"):
+        Lifecycle.after(G, Snapshot(20, 1, bytes(16), data, []))
 
 
 def test_histories_reach_every_kind_of_row():
