@@ -33,8 +33,9 @@ from chaos.postmortem.reading import ingest
 from chaos.postmortem.reading.inputs import Inputs, discover
 from chaos.postmortem.reading.remote_files import AnyFiles
 from chaos.postmortem.reading.wanted import EVERYTHING, Bounds, Wanted
+from chaos.postmortem.replay.bases import bad_snapshots
 from chaos.postmortem.replay.events import events, replays, states
-from chaos.postmortem.replay.spans import spans
+from chaos.postmortem.replay.spans import Plan, spans
 from chaos.postmortem.replication import chains, commits, copies, entries, lacks, lag
 from chaos.postmortem.report import About, write_report
 from chaos.postmortem.report.units import stamp
@@ -196,9 +197,9 @@ def _make(
 
     for name, table in LOGS.items():
         begin(name, table)
-    begin("corruption", partial(_corruption, inputs=inputs))
     with steps.step("plan of the replay"):
-        plan = spans(made, inputs.snapshots)
+        plan = spans(made, inputs.snapshots, cut=asked.until_ns is not None)
+    begin("corruption", partial(_corruption, plan=plan))
     begin("events", partial(events, plan=plan, build=asked.build))
     begin("replays", partial(replays, plan=plan))
     begin("states", partial(states, plan=plan))
@@ -237,9 +238,10 @@ def _wanted(asked: Asked) -> Wanted:
     return EVERYTHING.also("wall_ns", Bounds(high=asked.until_ns))
 
 
-def _corruption(tables: Tables, inputs: Inputs) -> DataFrame:
+def _corruption(tables: Tables, plan: Plan) -> DataFrame:
     found = [
-        ingest.damage(tables, inputs),
+        ingest.damage(tables),
+        bad_snapshots(tables.spark, plan.unusable),
         chains.broken_chains(tables),
         lacks.missing_entries(tables),
         lacks.missing_segments(tables),

@@ -19,15 +19,17 @@ pytest.importorskip("pyarrow")
 from pyspark.sql import datasource as ds
 
 from chaos.postmortem.reading import ingest as ingesting
-from chaos.postmortem.reading.ingest import bad_snapshots, damage, ingest, read_records
+from chaos.postmortem.reading.ingest import damage, ingest, read_records
 from chaos.postmortem.reading.inputs import BadInput, NothingToRead, discover
 from chaos.postmortem.reading.raftlog import RaftLog, Reader
 from chaos.postmortem.reading.remote_files import AnyFiles
 from chaos.postmortem.reading.wanted import Bounds, Wanted
+from chaos.postmortem.replay.bases import bad_snapshots, bases
 from chaos.postmortem.tables import Tables
 from cluster.log import format as fmt
 from cluster.log.reader import CORRUPT, TORN, Record, records
 from cluster.log.snapshots import Snapshot, encode_snapshot
+from cluster.machine import QueueMachine
 from tests.postmortem.segments import START_NS, MadeSegment
 
 #: Of each node, sealed; the newest one has a torn end.
@@ -169,7 +171,9 @@ def _values(frame: Any) -> list[str]:
 
 
 def _snapshot(folder: Path, name: str, *, bad: bool = False) -> str:
-    data, _ = encode_snapshot(1, Snapshot(20, 1, bytes(16), b"state", []), START_NS)
+    data, _ = encode_snapshot(
+        1, Snapshot(20, 1, bytes(16), QueueMachine().snapshot(), []), START_NS
+    )
     (folder / "snapshots").mkdir(exist_ok=True)
     path = folder / "snapshots" / name
     path.write_bytes(data[:-1] if bad else data)
@@ -208,8 +212,9 @@ def test_another_file_system_is_read_like_a_folder(
         assert len(expected) > 20
         found = _values(read_records(spark, other, wanted))
         assert [row.replace(mounted, str(tmp_path)) for row in found] == expected
-    (bad,) = bad_snapshots(spark, inputs).collect()
-    assert (bad.node, bad.file) == ("n2", f"{away[1]}/log/snapshots/1-20.snap")
+    (good,), (bad,) = bases(spark, inputs.snapshots)
+    assert (good.node, good.file) == ("n1", f"{away[0]}/log/snapshots/1-20.snap")
+    assert bad.snapshot.file == f"{away[1]}/log/snapshots/1-20.snap"
     alone = discover([f"{away[0]}/log/{fmt.segment_name(2)}"], AnyFiles(spark)).segments
     assert [(each.number, each.last) for each in alone] == [(2, False)]
     with pytest.raises(NothingToRead, match=f"there is no {mounted}/nowhere"):
@@ -261,7 +266,8 @@ def test_tables_say_what_was_read_and_what_is_damaged(
         ("n2", 4, "log"): ("sound", False, 1, 0),
         ("n2", 5, "log"): ("empty", False, 0, 0),
     }
-    found = damage(tables, inputs).collect()
+    _, unusable = bases(spark, inputs.snapshots)
+    found = damage(tables).unionByName(bad_snapshots(spark, unusable)).collect()
     assert {(row.kind, row.node, row.file, row.offset) for row in found} == {
         ("bad record", "n1", str(copy), 80),
         ("bad record", "n1", str(broken), 0),

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -17,18 +16,15 @@ from chaos.postmortem.reading.decoding import decode
 from chaos.postmortem.reading.inputs import Inputs, Segment, is_remote
 from chaos.postmortem.reading.raftlog import only_checked
 from chaos.postmortem.reading.wanted import EVERYTHING, Wanted
-from chaos.postmortem.replay.bases import contents
+from chaos.postmortem.reading.whole_files import remote_files
 from chaos.postmortem.schemas import RECORDS
 from chaos.postmortem.tables import HOUR_NS, Tables, conformed
 from cluster.log import format as fmt
-from cluster.log.errors import LogCorrupt, UnsupportedFormat
 from cluster.log.reader import BODIES, CORRUPT, TORN
-from cluster.log.snapshots import decode_snapshot
 
 #: From this many segments on, records are sorted into their groups and hours before they are
 #: written: else each segment leaves a file in each folder.
 SORTED_FROM: Final = 64
-_GLOB: Final = re.compile(r"[\\\[\]{}*?]")
 
 
 def ingest(tables: Tables, inputs: Inputs, wanted: Wanted = EVERYTHING) -> None:
@@ -86,13 +82,7 @@ def _of_remote(spark: SparkSession, segments: Iterable[Segment], wanted: Wanted)
             segment = by_file[path]
             yield from decode(data, segment, only_checked(wanted) if segment.copy else wanted)
 
-    return _files(spark, list(by_file)).mapInArrow(read, RECORDS)
-
-
-def _files(spark: SparkSession, paths: list[str]) -> DataFrame:
-    """Whole files, through whatever file system Spark is set up for."""
-    escaped = [_GLOB.sub(r"\\\g<0>", path) for path in paths]
-    return spark.read.format("binaryFile").load(escaped).select("path", "content")
+    return remote_files(spark, list(by_file)).mapInArrow(read, RECORDS)
 
 
 def _contents(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
@@ -150,16 +140,10 @@ def _given(spark: SparkSession, given: Iterable[Segment]) -> DataFrame:
     return spark.createDataFrame(rows, _GIVEN)
 
 
-def damage(tables: Tables, inputs: Inputs) -> DataFrame:
-    """Rows of the table `corruption`: bad records, lost ends, bad snapshots."""
+def damage(tables: Tables) -> DataFrame:
+    """Rows of the table `corruption`: bad records, lost ends."""
     records = tables["records"]
-    frames = [bad_records(records), lost_ends(records, tables["segments"])]
-    if inputs.snapshots:
-        frames.append(bad_snapshots(tables.spark, inputs))
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionByName(frame)
-    return whole
+    return bad_records(records).unionByName(lost_ends(records, tables["segments"]))
 
 
 def bad_records(records: DataFrame) -> DataFrame:
@@ -212,34 +196,3 @@ def lost_ends(records: DataFrame, segments: DataFrame) -> DataFrame:
         .withColumn("reason", reason),
         "corruption",
     )
-
-
-_CHECKED: Final = "file string, reason string, offset bigint"
-
-
-def bad_snapshots(spark: SparkSession, inputs: Inputs) -> DataFrame:
-    """Snapshots that cannot be read, and those that their node has set aside as such."""
-    rows = [(s.file, s.cluster, s.node, s.group, s.index, s.set_aside) for s in inputs.snapshots]
-    columns = "file string, cluster string, node string, group int, first bigint, aside boolean"
-    given = spark.createDataFrame(rows, columns)
-    files = [snapshot.file for snapshot in inputs.snapshots]
-    checked = contents(spark, files).mapInArrow(_checked, _CHECKED)
-    aside = F.when(F.col("aside"), F.lit("set aside by its node: ")).otherwise(F.lit(""))
-    return conformed(
-        given.join(checked, "file")
-        .withColumn("kind", F.lit("bad snapshot"))
-        .withColumn("last", F.col("first"))
-        .withColumn("reason", F.concat(aside, F.col("reason"))),
-        "corruption",
-    )
-
-
-def _checked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = pa.schema([("file", pa.string()), ("reason", pa.string()), ("offset", pa.int64())])
-    for batch in batches:
-        for path, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            try:
-                decode_snapshot(data, path)
-            except (LogCorrupt, UnsupportedFormat) as error:
-                row = {"file": path, "reason": error.reason, "offset": error.offset}
-                yield pa.RecordBatch.from_pylist([row], schema=schema)

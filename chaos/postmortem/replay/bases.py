@@ -4,31 +4,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from chaos.postmortem.reading.inputs import SnapshotFile, is_remote
+from chaos.postmortem.reading.inputs import SnapshotFile
+from chaos.postmortem.reading.whole_files import whole_files
+from chaos.postmortem.tables import conformed
 from cluster.lifecycle import Lifecycle
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
 from cluster.log.snapshots import decode_snapshot
-from cluster.machine import UnsupportedSnapshot
 from cluster.types import GroupId
 
-#: Snapshots that are read at a time, at most.
-READS_MAX: Final = 64
-
-_READ: Final = "file string, group int, index bigint, term bigint, hash binary, digest string"
+_READ: Final = (
+    "file string, group int, index bigint, hash binary, digest string, reason string, offset bigint"
+)
 _READ_SCHEMA: Final = pa.schema(
     [
-        ("file", pa.string()), ("group", pa.int32()), ("index", pa.int64()), ("term", pa.int64()),
-        ("hash", pa.binary()), ("digest", pa.string()),
+        ("file", pa.string()), ("group", pa.int32()), ("index", pa.int64()), ("hash", pa.binary()),
+        ("digest", pa.string()), ("reason", pa.string()), ("offset", pa.int64()),
     ]
 )  # fmt: skip
-_NAMED: Final = "file string, content binary"
-_CONTENT: Final = pa.schema([("file", pa.string()), ("content", pa.binary())])
+_BAD: Final = (
+    "cluster string, node string, file string, group int, first bigint, last bigint, kind string,"
+    " reason string, offset bigint"
+)
 
 
 class Base(NamedTuple):
@@ -42,52 +46,97 @@ class Base(NamedTuple):
     node: str | None = None
 
 
-def bases(spark: SparkSession, snapshots: Sequence[SnapshotFile]) -> list[Base]:
-    """Of the snapshots that can be read and restored; the others are in `corruption`."""
-    nodes = {each.file: each.node for each in snapshots if not (each.set_aside or each.copy)}
-    if not nodes:
-        return []
-    read = contents(spark, sorted(nodes)).mapInArrow(_digests, _READ)
-    found = [
-        Base(row.group, row["index"], bytes(row.hash), row.digest, row.file, nodes[row.file])
-        for row in read.collect()
+class Unusable(NamedTuple):
+    """A snapshot that cannot be read, or not be restored by this release."""
+
+    snapshot: SnapshotFile
+    reason: str
+    offset: int
+
+
+def worth_reading(
+    snapshots: Iterable[SnapshotFile],
+    firsts: Mapping[int, int],
+    lasts: Mapping[int, int] | None = None,
+) -> list[SnapshotFile]:
+    """A log folder is judged as a whole. Of an archive, only states that known entries follow on,
+    or lead up to: `firsts`, and `lasts` if nothing later is wanted, are those by group.
+    """
+    return [
+        each
+        for each in snapshots
+        if each.source == "log"
+        or (
+            each.index + 1 >= firsts.get(each.group, 0)
+            and (lasts is None or each.index <= lasts.get(each.group, 0))
+        )
     ]
-    return sorted(found, key=lambda each: (each.group, each.index, each.file))
 
 
-def contents(spark: SparkSession, files: Sequence[str]) -> DataFrame:
-    """Whole files: `file`, `content`. Of local ones those that are still there."""
-    near = [(file,) for file in files if not is_remote(file)]
-    far = [file for file in files if is_remote(file)]
-    named = spark.createDataFrame(near, "file string")
-    read = named.repartition(max(1, min(len(near), READS_MAX))).mapInArrow(_local, _NAMED)
-    if far:
-        away = spark.read.format("binaryFile").load(far).selectExpr("path as file", "content")
-        read = read.unionByName(away)
-    return read
+def bases(
+    spark: SparkSession, snapshots: Sequence[SnapshotFile]
+) -> tuple[list[Base], list[Unusable]]:
+    """Each is read once, and restored; those that are gone by now are in neither list."""
+    if not snapshots:
+        return [], []
+    files = sorted(each.file for each in snapshots)
+    read = whole_files(spark, files).mapInArrow(_restored, _READ)
+    return told_apart(snapshots, read.collect())
 
 
-def _local(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for path in batch.column(0).to_pylist():
-            try:
-                with open(path, "rb") as file:
-                    data = file.read()
-            except FileNotFoundError:  # the node has a newer one by now
-                continue
-            yield pa.RecordBatch.from_arrays([[path], pa.array([data])], schema=_CONTENT)
+def told_apart(
+    snapshots: Iterable[SnapshotFile], rows: Iterable[Any]
+) -> tuple[list[Base], list[Unusable]]:
+    """Of what a node wrote at an index one copy counts: of those that are sound the first."""
+    by_file = {each.file: each for each in snapshots}
+    found, unusable = dict[tuple[int, int, str], Base](), list[Unusable]()
+    for row in sorted(rows, key=lambda row: (by_file[row.file].copy, row.file)):
+        its = by_file[row.file]
+        if row.reason is not None:
+            unusable.append(Unusable(its, row.reason, row.offset))
+        elif not its.set_aside:
+            base = Base(row.group, row["index"], bytes(row.hash), row.digest, row.file, its.node)
+            found.setdefault((base.group, base.index, its.node), base)
+    return sorted(found.values(), key=lambda each: (each.group, each.index, each.file)), unusable
 
 
-def _digests(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def agreed(found: Iterable[Base]) -> list[Base]:
+    """One for each group and index: as most nodes have that state. In the order of `found`."""
+    kept = list[Base]()
+    for _, at_index in groupby(found, key=lambda each: (each.group, each.index)):
+        alike = list(at_index)
+        nodes = Counter(each.digest for each in alike)
+        kept.append(max(alike, key=lambda each: nodes[each.digest]))
+    return kept
+
+
+def bad_snapshots(spark: SparkSession, found: Iterable[Unusable]) -> DataFrame:
+    """Rows of the table `corruption`."""
+    rows = [
+        (
+            *(each.cluster, each.node, each.file, each.group, each.index, each.index),
+            "bad snapshot",
+            f"set aside by its node: {reason}" if each.set_aside else reason,
+            offset,
+        )
+        for each, reason, offset in found
+    ]
+    return conformed(spark.createDataFrame(rows, _BAD), "corruption")
+
+
+def _restored(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for file, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            try:
-                group, snapshot, _ = decode_snapshot(data, file)
-                digest = Lifecycle.after(GroupId(group), snapshot).digest().hex()
-            except (LogCorrupt, UnsupportedFormat, UnsupportedSnapshot):
-                continue
-            row: dict[str, Any] = {
-                "file": file, "group": group, "index": snapshot.index, "term": snapshot.term,
-                "hash": snapshot.hash, "digest": digest,
-            }  # fmt: skip
+            row = {"file": file, "offset": 0, **_told(file, data)}
             yield pa.RecordBatch.from_pylist([row], schema=_READ_SCHEMA)
+
+
+def _told(file: str, data: bytes) -> dict[str, Any]:
+    try:
+        group, snapshot, _ = decode_snapshot(data, file)
+        digest = Lifecycle.after(GroupId(group), snapshot).digest().hex()
+    except (LogCorrupt, UnsupportedFormat) as error:
+        return {"reason": error.reason, "offset": error.offset}
+    except Exception as error:  # noqa: BLE001 -- whatever is in one file, others are looked at
+        return {"reason": str(error) or type(error).__name__}
+    return {"group": group, "index": snapshot.index, "hash": snapshot.hash, "digest": digest}

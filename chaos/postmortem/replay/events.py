@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.replay.bases import contents
+from chaos.postmortem.reading.whole_files import whole_files
 from chaos.postmortem.replay.spans import Plan, Span, in_spans, slots, spans, states_of
 from chaos.postmortem.schemas import TABLES
 from chaos.postmortem.tables import Tables
@@ -122,7 +122,7 @@ def _bases(tables: Tables, plan: Plan, slot: Mapping[int, int]) -> DataFrame:
     files = sorted({file for *_, file in rows if file is not None})
     if not files:
         return _ranked(begins, BASE)
-    read = contents(tables.spark, files).withColumnRenamed("content", "command")
+    read = whole_files(tables.spark, files).withColumnRenamed("content", "command")
     return _ranked(begins.join(read, "file", "left"), BASE)
 
 

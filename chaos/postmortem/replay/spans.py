@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.reading.inputs import SnapshotFile
-from chaos.postmortem.replay.bases import Base, bases
+from chaos.postmortem.replay.bases import Base, Unusable, agreed, bases, worth_reading
 from chaos.postmortem.replication import copies
 from chaos.postmortem.tables import Tables
 from cluster.lifecycle import BEFORE_FIRST
@@ -59,16 +59,19 @@ class Plan:
     spans: list[Span]
     bases: list[Base]
     lacking: dict[int, int]  # group -> its first known entry, when there is no state to begin with
+    unusable: list[Unusable]  # snapshots that are not among `bases`
 
 
 def spans(
     tables: Tables,
     snapshots: Sequence[SnapshotFile],
     *,
+    cut: bool = False,
     span_entries_min: int = SPAN_ENTRIES_MIN,
 ) -> Plan:
-    """Needs `segments` and `merged`."""
-    found = bases(tables.spark, snapshots)
+    """Needs `segments` and `merged`. `cut`: what nodes wrote later than some time was not read, so
+    states of later than that do not count either.
+    """
     ends = {
         row.group: (row.first, row.last)
         for row in tables["merged"]
@@ -76,7 +79,12 @@ def spans(
         .agg(F.min("index").alias("first"), F.max("index").alias("last"))
         .collect()
     }
-    usable = _of_this_history(tables, found)
+    firsts = {group: first for group, (first, _) in ends.items()}
+    lasts = _told_by_then(tables, ends) if cut else None
+    found, unusable = bases(tables.spark, worth_reading(snapshots, firsts, lasts))
+    if lasts is not None:
+        found = [base for base in found if base.index <= lasts.get(base.group, 0)]
+    usable = agreed(_of_this_history(tables, found))
     drawn: list[Span] = []
     for group in sorted({*ends, *(base.group for base in usable)}):
         own = [base for base in usable if base.group == group]
@@ -85,7 +93,16 @@ def spans(
     chosen = _chosen(drawn, *_counts(tables, drawn))
     begun = {span.group for span in chosen}
     lacking = {group: first for group, (first, _) in ends.items() if group not in begun}
-    return Plan(chosen, found, lacking)
+    return Plan(chosen, found, lacking, unusable)
+
+
+def _told_by_then(tables: Tables, ends: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """By group, up to where entries are known to be committed, or logs speak of a snapshot."""
+    marks = tables["records"].where(F.col("kind") == "snapshot").groupBy("group")
+    told = {row.group: row.last for row in marks.agg(F.max("index").alias("last")).collect()}
+    for group, (_, last) in ends.items():
+        told[group] = max(last, told.get(group, 0))
+    return told
 
 
 def _of_this_history(tables: Tables, found: Sequence[Base]) -> list[Base]:

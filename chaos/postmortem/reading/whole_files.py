@@ -1,0 +1,48 @@
+"""Files as rows: all that is in each."""
+# Spark and Arrow come with few types.
+# pyright: basic
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from chaos.postmortem.reading.inputs import is_remote
+
+#: Files that are read at a time, at most.
+READS_MAX: Final = 64
+
+_GLOB: Final = re.compile(r"[\\\[\]{}*?]")
+_CONTENT_DDL: Final = "file string, content binary"
+_CONTENT: Final = pa.schema([("file", pa.string()), ("content", pa.binary())])
+
+
+def whole_files(spark: SparkSession, files: Sequence[str]) -> DataFrame:
+    """`file`, `content`: wherever they are. Of local ones those that are still there."""
+    near = [(file,) for file in files if not is_remote(file)]
+    far = [file for file in files if is_remote(file)]
+    named = spark.createDataFrame(near, "file string")
+    parts = max(1, min(len(near), READS_MAX))
+    read = named.repartition(parts).mapInArrow(_local, _CONTENT_DDL)
+    return read.unionByName(remote_files(spark, far)) if far else read
+
+
+def remote_files(spark: SparkSession, files: Sequence[str]) -> DataFrame:
+    """`file`, `content`, through whatever file system Spark is set up for."""
+    named = [_GLOB.sub(r"\\\g<0>", file) for file in files]
+    return spark.read.format("binaryFile").load(named).selectExpr("path as file", "content")
+
+
+def _local(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for path in batch.column(0).to_pylist():
+            try:
+                with open(path, "rb") as file:
+                    data = file.read()
+            except FileNotFoundError:  # the node has a newer one by now
+                continue
+            yield pa.RecordBatch.from_arrays([[path], pa.array([data])], schema=_CONTENT)
