@@ -186,6 +186,7 @@ class _Span:
     def __init__(self, plan: Span) -> None:
         self._plan = plan
         self._life = Lifecycle(GroupId(plan.group))
+        self._life.index = plan.base.index  # what does not begin ends there
         self._hash = plan.base.hash
         self._questioned = 0  # what is committed there has this hash
         self._wanted: bytes | None = None
@@ -204,6 +205,7 @@ class _Span:
                 self._failed = str(error)
                 return
             if plan.told:
+                self._add(event="digest", reason=plan.base.digest)
                 yield from self._life.known()
 
     def take(self, rank: int, at: int, digest: bytes | None) -> None:
