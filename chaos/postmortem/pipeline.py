@@ -25,7 +25,7 @@ from chaos.postmortem.findings import queues as of_queues
 from chaos.postmortem.findings import replication as of_replication
 from chaos.postmortem.findings.catalogue import exit_status
 from chaos.postmortem.findings.clients import client_anomalies
-from chaos.postmortem.findings.replayed import state_mismatch
+from chaos.postmortem.findings.replayed import not_replayed, state_mismatch
 from chaos.postmortem.life import clocks, elections, nodes
 from chaos.postmortem.limits import Limits
 from chaos.postmortem.queues import clients, messages, traffic
@@ -85,6 +85,7 @@ FINDINGS: Final[tuple[Finding, ...]] = (
     of_replication.archive_gap,
     of_replication.lagging_replica,
     state_mismatch,
+    not_replayed,
     of_cluster.two_leaders,
     of_cluster.leader_lost,
     of_cluster.flapping_leader,

@@ -165,25 +165,34 @@ def missing_entry(queue: ShopQueue) -> Expected:
 # --- what cannot be read
 
 
-@scene("archive_gap", "corrupt_segment")
+@scene("archive_gap", "corrupt_segment", "not_replayed")
 def unreadable(folder: Path) -> Planted:
-    """Archives: a bit of n3's is flipped, and of n2's a segment in the middle is not there."""
+    """Archives: a bit of n3's is flipped, and of n2's a segment in the middle is not there. Nobody
+    has the first two, and nothing says what state they led to.
+    """
     with opened(folder, archive=True) as cluster:
         shop = Shop(cluster)
-        for _ in range(4):
+        first = dict[int, int]()
+        for nth in range(6):
+            if nth == 2:
+                first = {group: cluster.groups[group].commit + 1 for group in (ORDERS, LEDGER)}
             shop.trade(4)
             cluster.roll()
             cluster.maintain()
     archive = cluster.archive_folder
+    for node in ("n1", "n2", "n3"):
+        for gone in sorted((archive / node).glob("*.log"))[:2]:
+            gone.unlink()
     missing, behind = sorted((archive / "n2").glob("*.log"))[1:3]
     missing.unlink()
-    damaged = sorted((archive / "n3").glob("*.log"))[2]
+    damaged = sorted((archive / "n3").glob("*.log"))[1]
     held = [each for each in records_of(str(damaged), last=False) if each.kind == "entry"]
     offset = held[3].offset
     flip(damaged, offset + 80, bit=3)
     expected = [
         Expected("archive_gap", {"node": "n2", "file": str(behind)}),
         Expected("corrupt_segment", {"node": "n3", "file": str(damaged), "offset": offset}),
+        *(Expected("not_replayed", {"group": each, "first": first[each]}) for each in first),
     ]
     return Planted([str(each) for each in sorted(archive.iterdir())], 3, expected)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.findings.replayed import state_mismatch
+from chaos.postmortem.findings.replayed import not_replayed, state_mismatch
 from chaos.postmortem.limits import Limits
 from chaos.postmortem.reading.ingest import ingest
 from chaos.postmortem.reading.inputs import discover
@@ -17,6 +19,7 @@ from chaos.postmortem.replication import copies
 from chaos.postmortem.schemas import TABLES
 from chaos.postmortem.tables import Tables
 from cluster.lifecycle import Event, Lifecycle
+from cluster.log.snapshots import decode_snapshot, encode_snapshot
 from cluster.machine.commands import (
     CreateQueue,
     Enqueue,
@@ -27,7 +30,7 @@ from cluster.machine.commands import (
     Subscribe,
 )
 from cluster.machine.effects import Deliver
-from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
+from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, Stamp
 from tests.postmortem.builder import Built
 
 pytestmark = pytest.mark.spark
@@ -161,6 +164,7 @@ def test_a_replay_begins_where_the_log_does_and_stops_where_entries_are_missing(
     shop.work(1, 100)
     shop.built.close()
     last = shop.built.groups[1].commit
+    otherwise(shop, "n1", first)
     tables, _ = read(spark, tmp_path / "tables", shop.built.paths)
     snapshots = discover(shop.built.paths).snapshots
     # What was before the first snapshot is gone, and so is one entry after the second one; the
@@ -186,6 +190,15 @@ def test_a_replay_begins_where_the_log_does_and_stops_where_entries_are_missing(
     ended = tables["replays"].orderBy("span").collect()
     assert [row.failed for row in ended] == [None, f"entry {missing} is missing"]
     assert ended[1].last == missing - 1
+    # n1 is alone with its state there: the others are right, and it is the one to look at.
+    assert plan.spans[0].base.node == "n2"
+    (wrong,) = state_mismatch(tables, Limits()).collect()
+    assert (wrong.node, wrong.last, wrong.file) == (
+        "n1", first, f"{shop.built.folder}/n1/log/snapshots/1-{first}.snap"
+    )  # fmt: skip
+    (found,) = not_replayed(tables, Limits()).collect()
+    assert (found.group, found.first, found["count"]) == (1, missing, 1)
+    assert found.detail == f"entry {missing} is missing"
 
     # Nothing can be said where there is no state to begin with.
     nothing = spans(tables, [])
@@ -193,6 +206,39 @@ def test_a_replay_begins_where_the_log_does_and_stops_where_entries_are_missing(
     assert replayed(tables, nothing) == []
     (lack,) = tables["replays"].collect()
     assert lack.failed == f"there is no state to begin with before entry {first - 49}"
+    (found,) = not_replayed(tables, Limits()).collect()
+    assert (found.severity, found.first, found.detail) == ("unreadable", first - 49, lack.failed)
+
+
+def otherwise(shop: Shop, node: str, index: int) -> None:
+    """Its snapshot of group 1 there is sound, and says something else than those of the others."""
+    path = shop.built.nodes[node].folder / "log" / "snapshots" / f"1-{index}.snap"
+    _, snapshot, _ = decode_snapshot(path.read_bytes(), str(path))
+    machine = Lifecycle.after(GroupId(1), snapshot).machine
+    machine.apply(Stamp(index, snapshot.term, 0), OpenSession(SessionId("x"), NodeId(node), 1))
+    data = encode_snapshot(1, replace(snapshot, data=machine.snapshot()), 0)[0]
+    path.write_bytes(data)
+
+
+def test_only_what_was_known_by_then_is_replayed(spark: Any, tmp_path: Path):
+    """With `--until` the states that nodes wrote later are none to begin with."""
+    shop = Shop(tmp_path / "built")
+    shop.work(1, 200)
+    first = shop.built.snapshot(1)
+    shop.work(1, 200)
+    later = shop.built.snapshot(1)
+    shop.built.close()
+    tables, _ = read(spark, tmp_path / "tables", shop.built.paths)
+    by_then = f"group = 1 and index > {first - 50} and index < {later - 50}"
+    tables.write("merged", copies.merged(tables).where(by_then))
+    snapshots = discover(shop.built.paths).snapshots
+
+    unmarked = F.expr(f"kind <> 'snapshot' or index < {later}")
+    plan = spans(tables.only("records", unmarked), snapshots, cut=True, span_entries_min=50)
+
+    assert [(s.base.index, s.last, s.whole) for s in plan.spans] == [(first, later - 51, True)]
+    assert {base.index for base in plan.bases} == {first}
+    assert plan.lacking == {}
 
 
 def test_a_state_that_became_another_is_found_once_a_node_and_group(spark: Any, tmp_path: Path):

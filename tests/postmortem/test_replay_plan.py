@@ -13,11 +13,14 @@ pytest.importorskip("pyarrow")
 
 from pyspark.sql import Row
 
+from chaos.postmortem.findings.catalogue import OF_REPLAY, RULES
 from chaos.postmortem.reading.inputs import SnapshotFile
 from chaos.postmortem.replay import bases as reading
 from chaos.postmortem.replay.bases import Base, agreed, told_apart, worth_reading
 from chaos.postmortem.replay.events import _Span
 from chaos.postmortem.replay.spans import Span
+from chaos.postmortem.report import About
+from chaos.postmortem.report.gather import NOT_REPLAYED, not_judged
 from cluster.lifecycle import Event, Lifecycle
 from cluster.log.snapshots import Snapshot, encode_snapshot
 from cluster.machine import QueueMachine
@@ -130,3 +133,13 @@ def test_the_state_that_no_replay_leads_up_to_is_compared_too():
     assert [(row.event, row.index) for row in led_up_to] == [ended]
     from_nothing = begun(Base(1, 1, HASH), None)
     assert [(row.event, row.index) for row in from_nothing] == [("replayed", 1)]
+
+
+def test_what_was_not_replayed_was_not_judged():
+    about = About(("/n1",), 0, 0, 3, "1", 1.0, skipped={"lost_message": "no history"})
+
+    assert not_judged({"not_replayed": 1}, about) == {
+        **dict.fromkeys(OF_REPLAY, NOT_REPLAYED), "lost_message": "no history"
+    }  # fmt: skip
+    assert not_judged({"stuck_unacked": 1}, about) == {"lost_message": "no history"}
+    assert set(OF_REPLAY) < set(RULES)

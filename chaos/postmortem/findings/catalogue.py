@@ -113,6 +113,14 @@ RULES: Final[dict[str, Rule]] = {
             " judged.",
         ),
         Rule(
+            "not_replayed",
+            "unreadable",
+            "Not all was replayed",
+            "Entries of a group could not be replayed: what they led to is not known.",
+            "Give what is missing too: another node's folder, or its archive with the snapshots in"
+            " it. Replay with the release that was running; of running nodes, take copies first.",
+        ),
+        Rule(
             "leader_lost",
             "warning",
             "A leader was lost",
@@ -191,6 +199,17 @@ RULES: Final[dict[str, Rule]] = {
         ),
     )
 }
+
+#: Rules that judge what a replay says.
+OF_REPLAY: Final = (
+    "state_mismatch",
+    "settled_again",
+    "unflagged_duplicate",
+    "sac_overlap",
+    "stuck_unacked",
+    "redelivery_storm",
+    "poison_message",
+)
 
 
 def exit_status(severities: set[str]) -> int:

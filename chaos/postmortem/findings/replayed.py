@@ -46,3 +46,14 @@ def state_mismatch(tables: Tables, limits: Limits) -> DataFrame:
         ),
         "state_mismatch",
     )
+
+
+def not_replayed(tables: Tables, limits: Limits) -> DataFrame:
+    """One for each group: from which entry on. How many replays came to nothing is `count`."""
+    del limits
+    rows = tables["replays"].where("failed is not null or last is null")
+    first = F.coalesce(F.col("last") + 1, F.col("first"), F.col("base") + 1)
+    failed = F.coalesce("failed", F.lit("the replay of it never ended"))
+    it = F.struct(first.alias("first"), failed.alias("detail"), F.col("base_file").alias("file"))
+    found = rows.groupBy("group").agg(F.min(it).alias("it"), F.count("*").alias("count"))
+    return as_findings(found.select("group", "count", "it.*"), "not_replayed")

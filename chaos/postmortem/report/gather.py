@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import Window as SqlWindow
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.findings.catalogue import RULES
+from chaos.postmortem.findings.catalogue import OF_REPLAY, RULES
 from chaos.postmortem.report import gather_cluster, gather_queues
 from chaos.postmortem.report.about import About
 from chaos.postmortem.report.facts import (
@@ -31,6 +31,7 @@ from chaos.postmortem.tables import Tables
 #: Of each rule: the rest is in the table `findings`.
 EXAMPLES_MAX: Final = 20
 INCIDENTS_MAX: Final = 60
+NOT_REPLAYED: Final = "not all was replayed: see not_replayed"
 
 
 def first_of_each_rule(findings: DataFrame) -> DataFrame:
@@ -81,15 +82,22 @@ def _checks(findings: DataFrame, about: About) -> list[Check]:
     examples: dict[str, list[Finding]] = {}
     for row in first_of_each_rule(findings).collect():
         examples.setdefault(row["code"], []).append(made(Finding, row, count=row["count"]))
+    skipped = not_judged(counts, about)
     return [
         Check(
             rule,
             counts.get(code, 0),
             tuple(examples.get(code, ())),
-            about.skipped.get(code) if not counts.get(code) else None,
+            skipped.get(code) if not counts.get(code) else None,
         )
         for code, rule in RULES.items()
     ]
+
+
+def not_judged(counts: Mapping[str, int], about: About) -> dict[str, str]:
+    """Codes of rules that can say nothing when they found nothing, and why."""
+    unknown = OF_REPLAY if counts.get("not_replayed") else ()
+    return {**dict.fromkeys(unknown, NOT_REPLAYED), **about.skipped}
 
 
 def incidents_of(checks: Sequence[Check], cut: Cut) -> list[Incident]:
