@@ -27,7 +27,7 @@ from quorate.cli.output import (
     login,
 )
 from quorate.cli.policies import policy_app
-from quorate.cli.postmortem import postmortem
+from quorate.cli.postmortem import Judging, postmortem
 from quorate.cli.users import permission_app, user_app
 from quorate.cli.vhosts import vhost_app
 
@@ -63,7 +63,7 @@ app.add_typer(log_app, name="log", rich_help_panel="Looking closer")
 app.command(rich_help_panel="Administration")(backup)
 app.command(rich_help_panel="Administration")(restore)
 app.command(rich_help_panel="Looking closer")(message)
-app.command(rich_help_panel="Looking closer")(postmortem)
+app.command(cls=Judging, rich_help_panel="Looking closer")(postmortem)
 
 Queue = Annotated[str, typer.Argument(help="Name of the queue.")]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
+import traceback
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from quorate.cli.output import CommandError, Json, emit, plain_terminal, say, stderr, stdout
 
@@ -20,8 +22,33 @@ if TYPE_CHECKING:
 UNREADABLE = 3
 #: It could not run at all: what it needs is not installed.
 CANNOT = 4
+#: Of sysexits.h: nothing is said of the logs. 1 and 2, as of other commands, would accuse them.
+USAGE = 64
+FAILED = 70
 _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class Judging(TyperCommand):
+    """A command whose exit status judges what was read, so no error may end in such a status."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().make_context(*args, **kwargs)
+        except Exception as error:
+            told = getattr(error, "format_message", None)  # typer's copy of click has its own class
+            if told is None:
+                raise
+            raise CommandError(f"{told()}\n  next: quorate postmortem --help", USAGE) from error
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (CommandError, typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            traceback.print_exc()
+            raise CommandError(f"the post-mortem itself failed: {error!r}", FAILED) from error
 
 
 def postmortem(
@@ -70,7 +97,9 @@ def postmortem(
     ] = None,
     history: Annotated[
         Path | None,
-        typer.Option("--history", help="What clients saw (history.jsonl of `make chaos`)."),
+        typer.Option(
+            "--history", exists=True, help="What clients saw (history.jsonl of `make chaos`)."
+        ),
     ] = None,
     limits: Annotated[
         list[str] | None,
@@ -95,19 +124,20 @@ def postmortem(
     """Find out what happened, from the logs of the nodes alone, and write a report of it.
 
     Exit status: 0 clean, 1 warnings, 2 a safety violation, 3 input that cannot be read, 4 what it
-    needs is missing.
+    needs is missing, 64 wrong usage, 70 it failed itself.
     """
     from chaos.postmortem.session import NotHere, start
 
     thresholds = _limits(limits or [])
     span = _time(since, "--since"), _time(until, "--until")
+    options = dict(_pair(each) for each in settings or [])
     folder = out or Path(datetime.now(UTC).strftime("postmortem-%Y%m%d-%H%M%S"))
     progress = Progress(shown=not as_json)
     progress("start Spark", None)
     began_s = time.monotonic()
     try:
         noise = None if spark_log else folder / "spark.log"
-        spark = start(master, noise=noise, options=dict(_pair(each) for each in settings or []))
+        spark = start(master, noise=noise, options=options)
     except NotHere as error:
         progress.end()
         raise CommandError(str(error), CANNOT) from error
@@ -143,15 +173,15 @@ def _time(text: str | None, option: str) -> int | None:
     if text is None:
         return None
     ago = _AGO.fullmatch(text)
-    if ago is not None:
-        at = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
-    else:
-        try:
+    try:
+        if ago is not None:
+            at = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
+        else:
             at = datetime.fromisoformat(text)
-        except ValueError as error:
-            raise CommandError(
-                f"{option} {text}: give a time such as 2026-11-22T06:30:00, or 24h", 2
-            ) from error
+    except (ValueError, OverflowError) as error:
+        raise CommandError(
+            f"{option} {text}: give a time such as 2026-11-22T06:30:00, or 24h", USAGE
+        ) from error
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000
 
@@ -159,7 +189,7 @@ def _time(text: str | None, option: str) -> int | None:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise CommandError(f"--spark {text}: give NAME=VALUE, as in spark.driver.memory=8g", 2)
+        raise CommandError(f"--spark {text}: give NAME=VALUE, as in spark.driver.memory=8g", USAGE)
     return name, value
 
 
@@ -175,7 +205,7 @@ def _limits(given: list[str]) -> Limits:
             values[name] = known[name](value)
         except (KeyError, ValueError) as error:
             raise CommandError(
-                f"--limit {text}: give NAME=NUMBER; names are {', '.join(known)}", 2
+                f"--limit {text}: give NAME=NUMBER; names are {', '.join(known)}", USAGE
             ) from error
     return Limits(**values)
 

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from chaos.postmortem.findings.catalogue import CLEAN, EXITS
 from chaos.postmortem.session import NO_JAVA, NO_SPARK, missing
 from quorate.cli import run
+from quorate.cli.postmortem import CANNOT, FAILED, UNREADABLE, USAGE
+
+ROOT = Path(__file__).parents[2]
 
 installed = find_spec("pyspark") is not None
 
@@ -47,13 +51,48 @@ def test_the_version_of_java_counts(no_java: Path, version: str, lacks: str | No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--since", "yesterday"], "--since yesterday: give a time"),
-        (["--limit", "lag=3"], "names are standstill_ms"),
-        (["--limit", "lag-ms=much"], "give NAME=NUMBER"),
+        (["x", "--since", "yesterday"], "--since yesterday: give a time"),
+        (["x", "--since", "9999999999d"], "--since 9999999999d: give a time"),
+        (["x", "--until", "1e400d"], "--until 1e400d: give a time"),
+        (["x", "--limit", "lag=3"], "names are standstill_ms"),
+        (["x", "--limit", "lag-ms=much"], "give NAME=NUMBER"),
+        (["x", "--spark", "loud"], "give NAME=VALUE"),
+        (["x", "--bogus"], "No such option: --bogus"),
+        (["x", "--history", "no-such-file"], "'no-such-file' does not exist"),
+        ([], "Missing argument 'DIR...'"),
     ],
 )
-def test_wrong_options_are_named(
+def test_wrong_options_are_named_with_a_status_that_says_nothing_of_logs(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["postmortem", "x", *arguments]) == 2
-    assert words in capsys.readouterr().err
+    assert run(["postmortem", *arguments]) == USAGE
+
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), OSError("disk full"), ZeroDivisionError()])
+def test_a_post_mortem_that_fails_says_nothing_of_logs_either(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("chaos.postmortem.session.start", fail)
+
+    assert run(["postmortem", "x"]) == FAILED
+
+    said = capsys.readouterr().err
+    assert "the post-mortem itself failed" in said
+    assert "Traceback" in said
+
+
+def test_no_status_has_two_meanings() -> None:
+    others = [CLEAN, UNREADABLE, CANNOT, USAGE, FAILED]
+
+    assert len({*EXITS.values(), *others}) == len(EXITS) + len(others) - 1  # 3 is 3
+    assert EXITS["unreadable"] == UNREADABLE
+    for file in ("docs/postmortem.md", "helm/quorate/values.yaml"):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert all(str(status) in text for status in (USAGE, FAILED)), file
