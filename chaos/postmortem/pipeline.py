@@ -32,7 +32,7 @@ from chaos.postmortem.queues import clients, messages, traffic
 from chaos.postmortem.reading import ingest
 from chaos.postmortem.reading.inputs import Inputs, discover
 from chaos.postmortem.reading.remote_files import AnyFiles
-from chaos.postmortem.reading.wanted import EVERYTHING, Bounds, Wanted
+from chaos.postmortem.reading.until import begun_by
 from chaos.postmortem.replay.bases import bad_snapshots
 from chaos.postmortem.replay.events import events, replays, states
 from chaos.postmortem.replay.spans import Plan, spans
@@ -174,7 +174,7 @@ def run(
         fit(spark, sum(segment.bytes for segment in inputs.segments))
     made = Tables(spark, tables or (out / "tables").absolute())
     with steps.step(f"read {len(inputs.segments)} segments"):
-        ingest.ingest(made, inputs, _wanted(asked))
+        ingest.ingest(made, inputs, asked.until_ns)
     with ThreadPoolExecutor(at_once) as pool:
         _make(made, inputs, asked, steps, pool)
         made.finish()
@@ -226,17 +226,11 @@ def _in_time(inputs: Inputs, asked: Asked) -> Inputs:
             and ended_ns is not None
             and ended_ns < asked.since_ns
         )
-        too_new = asked.until_ns is not None and segment.created_ns > asked.until_ns
-        if not too_old and not too_new:
+        if not too_old:
             kept.append(segment)
         following[segment.node] = segment.created_ns
-    return replace(inputs, segments=kept[::-1])
-
-
-def _wanted(asked: Asked) -> Wanted:
-    if asked.until_ns is None:
-        return EVERYTHING
-    return EVERYTHING.also("wall_ns", Bounds(high=asked.until_ns))
+    inputs = replace(inputs, segments=kept[::-1])
+    return inputs if asked.until_ns is None else begun_by(inputs, asked.until_ns)
 
 
 def _corruption(tables: Tables, plan: Plan) -> DataFrame:

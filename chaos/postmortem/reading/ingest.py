@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 from chaos.postmortem.reading.decoding import decode
 from chaos.postmortem.reading.inputs import Inputs, Segment, is_remote
 from chaos.postmortem.reading.raftlog import only_checked
-from chaos.postmortem.reading.wanted import EVERYTHING, Wanted
+from chaos.postmortem.reading.until import ends
+from chaos.postmortem.reading.wanted import EVERYTHING, Bounds, Wanted
 from chaos.postmortem.reading.whole_files import remote_files
 from chaos.postmortem.schemas import RECORDS
 from chaos.postmortem.tables import HOUR_NS, Tables, conformed
@@ -27,10 +29,12 @@ from cluster.log.reader import BODIES, CORRUPT, TORN
 SORTED_FROM: Final = 64
 
 
-def ingest(tables: Tables, inputs: Inputs, wanted: Wanted = EVERYTHING) -> None:
+def ingest(tables: Tables, inputs: Inputs, until_ns: int | None = None) -> None:
     """Writes `records` and `segments`. MixedClusters: nothing is written."""
     inputs = inputs.of_one_cluster()
-    records = read_records(tables.spark, inputs, wanted)
+    records = read_records(tables.spark, inputs)
+    if until_ns is not None:
+        records = _up_to(records, inputs, until_ns)
     if len(inputs.segments) >= SORTED_FROM:
         hour = F.floor(F.col("wall_ns") / HOUR_NS)
         records = records.withColumn("hour", hour)
@@ -40,6 +44,18 @@ def ingest(tables: Tables, inputs: Inputs, wanted: Wanted = EVERYTHING) -> None:
         records = records.hint("rebalance", *by) if adaptive else records.repartition(*by)
     tables.write("records", records)
     tables.write("segments", segments(tables["records"], inputs))
+
+
+def _up_to(records: DataFrame, inputs: Inputs, until_ns: int) -> DataFrame:
+    """Up to the first one of the last segments that is later. Damage is always wanted."""
+    cut = replace(inputs, segments=ends(inputs, until_ns))
+    later = Wanted({"wall_ns": Bounds(low=until_ns + 1)}, payloads=False)
+    damaged = F.col("kind").isin(CORRUPT, TORN)
+    found = read_records(records.sparkSession, cut, later).where(~damaged)
+    for row in found.groupBy("file").agg(F.min("offset").alias("offset")).collect():
+        before = (F.col("file") != row.file) | (F.col("offset") < row.offset)
+        records = records.where(before | damaged)
+    return records
 
 
 def read_records(spark: SparkSession, inputs: Inputs, wanted: Wanted = EVERYTHING) -> DataFrame:
