@@ -23,11 +23,21 @@ def minute_of(at_ns: str) -> Column:
     return F.col(at_ns) - F.col(at_ns) % MINUTE_NS
 
 
+def measured() -> tuple[Column, Column]:
+    """Of a note about clocks, in ns: how far the peer's was ahead of the node's, and in which time
+    the peer was asked and answered: by half of that the other may be wrong.
+    """
+    sent, received, answered, returned = (said(place).try_cast("bigint") for place in range(1, 5))
+    peers, own = F.try_add(received, answered), F.try_add(sent, returned)
+    there_and_back = F.try_subtract(F.try_add(received, returned), F.try_add(sent, answered))
+    return F.try_subtract(peers, own) / 2, there_and_back
+
+
 def clocks(tables: Tables) -> DataFrame:
     """The quickest answer of a minute tells most: its offset is wrong by half of its delay at most.
     An answer that seems to come before the question was asked across a jump.
     """
-    sent, received, answered, returned = (said(place).try_cast("bigint") for place in range(1, 5))
+    ahead_ns, took_ns = measured()
     samples = (
         tables["notes"]
         .filter(F.col("kind") == "clock")
@@ -35,8 +45,8 @@ def clocks(tables: Tables) -> DataFrame:
             "node",
             said(0).alias("peer"),
             minute_of("wall_ns").alias("minute_ns"),
-            ((received - sent + answered - returned) / 2 / MS_NS).alias("offset_ms"),
-            (((returned - sent) - (answered - received)) / 2 / MS_NS).alias("bound_ms"),
+            (ahead_ns / MS_NS).alias("offset_ms"),
+            (took_ns / 2 / MS_NS).alias("bound_ms"),
         )
         .filter(F.col("bound_ms") >= 0)
     )

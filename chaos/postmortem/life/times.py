@@ -11,6 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.life.alignment import STEADY_NS, Boot, Pair, Process, compared, shifts
+from chaos.postmortem.life.clocks import measured
+from chaos.postmortem.life.nodes import said
 from chaos.postmortem.replication.logorder import LogOrder, local_frame
 from chaos.postmortem.tables import Tables
 
@@ -112,20 +114,19 @@ def _noted(tables: Tables, order: LogOrder, processes: dict[Boot, Process]) -> l
         ],
         "peer string, peer_boot int, began bigint, ended bigint",
     )
-    times = F.from_json("detail", "array<string>")
-    sent, received, answered, returned = (times[n].cast("bigint") for n in range(1, 5))
+    ahead_ns, took_ns = measured()
     notes = tables["notes"].where("kind = 'clock'")
     notes = notes.join(F.broadcast(order.frame), _KEY).select(
         *("node", "boot_number"),
-        times[0].alias("peer"),
-        (((received - sent) + (answered - returned)) / 2).cast("bigint").alias("ahead"),
-        ((returned - sent) - (answered - received)).alias("bound"),
-        answered.alias("answered"),
+        said(0).alias("peer"),
+        ahead_ns.cast("bigint").alias("ahead"),
+        took_ns.alias("bound"),
+        said(3).try_cast("bigint").alias("answered"),
     )
     within = F.col("answered").between(F.col("began") - STEADY_NS, F.col("ended") + STEADY_NS)
     rows = (
         notes.join(F.broadcast(lives), "peer")
-        .where(within)
+        .where(within & F.col("ahead").isNotNull() & F.col("bound").isNotNull())
         .groupBy("node", "boot_number", "peer", "peer_boot")
         .agg(F.min_by("ahead", "bound").alias("ahead"))
         .collect()

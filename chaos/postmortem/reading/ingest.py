@@ -178,8 +178,8 @@ def lost_ends(records: DataFrame, segments: DataFrame) -> DataFrame:
     """Segments that are shorter than a later record says was safely stored."""
     noted = (
         records.where(F.col("kind") == "synced")
-        .withColumn("number", F.get_json_object("detail", "$[0]").cast("bigint"))
-        .withColumn("reached", F.get_json_object("detail", "$[1]").cast("bigint"))
+        .withColumn("number", F.get_json_object("detail", "$[0]").try_cast("bigint"))
+        .withColumn("reached", F.get_json_object("detail", "$[1]").try_cast("bigint"))
         .groupBy("node", F.col("created_ns").alias("noted_ns"), "number")
         .agg(F.max("reached").alias("reached"), F.max_by("wall_ns", "reached").alias("at_ns"))
     )

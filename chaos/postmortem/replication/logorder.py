@@ -143,9 +143,9 @@ def synced_offset() -> Column:
 
 
 def _synced(at: int) -> Column:
-    return F.from_json("detail", "array<bigint>")[at]
+    return F.get(F.from_json("detail", "array<string>"), F.lit(at)).try_cast("bigint")
 
 
 def mark_flags() -> Column:
     """Of a snapshot mark."""
-    return F.get_json_object("detail", "$[0]").cast("int")
+    return F.get_json_object("detail", "$[0]").try_cast("int")
