@@ -123,7 +123,3 @@ class Tables:
 
     def empty(self, name: str) -> DataFrame:
         return self.spark.createDataFrame([], schema_of(name))
-
-
-#: A named transformation: from tables that are there to the next one.
-Transformation = Callable[[Tables], DataFrame]

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from chaos.postmortem.findings import queues
+from chaos.postmortem.limits import Limits
+from chaos.postmortem.pipeline import FINDINGS
 from chaos.postmortem.queues.messages import messages
 from chaos.postmortem.queues.traffic import latency, redelivery, sac, throughput, unacked
 from chaos.postmortem.tables import Tables, schema_of
@@ -94,6 +97,13 @@ def filled(
     for name, make in MAKERS.items():
         tables.write(name, make(tables))
     return tables
+
+
+def findings_of(tables: Tables, limits: Limits) -> list[Any]:
+    """Of all rules about queues."""
+    rules = [rule for rule in FINDINGS if rule.__module__ == queues.__name__]
+    assert rules
+    return [row for rule in rules for row in rule(tables, limits).collect()]
 
 
 def rows_of(tables: Tables, name: str) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from chaos.builds import broken
-from chaos.postmortem.findings.queues import queue_findings
 from chaos.postmortem.limits import Limits
 from cluster.lifecycle import Lifecycle
 from cluster.log import Snapshot
@@ -20,7 +19,7 @@ from cluster.story import Event
 from cluster.types import GroupId
 from tests.cluster.test_lifecycle import Entries, command_bytes
 from tests.postmortem.queue_account import Account
-from tests.postmortem.queue_events import filled, rows_of
+from tests.postmortem.queue_events import filled, findings_of, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -113,7 +112,7 @@ def test_the_tables_agree_with_a_naive_account(spark: Any, tmp_path: Path) -> No
     }
     assert held == {key: each for key, each in account.unacked().items() if any(each)}
 
-    findings = [row.asDict() for row in queue_findings(tables, Limits()).collect()]
+    findings = [row.asDict() for row in findings_of(tables, Limits())]
     violations = {row["code"] for row in findings if row["severity"] == "violation"}
     assert violations == {"unflagged_duplicate", "sac_overlap"}
     assert {row["group"] - 1 for row in findings if row["severity"] == "violation"} == {*BUILDS}

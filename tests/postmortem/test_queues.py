@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from chaos.postmortem.findings.queues import queue_findings
 from chaos.postmortem.limits import Limits
-from tests.postmortem.queue_events import START_MS, Told, filled, rows_of
+from tests.postmortem.queue_events import START_MS, Told, filled, findings_of, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -321,7 +320,7 @@ def test_the_active_consumers_follow_each_other(tables: Any) -> None:
 
 
 def test_each_fault_is_found_and_located_and_what_is_nearly_one_is_not(tables: Any) -> None:
-    rows = queue_findings(tables, LIMITS).collect()
+    rows = findings_of(tables, LIMITS)
     where = ("code", "queue", "first", "last", "message", "count")
     found = {picked(row.asDict(), *where) for row in rows}
     assert {each for each in found if each[0] != "stuck_unacked"} == {

@@ -9,7 +9,6 @@ others are counted. `first` and `last` are indexes of entries.
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
@@ -25,19 +24,6 @@ MINUTE_MS: Final = 60_000
 POISON_MAX: Final = 100
 #: In a storm each message comes again and again; after the end of a consumer all come once again.
 STORM_ROUNDS: Final = 2
-
-
-def queue_findings(tables: Tables, limits: Limits) -> DataFrame:
-    """All of this module."""
-    found = [
-        settled_again(tables, limits),
-        unflagged_duplicate(tables, limits),
-        sac_overlap(tables, limits),
-        stuck_unacked(tables, limits),
-        redelivery_storm(tables, limits),
-        poison_message(tables, limits),
-    ]
-    return reduce(DataFrame.unionByName, found)
 
 
 # --- delivered though it must not be --------------------------------------------------------------
@@ -95,7 +81,7 @@ def _by_queue(wrong: DataFrame, before: str) -> DataFrame:
         F.max("index").alias("last"),
         F.max("at_ms").alias("to_ms"),
         F.count("*").alias("count"),
-        F.array_sort(F.collect_set("message")).alias("all"),
+        F.count_distinct("message").alias("messages"),
     )
     detail = F.concat(
         F.lit("position "),
@@ -105,7 +91,7 @@ def _by_queue(wrong: DataFrame, before: str) -> DataFrame:
         F.lit(", then delivered"),
         _to_whom("one"),
         F.lit("; messages of this queue: "),
-        F.size("all").cast("string"),
+        F.col("messages").cast("string"),
     )
     return _placed(queues, detail)
 

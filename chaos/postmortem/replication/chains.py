@@ -62,12 +62,14 @@ def broken_chains(tables: Tables, order: LogOrder | None = None) -> DataFrame:
         F.when(F.col("kind") == "entry", F.col("command")).alias("command"),
         kinds.cast("tinyint").alias("kind"),
     )
-    links = order.place(told).select(*[name for name in _LINKS.names if name != "broken"])
+    placed = order.place(told)
+    links = placed.select(*[name for name in _LINKS.names if name != "broken"])
     ends = links.mapInArrow(judged_runs, _LINKS_DDL)
     marks = order.frame.select(
         F.shiftleft("seq", fold.OFFSET_BITS).alias("place"), "node_number", "disk", "holes"
     )
-    streams = ends.select("stream").distinct().withColumn("number", F.shiftright("stream", 32))
+    # Not of `ends`: that would hash all of the log once more.
+    streams = placed.select("stream").distinct().withColumn("number", F.shiftright("stream", 32))
     begins = streams.join(F.broadcast(marks), F.col("number") == F.col("node_number")).select(
         "stream",
         "place",
