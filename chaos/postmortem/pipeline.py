@@ -30,7 +30,7 @@ from chaos.postmortem.life import clocks, elections, nodes
 from chaos.postmortem.limits import Limits
 from chaos.postmortem.queues import clients, messages, traffic
 from chaos.postmortem.reading import ingest
-from chaos.postmortem.reading.inputs import Inputs, discover
+from chaos.postmortem.reading.inputs import BadInput, Inputs, discover
 from chaos.postmortem.reading.remote_files import AnyFiles
 from chaos.postmortem.reading.until import begun_by
 from chaos.postmortem.replay.bases import bad_snapshots
@@ -109,6 +109,8 @@ NO_HISTORY: Final = "no history of the clients was given"
 AT_ONCE: Final = 3
 #: Findings that a result carries; all of them are in the table.
 FINDINGS_MAX: Final = 1_000
+#: Queues that are named when another one was asked for.
+QUEUES_NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +206,10 @@ def _make(
     begin("events", partial(events, plan=plan, build=asked.build))
     begin("replays", partial(replays, plan=plan))
     begin("states", partial(states, plan=plan))
-    seen = made if asked.queue is None else made.only("events", _of_queue(asked.queue))
+    seen = of_queue(made, asked.queue)
     for name, table in QUEUES.items():
         begin(name, table, seen)
-    begin("client_findings", partial(_clients, history=asked.history))
+    begin("client_findings", partial(_clients, history=asked.history, queue=asked.queue), seen)
     with steps.step("findings"):
         made.write("findings", _findings(seen, asked, pool))
 
@@ -244,21 +246,40 @@ def _corruption(tables: Tables, plan: Plan) -> DataFrame:
     return _union([conformed(each, "corruption") for each in found])
 
 
+def of_queue(tables: Tables, named: str | None) -> Tables:
+    """With no other events than those of this queue: NAME in any vhost, or VHOST/NAME. BadInput:
+    there is none.
+    """
+    if named is None:
+        return tables
+    seen = tables.only("events", _of_queue(named))
+    if seen["events"].where("name is not null").isEmpty():
+        all_of_them = tables["events"].where("name is not null").select("name", "vhost").distinct()
+        some = all_of_them.orderBy("name", "vhost").limit(QUEUES_NAMED + 1).collect()
+        told = [f"{row.name} in vhost {row.vhost}" for row in some[:QUEUES_NAMED]]
+        if told:
+            more = ["..."] if len(some) > QUEUES_NAMED else []
+            raise BadInput(f"no queue {named} in these logs: {', '.join(told + more)}")
+    return seen
+
+
 def _of_queue(named: str) -> Column:
-    """NAME in any vhost, or VHOST/NAME. What belongs to no queue stays."""
-    vhost, slash, name = named.rpartition("/")
-    same = F.col("name") == (name if slash else named)
-    if slash:
-        same &= F.col("vhost") == (vhost or "/")
-    return same | F.col("name").isNull()
+    """Both may have slashes in their names; vhost / may be left away before one. What belongs to no
+    queue stays.
+    """
+    name, vhost = F.col("name"), F.col("vhost")
+    same = (name == named) | (F.concat_ws("/", vhost, name) == named)
+    return same | ((vhost == "/") & (F.concat(vhost, name) == named)) | name.isNull()
 
 
-def _clients(tables: Tables, history: Path | None) -> DataFrame:
+def _clients(tables: Tables, history: Path | None, queue: str | None) -> DataFrame:
     if history is None:
         return tables.empty("client_findings")
-    single = tables["events"].where("sac").select("name").distinct().collect()
+    queues = tables["events"].where("name is not null").groupBy("name").agg(F.max("sac")).collect()
+    single = [name for name, sac in queues if sac]
     ops = clients.read_history(tables.spark, str(history.absolute()))
-    return clients.provable(ops, clients.anomalies(ops, [row.name for row in single]))
+    seen = clients.provable(ops, clients.anomalies(ops, single))
+    return seen if queue is None else seen.where(F.col("queue").isin([name for name, _ in queues]))
 
 
 def _findings(tables: Tables, asked: Asked, pool: ThreadPoolExecutor) -> DataFrame:

@@ -189,3 +189,71 @@ def test_what_queues_are_made_for_is_no_crime(spark: Any, tmp_path: Path) -> Non
         ("q", "p:10", "stored out of order"),
         ("q", "p:9", "first delivered out of order"),
     }
+
+
+# --- against what the log says --------------------------------------------------------------------
+
+
+def _lost(queue: str, count: int) -> list[Op]:
+    """As many as that were confirmed and never came, and the queue was drained."""
+    value: dict[str, Any] = {"queue": queue, "publisher": "p", "first": 0, "count": count}
+    return [
+        Op(0, "p", "invoke", "publish", value),
+        Op(1, "p", "ok", "publish", value, invoke=0),
+        Op(2, "c", "invoke", "drain", {"queue": queue}),
+        Op(3, "c", "ok", "drain", {"queue": queue}, invoke=2),
+    ]
+
+
+def test_what_left_otherwise_excuses_no_more_than_itself(spark: Any, tmp_path: Path) -> None:
+    from chaos.postmortem.findings.clients import client_anomalies
+    from chaos.postmortem.limits import Limits
+    from chaos.postmortem.pipeline import _clients, _of_queue
+    from tests.postmortem.queue_events import Told, filled
+
+    told = [
+        Told(1, "all lost").published(1, 3),
+        Told(2, "one died").published(1, 3).add("died", 2, reason="expired"),
+        Told(3, "all gone").published(1, 3).add("purged", 1, 2).add("deleted", 3),
+        Told(4, "a/b").published(1),
+        Told(5, "b", group=2).add("published", 1, vhost="a"),
+        Told(6, "b", group=2).published(1),
+    ]
+    names = ["all lost", "one died", "all gone", "a/b", "b"]
+    ops = [op for name in names for op in _lost(name, 3)]
+    with (tmp_path / "history.jsonl").open("w") as file:
+        for index, op in enumerate(ops):
+            moved = op.index + index // 4 * 4
+            invoke = None if op.invoke is None else op.invoke + index // 4 * 4
+            file.write(json.dumps(asdict(replace(op, index=moved, invoke=invoke))) + "\n")
+    tables = filled(spark, tmp_path / "tables", [row for each in told for row in each.rows])
+
+    def found(queue: str | None) -> dict[str, int]:
+        seen = tables if queue is None else tables.only("events", _of_queue(queue))
+        tables.write("client_findings", _clients(seen, tmp_path / "history.jsonl", queue))
+        rows = client_anomalies(seen, Limits()).collect()
+        assert {row.code for row in rows} <= {"lost_message"}
+        return {row.queue: row["count"] for row in rows}
+
+    assert found(None) == {"all lost": 3, "one died": 2, "a/b": 3, "b": 3}
+    assert found("all gone") == {}
+    assert found("one died") == found("//one died") == found("/one died") == {"one died": 2}
+    assert found("a/b") == {"a/b": 3, "b": 3}  # named so, or b in vhost a
+
+
+def test_a_queue_that_is_not_there_is_refused(spark: Any, tmp_path: Path) -> None:
+    from chaos.postmortem.pipeline import of_queue
+    from chaos.postmortem.reading.inputs import BadInput
+    from chaos.postmortem.tables import Tables
+    from tests.postmortem.queue_events import Told, filled
+
+    told = [Told(1, "orders").published(1), Told(2, "bills").published(1)]
+    tables = filled(spark, tmp_path / "tables", [row for each in told for row in each.rows])
+
+    assert of_queue(tables, "orders")["events"].count() == 1
+    with pytest.raises(BadInput, match=r"no queue order .*: bills in vhost /, orders in vhost /"):
+        of_queue(tables, "order")
+    # Where nothing at all could be replayed, nobody knows.
+    nothing = Tables(spark, tmp_path / "nothing")
+    nothing.write("events", nothing.empty("events"))
+    assert of_queue(nothing, "order")["events"].count() == 0

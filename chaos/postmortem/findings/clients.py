@@ -24,16 +24,17 @@ CODES: Final = {
 }
 OTHER: Final = "client_anomaly"
 #: How messages leave a queue without a consumer: clients cannot tell that from a loss.
-_GONE: Final = ("died", "purged", "queue_deleted")
+_GONE: Final = ("died", "purged", "deleted")
 
 
 def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
-    """One finding for each kind and queue, with the first example."""
+    """One finding for each kind and queue, with the first example. Which of a queue's messages left
+    it without a consumer a history does not tell, but as many as did not are lost.
+    """
     del limits
-    gone = tables["events"].where(F.col("event").isin(*_GONE)).select("name").distinct()
+    gone = tables["events"].where(F.col("event").isin(*_GONE)).groupBy(F.col("name").alias("queue"))
+    gone = gone.agg(F.sum(F.col("last") - F.col("first") + 1).alias("gone"))
     seen = tables["client_findings"]
-    excused = seen.join(gone, seen["queue"] == gone["name"], "left_semi").where("kind = 'lost'")
-    seen = seen.exceptAll(excused)
     code = reduce(
         lambda rest, pair: F.when(F.col("kind") == pair[0], pair[1]).otherwise(rest),
         CODES.items(),
@@ -44,6 +45,10 @@ def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
         seen.withColumn("code", code)
         .groupBy("code", "checker", "kind", "queue")
         .agg(F.count("*").alias("count"), first.alias("first_seen"))
+        .join(gone, "queue", "left")
+        .withColumn("gone", F.when(F.col("kind") == "lost", F.coalesce("gone", F.lit(0))))
+        .withColumn("count", F.col("count") - F.coalesce("gone", F.lit(0)))
+        .where("count > 0")
         .select(
             "code",
             "queue",
@@ -59,6 +64,10 @@ def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
                 F.col("first_seen.op").cast("string"),
                 F.when(F.col("first_seen.detail") != "", F.lit(", ")).otherwise(F.lit("")),
                 "first_seen.detail",
+                F.when(
+                    F.col("gone") > 0,
+                    F.format_string("; not counted: %d died, were purged or deleted", "gone"),
+                ).otherwise(F.lit("")),
             ).alias("detail"),
         )
     )
