@@ -137,3 +137,16 @@ def test_who_came_back_soon_after_the_beginning_is_new_all_the_same():
     found = judged(leads(), follows("n3", [*range(10), *range(25, 200)]), lives=lives)["n3"]
 
     assert [found[at]["here_ms"] for at in (5, 15, 20, 25)] == [None, None, 0, 5_000]
+
+
+def test_who_came_back_with_an_empty_disk_has_nothing_of_before():
+    lives = {"n3": [(0, 49), (80, 200, 1)]}
+    again = [_row("n3", sec, index=(sec - 95) * 20) for sec in range(95, 200)]
+    found = judged(leads(), follows("n3", range(50)), again, lives=lives)["n3"]
+
+    # Until it is given a copy there is none.
+    assert [found[at]["down"] for at in (49, 50, 80, 94, 95)] == [False, True, True, True, False]
+    assert [found[at]["here_ms"] for at in (90, 95, 100)] == [None, 0, 5_000]
+    assert [found[at]["index"] for at in (49, 94, 95, 96)] == [500, 0, 0, 20]
+    assert found[110]["lag_entries"] == 810
+    assert found[110]["lag_ms"] == 15_000

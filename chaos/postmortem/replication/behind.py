@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -36,10 +37,11 @@ LAG: Final = pa.schema(
 
 
 class Life(NamedTuple):
-    """Of a process: seconds."""
+    """Of a process: seconds, and which disk it was on: another one has nothing of those before."""
 
     began: int
     ended: int
+    disk: int = 0
 
 
 def behind(told: pa.Table, lives: Mapping[str, Sequence[Life]]) -> pa.Table:
@@ -82,6 +84,11 @@ def _leaders(nodes: np.ndarray, term: np.ndarray) -> dict[int, str]:
     return found
 
 
+def _replaced(lives: Sequence[Life]) -> list[int]:
+    """The seconds in which a process began on another disk than the one before it."""
+    return [life.began for before, life in pairwise(sorted(lives)) if life.disk != before.disk]
+
+
 class _Copy(NamedTuple):
     """What one node's log says."""
 
@@ -113,7 +120,7 @@ class _Group(NamedTuple):
         secs, committed, term = self.secs[seen], self.committed[seen], self.term[seen]
         if not len(secs):
             return LAG.empty_table()
-        had = self._had(copy, secs)
+        had = self._had(copy, lives, secs)
         process = self._processes(lives, secs)
         # The first second in which something was committed that it has not even now.
         lacks = secs[np.minimum(np.searchsorted(committed, had.index, "right"), len(secs) - 1)]
@@ -137,15 +144,19 @@ class _Group(NamedTuple):
         )
         return rows.filter(pa.array([name != copy.node for name in names], pa.bool_()))
 
-    def _had(self, copy: _Copy, secs: np.ndarray) -> _Had:
+    def _had(self, copy: _Copy, lives: Sequence[Life], secs: np.ndarray) -> _Had:
+        replaced = _replaced(lives)
+        disk = np.searchsorted(replaced, copy.sec, "right")
+        fresh = np.diff(disk, prepend=disk[0]) > 0
         count = len(copy.sec)
         index, gone = np.zeros(count, np.int64), np.zeros(count, bool)
         first = int(copy.sec[0])
         began = ALWAYS if first < self.secs[0] + TOGETHER_S else first
         since = np.full(count, began)
         starts, away = [0], False
-        for row in np.flatnonzero(copy.left | copy.back).tolist():
-            if copy.left[row] or away:  # that it is there is said again now and then
+        for row in np.flatnonzero(copy.left | copy.back | fresh).tolist():
+            # That it is there is said again now and then.
+            if copy.left[row] or away or fresh[row]:
                 away = bool(copy.left[row] and not copy.back[row])
                 gone[row:] = away
                 since[row:] = copy.sec[row]
@@ -154,7 +165,9 @@ class _Group(NamedTuple):
             if start < stop:
                 index[start:stop] = np.maximum.accumulate(copy.index[start:stop])
         at = np.searchsorted(copy.sec, secs, "right") - 1
-        return _Had(np.maximum(index, 0)[at], gone[at], since[at])
+        # On an empty disk there is no copy until one is made.
+        none = disk[at] < np.searchsorted(replaced, secs, "right")
+        return _Had(np.where(none, 0, np.maximum(index, 0)[at]), gone[at] | none, since[at])
 
     def _processes(self, lives: Sequence[Life], secs: np.ndarray) -> np.ndarray:
         """Since when the node's process runs. Only its first one can have been there always."""

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.life.times import Clock, clock, second
 from chaos.postmortem.replication.behind import SECOND_NS, Life, behind
-from chaos.postmortem.replication.logorder import log_order, mark_flags
+from chaos.postmortem.replication.logorder import LogOrder, log_order, mark_flags
 from chaos.postmortem.schemas import TABLES
 from chaos.postmortem.tables import Tables
 from cluster.log.format import MARK_INSTALLED
@@ -21,12 +21,13 @@ def lag(tables: Tables) -> DataFrame:
     """Only of seconds in which the group did anything, on whatever node. These are few enough for
     one group to be told at once.
     """
-    common = clock(tables, log_order(tables))
+    order = log_order(tables)
+    common = clock(tables, order)
     told = common.timed(_told(tables))
     seconds = told.groupBy("group", "node", second(F.col("t")).alias("sec")).agg(
         *(F.max(name).alias(name) for name in ("index", "committed", "term", "left", "back"))
     )
-    lives = _lives(common)
+    lives = _lives(common, order)
     return seconds.groupBy("group").applyInArrow(lambda own: behind(own, lives), TABLES["lag"])
 
 
@@ -76,10 +77,13 @@ def _rows(
     )
 
 
-def _lives(common: Clock) -> dict[str, list[Life]]:
+def _lives(common: Clock, order: LogOrder) -> dict[str, list[Life]]:
+    disks = {(each.given.node, each.boot_number): each.disk for each in order.segments}
     found: dict[str, list[Life]] = {}
     for boot, process in common.processes.items():
         shift = common.shift[boot]
         began, ended = process.first_ns + shift, process.last_ns + shift
-        found.setdefault(boot[0], []).append(Life(began // SECOND_NS, ended // SECOND_NS))
+        found.setdefault(boot[0], []).append(
+            Life(began // SECOND_NS, ended // SECOND_NS, disks[boot])
+        )
     return found
