@@ -200,6 +200,7 @@ def _make(
 
     for name, table in LOGS.items():
         begin(name, table)
+    made.wait("merged")  # which is no part of the plan's time
     with steps.step("plan of the replay"):
         plan = spans(made, inputs.snapshots, cut=asked.until_ns is not None)
     begin("corruption", partial(_corruption, plan=plan))

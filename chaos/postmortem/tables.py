@@ -72,9 +72,13 @@ class Tables:
 
     def __getitem__(self, name: str) -> DataFrame:
         """Waits for it while it is being made."""
+        self.wait(name)
+        return self._read(name)
+
+    def wait(self, name: str) -> None:
+        """It is there. Raises what making it raised."""
         if name in self._making:
             self._making[name].result()
-        return self._read(name)
 
     def _read(self, name: str) -> DataFrame:
         rows = self.spark.read.schema(self._stored(name)).parquet(self.path(name))
