@@ -252,6 +252,7 @@ def test_a_state_that_became_another_is_found_once_a_node_and_group(spark: Any, 
         )
     ]  # fmt: skip
     tables.write("states", spark.createDataFrame(rows, TABLES["states"]))
+    tables.write("replays", tables.empty("replays"))
 
     found = state_mismatch(tables, Limits()).orderBy("group", "node").collect()
 
@@ -263,3 +264,44 @@ def test_a_state_that_became_another_is_found_once_a_node_and_group(spark: Any, 
     assert json.loads(found[0].detail) == {
         "source": "digest", "noted": "b", "replayed": "a", "nodes_alike": 2
     }  # fmt: skip
+
+
+def test_who_agrees_with_a_replay_that_began_with_a_wrong_state_is_wrong_too(
+    spark: Any, tmp_path: Path
+):
+    """States that are right are written `r`, those of n3 `w`. In group 1 the replay leads up to
+    n3's state, goes on from there, and then from n1's; in group 2 it begins with n3's.
+    """
+    tables = Tables(spark, tmp_path)
+
+    def digests(group: int, index: int, replayed: str) -> list[tuple[Any, ...]]:
+        noted = {"n1": "r", "n2": "r", "n3": "w" if index > 1000 else "r"}
+        return [
+            (group, index, node, "digest", its, replayed, its == replayed, f"{node}.log", index)
+            for node, its in noted.items()
+        ]
+
+    def taken(group: int, index: int, node: str, noted: str, replayed: str) -> tuple[Any, ...]:
+        file = f"{node}-{index}.snap"
+        return (group, index, node, "snapshot", noted, replayed, noted == replayed, file, None)
+
+    rows = [
+        *digests(1, 1000, "r"), taken(1, 1500, "n3", "w", "r"), *digests(1, 2000, "w"),
+        taken(1, 2500, "n1", "r", "w"), *digests(1, 3000, "r"),
+        taken(2, 1500, "n3", "w", "w"), taken(2, 1700, "n2", "r", "w"), *digests(2, 2000, "w"),
+    ]  # fmt: skip
+    replays_ = [
+        (1, 0, 1, None, 2, 1500, "n1", 0, 0, 0, None),
+        (1, 1, 1500, "n3-1500.snap", 1501, 2500, "n1", 0, 0, 0, None),
+        (1, 2, 2500, "n1-2500.snap", 2501, 3500, "n1", 0, 0, 0, None),
+        (2, 0, 1500, "n3-1500.snap", 1501, 2500, "n1", 0, 0, 0, None),
+    ]
+    tables.write("states", spark.createDataFrame(rows, TABLES["states"]))
+    tables.write("replays", spark.createDataFrame(replays_, TABLES["replays"]))
+
+    found = state_mismatch(tables, Limits()).orderBy("group", "node").collect()
+
+    assert [(f.group, f.node, f.first, f.last, f.file, f["count"]) for f in found] == [
+        (1, "n3", 1001, 1500, "n3-1500.snap", 3),
+        (2, "n3", 1, 1500, "n3-1500.snap", 2),
+    ]

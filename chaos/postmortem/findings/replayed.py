@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
@@ -14,7 +16,7 @@ from chaos.postmortem.tables import Tables, as_findings
 def state_mismatch(tables: Tables, limits: Limits) -> DataFrame:
     """One for each node and group: between which entries its state became another."""
     del limits
-    states = tables["states"]
+    states = _judged(tables)
     wrong = states.where(~F.col("agrees"))
     begins = wrong.groupBy("group", "node").agg(
         F.min_by(F.struct("index", "file", "offset", "source", "noted", "replayed"), "index").alias(
@@ -46,6 +48,78 @@ def state_mismatch(tables: Tables, limits: Limits) -> DataFrame:
         ),
         "state_mismatch",
     )
+
+
+def _judged(tables: Tables) -> DataFrame:
+    """The table `states`; where a replay began with a wrong state, it is wrong to agree with it."""
+    states = tables["states"]
+    if states.where(~F.col("agrees")).isEmpty():
+        return states
+    rows = _misled(tables)
+    misled = tables.spark.createDataFrame(rows, "its int, from_index bigint, to_index bigint")
+    within = F.col("index").between(F.col("from_index"), F.col("to_index"))
+    found = states.join(F.broadcast(misled), (F.col("group") == F.col("its")) & within, "left")
+    right = F.col("its").isNull()
+    return found.withColumn("agrees", F.col("agrees") == right).withColumn(
+        "replayed", F.when(right, F.col("replayed"))
+    )
+
+
+def _misled(tables: Tables) -> list[tuple[int, int, int]]:
+    """Replays that began with a state to which the log does not lead: group, first and last index
+    at which they are compared. What leads up to that state says so, if it is not misled itself; of
+    one that nothing leads up to, most nodes say so.
+    """
+    kept = tables["states"].where("source = 'snapshot'")
+    kept = kept.select(
+        "group", F.col("index").alias("base"), F.col("file").alias("base_file"), "agrees"
+    )
+    replays = tables["replays"].where("base is not null and last is not null")
+    rows = (
+        replays.select("group", "span", "base", "base_file", "last", "failed")
+        .join(kept, ["group", "base", "base_file"], "left")
+        .orderBy("group", "span")
+        .collect()
+    )
+    befores = [None, *rows][: len(rows)]
+    alone = [
+        before is None or before.group != row.group or before.failed is not None
+        for before, row in zip(befores, rows, strict=True)
+    ]
+    began = [row for row, first in zip(rows, alone, strict=True) if first and row.base_file]
+    outvoted = _outvoted(tables, [(row.group, row.base, row.last) for row in began])
+    found = list[tuple[int, int, int]]()
+    misled = False
+    for row, first in zip(rows, alone, strict=True):
+        if first:
+            misled = (row.group, row.base) in outvoted
+        else:
+            misled = misled == (row.agrees is not False)
+        if misled:
+            found.append((row.group, row.base + (not first), row.last))
+    return found
+
+
+def _outvoted(tables: Tables, began: list[tuple[int, int, int]]) -> set[tuple[int, int]]:
+    """Those behind which more nodes have one other state than have the replayed one."""
+    begun = tables.spark.createDataFrame(began, "group int, base bigint, until bigint")
+    rows = (
+        tables["states"]
+        .join(F.broadcast(begun), "group")
+        .where("index > base and index <= until")
+        .groupBy("group", "base", "index")
+        .agg(F.collect_set(F.struct("node", "noted", "agrees")).alias("said"))
+        .groupBy("group", "base")
+        .agg(F.max_by("said", F.struct(F.size("said"), -F.col("index"))).alias("said"))
+        .collect()
+    )
+    found = set[tuple[int, int]]()
+    for row in rows:
+        others = Counter(each.noted for each in row.said if not each.agrees)
+        agree = sum(each.agrees for each in row.said)
+        if max(others.values(), default=0) > max(1, agree):
+            found.add((row.group, row.base))
+    return found
 
 
 def not_replayed(tables: Tables, limits: Limits) -> DataFrame:
