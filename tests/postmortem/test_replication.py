@@ -90,7 +90,7 @@ async def test_what_is_committed_differs_and_is_gone_is_what_the_plain_checker_s
     folders = await careless_replicas(tmp_path / "logs")
     verdict = log_safety(folders)
     paths = [str(folder) for folder in folders.values()]
-    names = ("entries", "merged", "divergence", "lacks", "missing")
+    names = ("notes", "entries", "merged", "divergence", "lacks", "missing")
     tables = made(paths, tmp_path / "out", spark, *names)
 
     rows = tables["entries"].where("fate = 'committed'").collect()
@@ -132,6 +132,38 @@ def _judge_findings(tables: Any, differing: set[tuple[int, int]]) -> None:
     for row in findings:
         entry = places[row.node, row.file, row.offset]
         assert (entry.group, entry["index"], entry.term) == (row.group, row["first"], row.term)
+
+
+@pytest.mark.spark
+def test_what_differs_since_a_person_gave_a_majority_up_says_so(tmp_path: Path, spark: Any):
+    from chaos.postmortem.findings.replication import divergence
+    from chaos.postmortem.tables import Tables, conformed
+
+    tables = Tables(spark, tmp_path)
+
+    def write(name: str, columns: str, *rows: tuple[Any, ...]) -> None:
+        tables.write(name, conformed(spark.createDataFrame(rows, columns), name))
+
+    copy = "array<struct<node: string, term: bigint, hash: string, fate: string, file: string,"
+    columns = f"group int, index bigint, committed boolean, copies {copy} offset: bigint>>"
+    said = [("n1", 9, "00", "committed", "f", 1), ("n2", 2, "01", "committed", "g", 1)]
+    write("divergence", columns, *((group, 101, True, said) for group in (1, 2, 3)))
+    write("merged", "group int, index bigint, hash binary", (1, 101, b"\1"))
+    notes = "node string, kind string, group int, index bigint, detail string"
+    lost = '[["n2", "n3"], "n1"]'
+    write(
+        *("notes", notes),
+        *[("n1", "given-up", 1, 100, lost), ("n4", "given-up", 1, 90, '[["n2"], "n4"]')],
+        *[("n1", "given-up", 2, 101, lost), ("n1", "role", 3, 100, '["leader"]')],
+    )
+
+    told = {row.group: row.detail for row in divergence(tables, Limits()).collect()}
+    ordered = [detail.partition("; by order of a person")[2] for _, detail in sorted(told.items())]
+    assert ordered == [
+        " n1 went on without n2, n3 from 101 on, n4 went on without n2 from 91 on",
+        "",
+        "",
+    ]
 
 
 @pytest.mark.spark

@@ -49,15 +49,43 @@ def divergence(tables: Tables, _: Limits) -> DataFrame:
             copy["offset"],
         ),
     )
+    ordered = F.when(
+        F.size("orders") > 0,
+        F.concat(F.lit("; by order of a person "), F.array_join("orders", ", ")),
+    )
+    stretches = stretches.join(_given_up(tables, stretches), ["group", "first"], "left")
     found = stretches.withColumn("copy", copy).select(
         *("group", "first", "last", "count"),
         F.col("copy.term").alias("term"),
         F.col("copy.node").alias("node"),
         F.col("copy.file").alias("file"),
         F.col("copy.offset").alias("offset"),
-        F.concat(F.lit("at the first index: "), F.array_join(told, "; ")).alias("detail"),
+        F.concat(
+            F.lit("at the first index: "),
+            F.array_join(told, "; "),
+            F.coalesce(ordered, F.lit("")),
+        ).alias("detail"),
     )
     return as_findings(found, "divergence")
+
+
+def _given_up(tables: Tables, stretches: DataFrame) -> DataFrame:
+    """group, first, orders: nodes that were told before to go on without a majority."""
+    lost = F.from_json(F.get_json_object("detail", "$[0]"), "array<string>")
+    order = F.format_string(
+        "%s went on without %s from %d on",
+        "node",
+        F.array_join(lost, ", "),
+        F.col("index") + 1,
+    )
+    notes = tables["notes"].where("kind = 'given-up'")
+    orders = notes.select("group", F.col("index").alias("kept"), order.alias("order"))
+    told = stretches.select("group", "first").join(F.broadcast(orders), "group")
+    return (
+        told.where("kept < first")
+        .groupBy("group", "first")
+        .agg(F.sort_array(F.collect_set("order")).alias("orders"))
+    )
 
 
 def missing_entry(tables: Tables, _: Limits) -> DataFrame:
