@@ -82,6 +82,7 @@ def read(spark: Any, folder: Path, paths: list[str], *, apart: int = 50) -> tupl
     tables.write("entries", bodies.selectExpr("*", "'committed' as fate"))
     tables.write("merged", copies.merged(tables))
     tables.write("divergence", copies.divergence(tables))
+    tables.write("lacks", tables.empty("lacks"))
     return tables, spans(tables, inputs.snapshots, span_entries_min=apart)
 
 

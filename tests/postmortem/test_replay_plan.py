@@ -18,7 +18,7 @@ from chaos.postmortem.reading.inputs import SnapshotFile
 from chaos.postmortem.replay import bases as reading
 from chaos.postmortem.replay.bases import Base, agreed, told_apart, worth_reading
 from chaos.postmortem.replay.events import _Span
-from chaos.postmortem.replay.spans import Span
+from chaos.postmortem.replay.spans import Span, _chosen
 from chaos.postmortem.report import About
 from chaos.postmortem.report.gather import NOT_REPLAYED, not_judged
 from cluster.lifecycle import Event, Lifecycle
@@ -133,6 +133,31 @@ def test_the_state_that_no_replay_leads_up_to_is_compared_too():
     assert [(row.event, row.index) for row in led_up_to] == [ended]
     from_nothing = begun(Base(1, 1, HASH), None)
     assert [(row.event, row.index) for row in from_nothing] == [("replayed", 1)]
+
+
+def test_a_replay_begins_behind_what_nobody_needed_any_more():
+    """Entries 11 to 20 are in the segment of a backlog, 21 to 30 were dropped with theirs."""
+    bases = [
+        Base(1, 1, HASH),
+        *(Base(1, at, HASH, DIGEST, f"{at}.snap", "n1") for at in (10, 20, 30)),
+    ]
+    stops = [10, 20, 30, 40]
+    drawn = [
+        Span(nth, 1, nth, base, stop, whole=False)
+        for nth, (base, stop) in enumerate(zip(bases, stops, strict=True))
+    ]
+    known = {1: (10, 11), 2: (3, 28), 3: (10, 31)}
+
+    def begun(lost: list[tuple[int, int, int]]) -> list[tuple[int, bool, bool]]:
+        return [
+            (each.base.index, each.whole, each.told) for each in _chosen(drawn, known, {}, lost)
+        ]
+
+    assert begun([]) == begun([(2, 21, 30), (1, 5, 20)]) == [(30, True, True)]
+    as_lost = [(10, True, True), (20, False, False), (30, True, True)]
+    assert begun([(1, 27, 27)]) == as_lost
+    known.pop(3)  # nothing is behind it: it must be told that the log ends there
+    assert [each[0] for each in begun([])] == [10, 20, 30]
 
 
 def test_what_was_not_replayed_was_not_judged():

@@ -69,8 +69,8 @@ def spans(
     cut: bool = False,
     span_entries_min: int = SPAN_ENTRIES_MIN,
 ) -> Plan:
-    """Needs `segments` and `merged`. `cut`: what nodes wrote later than some time was not read, so
-    states of later than that do not count either.
+    """Needs `segments`, `lacks` and `merged`. `cut`: what nodes wrote later than some time was not
+    read, so states of later than that do not count either.
     """
     ends = {
         row.group: (row.first, row.last)
@@ -90,7 +90,8 @@ def spans(
         own = [base for base in usable if base.group == group]
         _, last = ends.get(group, (0, 0))
         drawn += _draw(group, own, last, span_entries_min, len(drawn))
-    chosen = _chosen(drawn, *_counts(tables, drawn))
+    lost = [(row.group, row.first, row.last) for row in tables["lacks"].collect()]
+    chosen = _chosen(drawn, *_counts(tables, drawn), lost)
     begun = {span.group for span in chosen}
     lacking = {group: first for group, (first, _) in ends.items() if group not in begun}
     return Plan(chosen, found, lacking, unusable)
@@ -191,9 +192,14 @@ def _counts(
 
 
 def _chosen(
-    drawn: Iterable[Span], known: dict[int, tuple[int, int]], having: dict[int, list[str]]
+    drawn: Iterable[Span],
+    known: dict[int, tuple[int, int]],
+    having: dict[int, list[str]],
+    lost: Sequence[tuple[int, int, int]],
 ) -> list[Span]:
-    """From the first one on that is whole, or else has a beginning. Numbered anew."""
+    """From the first one on that is whole, or else has a beginning. What no log lacks, and is not
+    there, nobody needed any more: then from behind it on. Numbered anew.
+    """
     kept: list[Span] = []
     for _, of_group in groupby(drawn, key=lambda span: span.group):
         every: list[Span] = []
@@ -204,6 +210,8 @@ def _chosen(
             if first == span.first and (span.entries or span.base.file is not None):
                 begun.append(span.span)
         whole = [span.span for span in every if span.whole and span.entries]
+        dropped = [span.span for span in every[: max(whole, default=0)] if _dropped(span, lost)]
+        whole = [each for each in whole if each > max(dropped, default=-1)]
         if not whole and not begun:
             continue
         begins = whole[0] if whole else begun[-1]
@@ -217,6 +225,14 @@ def _chosen(
             kept.append(replace(span, number=number, span=span.span - begins, node=node, told=told))
             told = not span.whole
     return kept
+
+
+def _dropped(span: Span, lost: Iterable[tuple[int, int, int]]) -> bool:
+    """Its entries are not all there, and no log says that they should be."""
+    return not span.whole and not any(
+        group == span.group and first <= span.last and last >= span.first
+        for group, first, last in lost
+    )
 
 
 def slots(plan: Sequence[Span], count: int) -> dict[int, int]:
