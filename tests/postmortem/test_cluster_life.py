@@ -26,6 +26,8 @@ def judged(spark: Any, tmp_path: Path) -> Callable[[Built], Any]:
     """The tables of a cluster that has been closed, and its findings as `findings`."""
     from chaos.postmortem.findings import cluster as rules
     from chaos.postmortem.life import clocks, elections, nodes
+    from chaos.postmortem.reading.ingest import ingest
+    from chaos.postmortem.reading.inputs import discover
     from chaos.postmortem.tables import Tables
 
     steps = (
@@ -39,8 +41,7 @@ def judged(spark: Any, tmp_path: Path) -> Callable[[Built], Any]:
 
     def judge(cluster: Built) -> Any:
         tables = Tables(spark, tmp_path / "tables")
-        raw = spark.read.format("raftlog").option("paths", ",".join(cluster.paths)).load()
-        tables.write("records", raw)
+        ingest(tables, discover(cluster.paths))
         for step in steps:
             assert step.__name__ in TABLES
             tables.write(step.__name__, step(tables))

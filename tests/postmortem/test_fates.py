@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
-from chaos.postmortem.replication.order import Given, placed
+from chaos.postmortem.replication.order import Given, Placed, placed
 from chaos.postmortem.replication.standing import ENDED, NOT_GIVEN, SKIPPED, TRUNCATED, Standing
 
 pa = pytest.importorskip("pyarrow")
@@ -169,8 +170,28 @@ def test_batches_of_any_size_say_what_single_records_say(size: int):
     assert told_quickly(streams, size) == [told_slowly(stream) for stream in streams]
 
 
-def given(number: int, boot: str, *, follows: int = 0, at: int = 0, archived: bool = False):
-    return Given("n1", f"{number}-{boot}", number, at or number, boot, archived, follows)
+def given(
+    number: int,
+    boot: str,
+    *,
+    follows: int = 0,
+    at: int = 0,
+    archived: bool = False,
+    folder: str = "n1/log",
+    unread: bool = False,
+):
+    """As long as its number says."""
+    return Given(
+        "n1", f"{folder}/{number}-{boot}", number, at or number, boot, archived, number * 100,
+        follows, follows * 100, unread,
+    )  # fmt: skip
+
+
+def told(found: list[Placed]) -> list[tuple[int, str, int, int, int]]:
+    return [
+        (each.given.segment, each.given.boot, each.disk, each.first_missing, each.last_missing)
+        for each in found
+    ]
 
 
 def test_segments_of_a_process_are_ordered_by_number_whatever_its_clock_did():
@@ -192,19 +213,101 @@ def test_what_an_archive_lacks_between_its_segments_is_told():
     found = placed([given(n, "a", follows=n - 1, archived=n < 7) for n in (3, 4, 6, 7)])
 
     # Before the first one nothing was asked for.
-    told = [(e.given.segment, e.first_missing, e.last_missing, e.dropped) for e in found]
-    assert told == [(3, 0, 0, False), (4, 0, 0, False), (6, 5, 5, False), (7, 0, 0, False)]
+    lacking = [(e.given.segment, e.first_missing, e.last_missing, e.dropped) for e in found]
+    assert lacking == [(3, 0, 0, False), (4, 0, 0, False), (6, 5, 5, False), (7, 0, 0, False)]
     assert [each.holes for each in found] == [1, 1, 2, 2]
 
 
-def test_a_disk_that_was_replaced_begins_to_count_anew():
-    found = placed([given(1, "a", at=1), given(2, "a", at=2), given(1, "b", at=9)])
+def test_an_archive_may_begin_anywhere_also_behind_what_a_log_folder_still_has():
+    found = placed([given(3, "a"), *(given(n, "a", follows=n - 1, archived=True) for n in (7, 8))])
 
-    assert [(each.given.boot, each.disk, each.first_missing) for each in found] == [
-        ("a", 0, 0),
-        ("a", 0, 0),
-        ("b", 1, 0),
-    ]
+    assert [(e.given.segment, e.first_missing, e.dropped) for e in found] == [
+        (3, 0, True), (7, 0, False), (8, 0, False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("archived", [True, False])
+def test_lives_of_one_disk_are_ordered_by_number_whatever_the_clock_did(archived: bool):
+    """It was ahead, was set back while the node was down, and much later there was a third life."""
+    found = placed(
+        [
+            given(1, "a", at=600, archived=archived),
+            given(2, "b", at=20, archived=archived, follows=1),
+            given(3, "c", at=720, archived=archived, follows=2),
+        ]
+    )
+
+    assert told(found) == [(1, "a", 0, 0, 0), (2, "b", 0, 0, 0), (3, "c", 0, 0, 0)]
+    assert [each.boot_number for each in found] == [0, 1, 2]
+
+
+def test_an_archive_is_asked_for_proof_where_numbers_and_clock_disagree():
+    """Its folder says nothing of disks, so without what the segments say it may be two of them."""
+    found = placed([given(n, b, at=at, archived=True) for n, b, at in ((1, "a", 9), (2, "b", 2))])
+
+    assert [each.disk for each in found] == [0, 1]
+
+
+def test_a_disk_that_was_replaced_begins_to_count_anew():
+    found = placed(
+        [
+            given(1, "a", at=1, archived=True),
+            given(2, "a", at=2, archived=True),
+            given(1, "b", at=9, archived=True),
+        ]
+    )
+
+    assert told(found) == [(1, "a", 0, 0, 0), (2, "a", 0, 0, 0), (1, "b", 1, 0, 0)]
+
+
+def test_two_log_folders_are_two_disks_unless_something_says_otherwise():
+    old = [given(n, "a", at=n, folder="was/log") for n in (1, 2)]
+
+    rebuilt = placed([*old, given(3, "b", at=9)])
+    copied = placed([*old, given(3, "b", at=9, follows=2)])
+    resumed = placed([*old, given(3, "a", at=9)])
+    shared = placed([*old, replace(given(2, "a"), copy=True), given(4, "b", at=9)])
+
+    assert [each.disk for each in rebuilt] == [0, 0, 1]
+    assert [each.disk for each in copied] == [0, 0, 0]
+    assert [each.disk for each in resumed] == [0, 0, 0]
+    assert [each.disk for each in shared] == [0, 0, 0]
+
+
+def test_which_segment_was_before_is_told_by_its_length_too():
+    """Of two disks that the archive has, by a clock that was set back before the last life."""
+    newer = replace(given(2, "b", at=90, archived=True, follows=1), bytes=250)
+    last = replace(given(3, "c", at=3, archived=True, follows=2), follows_bytes=250)
+    archived = [given(n, boot, at=at, archived=True) for n, boot, at in ((1, "a", 1), (2, "a", 2))]
+
+    found = placed([*archived, given(1, "b", at=80, archived=True), newer, last])
+
+    assert [each.given.boot for each in found] == ["a", "a", "b", "b", "c"]
+    assert [each.disk for each in found] == [0, 0, 1, 1, 1]
+    assert [each.holes for each in found] == [0] * 5
+
+
+def test_two_that_went_on_from_one_backup_are_not_mixed():
+    found = placed(
+        [
+            *(given(n, "a", at=n) for n in (1, 2)),
+            *(given(n, "b", at=n, follows=n - 1) for n in (3, 4)),
+            *(given(n, "c", at=9 + n, follows=n - 1, folder="again/log") for n in (3, 4)),
+        ]
+    )
+
+    assert [(each.given.segment, each.given.boot, each.disk) for each in found] == [
+        (1, "a", 0), (2, "a", 0), (3, "b", 0), (4, "b", 0), (3, "c", 1), (4, "c", 1),
+    ]  # fmt: skip
+
+
+def test_a_segment_that_cannot_be_read_is_there_and_yet_something_is_missing():
+    found = placed(
+        [given(1, "a"), given(2, "a", unread=True, archived=True), given(3, "a", follows=2)]
+    )
+
+    assert told(found) == [(1, "a", 0, 0, 0), (2, "a", 0, 0, 0), (3, "a", 0, 0, 0)]
+    assert [each.holes for each in found] == [0, 0, 1]
 
 
 def lacking(log: Standing, found: list[Any] | None = None) -> list[tuple[int, int, str]]:

@@ -25,6 +25,7 @@ from chaos.postmortem.reading.raftlog import RaftLog, Reader
 from chaos.postmortem.reading.remote_files import AnyFiles
 from chaos.postmortem.reading.wanted import Bounds, Wanted
 from chaos.postmortem.replay.bases import bad_snapshots, bases
+from chaos.postmortem.replication.lacks import lacks
 from chaos.postmortem.tables import Tables
 from cluster.log import format as fmt
 from cluster.log.reader import CORRUPT, TORN, Record, records
@@ -280,6 +281,39 @@ def test_tables_say_what_was_read_and_what_is_damaged(
     assert reasons[str(cut)].startswith("synced data is missing: it reached to ")
     (noted,) = tables["records"].where(f"segment = 4 and offset = {at}").collect()
     assert [row.at_ns for row in found if row.kind == "lost end"] == [noted.wall_ns]
+
+
+@pytest.mark.spark
+def test_what_a_rebuilt_node_says_of_its_disk_is_not_about_the_old_one(
+    spark: Any, tmp_path: Path
+) -> None:
+    for number in (1, 2, 3):
+        old = _segment(tmp_path / "was", "n1", number)
+        old.entry(1, 2 + number, 1)
+    new = tmp_path / "n1" / "log" / fmt.segment_name(3)
+    made = MadeSegment(new, 3, created_ns=START_NS + 9 * SECOND_NS, boot=bytes(range(9, 25)))
+    made.synced(2, 9_653)
+
+    inputs, tables = discover([str(tmp_path)]), Tables(spark, tmp_path / "out")
+    ingest(tables, inputs)
+
+    assert damage(tables, inputs).collect() == []
+
+
+@pytest.mark.spark
+def test_a_segment_that_has_grown_since_it_was_found_has_lost_nothing(
+    spark: Any, tmp_path: Path
+) -> None:
+    made = _segment(tmp_path, "n1", 1)
+    made.entry(1, 2, 1)
+    made.record(fmt.KIND_COMMIT, 1, 5, 1)
+    inputs, tables = discover([str(tmp_path)]), Tables(spark, tmp_path / "out")
+    made.synced()
+    made.synced()
+    ingest(tables, inputs)
+
+    (lack,) = lacks(tables).collect()  # else it would be thought to be in what was lost
+    assert (lack["first"], lack.last, lack.explained) == (3, 5, False)
 
 
 @pytest.mark.spark

@@ -9,6 +9,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.postmortem.replication.logorder import log_order
 from chaos.postmortem.tables import Tables
 
 S_NS: Final = 1_000_000_000
@@ -69,9 +70,11 @@ def lives(tables: Tables) -> DataFrame:
     stopped = (
         tables["notes"].filter(F.col("kind") == "stopped").select("node", "boot").distinct()
     ).withColumn("stopped", F.lit(True))
-    of_node = Window.partitionBy("node").orderBy("from_ns", "boot")
+    in_order = log_order(tables).frame.select("node", "boot", "boot_number").distinct()
+    of_node = Window.partitionBy("node").orderBy("boot_number")
     boots = (
-        boots.join(stopped, ["node", "boot"], "left")
+        boots.join(F.broadcast(in_order), ["node", "boot"])
+        .join(stopped, ["node", "boot"], "left")
         .withColumn("life", F.row_number().over(of_node) - 1)
         .withColumn("is_last", F.lead("boot").over(of_node).isNull())
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.reading.decoding import decode
@@ -19,9 +19,14 @@ from chaos.postmortem.reading.raftlog import only_checked
 from chaos.postmortem.reading.until import ends
 from chaos.postmortem.reading.wanted import EVERYTHING, Bounds, Wanted
 from chaos.postmortem.reading.whole_files import remote_files
+from chaos.postmortem.replication.logorder import (
+    log_order,
+    read_ends,
+    synced_offset,
+    synced_segment,
+)
 from chaos.postmortem.schemas import RECORDS
 from chaos.postmortem.tables import HOUR_NS, Tables, conformed
-from cluster.log import format as fmt
 from cluster.log.reader import BODIES, CORRUPT, TORN
 
 #: From this many segments on, records are sorted into their groups and hours before they are
@@ -158,8 +163,7 @@ def _given(spark: SparkSession, given: Iterable[Segment]) -> DataFrame:
 
 def damage(tables: Tables) -> DataFrame:
     """Rows of the table `corruption`: bad records, lost ends."""
-    records = tables["records"]
-    return bad_records(records).unionByName(lost_ends(records, tables["segments"]))
+    return bad_records(tables["records"]).unionByName(lost_ends(tables))
 
 
 def bad_records(records: DataFrame) -> DataFrame:
@@ -174,35 +178,30 @@ def bad_records(records: DataFrame) -> DataFrame:
     )
 
 
-def lost_ends(records: DataFrame, segments: DataFrame) -> DataFrame:
-    """Segments that are shorter than a later record says was safely stored."""
-    noted = (
-        records.where(F.col("kind") == "synced")
-        .withColumn("number", F.get_json_object("detail", "$[0]").try_cast("bigint"))
-        .withColumn("reached", F.get_json_object("detail", "$[1]").try_cast("bigint"))
-        .groupBy("node", F.col("created_ns").alias("noted_ns"), "number")
-        .agg(F.max("reached").alias("reached"), F.max_by("wall_ns", "reached").alias("at_ns"))
+def lost_ends(tables: Tables) -> DataFrame:
+    """Segments that are shorter than a later record of the same disk says was safely stored."""
+    order, records = log_order(tables), tables["records"]
+    disks = order.frame.select("file", "node_number", "disk")
+    given = order.frame.select(
+        *("node_number", "disk", "cluster", "node", "file", "segment"),
+        F.col("segment").alias("number"),
     )
-    size = F.col("bytes") + fmt.RECORD_HEADER
-    size = size + F.when(F.col("kind").isin(*BODIES), fmt.HASH_BYTES).otherwise(0)
-    bad = F.col("kind").isin(CORRUPT, TORN)
-    ends = records.groupBy("file").agg(
-        F.max(F.when(~bad, F.col("offset") + size)).alias("end"),
-        F.max(F.when(F.col("kind") == CORRUPT, F.col("offset"))).alias("bad_at"),
-    )
-    read = segments.where(~F.col("copy")).select("cluster", "node", "file", "segment", "created_ns")
-    # Numbers begin again when a node is rebuilt: the newest one by then is meant.
-    newest = Window.partitionBy("node", "noted_ns", "number").orderBy(F.desc("created_ns"))
     meant = (
-        noted.join(read.withColumn("number", F.col("segment")), ["node", "number"])
-        .where(F.col("created_ns") <= F.col("noted_ns"))
-        .withColumn("rank", F.row_number().over(newest))
-        .where(F.col("rank") == 1)
+        records.where(F.col("kind") == "synced")
+        .withColumn("number", synced_segment())
+        .groupBy("file", "number")
+        .agg(
+            F.max(synced_offset()).alias("reached"),
+            F.max_by("wall_ns", synced_offset()).alias("at_ns"),
+        )
+        .join(F.broadcast(disks), "file")
+        .drop("file")
+        .join(F.broadcast(given), ["node_number", "disk", "number"])
         .groupBy("cluster", "node", "file", "segment")
         .agg(F.max("reached").alias("reached"), F.max_by("at_ns", "reached").alias("at_ns"))
     )
     # What is there but damaged is a bad record already.
-    lost = meant.join(ends, "file").where(
+    lost = meant.join(read_ends(records), "file").where(
         (F.col("end") < F.col("reached")) & (F.coalesce("bad_at", F.lit(-1)) < F.col("end"))
     )
     reason = F.concat(F.lit("synced data is missing: it reached to "), F.col("reached"))

@@ -149,9 +149,9 @@ def damaged(tables: Tables, order: LogOrder) -> DataFrame | None:
     """node_number, seq, offset of records that cannot be read; None: there are none."""
     if not tables["segments"].where("status = 'corrupt' and not copy").take(1):
         return None
-    keys = order.frame.select("node", "created_ns", "segment", "seq", "node_number")
-    bad = tables["records"].where("kind = 'corrupt'")
-    bad = bad.join(F.broadcast(keys), ["node", "created_ns", "segment"])
+    keys = order.frame.select("file", "seq", "node_number")
+    # What is damaged in a copy is not damaged in what counts.
+    bad = tables["records"].where("kind = 'corrupt'").join(F.broadcast(keys), "file")
     return bad.select("node_number", "seq", "offset")
 
 

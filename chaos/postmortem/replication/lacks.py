@@ -17,7 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.replication import fates as fold
 from chaos.postmortem.replication.entries import damaged, safe_points, told_kind
-from chaos.postmortem.replication.logorder import LogOrder, local_frame, log_order
+from chaos.postmortem.replication.logorder import LogOrder, local_frame, log_order, read_ends
+from chaos.postmortem.replication.order import Placed
 from chaos.postmortem.replication.standing import Lack, Standing
 from chaos.postmortem.tables import Tables
 
@@ -120,21 +121,34 @@ def _marks(tables: Tables, order: LogOrder) -> dict[int, list[_Mark]]:
             each.seq << fold.OFFSET_BITS, fold.SEGMENT, each.disk, each.holes, each.dropped
         )
         found.setdefault(each.node_number, []).append(mark)
-    reached = (
-        safe_points(tables, order).groupBy("seq").agg(F.max("reached").alias("reached")).collect()
-    )
-    by_seq = {each.seq: each for each in order.segments}
-    holes = [
-        (by_seq[row.seq].node_number, row.seq, by_seq[row.seq].given.bytes)
-        for row in reached
-        if row.reached > by_seq[row.seq].given.bytes
-    ]
+    holes = [(each.node_number, each.seq, end) for each, end in _lost_ends(tables, order)]
     bad = damaged(tables, order)
     if bad is not None:
         holes += [(row.node_number, row.seq, row.offset) for row in bad.collect()]
     for number, seq, offset in holes:
         found[number].append(_Mark((seq << fold.OFFSET_BITS) + offset, fold.CORRUPT))
     return {number: sorted(marks) for number, marks in found.items()}
+
+
+def _lost_ends(tables: Tables, order: LogOrder) -> list[tuple[Placed, int]]:
+    """Segments that are shorter than was said, and how long they are."""
+    by_seq = {each.seq: each for each in order.segments}
+    said = safe_points(tables, order).groupBy("seq").agg(F.max("reached").alias("reached"))
+    # That of a running node has grown since it was looked for: what was read of it counts.
+    reached = {
+        segment.given.file: (segment, row.reached)
+        for row in said.collect()
+        if row.reached > (segment := by_seq[row.seq]).given.bytes
+    }
+    if not reached:
+        return []
+    ends = read_ends(tables["records"].where(F.col("file").isin(*reached))).collect()
+    found = {row.file: row.end or 0 for row in ends}
+    return [
+        (segment, end)
+        for file, (segment, safe) in reached.items()
+        if (end := found.get(file, 0)) < safe
+    ]
 
 
 def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -19,6 +19,8 @@ from pyspark.sql.types import StructType
 from chaos.postmortem.replication.fates import OFFSET_BITS
 from chaos.postmortem.replication.order import Given, Placed, placed
 from chaos.postmortem.tables import Tables
+from cluster.log import format as fmt
+from cluster.log.reader import BODIES, CORRUPT, TORN
 
 _SEGMENTS = (
     "cluster string, node string, file string, segment bigint, created_ns bigint, boot string,"
@@ -56,7 +58,7 @@ class LogOrder:
 
 
 def log_order(tables: Tables) -> LogOrder:
-    rows = tables["segments"].where("not copy and created_ns > 0").collect()
+    rows = tables["segments"].collect()
     clusters = {row.node: row.cluster for row in rows}
     given = [
         Given(
@@ -64,17 +66,21 @@ def log_order(tables: Tables) -> LogOrder:
             row.file,
             row.segment,
             row.created_ns,
-            row.boot,
+            row.boot or row.file,
             archived=row.source == "archive",
             bytes=row.bytes,
+            unread=row.status == "corrupt" and row.records == 0,
+            copy=row.copy,
         )
         for row in rows
     ]
     segments = placed(given)
-    if any(each.holes for each in segments) or _begin_late(given):
+    if any(each.holes or each.disk for each in segments) or _begin_late(given):
         follows = _follows(tables)
         segments = placed(
-            replace(each, follows=follows.get((each.node, each.created_ns, each.segment), 0))
+            each
+            if (before := follows.get(each.file)) is None
+            else replace(each, follows=before.follows, follows_bytes=before.reached)
             for each in given
         )
     frame = local_frame(
@@ -109,17 +115,22 @@ def _begin_late(given: Iterable[Given]) -> bool:
     return any(number > 1 for number in first.values())
 
 
-def _follows(tables: Tables) -> dict[tuple[str, int, int], int]:
-    """Which segment was before, as the first record of each says."""
+def _follows(tables: Tables) -> dict[str, Row]:
+    """By file which segment was before and how long, as the first record of each says."""
     said = tables["records"].where("kind = 'synced' and group = 0")
     rows = (
-        said.select(*_KEY, synced_segment().alias("follows"))
+        said.select(
+            "file",
+            "segment",
+            synced_segment().alias("follows"),
+            synced_offset().alias("reached"),
+        )
         .where("follows < segment")
-        .groupBy(*_KEY)
-        .agg(F.max("follows").alias("follows"))
+        .groupBy("file")
+        .agg(F.max("follows").alias("follows"), F.max_by("reached", "follows").alias("reached"))
         .collect()
     )
-    return {(row.node, row.created_ns, row.segment): row.follows for row in rows}
+    return {row.file: row for row in rows}
 
 
 def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:
@@ -144,6 +155,17 @@ def synced_offset() -> Column:
 
 def _synced(at: int) -> Column:
     return F.get(F.from_json("detail", "array<string>"), F.lit(at)).try_cast("bigint")
+
+
+def read_ends(records: DataFrame) -> DataFrame:
+    """file, end: how far there are sound records; bad_at: of the last that is damaged."""
+    size = F.col("bytes") + fmt.RECORD_HEADER
+    size = size + F.when(F.col("kind").isin(*BODIES), fmt.HASH_BYTES).otherwise(0)
+    sound = ~F.col("kind").isin(CORRUPT, TORN)
+    return records.groupBy("file").agg(
+        F.max(F.when(sound, F.col("offset") + size)).alias("end"),
+        F.max(F.when(F.col("kind") == CORRUPT, F.col("offset"))).alias("bad_at"),
+    )
 
 
 def mark_flags() -> Column:
