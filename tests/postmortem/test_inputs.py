@@ -9,7 +9,7 @@ import pytest
 
 from chaos.postmortem.reading.inputs import MixedClusters, NothingToRead, discover
 from cluster.log import format as fmt
-from tests.postmortem.segments import START_NS, MadeSegment
+from tests.postmortem.segments import BOOT, START_NS, MadeSegment
 
 
 def _segment(folder: Path, number: int, *, node: str = "n1", records: int = 1) -> MadeSegment:
@@ -74,15 +74,72 @@ def test_one_segment_alone_knows_by_its_folder_whether_its_end_may_be_torn(tmp_p
     assert [segment.last for segment in discover(paths[1:]).segments] == [False, True]
 
 
+def _damage(path: Path) -> str:
+    path.write_bytes(b"\0" * 4 + path.read_bytes()[4:])
+    return str(path)
+
+
 def test_whose_a_segment_with_a_damaged_header_is_is_told_by_the_others(tmp_path: Path) -> None:
-    broken = _segment(tmp_path / "log", 1).path
-    _segment(tmp_path / "log", 2)
-    broken.write_bytes(b"\0" * 4 + broken.read_bytes()[4:])
+    first = _damage(_segment(tmp_path / "log", 1).path)
+    made = [_segment(tmp_path / "made", number) for number in (1, 2, 3)]
+    archived = [_archived(each, tmp_path / "archive" / "n1") for each in made[1:]]
+    second = _damage(archived[0])
+    _segment(tmp_path / "log", 3)
 
-    found = {segment.file: segment for segment in discover([str(tmp_path)]).segments}
+    paths = [f"{tmp_path}/log", f"{tmp_path}/archive"]
+    found = {segment.file: segment for segment in discover(paths).segments}
 
-    told = found[str(broken)]
-    assert (told.node, told.cluster, told.number, told.boot) == ("n1", "made", 1, "")
+    for file, number in ((first, 1), (second, 2)):
+        told = found[file]
+        assert (told.node, told.cluster, told.number) == ("n1", "made", number)
+        assert (told.boot, told.damaged, told.copy) == (BOOT.hex(), True, False)
+    assert found[second].created_ns == START_NS + 2
+
+
+@pytest.mark.parametrize("archived", [True, False])
+def test_one_with_a_damaged_header_is_a_copy_of_the_one_that_can_be_read(
+    tmp_path: Path, archived: bool
+) -> None:
+    made = [_segment(tmp_path / "log", number) for number in (1, 2, 3)]
+    archive = [_archived(each, tmp_path / "archive" / "n1") for each in made]
+    damaged, sound = archive[1], made[1].path
+    if not archived:
+        damaged, sound = sound, damaged
+    _damage(damaged)
+
+    found = {each.file: each for each in discover([str(tmp_path)]).segments}
+
+    assert (found[str(damaged)].copy, found[str(sound)].copy) == (True, False)
+    assert found[str(sound)].copies == (str(damaged),)
+    assert sum(not each.copy for each in found.values()) == 3
+
+
+def test_of_equal_segments_the_longest_counts(tmp_path: Path) -> None:
+    """A folder that was copied while the node was running has less in its last one."""
+    log = tmp_path / "n1" / "log"
+    made = [_segment(log, number) for number in (1, 2)]
+    shutil.copytree(log, tmp_path / "a-copy" / "log")
+    made[1].entry(1, 9, 1)
+
+    segments = discover([str(tmp_path)]).segments
+
+    counted = [each.file for each in segments if not each.copy]
+    assert counted == [str(tmp_path / "a-copy/log/000000000001.log"), str(made[1].path)]
+
+
+def test_a_snapshot_that_was_set_aside_does_not_count_for_others(tmp_path: Path) -> None:
+    made = _segment(tmp_path / "n1" / "log", 1)
+    _archived(made, tmp_path / "archive" / "n1")
+    for folder, name in (("n1/log", "1-20.snap.corrupt"), ("archive/n1", "1-20.snap")):
+        (tmp_path / folder / "snapshots").mkdir()
+        (tmp_path / folder / "snapshots" / name).write_bytes(b"x")
+
+    found = discover([str(tmp_path)]).snapshots
+
+    assert [(each.source, each.set_aside, each.copy) for each in found] == [
+        ("log", True, False),
+        ("archive", False, False),
+    ]
 
 
 def test_where_there_is_nothing_to_read_it_is_said_what_was_looked_for(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql import datasource as ds
 from chaos.postmortem.reading import ingest as ingesting
 from chaos.postmortem.reading.ingest import damage, ingest, read_records
 from chaos.postmortem.reading.inputs import BadInput, NothingToRead, discover
-from chaos.postmortem.reading.raftlog import RaftLog, Reader
+from chaos.postmortem.reading.raftlog import RaftLog, Reader, told
 from chaos.postmortem.reading.remote_files import AnyFiles
 from chaos.postmortem.reading.wanted import Bounds, Wanted
 from chaos.postmortem.replay.bases import bad_snapshots, bases
@@ -134,6 +134,21 @@ def test_options_that_make_no_sense_are_refused() -> None:
     assert RaftLog.name() == "raftlog"
 
 
+def test_a_segment_that_is_gone_by_now_is_read_where_it_was_archived(tmp_path: Path) -> None:
+    segments = discover(_cluster(tmp_path)).segments
+    options = {"segments": told(segments)}
+    expected = _read(options, [])[2]
+    for number in (1, 2):
+        (tmp_path / "n1" / "log" / fmt.segment_name(number)).unlink()
+
+    _, parts, rows = _read(options, [])
+
+    assert len(parts) == len(segments)
+    lost = [(row["node"], row["segment"]) for row in expected if row not in rows]
+    assert set(lost) == {("n1", 2)}
+    assert len(rows) == len(expected) - len(lost)
+
+
 @pytest.mark.spark
 def test_spark_reads_what_is_there_and_asks_the_source_to_filter(
     spark: Any, tmp_path: Path
@@ -204,7 +219,12 @@ def test_another_file_system_is_read_like_a_folder(
     assert here.local
     assert not inputs.local
     assert here.segments == [
-        replace(each, file=each.file.replace(mounted, str(tmp_path))) for each in inputs.segments
+        replace(
+            each,
+            file=each.file.replace(mounted, str(tmp_path)),
+            copies=tuple(copy.replace(mounted, str(tmp_path)) for copy in each.copies),
+        )
+        for each in inputs.segments
     ]
     mixed = discover([away[0], paths[1], away[2]], AnyFiles(spark))
     some = Wanted().also("group", Bounds(2, 2)).also("index", Bounds(high=250))
@@ -252,7 +272,7 @@ def test_tables_say_what_was_read_and_what_is_damaged(
     ingest(tables, inputs)
 
     folders = [str(file.parent) for file in (tmp_path / "out").rglob("group=*/*/*.parquet")]
-    assert len(folders) == len(set(folders)) == 6  # 0 to 3, and damage of two hours
+    assert len(folders) == len(set(folders)) == 5  # 0 to 3, and damage
     assert {
         (row.node, row.segment, row.source): (row.status, row.copy, row.records, row.entries)
         for row in tables["segments"].collect()

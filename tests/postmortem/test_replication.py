@@ -16,7 +16,7 @@ from chaos.postmortem.limits import Limits
 from cluster.log import Journal
 from cluster.types import CATALOG_GROUP, NodeId
 from tests.checker.logs import NODES, Replica
-from tests.postmortem.builder import Built
+from tests.postmortem.builder import Built, flip
 from tests.postmortem.shop import LEDGER, ORDERS, Shop
 
 GROUPS = range(1, 41)
@@ -41,6 +41,8 @@ def made(folders: list[str], out: Path, spark: Any, *names: str) -> Any:
         "commit_latency": commits.commit_latency,
         "snapshots": commits.snapshots,
         "lag": lag.lag,
+        "links": nodes.links,
+        "lives": nodes.lives,
     }
     tables = Tables(spark, out)
     ingest.ingest(tables, inputs.discover(folders))
@@ -274,3 +276,50 @@ def test_gaps_and_broken_chains_are_told_once(tmp_path: Path, spark: Any):
     assert tables["missing"].count() == 0
     (snapshot,) = tables["snapshots"].collect()
     assert (snapshot.node, snapshot.installed) == ("n1", False)
+
+
+@pytest.mark.spark
+def test_clocks_and_a_damaged_header_make_no_gaps(tmp_path: Path, spark: Any):
+    """n3's clock is ahead, and is set right between its first two lives; long before the third. In
+    the archive, of which the log folders have copies too, a header of n2 is damaged.
+    """
+    from chaos.postmortem.reading import ingest, inputs
+    from chaos.postmortem.replication import chains, lacks
+
+    with Built(tmp_path / "logs", archive=True, retain_bytes=1 << 30, wrong_s={"n3": 600}) as c:
+        c.elect(1, "n1")
+        for life in range(3):
+            for _ in range(5):
+                c.propose(1)
+            c.roll()
+            c.stop("n3")
+            if life == 0:
+                c.jump_clock("n3", -600)
+            if life == 1:
+                c.wait(700)
+            c.start("n3")
+        c.roll()
+        c.maintain()
+    archived = sorted((c.archive_folder / "n2").glob("*.log"))
+    flip(archived[1], 0)
+    archives = [str(each) for each in sorted(c.archive_folder.iterdir())]
+    said = []
+    for nth, paths in enumerate(([*archives, *c.paths], archives)):
+        out = tmp_path / f"out{nth}"
+        tables = made(paths, out, spark, "notes", "beats", "links", "lives", "entries", "lacks")
+        assert lacks.missing_segments(tables).collect() == []
+        assert tables["lacks"].collect() == []
+        assert chains.broken_chains(tables).collect() == []
+        (bad,) = ingest.damage(tables, inputs.discover(paths)).collect()
+        assert (bad.node, bad.file, bad.kind) == ("n2", str(archived[1]), "bad record")
+        lives = tables["lives"].where("node = 'n3'").orderBy("life").collect()
+        said.append([(life.ended, life.from_ns) for life in lives])
+        entries = (
+            tables["entries"].where("kind = 'entry'").groupBy("node", "fate").count().collect()
+        )
+        said.append({(row.node, row.fate): row["count"] for row in entries})
+    whole, counts, of_archives, _ = said
+    assert [ended for ended, _ in whole] == ["orderly"] * 3 + ["open"]
+    assert [began for _, began in whole] != sorted(began for _, began in whole)
+    assert of_archives == whole
+    assert counts == {(node, "committed"): 16 for node in ("n1", "n2", "n3")}

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
@@ -15,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.reading.decoding import decode
 from chaos.postmortem.reading.inputs import Inputs, Segment, is_remote
-from chaos.postmortem.reading.raftlog import only_checked
+from chaos.postmortem.reading.raftlog import only_checked, told
 from chaos.postmortem.reading.until import ends
 from chaos.postmortem.reading.wanted import EVERYTHING, Bounds, Wanted
 from chaos.postmortem.reading.whole_files import remote_files
@@ -81,8 +80,7 @@ def _sides(files: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
 
 
 def _of_local(spark: SparkSession, segments: Iterable[Segment], wanted: Wanted) -> DataFrame:
-    files = json.dumps([segment.file for segment in segments])
-    source = spark.read.format("raftlog").option("paths", files)
+    source = spark.read.format("raftlog").option("segments", told(segments))
     frame = source.option("commands", str(wanted.payloads).lower()).load()
     for column, bounds in wanted.bounds.items():
         values = F.col(column)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, Literal, NamedTuple, Protocol, Self
 
 from cluster.log import format as fmt
@@ -38,8 +39,9 @@ class MixedClusters(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment, as far as its name and its header tell; times and boot are 0 and "" when the
-    header is damaged.
+    """A segment, as far as its name and its header tell. When the header is damaged the others
+    beside it tell of which boot it is, and as far as its name does not, when it began; 0 and "":
+    there are none.
     """
 
     file: str
@@ -51,7 +53,9 @@ class Segment:
     bytes: int
     source: Source
     last: bool  # a crash may have torn its end
+    damaged: bool = False  # its header
     copy: bool = False  # the same was given twice: this one is only checked
+    copies: tuple[str, ...] = ()  # where the same can be read when this one is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Inputs:
 
     def of_one_cluster(self) -> Self:
         """Itself, or MixedClusters."""
-        files = {each.cluster: each.file for each in reversed(self.segments) if each.boot}
+        files = {each.cluster: each.file for each in reversed(self.segments) if not each.damaged}
         if len(files) > 1:
             told = ", ".join(f"{cluster} ({file})" for cluster, file in sorted(files.items()))
             raise MixedClusters(
@@ -198,6 +202,11 @@ def _source(found: Found) -> Source:
     return "archive" if "-" in _name(found) and _number(found) is not None else "log"
 
 
+def _archived_ns(found: Found) -> int:
+    """When it was begun, as its name in an archive says."""
+    return int(_name(found)[13:33])
+
+
 def _log_order(segment: Segment) -> tuple[str, str, int, int, str]:
     return segment.cluster, segment.node, segment.created_ns, segment.number, segment.file
 
@@ -216,9 +225,8 @@ def _segments(found: Sequence[Found], files: Files) -> list[Segment]:
         if data is not None:
             header = header_of(data, each.path, last=False)
             by_folder.setdefault(_folder(each.path), []).append((each, header))
-    return [
-        segment for folder, each in by_folder.items() for segment in _of_one_folder(folder, each)
-    ]
+    folders = [list(_of_one_folder(folder, each)) for folder, each in by_folder.items()]
+    return _recognised(folders)
 
 
 def _of_one_folder(
@@ -240,10 +248,10 @@ def _of_one_folder(
         source, number = _source(each), _number(each) or 0
         torn = source == "log" and number >= last
         if isinstance(header, Record):
-            created = int(_name(each)[13:33]) if source == "archive" else 0
+            created = _archived_ns(each) if source == "archive" else 0
             yield Segment(
                 each.path, identity.cluster, identity.node, number, created, "", each.bytes,
-                source, torn,
+                source, torn, damaged=True,
             )  # fmt: skip
         else:
             yield Segment(
@@ -252,15 +260,56 @@ def _of_one_folder(
             )  # fmt: skip
 
 
+def _recognised(folders: Sequence[Sequence[Segment]]) -> list[Segment]:
+    """Those with a damaged header are of the boot of an equal one elsewhere, else of one that was
+    next to them.
+    """
+    found, of_number = list[Segment](), dict[tuple[str, int], list[Segment]]()
+    sound = [[each for each in folder if not each.damaged] for folder in folders]
+    for each in chain.from_iterable(sound):
+        of_number.setdefault((each.node, each.number), []).append(each)
+    for folder, beside in zip(folders, sound, strict=True):
+        for each in folder:
+            others = of_number.get((each.node, each.number), ())
+            found.append(_as_others_say(each, others, beside) if each.damaged else each)
+    return found
+
+
+def _as_others_say(
+    damaged: Segment, others: Iterable[Segment], beside: Iterable[Segment]
+) -> Segment:
+    created_ns = damaged.created_ns
+    for each in others:
+        if created_ns == each.created_ns or (not created_ns and damaged.bytes == each.bytes):
+            cluster, created_ns = each.cluster, each.created_ns
+            return replace(damaged, cluster=cluster, created_ns=created_ns, boot=each.boot)
+
+    def distance(each: Segment) -> tuple[int, int]:
+        if created_ns:
+            return abs(each.created_ns - created_ns), each.number
+        return abs(each.number - damaged.number), each.number
+
+    near = min(beside, key=distance, default=None)
+    if near is None:
+        return damaged
+    return replace(damaged, created_ns=created_ns or near.created_ns, boot=near.boot)
+
+
 def _marked(segments: Iterable[Segment]) -> list[Segment]:
-    """Of equal ones the one in the log folder counts, else the first."""
-    counts = dict[tuple[str, str, int, int], str]()
+    """Of equal ones one that can be read counts, of these the longest: the others may have been
+    copied before it was whole.
+    """
+    equal = dict[tuple[str | int, ...], list[Segment]]()
     segments = list(segments)
-    for segment in sorted(segments, key=lambda each: (each.source != "log", each.file)):
-        counts.setdefault(_log_order(segment)[:4], segment.file)
+    for segment in sorted(
+        segments, key=lambda each: (each.damaged, -each.bytes, each.source != "log", each.file)
+    ):
+        key = _log_order(segment)
+        equal.setdefault(key[:-1] if segment.boot else key, []).append(segment)
+    copies = {one.file: tuple(each.file for each in others) for one, *others in equal.values()}
     return [
-        segment
-        if not segment.boot or counts[_log_order(segment)[:4]] == segment.file
+        replace(segment, copies=copies[segment.file])
+        if segment.file in copies
         else replace(segment, copy=True)
         for segment in segments
     ]
@@ -277,7 +326,8 @@ def _snapshots(found: Iterable[Found], segments: Sequence[Segment]) -> list[Snap
         key = (owner.cluster, owner.node, int(match[1]), int(match[2]))
         aside, copy = match[3] is not None, key in seen
         listed.append(SnapshotFile(each.path, *key, each.bytes, owner.source, aside, copy))
-        seen.add(key)
+        if not aside:
+            seen.add(key)
     return listed
 
 

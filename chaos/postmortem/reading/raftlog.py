@@ -10,6 +10,7 @@ whatever they say.
 
 Options:
     paths      more of them: a JSON list, or separated by commas
+    segments   instead of paths: segments as they were found, see `told`; nothing is looked for
     commands   false: leave out the commands, which are the bulk of a log
     indexes    a folder that all workers reach: what each sealed segment holds is kept there, and
                one that cannot hold what a filter asks for is not read again
@@ -23,7 +24,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -73,7 +75,8 @@ class Reader(ds.DataSourceReader):
     """Of all segments there are when the query is planned."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._paths = paths_of(options)
+        self._segments = segments_of(options)
+        self._paths = paths_of(options) if self._segments is None else []
         self._wanted = wanted_of(options)
         self._indexes = options.get("indexes")
 
@@ -86,7 +89,9 @@ class Reader(ds.DataSourceReader):
                 self._wanted = self._wanted.also(_column(each), bounds)
 
     def partitions(self) -> list[ds.InputPartition]:
-        segments = discover(self._paths).segments
+        segments = self._segments
+        if segments is None:
+            segments = discover(self._paths).segments
         if self._indexes is not None:
             os.makedirs(self._indexes, exist_ok=True)
             segments = [each for each in segments if self._may_hold(self._indexes, each)]
@@ -112,10 +117,8 @@ def read_segment(
     segment: Segment, wanted: Wanted, indexes: str | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Of a segment that was given twice only what is damaged."""
-    try:
-        with open(segment.file, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
+    data = _content(segment)
+    if data is None:
         return  # the cleaner of a running node was quicker: nothing of it was needed any more
     wanted = only_checked(wanted) if segment.copy else wanted
     if indexes is None or not segment_index.indexable(segment):
@@ -130,12 +133,32 @@ def read_segment(
         index.store(indexes, segment)
 
 
+def _content(segment: Segment) -> bytes | None:
+    """Of one that is gone by now that of a copy."""
+    for path in (segment.file, *segment.copies):
+        with suppress(FileNotFoundError), open(path, "rb") as file:
+            return file.read()
+    return None
+
+
 def only_checked(wanted: Wanted) -> Wanted:
     return replace(ONLY_DAMAGE, payloads=wanted.payloads)
 
 
 def wanted_of(options: Mapping[str, str]) -> Wanted:
     return Wanted(payloads=options.get("commands", "true").lower() != "false")
+
+
+def told(segments: Iterable[Segment]) -> str:
+    """For the option `segments`."""
+    return json.dumps([asdict(segment) for segment in segments])
+
+
+def segments_of(options: Mapping[str, str]) -> list[Segment] | None:
+    if "segments" not in options:
+        return None
+    given = json.loads(options["segments"])
+    return [Segment(**each | {"copies": tuple(each["copies"])}) for each in given]
 
 
 def paths_of(options: Mapping[str, str]) -> list[str]:

@@ -104,8 +104,8 @@ def _listed(paths: list[str]) -> list[Segment]:
 
 def key_of(segment: Segment) -> str:
     """The same for a segment and its copy in an archive, which may outlive it."""
-    if not segment.boot:
-        return segment.file  # its header is damaged
+    if segment.damaged:
+        return segment.file
     number = f"{segment.number:012d}"
     return f"{segment.cluster}/{segment.node}/{segment.created_ns:020d}-{number}"
 

@@ -77,7 +77,7 @@ def _path(folder: str, segment: Segment) -> str:
 
 def indexable(segment: Segment) -> bool:
     """A segment that may still grow has no index, nor has one that cannot be told from others."""
-    return not segment.last and segment.boot != ""
+    return not segment.last and not segment.damaged
 
 
 def load(folder: str, segment: Segment) -> SegmentIndex | None:
