@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from importlib.metadata import version
 from pathlib import Path
@@ -171,7 +171,8 @@ def run(
     """
     asked, steps, began_s = asked or Asked(), Steps(progress), time.monotonic()
     with steps.step("look for logs"):
-        inputs = discover([str(path) for path in paths], AnyFiles(spark))
+        given = [str(path) for path in paths]
+        inputs = discover(given, AnyFiles(spark), since_ns=asked.since_ns, until_ns=asked.until_ns)
         inputs = _in_time(inputs, asked).of_one_cluster()
         fit(spark, sum(segment.bytes for segment in inputs.segments))
     made = Tables(spark, tables or (out / "tables").absolute())
@@ -216,23 +217,6 @@ def _make(
 
 
 def _in_time(inputs: Inputs, asked: Asked) -> Inputs:
-    """An archive may begin anywhere, so what it holds of earlier times need not be read. What a log
-    folder holds is needed to judge it.
-    """
-    following: dict[str, int] = {}
-    kept = []
-    for segment in reversed(inputs.segments):
-        ended_ns = following.get(segment.node)
-        too_old = (
-            asked.since_ns is not None
-            and segment.source == "archive"
-            and ended_ns is not None
-            and ended_ns < asked.since_ns
-        )
-        if not too_old:
-            kept.append(segment)
-        following[segment.node] = segment.created_ns
-    inputs = replace(inputs, segments=kept[::-1])
     return inputs if asked.until_ns is None else begun_by(inputs, asked.until_ns)
 
 

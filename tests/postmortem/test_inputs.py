@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from chaos.postmortem.reading.inputs import MixedClusters, NothingToRead, discover
+from chaos.postmortem.reading.inputs import LocalFiles, MixedClusters, NothingToRead, discover
 from cluster.log import format as fmt
 from tests.postmortem.segments import BOOT, START_NS, MadeSegment
 
@@ -140,6 +141,73 @@ def test_a_snapshot_that_was_set_aside_does_not_count_for_others(tmp_path: Path)
         ("log", True, False),
         ("archive", False, False),
     ]
+
+
+class Counting(LocalFiles):
+    """Remembers whose heads were read."""
+
+    def __init__(self) -> None:
+        self.heads: list[str] = []
+
+    def head(self, path: str, count: int) -> bytes:
+        self.heads.append(path)
+        return super().head(path, count)
+
+
+def _begun(folder: Path, numbers: Mapping[int, int], *, boot: int = 0) -> list[Path]:
+    """Archived segments by number: when each began."""
+    made: list[Path] = []
+    for number, at in numbers.items():
+        name = fmt.archive_name(number, START_NS + at)
+        segment = MadeSegment(
+            folder / name, number, created_ns=START_NS + at, boot=bytes([boot]) * 16
+        )
+        segment.entry(1, 2, 1)
+        made.append(segment.path)
+    return made
+
+
+def test_what_an_archive_holds_of_other_times_is_not_even_looked_at(tmp_path: Path) -> None:
+    paths = _begun(tmp_path / "n1", {number: number * 100 for number in range(1, 9)})
+    files = Counting()
+
+    found = discover([str(tmp_path)], files, since_ns=START_NS + 350, until_ns=START_NS + 610)
+
+    assert [each.number for each in found.segments] == [3, 4, 5, 6]
+    assert set(files.heads) == {str(path) for path in paths[2:6]}
+
+
+def test_a_log_folder_is_looked_at_whole(tmp_path: Path) -> None:
+    for number in range(1, 6):
+        _segment(tmp_path / "log", number)
+
+    found = discover([str(tmp_path)], since_ns=START_NS + 4, until_ns=START_NS + 4)
+
+    assert [each.number for each in found.segments] == [1, 2, 3, 4, 5]
+
+
+def test_a_clock_that_was_set_back_makes_no_hole_in_what_is_read(tmp_path: Path) -> None:
+    _begun(tmp_path / "n1", {1: 0, 2: 600, 3: 10, 4: 20, 5: 700, 6: 800, 7: 500, 8: 810})
+
+    def numbers(since: int, until: int) -> list[int]:
+        found = discover([str(tmp_path)], since_ns=START_NS + since, until_ns=START_NS + until)
+        return [each.number for each in found.segments]
+
+    assert sorted(numbers(300, 750)) == [1, 2, 3, 4, 5, 6, 7]
+    assert sorted(numbers(5, 15)) == [1, 2, 3]
+    assert sorted(numbers(900, 950)) == [8]
+
+
+def test_of_two_disks_in_one_archive_the_older_one_is_left_out_first(tmp_path: Path) -> None:
+    _begun(tmp_path / "n1", {number: number * 100 for number in range(1, 5)})
+    _begun(tmp_path / "n1", {number: 1_000 + number * 100 for number in range(1, 5)}, boot=1)
+
+    def begun(since: int, until: int) -> list[int]:
+        found = discover([str(tmp_path)], since_ns=START_NS + since, until_ns=START_NS + until)
+        return [each.created_ns - START_NS for each in found.segments]
+
+    assert begun(1_250, 1_350) == [1_200, 1_300]
+    assert begun(350, 1_250) == [300, 400, 1_100, 1_200]
 
 
 def test_where_there_is_nothing_to_read_it_is_said_what_was_looked_for(tmp_path: Path) -> None:

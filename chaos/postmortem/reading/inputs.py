@@ -149,9 +149,18 @@ def is_remote(path: str) -> bool:
     return _SCHEME.match(path) is not None and not path.startswith("file:")
 
 
-def discover(paths: Sequence[str], files: Files | None = None) -> Inputs:
+def discover(
+    paths: Sequence[str],
+    files: Files | None = None,
+    *,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+) -> Inputs:
     """All segments and snapshots in these folders of nodes, archives, or folders of such; single
     segments too. NothingToRead: there is none.
+
+    What an archive holds of other times than these is left out, as far as that leaves no hole: it
+    may begin anywhere. What a log folder holds is needed to judge it.
     """
     files = files or LocalFiles()
     found, named = dict[str, Found](), set[str]()
@@ -174,12 +183,61 @@ def discover(paths: Sequence[str], files: Files | None = None) -> Inputs:
     if not segments:
         raise NothingToRead(f"no log segments in {', '.join(paths)}: {LOOKED_FOR}")
     beside = [each for each in siblings.values() if _number(each) is not None]
+    outside = _outside(segments, since_ns, until_ns)
+    segments = [each for each in segments if each.path not in outside]
     read = _segments([*segments, *beside], files)
     read = [segment for segment in read if segment.file not in siblings]
     return Inputs(
         _marked(sorted(read, key=_log_order)),
         _snapshots([each for each in found.values() if _snapshot(each)], read),
     )
+
+
+def _outside(found: Iterable[Found], since_ns: int | None, until_ns: int | None) -> set[str]:
+    """Segments of archives that another one followed before that time, or that were begun later
+    with all behind them. Their names alone tell: they may be thousands, and far away.
+    """
+    nodes = dict[str, list[_Begun]]()
+    for each in found:
+        if _source(each) == "archive":
+            begun = _Begun(_number(each) or 0, _archived_ns(each), each.path)
+            nodes.setdefault(_folder(each.path).rsplit("/", 1)[-1], []).append(begun)
+    outside = set[str]()
+    for begun in nodes.values():
+        ordered = _by_disk(begun)
+        first, after = 0, len(ordered)
+        while since_ns is not None and first + 1 < after:
+            if ordered[first + 1].created_ns >= since_ns:
+                break
+            first += 1
+        # The first one is kept: it tells whose folder it is.
+        while until_ns is not None and after > first + 1:
+            if ordered[after - 1].created_ns <= until_ns:
+                break
+            after -= 1
+        outside |= {each.file for each in [*ordered[:first], *ordered[after:]]}
+    return outside
+
+
+class _Begun(NamedTuple):
+    """A segment, as far as a name in an archive tells."""
+
+    number: int
+    created_ns: int
+    file: str
+
+
+def _by_disk(segments: Iterable[_Begun]) -> list[_Begun]:
+    """In log order, as far as it matters here: on one disk numbers tell it, whatever the clock did,
+    and one that comes again is of another disk.
+    """
+    disks = list[dict[int, list[_Begun]]]([{}])
+    for each in sorted(segments, key=lambda each: (each.created_ns, each.number, each.file)):
+        same = disks[-1].get(each.number)
+        if same is not None and same[0].created_ns != each.created_ns:
+            disks.append({})
+        disks[-1].setdefault(each.number, []).append(each)
+    return [each for disk in disks for number in sorted(disk) for each in disk[number]]
 
 
 def _name(found: Found) -> str:
