@@ -173,7 +173,9 @@ def run(
     with steps.step("look for logs"):
         given = [str(path) for path in paths]
         inputs = discover(given, AnyFiles(spark), since_ns=asked.since_ns, until_ns=asked.until_ns)
-        inputs = _in_time(inputs, asked).of_one_cluster()
+        if asked.until_ns is not None:
+            inputs = begun_by(inputs, asked.until_ns)
+        inputs = inputs.of_one_cluster()
         fit(spark, sum(segment.bytes for segment in inputs.segments))
     made = Tables(spark, tables or (out / "tables").absolute())
     with steps.step(f"read {len(inputs.segments)} segments"):
@@ -214,10 +216,6 @@ def _make(
     begin("client_findings", partial(_clients, history=asked.history, queue=asked.queue), seen)
     with steps.step("findings"):
         made.write("findings", _findings(seen, asked, pool))
-
-
-def _in_time(inputs: Inputs, asked: Asked) -> Inputs:
-    return inputs if asked.until_ns is None else begun_by(inputs, asked.until_ns)
 
 
 def _corruption(tables: Tables, plan: Plan) -> DataFrame:
