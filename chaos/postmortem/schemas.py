@@ -3,8 +3,8 @@
 Times that end in `_ns` are nanoseconds since 1970 by the wall clock of the node that wrote the
 record, as in the log; durations that end in `_ns` are by its monotonic clock. Times that end in
 `_ms` are the leader's stamps, which every replica saw alike. `group` is the number of a Raft group,
-`index` and `term` are Raft's. A node's log order is (created_ns, segment, offset): in an archive
-numbers of segments may begin again.
+`index` and `term` are Raft's. In which order a node wrote its segments is worked out in
+`replication/order.py`: in an archive numbers may begin again, and clocks are set back.
 """
 
 from __future__ import annotations

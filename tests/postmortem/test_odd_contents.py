@@ -49,7 +49,7 @@ def test_they_do_not_keep_the_others_from_being_judged(tmp_path: Path, spark: An
 
     for name, table in LOGS.items():
         tables.write(name, table(tables))
-    for found in (damage(tables, inputs), broken_chains(tables), missing_segments(tables)):
+    for found in (damage(tables), broken_chains(tables), missing_segments(tables)):
         found.collect()
 
     of_n1 = tables["entries"].where("node = 'n1'").orderBy("index").collect()

@@ -317,7 +317,7 @@ def test_what_a_rebuilt_node_says_of_its_disk_is_not_about_the_old_one(
     inputs, tables = discover([str(tmp_path)]), Tables(spark, tmp_path / "out")
     ingest(tables, inputs)
 
-    assert damage(tables, inputs).collect() == []
+    assert damage(tables).collect() == []
 
 
 @pytest.mark.spark

@@ -283,7 +283,7 @@ def test_clocks_and_a_damaged_header_make_no_gaps(tmp_path: Path, spark: Any):
     """n3's clock is ahead, and is set right between its first two lives; long before the third. In
     the archive, of which the log folders have copies too, a header of n2 is damaged.
     """
-    from chaos.postmortem.reading import ingest, inputs
+    from chaos.postmortem.reading import ingest
     from chaos.postmortem.replication import chains, lacks
 
     with Built(tmp_path / "logs", archive=True, retain_bytes=1 << 30, wrong_s={"n3": 600}) as c:
@@ -310,7 +310,7 @@ def test_clocks_and_a_damaged_header_make_no_gaps(tmp_path: Path, spark: Any):
         assert lacks.missing_segments(tables).collect() == []
         assert tables["lacks"].collect() == []
         assert chains.broken_chains(tables).collect() == []
-        (bad,) = ingest.damage(tables, inputs.discover(paths)).collect()
+        (bad,) = ingest.damage(tables).collect()
         assert (bad.node, bad.file, bad.kind) == ("n2", str(archived[1]), "bad record")
         lives = tables["lives"].where("node = 'n3'").orderBy("life").collect()
         said.append([(life.ended, life.from_ns) for life in lives])
