@@ -37,7 +37,7 @@ from chaos.postmortem.report.facts import (
     Step,
     Window,
 )
-from chaos.postmortem.report.lanes import active, leaders, nodes, strip
+from chaos.postmortem.report.lanes import BAR, active, leaders, nodes, strip
 from chaos.postmortem.report.markup import Markup, tag
 from chaos.postmortem.report.page import page
 from chaos.postmortem.report.panel import Scene
@@ -280,6 +280,18 @@ def test_two_leaders_of_one_term_are_marked_and_two_of_different_terms_are_not()
     assert len(rects(picture(4), "twice")) == 1
     assert rects(picture(5), "twice") == []
     assert rects(picture(5), "nobody") == []
+
+
+def test_a_leader_that_heard_a_moment_later_that_it_had_handed_over_leaves_no_mark():
+    leads = [
+        Lead(1, 4, "n1", at(0), at(300), "handed over"),
+        Lead(1, 5, "n2", at(299.999), at(600), "x"),
+    ]
+
+    picture = leaders(scene(), leads)
+
+    assert "n2 · term 5" in picture
+    assert picture.count(f'height="{BAR}"') == 2
 
 
 def test_two_active_consumers_are_marked_and_a_gap_is_red():

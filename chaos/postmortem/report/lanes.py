@@ -193,9 +193,15 @@ def leaders(scene: Scene, leads: Sequence[Lead]) -> Markup:
 
 
 def _lead(scene: Scene, each: Lead, before: Sequence[Lead], top: float) -> list[Markup]:
-    """Who leads while another one does is drawn in the lower half."""
+    """Who leads while another one does is drawn in the lower half, unless that is too short to see:
+    who hands over knows a moment later than who takes over.
+    """
     others = [other for other in before if other.to_ns > each.from_ns]
     twice = any(other.term == each.term and other.leader != each.leader for other in others)
+    if not twice:
+        ends_ns = [min(other.to_ns, each.to_ns) for other in others]
+        seen = [extent(scene.time, each.from_ns, end_ns, 0.0)[1] >= 1 for end_ns in ends_ns]
+        others = [other for other, is_seen in zip(others, seen, strict=True) if is_seen]
     y, height = (top + BAR / 2, BAR / 2) if others else (top, BAR)
     left, width = extent(scene.time, each.from_ns, each.to_ns, 1.0)
     told = (
