@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from quorate import wire
+from quorate.errors import Unreachable
 
 #: Unique over all connections, so that a late answer is never taken for another one's.
 _requests = itertools.count(1)
@@ -30,6 +31,19 @@ def describe(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return str(error) or type(error).__name__
+
+
+class Reasons(dict[str, str]):
+    """By address, why it did not do what it was asked."""
+
+    def failed(self, url: str, error: BaseException) -> None:
+        """What it said before says more than that time ran out."""
+        if not isinstance(error, TimeoutError) or url not in self:
+            self[url] = describe(error)
+
+    def unreachable(self) -> Unreachable:
+        each = "; ".join(f"{url}: {reason}" for url, reason in self.items())
+        return Unreachable(f"no node answered: {each}")
 
 
 class NeverWorks(Exception):

@@ -14,7 +14,7 @@ import aiohttp
 import cbor2
 
 from quorate import wire
-from quorate.connection import ConnectFailed, Connection, describe
+from quorate.connection import ConnectFailed, Connection, Reasons
 from quorate.credentials import split_credentials
 from quorate.errors import ClientClosed, OutcomeUnknown, Refused, Unreachable
 from quorate.routes import Backoff, Routes, ask_until
@@ -134,7 +134,7 @@ class Core:
         """
         deadline_s = self.deadline_s(timeout_s)
         backoff = Backoff()
-        told: dict[str, str] = {}
+        told = Reasons()
         while True:
             passing = False
             for url in self.routes.urls:
@@ -149,12 +149,10 @@ class Core:
                     passing = True
                     told[url] = code
                 except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
-                    if not isinstance(error, TimeoutError) or url not in told:
-                        told[url] = describe(error)  # what it said before says more than a timeout
+                    told.failed(url, error)
             pause_s = backoff.next_s()
             if not passing or asyncio.get_running_loop().time() + pause_s > deadline_s:
-                why = "; ".join(f"{url}: {reason}" for url, reason in told.items())
-                raise Unreachable(f"no node answered: {why}")
+                raise told.unreachable()
             await asyncio.sleep(pause_s)
 
     async def _get_once(self, url: str) -> tuple[int, Any]:

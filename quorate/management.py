@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 
-from quorate.connection import describe
+from quorate.connection import Reasons, describe
 from quorate.credentials import split_credentials
 from quorate.errors import OutcomeUnknown, Refused, Unreachable
 from quorate.routes import Backoff
@@ -163,7 +163,7 @@ class Management:
         data = None if body is None else json.dumps(body).encode()
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         backoff = Backoff()
-        told: dict[str, str] = {}
+        told = Reasons()
         while True:
             passing = False
             for url in self._urls:
@@ -178,12 +178,10 @@ class Management:
                     if method != "GET" and not isinstance(error, aiohttp.ClientConnectorError):
                         why = f"{url}: {describe(error)}"
                         raise OutcomeUnknown(f"no answer came: {why}") from error
-                    if not isinstance(error, TimeoutError) or url not in told:
-                        told[url] = describe(error)  # what it said before says more than a timeout
+                    told.failed(url, error)
             pause_s = backoff.next_s()
             if not passing or asyncio.get_running_loop().time() + pause_s > deadline_s:
-                why = "; ".join(f"{url}: {reason}" for url, reason in told.items())
-                raise Unreachable(f"no node answered: {why}")
+                raise told.unreachable()
             await asyncio.sleep(pause_s)
 
     async def _ask_once(self, method: str, url: str, data: bytes | None) -> tuple[int, Any]:

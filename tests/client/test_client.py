@@ -9,6 +9,7 @@ import pytest
 
 import quorate
 from quorate import wire
+from quorate.connection import Reasons
 from tests.client.fake_node import FakeCluster
 
 
@@ -46,6 +47,17 @@ async def test_peek_waits_while_nobody_leads(cluster: FakeCluster, client: quora
     await cluster.lead(cluster.nodes[1])
 
     assert await peeking == []
+
+
+def test_what_a_node_said_before_says_more_than_that_time_ran_out():
+    told = Reasons()
+    told["http://a"] = "no_leader"
+    for url in ("http://a", "http://b"):
+        told.failed(url, TimeoutError())
+
+    assert str(told.unreachable()).endswith(
+        "no node answered: http://a: no_leader; http://b: no answer in time"
+    )
 
 
 async def test_peek_follows_the_leader_and_tells_refusals(
