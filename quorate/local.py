@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import IO, Any, Literal, cast
 
 import aiohttp
+
+from quorate.ports import free_port, is_free
 
 CLUSTER_FILE = "cluster.json"
 HTTP_PORT_FIRST = 8081
@@ -83,29 +84,14 @@ class LocalNode:
         return ""
 
 
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return True
-    return False
-
-
-def _any_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _ports(first: int, taken: set[int]) -> Iterator[int]:
     """Ports from `first` on where they are free, then any free ones; `first` 0: any."""
     for port in range(first, first + 30 if first else 0):
-        if port not in taken and _free(port):
+        if port not in taken and is_free(port):
             taken.add(port)
             yield port
     while True:
-        port = _any_port()
+        port = free_port()
         if port not in taken:
             taken.add(port)
             yield port
@@ -354,7 +340,7 @@ def _replace_busy_ports(rows: list[dict[str, Any]], preferred: bool) -> None:
     taken = {row[kind] for row in rows for kind in firsts if kind in row}
     for row in rows:
         for kind, first in firsts.items():
-            if kind not in row or not _free(row[kind]):
+            if kind not in row or not is_free(row[kind]):
                 row[kind] = next(_ports(first if preferred else 0, taken))
 
 

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-import socket
 from collections.abc import Mapping
 
 from chaos.faults import Grudge, Weather
 from chaos.live.seams import Place, Ports
 from cluster.types import NodeId
+from quorate.ports import HOST, free_port
 
-HOST = "127.0.0.1"
-#: Below those that the kernel gives to outgoing connections: one of these, made while a node is
-#: down, would take its place, or even reach itself.
-PORT_MIN, PORT_MAX = 12_000, 32_000
 UNCUT = "nodes share loopback, where nothing can be cut"
 
 
 def free_place() -> Place:
     return Place(HOST, Ports(http=free_port(), peer=free_port(), amqp=free_port()))
-
-
-def free_port() -> int:
-    while True:
-        port = random.randrange(PORT_MIN, PORT_MAX)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, port))
-            return port
 
 
 class PlainNetwork:

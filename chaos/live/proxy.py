@@ -18,10 +18,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from chaos.faults import FAIR, Grudge, Weather
-from chaos.live.loopback import HOST, free_place, free_port
+from chaos.live.loopback import free_place
 from chaos.live.packets import BACKLOG_S_MAX, Lane
 from chaos.live.seams import Place
 from cluster.types import NodeId
+from quorate.ports import HOST, free_port
 
 CHUNK_BYTES = 16 << 10
 #: Of one direction of a connection; when it is full the sender has to wait.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,10 @@ from cluster.machine import QueueMachine
 from cluster.machine.replies import Declared
 from cluster.raft.links import TcpLinks
 from cluster.types import CATALOG_GROUP, NodeId
+from quorate.ports import free_port
 from tests.cluster.world import enqueue
 
 NAMES = [NodeId(f"n{i}") for i in (1, 2, 3)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Loopback:

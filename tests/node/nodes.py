@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
@@ -14,19 +13,13 @@ import cbor2
 
 from node.node import Node
 from node.settings import load
+from quorate.ports import free_port
 
 WAIT_S = 20.0
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    return [free_port() for _ in range(count)]
 
 
 async def until(

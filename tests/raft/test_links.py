@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import ssl
 import struct
 import time
@@ -23,6 +22,7 @@ from cluster.raft import link_protocol
 from cluster.raft.link_auth import Handshake, Identity
 from cluster.raft.links import LINK_FRAME_BYTES_MAX, TcpLinks, TlsConfig
 from cluster.types import NodeId
+from quorate.ports import free_port
 
 SECRET = b"the secret of the cluster"
 PATIENCE_S = 10
@@ -42,12 +42,6 @@ class WallClock:
 class SkewedClock(WallClock):
     def wall_ns(self) -> int:
         return time.time_ns() + 5_000_000_000
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 PORTS: dict[str, int] = {}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import secrets
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import pika
 import pika.exceptions
 
+from quorate.ports import free_port
 from tests.semantics.brokers import POLL_S, READY_S_MAX, Broker, BrokerError
 
 #: The scripts themselves: those in PATH change the user and the folder of the data.
@@ -33,7 +32,6 @@ ADVANCED = """\
    [{global, [{605, 1}]}, {basic, [{605, 1}]}, {detailed, [{10, 1}]}]}]}].
 """
 STOP_S_MAX = 30.0
-PORTS = range(20_000, 32_000)
 
 
 def installed() -> bool:
@@ -44,7 +42,7 @@ class RabbitNode(Broker):
     """One node of the RabbitMQ that this machine has."""
 
     def __init__(self, folder: Path) -> None:
-        amqp, management, self._distribution, self._names = _free_ports(4)
+        amqp, management, self._distribution, self._names = [free_port() for _ in range(4)]
         super().__init__(
             "RabbitMQ",
             f"amqp://guest:guest@127.0.0.1:{amqp}/%2F",
@@ -153,14 +151,3 @@ class RabbitNode(Broker):
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         }
         return {**os.environ, **{name: str(value) for name, value in own.items()}}
-
-
-def _free_ports(count: int) -> list[int]:
-    """Below those that the system gives away by itself while RabbitMQ is still starting."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.choice(PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import socket
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import aiohttp
 import yaml
 
 from quorate.local import LocalNode
+from quorate.ports import free_port
 
 NAMESPACE = "shop"
 START_S_MAX = 60.0
@@ -113,9 +113,7 @@ async def prometheus(
     folder.mkdir()
     config = folder / "prometheus.yml"
     config.write_text(yaml.safe_dump(configuration(nodes, rule_files)), encoding="utf-8")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     output = folder / "prometheus.log"
     with output.open("wb") as log:
         process = await asyncio.create_subprocess_exec(

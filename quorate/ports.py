@@ -1,0 +1,48 @@
+"""Free ports of loopback: never the same one to two processes that are both about to listen."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+HOST = "127.0.0.1"
+#: Below those that the kernel gives to outgoing connections: one of these, made while a node is
+#: down or about to start, would take its place, or even reach itself.
+PORT_MIN, PORT_MAX = 12_000, 32_000
+
+
+def free_port() -> int:
+    """The next port that nobody listens at. Processes of one user take turns: whoever asked last is
+    noted in a file, since a port shows no mark between being found free and being listened at.
+
+    Raises OSError when no port in the range is free.
+    """
+    with _turns().open("a+") as turns:
+        fcntl.flock(turns, fcntl.LOCK_EX)
+        turns.seek(0)
+        last = turns.read()
+        first = int(last) + 1 if last.isdecimal() else PORT_MIN
+        for step in range(PORT_MAX - PORT_MIN):
+            port = PORT_MIN + (first - PORT_MIN + step) % (PORT_MAX - PORT_MIN)
+            if is_free(port):
+                turns.truncate(0)
+                turns.write(str(port))
+                return port
+    raise OSError(f"no port of {HOST} from {PORT_MIN} to {PORT_MAX - 1} is free")
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen there."""
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((HOST, port))
+        return True
+    return False
+
+
+def _turns() -> Path:
+    return Path(tempfile.gettempdir()) / f"quorate-ports-{os.getuid()}"
