@@ -60,10 +60,13 @@ class Budget:
 class Campaign:
     """`plan`: of every run, but for seed, mix and length; its seed is the first."""
 
-    def __init__(self, minutes: float, plan: Plan, out: Path, console: Console) -> None:
+    def __init__(
+        self, minutes: float, plan: Plan, out: Path, console: Console, *, keep: bool = False
+    ) -> None:
         self._budget = Budget(minutes)
         self._plan = plan
         self._out = out
+        self._keep = keep
         self._console = console
         self.outcomes: list[Outcome] = []
 
@@ -99,6 +102,7 @@ class Campaign:
                         lambda text, title=title: progress.update(
                             bar, description=f"{title}: {text}"
                         ),
+                        keep=self._keep,
                     )
                     overheads_s.append(time.monotonic() - run_s - plan.seconds)
                     self._ended(outcome)

@@ -68,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--disks", choices=("ext4", "xfs", "folders"))
     run.add_argument("--build", help="what is broken on purpose in all nodes of one run")
     run.add_argument("--out", type=Path, default=RUNS, help="where folders of runs are made")
+    run.add_argument(
+        "--keep", action="store_true", help="all that nodes logged, for a post-mortem, if valid too"
+    )
     run.set_defaults(run=_run)
     leader = commands.add_parser("leader", help="how long publishers wait when a leader is killed")
     leader.add_argument("--runs", type=int, default=LEADER_RUNS, help="how many kills")
@@ -99,7 +102,7 @@ def _run(given: argparse.Namespace, console: Console) -> int:
     mix_of(plan.mix)
     if given.minutes is not None:
         console.print(f"seeds from {seed} on, {given.minutes:g} minutes, {given.out}")
-        campaign = Campaign(given.minutes, plan, given.out, console)
+        campaign = Campaign(given.minutes, plan, given.out, console, keep=given.keep)
         try:
             asyncio.run(campaign.go())
         finally:
@@ -107,9 +110,12 @@ def _run(given: argparse.Namespace, console: Console) -> int:
         return exit_status(campaign.outcomes)
     with console.status("") as status:
         folder = given.out / f"{seed}-{plan.title}"
-        outcome = asyncio.run(run_one(plan, folder, status.update))
+        outcome = asyncio.run(run_one(plan, folder, status.update, keep=given.keep))
     show_run(console, outcome)
     console.print(f"{folder}/timeline.png", soft_wrap=True)
+    if given.keep:
+        logs = f"{folder}/nodes --archive {folder}/archive --history {folder}/history.jsonl"
+        console.print(f"quorate postmortem {logs}", soft_wrap=True)
     return exit_status([outcome])
 
 

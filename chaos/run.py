@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import time
 import traceback
@@ -36,6 +37,8 @@ from cluster.types import NodeId
 SETTINGS = f'log.segment_bytes = "1MiB"\n{SMALL_DISKS}'
 #: Runs are short: more faults in them tell more.
 PACE = Pace(quiet_s=(0.5, 2.0), lasts_s=(0.5, 5.0))
+#: In the folder of a run that keeps its logs.
+ARCHIVE = "archive"
 PREPARE_S_MAX = 60.0
 #: Load goes on this long after the last fault: what comes back must be of use.
 CALM_S = 3.0
@@ -65,11 +68,22 @@ class _Found:
 
 
 class Run:
-    """`go` once. The folder holds nothing else."""
+    """`go` once. The folder holds nothing else. `keep`: the nodes' logs stay also when all is
+    valid, and what nodes cleaned of them is in an archive.
+    """
 
-    def __init__(self, plan: Plan, folder: Path, say: Say, script: Script | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        say: Say,
+        script: Script | None = None,
+        *,
+        keep: bool = False,
+    ) -> None:
         self.plan = plan
         self._script = script
+        self._keep = keep
         self._folder = folder
         self._say = say
         self._found = _Found()
@@ -102,8 +116,12 @@ class Run:
             platters.close()
             raise
         found.network, found.disks = network.kind, platters.kind
+        settings = SETTINGS
+        if self._keep:
+            archive = (self._folder / ARCHIVE).absolute()
+            settings += f"log.archive_dir = {json.dumps(str(archive))}\n"
         cluster = LiveCluster(
-            self._folder, NODES, network, platters, build=plan.build, settings=SETTINGS
+            self._folder, NODES, network, platters, build=plan.build, settings=settings
         )
         try:
             await self._phases(cluster, recorder)
@@ -228,19 +246,24 @@ class Run:
             crash=crash,
         )
         write_report(ops, outcome)
-        if outcome.status is Status.VALID:
+        if outcome.status is Status.VALID and not self._keep:
             for folder in found.aftermath.folders.values():
                 shutil.rmtree(folder, ignore_errors=True)
         return outcome
 
 
 async def run_one(
-    plan: Plan, out: Path, say: Say = lambda _: None, script: Script | None = None
+    plan: Plan,
+    out: Path,
+    say: Say = lambda _: None,
+    script: Script | None = None,
+    *,
+    keep: bool = False,
 ) -> Outcome:
-    """`out`: a folder for this run; what is in it goes."""
+    """`out`: a folder for this run; what is in it goes. `keep`: see `Run`."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(out)
-    return await Run(plan, out, say, script).go()
+    return await Run(plan, out, say, script, keep=keep).go()
 
 
 def _all_tasks() -> str:

@@ -8,6 +8,8 @@ import pytest
 from chaos.plan import Plan
 from chaos.report.outcome import CLUSTER, Status
 from chaos.run import run_one
+from cluster.lifecycle import BEFORE_FIRST
+from cluster.log.reader import BODIES, records
 
 
 @pytest.mark.live
@@ -28,6 +30,25 @@ async def test_a_short_run_with_a_kill_is_valid_and_leaves_its_report(tmp_path: 
     assert (tmp_path / "run" / "timeline.png").exists()
     assert not list((tmp_path / "run" / "nodes").glob("*/data"))
     assert not (tmp_path / "run" / "disks").exists()
+
+
+@pytest.mark.live
+@pytest.mark.chaos
+async def test_all_that_nodes_logged_is_kept_if_one_asks(tmp_path: Path):
+    folder = tmp_path / "run"
+
+    outcome = await run_one(Plan(1, "calm", 3.0, ("w1-native",)), folder, keep=True)
+
+    assert outcome.status is Status.VALID, (folder / "report.txt").read_text()
+    indexes: dict[int, set[int]] = {}
+    for path in (*folder.glob("nodes/*/data/*.log"), *folder.glob("archive/**/*.log")):
+        for record in records(str(path), last=True):
+            if record.kind in BODIES:
+                indexes.setdefault(record.group, set()).add(record.index)
+    assert len(indexes) > 1
+    assert all(found == {*range(min(found), max(found) + 1)} for found in indexes.values())
+    assert {min(found) for found in indexes.values()} == {BEFORE_FIRST + 1}
+    assert len(list(folder.glob("nodes/*/data"))) == 3
 
 
 async def test_a_run_whose_machine_cannot_be_made_is_a_crash_that_is_told(
