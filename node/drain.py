@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 import structlog
 
 from cluster.cluster_node import ClusterNode
+from cluster.group import Group
 from cluster.raft.member import Role
 from cluster.types import NodeId
 from node.errors import BrokerError, Refused
@@ -27,6 +28,8 @@ KIND = "drain"
 LOOK_S = 0.2
 #: An heir that lacks no more entries takes over in a moment.
 NEAR_ENTRIES = 100
+#: How long it may take to hear who leads instead.
+LED_S_MAX = 2.0
 #: How long what clients have published may take to get its outcome.
 SETTLE_S_MAX = 2.0
 #: How long native clients may take to hear the goodbye.
@@ -227,6 +230,8 @@ class Drain:
         if transfer:
             await cluster.presence.hand_over()
         kept = [group.name for group in led if group.role is Role.LEADER]
+        if transfer:
+            await self._until_led([group for group in led if group.name not in kept])
         native = len(self._sessions)
         self._sessions.hush()
         if self.door is not None:
@@ -248,6 +253,15 @@ class Drain:
             "transient_queues": transient,
         }
         return self._emptied
+
+    async def _until_led(self, groups: Sequence[Group]) -> None:
+        """Within bounds: who leads instead is known, as clients have to know it to move."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LED_S_MAX
+        while loop.time() < deadline:
+            if all(self._cluster.leader_of(group.id) is not None for group in groups):
+                return
+            await asyncio.sleep(0.01)
 
     async def _until_settled(self) -> None:
         """Within bounds: what clients have published gets its outcome."""
