@@ -15,7 +15,8 @@ from node.node import Node
 from node.settings import load
 from quorate.ports import free_port
 
-WAIT_S = 20.0
+#: Long: it is waited for what must come, on a machine that may be slow.
+WAIT_S = 60.0
 
 
 def free_ports(count: int) -> list[int]:
@@ -55,8 +56,10 @@ class Nodes:
                 "secret": "a secret for tests",
                 "default_groups": 3,
                 "log.min_free_bytes": 0,
-                "raft.election_ms_min": 300,
-                "raft.election_ms_max": 600,
+                # A node that ended is replaced without a timeout. Those that live share a loop,
+                # which may stand still for seconds: no reason for an election.
+                "raft.election_ms_min": 6_000,
+                "raft.election_ms_max": 9_000,
                 "raft.heartbeat_ms": 60,
                 **flags,
             }
