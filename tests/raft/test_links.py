@@ -25,7 +25,7 @@ from cluster.types import NodeId
 from quorate.ports import free_port
 
 SECRET = b"the secret of the cluster"
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 class WallClock:
@@ -39,9 +39,12 @@ class WallClock:
         return time.monotonic_ns()
 
 
+SKEW_NS = 3_600 * 10**9
+
+
 class SkewedClock(WallClock):
     def wall_ns(self) -> int:
-        return time.time_ns() + 5_000_000_000
+        return time.time_ns() + SKEW_NS
 
 
 PORTS: dict[str, int] = {}
@@ -239,7 +242,7 @@ async def test_a_refused_connection_says_once_that_the_peer_is_gone() -> None:
 
 
 async def test_a_peer_that_falls_silent_is_down_but_not_gone() -> None:
-    a, b = End("n1", link_timeout_ms=300), End("n2", link_timeout_ms=60_000)
+    a, b = End("n1", link_timeout_ms=600), End("n2", link_timeout_ms=60_000)
     async with started(a, b):
         await asyncio.gather(a.until_event("up", "n2", 1), b.until_event("up", "n1", 1))
         connection = b.links._peers[NodeId("n1")].connection
@@ -252,10 +255,10 @@ async def test_a_peer_that_falls_silent_is_down_but_not_gone() -> None:
 
 
 async def test_an_idle_link_stays_up_by_its_pings() -> None:
-    a, b = End("n1", link_timeout_ms=200), End("n2", link_timeout_ms=200)
+    a, b = End("n1", link_timeout_ms=600), End("n2", link_timeout_ms=600)
     async with started(a, b):
         await asyncio.gather(a.until_event("up", "n2", 1), b.until_event("up", "n1", 1))
-        await asyncio.sleep(1)
+        await asyncio.sleep(2)
         assert a.events[-1] == ("up", "n2", 1)
         assert b.events == [("up", "n1", 1)]
 
@@ -365,8 +368,10 @@ async def test_pings_measure_how_far_clocks_differ() -> None:
         await until(lambda: samples)
         sample = samples[0]
         assert sample.peer == "n2"
-        assert abs(sample.offset_ns - 5_000_000_000) < 1_000_000_000
-        assert 0 <= sample.delay_ns < 1_000_000_000
+        assert sample.delay_ns >= 0
+        # Known to half of the time that ping and pong took, which on a busy machine may be long.
+        # The clocks that are compared tick on their own, by microseconds.
+        assert abs(sample.offset_ns - SKEW_NS) <= sample.delay_ns / 2 + 10_000_000
         assert a.links.clock_samples[NodeId("n2")] == sample
 
 
@@ -479,7 +484,7 @@ async def test_of_two_nodes_only_the_one_with_the_smaller_id_may_call() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x00", hello("n1")])
 async def test_who_does_not_finish_the_handshake_is_hung_up_on(data: bytes) -> None:
-    line = await refusal_of(data, End("n2", link_timeout_ms=400))
+    line = await refusal_of(data, End("n2", link_timeout_ms=1_000))
     assert line["code"] == "slow_handshake"
 
 
