@@ -137,9 +137,9 @@ def letters(*targets: QueueInfo | tuple[QueueInfo, ...] | None) -> list[Letter]:
     ]
 
 
-async def drained(source: Source, within_s: float = 10) -> None:
+async def drained(source: Source) -> None:
     source.ready(GroupId(1), SOURCE)
-    await until(lambda: not source.outbox, within_s=within_s)
+    await until(lambda: not source.outbox)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 100])

@@ -246,7 +246,7 @@ async def test_a_vhost_is_for_those_with_permissions_in_it(nodes: Nodes, http: H
 
 async def test_the_client_logs_in_and_hears_what_it_may_not_do(nodes: Nodes):
     url = nodes.url("n1")
-    async with quorate.connect(url, user="shop", password="secret", timeout=20) as client:
+    async with quorate.connect(url, user="shop", password="secret", timeout=60) as client:
         await client.publish("orders", b"a")
         with pytest.raises(quorate.Refused) as caught:
             await client.publish("other", b"a")

@@ -150,7 +150,7 @@ def in_a_loop(test: Test) -> Callable[[], None]:
 
     async def run() -> None:
         bench = Bench()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await test(bench)
         await bench.tasks.stop()
 

@@ -22,7 +22,7 @@ async def test_news_may_be_taken_by_a_coroutine(tmp_path: Path):
 
         questions.on("test", handler)
         questions.tell(NodeId("n1"), "test", 1, 2)
-        await until(lambda: taken == [1, 2], within_s=2.0)
+        await until(lambda: taken == [1, 2])
 
 
 async def test_news_that_are_refused_do_not_cost_the_link(tmp_path: Path):

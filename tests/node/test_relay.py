@@ -403,7 +403,7 @@ async def test_an_answer_that_the_link_did_not_take_is_sent_again() -> None:
     while not world.full:
         await asyncio.sleep(0)
     world.full = False
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not answer.done():
             world.carry(LEADERS[0], HOME)
             await asyncio.sleep(0.01)

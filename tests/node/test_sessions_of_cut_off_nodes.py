@@ -12,7 +12,7 @@ import aiormq
 import pytest
 
 from cluster.machine.commands import NodeDown
-from tests.node.nodes import Nodes, until
+from tests.node.nodes import WAIT_S, Nodes, until
 
 
 @pytest.mark.parametrize("comes_home", [False, True], ids=["led elsewhere", "led at home"])
@@ -44,5 +44,5 @@ async def test_an_amqp_client_hears_that_its_session_ended(tmp_path: Path, comes
         assert (await nodes.nodes["n2"].cluster.ask(info.group, gone)).kind == "ok"
         await led_by("n1" if comes_home else "n3")
 
-        await asyncio.wait([connection.closing], timeout=20)  # type: ignore[list-item]
+        await asyncio.wait([connection.closing], timeout=WAIT_S)  # type: ignore[list-item]
         assert connection.is_closed

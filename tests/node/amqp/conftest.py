@@ -19,7 +19,7 @@ from tests.semantics.wire import Wire
 Connect = Callable[[], Wire]
 T = TypeVar("T")
 
-LONGEST_S = 20.0
+LONGEST_S = 60.0
 POLL_S = 0.01
 
 

@@ -190,7 +190,7 @@ async def test_a_node_that_waits_to_be_let_in_says_what_to_do(tmp_path: Path):
             )
         assert f"quorate node add n4 {address}" in said["reason"]
         assert await api.put("nodes/n4", address=address) == 201
-        await until(lambda: in_state(api, "n4", "member"), within_s=60)
+        await until(lambda: in_state(api, "n4", "member"))
         status = nodes.nodes["n4"].cluster.status()
         assert {row["node"]: row["state"] for row in status["nodes"]} == dict.fromkeys(
             ("n1", "n2", "n3", "n4"), "member"
