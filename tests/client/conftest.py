@@ -18,5 +18,5 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 @pytest.fixture
 async def client(cluster: FakeCluster) -> AsyncIterator[quorate.Client]:
-    async with quorate.connect(cluster.nodes[0].url, timeout=5) as client:
+    async with quorate.connect(cluster.nodes[0].url, timeout=60) as client:
         yield client

@@ -138,8 +138,8 @@ async def test_a_silent_node_is_given_up(
     cluster: FakeCluster, client: quorate.Client, monkeypatch: pytest.MonkeyPatch
 ):
     """A paused process keeps its connections open: only silence tells."""
-    monkeypatch.setattr(wire, "PING_INTERVAL_S", 0.02)
-    monkeypatch.setattr(wire, "SILENCE_S_MAX", 0.1)
+    monkeypatch.setattr(wire, "PING_INTERVAL_S", 0.1)
+    monkeypatch.setattr(wire, "SILENCE_S_MAX", 1.0)
     await client.declare("orders")
     cluster.nodes[0].script = lambda _: []
     cluster.nodes[0].deaf = True
@@ -148,7 +148,8 @@ async def test_a_silent_node_is_given_up(
 
     cluster.leader = cluster.nodes[1]
 
-    assert (await publishing).position == 1
+    await publishing  # one that was held up may have stored it twice, and told of a duplicate
+    assert list(cluster.queue("orders").bodies.values()) == [b"1"]
 
 
 async def test_refused_settings_of_connect_say_what_is_wanted():

@@ -54,7 +54,7 @@ async def test_every_request_carries_the_credentials_also_to_the_node_it_is_sent
 ):
     await cluster.lead(cluster.nodes[1])
     url = cluster.nodes[0].url.replace("http://", "http://shop:secret@")
-    async with quorate.connect(url, timeout=5) as client:
+    async with quorate.connect(url, timeout=60) as client:
         await client.declare("orders")
         await client.publish("orders", b"a")
         assert len(await client.peek("orders")) == 1

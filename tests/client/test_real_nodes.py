@@ -26,7 +26,7 @@ async def three(tmp_path: Path) -> AsyncIterator[Nodes]:
 
 
 async def take(consumer: quorate.Consumer, count: int) -> list[quorate.Delivery]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return [await anext(consumer) for _ in range(count)]
 
 
@@ -131,7 +131,7 @@ async def test_plain_calls_do_what_the_asyncio_client_does(one: Nodes):
             with pytest.raises(quorate.Refused, match="no_queue"):
                 client.info("orders")
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await asyncio.to_thread(program, one.url("n1"))
 
 
@@ -158,7 +158,7 @@ async def test_what_a_named_publisher_confirmed_is_stored_once_over_changes_of_l
 ):
     bodies = [b"%d" % number for number in range(4_000)]
     urls = [three.url(name) for name in three.nodes]
-    async with quorate.connect(urls) as client:
+    async with quorate.connect(urls, timeout=120) as client:
         publishing = asyncio.create_task(
             client.publisher("orders", name="shop").publish_many(bodies, batch=5)
         )
