@@ -23,7 +23,7 @@ from quorate.local import LocalCluster, LocalNode, Probe
 
 T = TypeVar("T")
 READY_S_MAX = 120.0
-HTTP_S_MAX = 10.0
+HTTP_S_MAX = 60.0
 POLL_S = 0.05
 
 #: What checks may need beyond AMQP itself, as it is told to people.

@@ -11,9 +11,9 @@ from tests.semantics.visit import Channel, Visit, bodies, same
 
 SHORT_MS = 400
 #: Long enough that acks well within it come in time on a slow machine too.
-LONGER_MS = 1500
-#: Either must have been noticed by then.
-NOTICED_S_MAX = 5.0
+LONGER_MS = 3000
+#: Either must have been noticed by then, on a machine however busy.
+NOTICED_S_MAX = 60.0
 HOUR_MS = 3_600_000
 
 
@@ -56,10 +56,10 @@ def a20_the_timeout_of_a_policy(broker: Visit) -> None:
     def closed() -> bool:
         """A policy reaches its queues in a moment: what was delivered before is acked."""
         broker.fill(queue, "a")
-        delivery = consumer.one()
+        broker.until(lambda: consumer.waiting() or not channel.is_open, "nothing was delivered")
         broker.pump(SHORT_MS * 2 / 1000)
         if channel.is_open:
-            channel.basic_ack(delivery.tag)
+            channel.basic_ack(consumer.one().tag)
         return not channel.is_open
 
     broker.until(closed, "no delivery was late")

@@ -18,7 +18,7 @@ from tests.semantics.wire import WAIT_S, Wire
 #: Within it, what must not come would have come.
 QUIET_S = 0.12
 #: Statistics are gathered now and then.
-STATISTICS_S_MAX = 20.0
+STATISTICS_S_MAX = 60.0
 PUMP_S = 0.005
 POLL_S = 0.05
 

@@ -16,7 +16,8 @@ from pamqp.frame import marshal, unmarshal
 from pamqp.header import ContentHeader, ProtocolHeader
 from pamqp.heartbeat import Heartbeat
 
-WAIT_S = 10.0
+#: Long: it is waited for what must come, on a machine that may be slow.
+WAIT_S = 60.0
 FRAME_MAX = 131_072
 FRAME_HEADER_BYTES = 7
 FRAME_OVERHEAD_BYTES = 8
