@@ -22,7 +22,7 @@ from quorate.local import AMQP_PORT_FIRST, HTTP_PORT_FIRST, LocalCluster
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: A program that takes longer hangs.
-LINE_S_MAX = 90.0
+LINE_S_MAX = 200.0
 FILE = re.compile(r"# (\w+\.py)\n")
 
 pytestmark = [

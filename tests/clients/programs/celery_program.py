@@ -179,7 +179,8 @@ def control(given: Given) -> str:
 
         until(pinged, "an answer to a ping")
         equal(heard, {"worker@clients": {"ok": "pong"}}, "answer")
-        inspect = made.app.control.inspect(timeout=2)
+        # One worker answers; it is not waited for a second one.
+        inspect = made.app.control.inspect(timeout=program.WAIT_S_MAX, limit=1)
         (registered,) = (inspect.registered() or {}).values()
         equal({"add", "fail", "total"} <= set(registered), True, "registered tasks")
         (queues,) = (inspect.active_queues() or {}).values()
@@ -196,7 +197,7 @@ def control(given: Given) -> str:
 def revoke(given: Given) -> None:
     with bench(given, "revoke") as made, made.working():
         made.app.send_task("add", (0, 0)).get(timeout=program.WAIT_S_MAX)
-        later = made.app.send_task("add", (1, 1), countdown=2)
+        later = made.app.send_task("add", (1, 1), countdown=5)
         made.app.control.revoke(later.id, reply=True)
         try:
             later.get(timeout=program.WAIT_S_MAX)

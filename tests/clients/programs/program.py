@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Bounds of waits that end early when all is well; a slow machine needs them long.
-WAIT_S_MAX = 20.0
-RECONNECT_S_MAX = 60.0
+WAIT_S_MAX = 60.0
+RECONNECT_S_MAX = 120.0
 #: How many messages are confirmed before and after the leader is killed.
 BEFORE_KILL = 50
 AFTER_KILL = 50
