@@ -132,7 +132,6 @@ async def test_a_node_that_speaks_https_alone_is_drained_too(tmp_path: Path):
 
 
 @pytest.mark.live
-@pytest.mark.timeout(200)
 async def test_nodes_are_drained_by_their_settings_alone(local: LocalCluster):
     first, second, third = local.nodes
 

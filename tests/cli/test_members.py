@@ -19,7 +19,7 @@ from quorate.cli.moves import View, word_of
 from quorate.local import LocalCluster, LocalNode
 from tests.node.nodes import free_ports, until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]
 
@@ -173,7 +173,7 @@ async def test_three_nodes_become_five_and_the_first_one_leaves(local: LocalClus
             said = await quorate_.run("node", "add", name, f"127.0.0.1:{made.peer}")
             assert "next: start it with `join = true`" in said
             await local.start(made)
-            await until(lambda name=name: quorate_.joined(name), within_s=60)
+            await until(lambda name=name: quorate_.joined(name))
 
         planned = await quorate_.run("group", "spread", "--dry-run")
         assert "5 of 8 groups would move" in planned
@@ -188,14 +188,14 @@ async def test_three_nodes_become_five_and_the_first_one_leaves(local: LocalClus
         said = await Commands(local.nodes[0].url).run("node", "remove", "node-1")
         assert "node node-1: removed; copies: node-2 6, node-3 6, node-4 6, node-5 6" in said
         assert local.nodes[0].process is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert await local.nodes[0].process.wait() == 0
 
         stop.set()
         await publishing
         sent.append(b"last")
         await client.publish("orders", b"last")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await consuming
     assert got == set(sent)
     nodes = await Commands(local.nodes[1].url).rows("node", "list")
@@ -223,7 +223,7 @@ async def test_a_node_that_is_silent_and_then_killed_is_replaced_by_another(loca
     replacing = await quorate_.begin(
         "node", "replace", "node-2", "node-4", f"127.0.0.1:{made.peer}"
     )
-    await until(lambda: _is_known(quorate_, "node-4"), within_s=60)
+    await until(lambda: _is_known(quorate_, "node-4"))
     replacing.send_signal(signal.SIGINT)
     _, words = await replacing.communicate()
     assert replacing.returncode == 130, words.decode()

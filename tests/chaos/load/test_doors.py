@@ -47,7 +47,7 @@ async def consuming(door: Door, queue: str, prefetch: int = 100) -> Consumption:
 
 async def take(consumption: Consumption, number: int) -> list[Received]:
     taken: list[Received] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while sum(len(received.messages) for received in taken) < number:
             received = await consumption.next()
             assert received is not None
@@ -60,7 +60,7 @@ def names(taken: list[Received]) -> list[str]:
 
 
 async def empty(door: Door, queue: str, length: int = 0) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (answer := await door.length(queue)).value != length:
             assert answer.type != "refused", answer
             await asyncio.sleep(0.05)
@@ -289,7 +289,7 @@ async def test_killed_nodes_end_calls_and_raise_nothing(
             await cluster.until_ready()
         stopping.set()
         await publishing
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not confirmed <= taken:
                 await asyncio.sleep(0.05)
     finally:

@@ -43,6 +43,6 @@ async def test_a_bug_of_ours_ends_the_connection_and_hangs_nobody(
     host = FakeHost()
     services: Any = SimpleNamespace(tasks=Tasks(), settler=None, tallies=Tallies())
     Channel(cast(Any, host), 1, services).receive(Method(1, commands.Basic.Qos()))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         error = await host.failed
     assert (error.code, error.class_id, error.method_id) == (INTERNAL_ERROR, 60, 10)

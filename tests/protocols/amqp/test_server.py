@@ -523,7 +523,7 @@ class TestLife:
 
         client.leave()
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not world.cluster.removed:
                 await asyncio.sleep(0.01)
         assert world.cluster.removed == [("/", "mine")]
