@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 #: Longest time until something happens that must, and time given to what must not happen.
-WAIT_S_MAX = 30.0
+WAIT_S_MAX = 60.0
 SILENCE_S = 0.5
 
 Event = dict[str, Any]

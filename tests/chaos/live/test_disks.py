@@ -213,11 +213,14 @@ def test_a_slow_disk_takes_its_time_for_each_sync_until_healed(tmp_path: Path, t
     assert traced.append(data / "log", "x", "sync") == "ok"
     slow = time.monotonic() - began
     disks.heal(A)
-    began = time.monotonic()
-    assert traced.append(data / "log", "x", "no-sync") == "ok"
+
+    def healed() -> float:
+        began = time.monotonic()
+        assert traced.append(data / "log", "x", "no-sync") == "ok"
+        return time.monotonic() - began
 
     assert slow >= 0.4  # of the file, and of the folder
-    assert time.monotonic() - began < slow
+    assert any(healed() < 0.4 for _ in range(20))  # the machine may hold one up
 
 
 def test_a_disk_can_be_slow_and_lie(loops: LoopDisks, traced: Writer):

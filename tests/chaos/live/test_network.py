@@ -124,8 +124,8 @@ def test_delay_and_jitter_are_seen_between_nodes_until_heal(hosts: Hosts):
     assert statistics.median(took_s) >= 0.8 * 0.060
     hosts.network.heal()
     # Whatever the machine does meanwhile, some word is as fast as the wire.
-    took_s = [took for _ in range(10) for took in hosts.until_heard(hosts.say(pairs), pairs)]
-    assert min(took_s) < 0.8 * 0.060
+    words = (took for _ in range(200) for took in hosts.until_heard(hosts.say(pairs), pairs))
+    assert any(took_s < 0.8 * 0.060 for took_s in words)
 
 
 def test_a_slow_line_takes_its_time_and_carries_everything(hosts: Hosts):
