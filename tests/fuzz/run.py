@@ -24,6 +24,8 @@ from tests.fuzz.watch import Watch
 #: Inputs at once; those that take their time have places of their own.
 AT_ONCE = 24
 SLOW_AT_ONCE = 40
+#: However little time there is, or however slow the machine.
+ROUNDS_MIN = 3
 #: The part of the run after which memory is looked at for the first time.
 WARM_UP = 0.3
 SETTINGS = 'log_level = "warning"\n'
@@ -127,7 +129,7 @@ class Fuzz:
             return
         yield found()
         first = 0
-        while time.monotonic() - start_s < self._seconds:
+        while time.monotonic() - start_s < self._seconds or first < ROUNDS_MIN * AT_ONCE:
             yield [make(self.result.seed, first + each) for each in range(AT_ONCE)]
             first += AT_ONCE
 
