@@ -342,6 +342,6 @@ async def test_a_letter_keeps_its_priority_in_a_queue_of_another_group(nodes: No
 
 
 async def test_an_expired_queue_is_removed_from_the_catalog(nodes: Nodes):
-    await nodes.declare("brief", expires=50)
+    await nodes.declare("brief", expires=500)
 
     await until(lambda: nodes.one.broker.locate("/", "brief") is None)

@@ -78,7 +78,7 @@ async def test_while_a_copy_is_behind_its_node_is_not_ready_and_the_others_are_c
 
 
 async def test_without_a_quorum_a_node_is_ready_after_a_while(tmp_path: Path):
-    async with Nodes(tmp_path, 3, **{"health.catch_up_ms_max": 500}) as nodes:
+    async with Nodes(tmp_path, 3, **{"health.catch_up_ms_max": 3_000}) as nodes:
         for name in ("n1", "n2", "n3"):
             await nodes.stop(name, transfer=False)
         alone = await nodes.start("n1")
