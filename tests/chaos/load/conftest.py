@@ -16,11 +16,15 @@ from quorate.local import LocalCluster
 from tests.local_nodes import three_nodes
 
 SEED = 1
+#: A calm cluster stays calm when the machine stands still for seconds. A node that ended is
+#: replaced without a timeout.
+SETTINGS = "raft.election_ms_min = 6000\nraft.election_ms_max = 9000\n"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
-    async with three_nodes(tmp_path_factory.mktemp("nodes") / "cluster") as cluster:
+    folder = tmp_path_factory.mktemp("nodes") / "cluster"
+    async with three_nodes(folder, settings=SETTINGS) as cluster:
         yield cluster
 
 
