@@ -29,6 +29,9 @@ SETTINGS: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Plans here are many and wide; what it would infer of them takes longer than it saves.
     "spark.sql.constraintPropagation.enabled": "false",
+    # Where in our code each expression was made: two calls to Java and a walk of both stacks.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.sql.python.filterPushdown.enabled": "true",  # else `raftlog` is refused
 }
 #: One Java process does all, and nobody else is to reach it.
@@ -106,6 +109,7 @@ def fit(spark: SparkSession, size: int) -> None:
     cores = spark.sparkContext.defaultParallelism
     planned = {
         "spark.sql.codegen.wholeStage": not small,
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN" if small else "FALLBACK",
         "spark.sql.adaptive.enabled": not small,
         "spark.sql.shuffle.partitions": cores if small else max(4 * cores, size // TASK_BYTES),
     }

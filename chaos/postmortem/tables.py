@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
-from pyspark.sql.types import StructType, _parse_datatype_string
+from pyspark.sql.types import LongType, StructField, StructType, _parse_datatype_string
 
 from chaos.postmortem.findings.catalogue import RULES
 from chaos.postmortem.schemas import TABLES
@@ -22,6 +23,7 @@ PARTITIONED: Final = {"records": ["group", "hour"]}
 HOUR_NS: Final = 3_600_000_000_000
 
 
+@cache
 def schema_of(name: str) -> StructType:
     """Of a table in `schemas.TABLES`. Needs a session."""
     schema = _parse_datatype_string(TABLES[name])
@@ -31,15 +33,7 @@ def schema_of(name: str) -> StructType:
 
 def conformed(frame: DataFrame, name: str) -> DataFrame:
     """Exactly the table's columns, in their order and types; those it lacks are null."""
-    columns = set(frame.columns)
-    return frame.select(
-        [
-            (F.col(field.name) if field.name in columns else F.lit(None))
-            .cast(field.dataType)
-            .alias(field.name)
-            for field in schema_of(name)
-        ]
-    )
+    return frame.to(schema_of(name))
 
 
 def as_findings(frame: DataFrame, code: str) -> DataFrame:
@@ -114,8 +108,9 @@ class Tables:
         self._making.clear()
 
     def _stored(self, name: str) -> StructType:
-        stored = schema_of(name)
-        return stored.add("hour", "long") if name in PARTITIONED else stored
+        fields = schema_of(name).fields
+        hour = [StructField("hour", LongType())] if name in PARTITIONED else []
+        return StructType([*fields, *hour])
 
     def write(self, name: str, frame: DataFrame) -> None:
         """What was there before is replaced."""
