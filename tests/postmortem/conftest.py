@@ -14,7 +14,9 @@ SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
     # Many small queries, each but once: what is compiled thoroughly never pays.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=400m -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=400m -XX:+UseSerialGC"
+    ),
 }
 
 
