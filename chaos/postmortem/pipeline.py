@@ -182,7 +182,6 @@ def run(
         ingest.ingest(made, inputs, asked.until_ns)
     with ThreadPoolExecutor(at_once) as pool:
         _make(made, inputs, asked, steps, pool)
-        made.finish()
     status, found = _told(made)
     with steps.step("report"):
         seconds = time.monotonic() - began_s
@@ -214,6 +213,7 @@ def _make(
     for name, table in QUEUES.items():
         begin(name, table, seen)
     begin("client_findings", partial(_clients, history=asked.history, queue=asked.queue), seen)
+    made.finish()  # the rules come behind in the pool: what they wait for is not their time
     with steps.step("findings"):
         made.write("findings", _findings(seen, asked, pool))
 

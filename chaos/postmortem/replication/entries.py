@@ -90,14 +90,16 @@ def _told(tables: Tables, order: LogOrder) -> DataFrame:
 
 
 def _marks(tables: Tables, order: LogOrder, found: DataFrame) -> DataFrame:
-    """Where a group's records begin in a segment, and how safe that segment was when."""
+    """Where a group's records begin in a segment, and how safe that segment was when. That is text,
+    as a list of pairs would be looked into for every row that has none: nine tenths of the time.
+    """
     segments = order.frame.select(
         "seq", "node_number", "disk", F.col("boot_number").alias("boot"), "holes"
     )
     synced = (
         safe_points(tables, order)
         .groupBy("seq")
-        .agg(F.collect_list(F.struct("reached", "at")).alias("synced"))
+        .agg(F.array_join(F.collect_list(F.concat_ws(" ", "reached", "at")), " ").alias("synced"))
     )
     return (
         found.join(F.broadcast(segments), "seq")

@@ -41,7 +41,7 @@ _EMPTY: Final = np.zeros(0, np.int64)
 class Fates:
     """Of one group on one node. Batches have the columns place, kind, index, mono_ns, others that
     are only passed on, and in marks of segments disk, boot, holes, and synced: how far the log
-    says that the segment is safe, and when it says so.
+    says that the segment is safe, and when it says so, as numbers in turn with spaces between.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -232,10 +232,8 @@ class Fates:
 
 def _points(synced: pa.Scalar) -> tuple[np.ndarray, np.ndarray]:
     """Offsets, ascending, and when the log first says that all before it is safe."""
-    if not synced.is_valid or not len(synced.values):
-        return _EMPTY, _EMPTY
-    reached = synced.values.field(0).to_numpy()
-    when = synced.values.field(1).to_numpy()
+    numbers = np.array((synced.as_py() or "").split(), np.int64)
+    reached, when = numbers[::2], numbers[1::2]
     order = np.lexsort((when, reached))
     return reached[order], when[order]
 
