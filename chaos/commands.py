@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import logging
 import random
+import shlex
 import shutil
 import signal
 import tempfile
@@ -87,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(given: argparse.Namespace, console: Console) -> int:
     from chaos.campaign import Campaign, exit_status
     from chaos.report.tables import show_campaign, show_run
-    from chaos.run import run_one
+    from chaos.run import ARCHIVE, run_one
 
     seed = random.randrange(SEED_MAX) if given.seed is None else given.seed
     plan = Plan(
@@ -113,9 +114,10 @@ def _run(given: argparse.Namespace, console: Console) -> int:
         outcome = asyncio.run(run_one(plan, folder, status.update, keep=given.keep))
     show_run(console, outcome)
     console.print(f"{folder}/timeline.png", soft_wrap=True)
-    if given.keep:
-        logs = f"{folder}/nodes --archive {folder}/archive --history {folder}/history.jsonl"
-        console.print(f"quorate postmortem {logs}", soft_wrap=True)
+    if given.keep and (folder / "nodes").exists():
+        words = ["quorate", "postmortem", folder / "nodes", "--archive", folder / ARCHIVE]
+        words += ["--history", folder / "history.jsonl"]
+        console.print(shlex.join(map(str, words)), markup=False, soft_wrap=True)
     return exit_status([outcome])
 
 

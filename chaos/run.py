@@ -119,6 +119,7 @@ class Run:
         settings = SETTINGS
         if self._keep:
             archive = (self._folder / ARCHIVE).absolute()
+            archive.mkdir()
             settings += f"log.archive_dir = {json.dumps(str(archive))}\n"
         cluster = LiveCluster(
             self._folder, NODES, network, platters, build=plan.build, settings=settings

@@ -91,7 +91,10 @@ def _ports(first: int, taken: set[int]) -> Iterator[int]:
             taken.add(port)
             yield port
     while True:
-        port = free_port()
+        try:
+            port = free_port()
+        except OSError as error:
+            raise LocalClusterError(f"no port for a node: {error}") from error
         if port not in taken:
             taken.add(port)
             yield port

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import random
 import socket
 import tempfile
 from pathlib import Path
@@ -19,18 +20,20 @@ def free_port() -> int:
     """The next port that nobody listens at. Processes of one user take turns: whoever asked last is
     noted in a file, since a port shows no mark between being found free and being listened at.
 
-    Raises OSError when no port in the range is free.
+    Raises OSError when no port in the range is free, or that file cannot be written.
     """
-    with _turns().open("a+") as turns:
+    # Nobody else's: not through a link, nor for others to hold.
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(_turns(), flags, 0o600), "r+b") as turns:
         fcntl.flock(turns, fcntl.LOCK_EX)
-        turns.seek(0)
         last = turns.read()
-        first = int(last) + 1 if last.isdecimal() else PORT_MIN
+        first = int(last) + 1 if last.isdigit() else random.randrange(PORT_MIN, PORT_MAX)
         for step in range(PORT_MAX - PORT_MIN):
             port = PORT_MIN + (first - PORT_MIN + step) % (PORT_MAX - PORT_MIN)
             if is_free(port):
-                turns.truncate(0)
-                turns.write(str(port))
+                turns.seek(0)
+                turns.truncate()
+                turns.write(str(port).encode())
                 return port
     raise OSError(f"no port of {HOST} from {PORT_MIN} to {PORT_MAX - 1} is free")
 

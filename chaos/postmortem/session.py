@@ -108,10 +108,10 @@ def fit(spark: SparkSession, size: int) -> None:
     small = size < SMALL_BYTES
     cores = spark.sparkContext.defaultParallelism
     planned = {
-        "spark.sql.codegen.wholeStage": not small,
+        "spark.sql.codegen.wholeStage": "false" if small else "true",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN" if small else "FALLBACK",
-        "spark.sql.adaptive.enabled": not small,
+        "spark.sql.adaptive.enabled": "false" if small else "true",
         "spark.sql.shuffle.partitions": cores if small else max(4 * cores, size // TASK_BYTES),
     }
     for name, value in planned.items():
-        spark.conf.set(name, str(value).lower())
+        spark.conf.set(name, str(value))

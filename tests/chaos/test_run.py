@@ -37,7 +37,8 @@ async def test_a_short_run_with_a_kill_is_valid_and_leaves_its_report(tmp_path: 
 async def test_all_that_nodes_logged_is_kept_if_one_asks(tmp_path: Path):
     folder = tmp_path / "run"
 
-    outcome = await run_one(Plan(1, "calm", 3.0, ("w1-native",)), folder, keep=True)
+    # A node that starts again seals the segment that it had, which is archived.
+    outcome = await run_one(Plan(1, "kill:all", 6.0, ("w1-native",)), folder, keep=True)
 
     assert outcome.status is Status.VALID, (folder / "report.txt").read_text()
     indexes: dict[int, set[int]] = {}
@@ -49,6 +50,7 @@ async def test_all_that_nodes_logged_is_kept_if_one_asks(tmp_path: Path):
     assert all(found == {*range(min(found), max(found) + 1)} for found in indexes.values())
     assert {min(found) for found in indexes.values()} == {BEFORE_FIRST + 1}
     assert len(list(folder.glob("nodes/*/data"))) == 3
+    assert list(folder.glob("archive/**/*.log"))
 
 
 async def test_a_run_whose_machine_cannot_be_made_is_a_crash_that_is_told(

@@ -93,6 +93,20 @@ async def test_the_report_waits_for_news_of_who_leads_instead(
         assert set(report["leaderships"].values()) <= {"n2", "n3"}
 
 
+async def test_who_leads_instead_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("node.drain.LED_S_MAX", 0.1)
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        node = nodes.nodes["n1"]
+        await until(lambda: led(node))
+        monkeypatch.setattr(node.cluster, "leader_of", lambda _group: None)
+        report = await drain(node)
+
+        assert set(report["leaderships"].values()) == {None}
+
+
 def far(node: NodeId) -> int:
     return 100_000
 

@@ -144,7 +144,7 @@ def safe_points(tables: Tables, order: LogOrder) -> DataFrame:
         )
         .select(F.col("its").alias("seq"), "reached", F.col("mono_ns").alias("at"))
     )
-    return own.unionByName(earlier)
+    return own.unionByName(earlier).where("reached is not null")
 
 
 def damaged(tables: Tables, order: LogOrder) -> DataFrame | None:

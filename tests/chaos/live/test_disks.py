@@ -216,7 +216,7 @@ def test_a_slow_disk_takes_its_time_for_each_sync_until_healed(tmp_path: Path, t
 
     def healed() -> float:
         began = time.monotonic()
-        assert traced.append(data / "log", "x", "no-sync") == "ok"
+        assert traced.append(data / "log", "x", "sync") == "ok"
         return time.monotonic() - began
 
     assert slow >= 0.4  # of the file, and of the folder
