@@ -14,7 +14,7 @@ import aiohttp
 import cbor2
 
 from quorate import wire
-from quorate.connection import ConnectFailed, Connection, Reasons
+from quorate.connection import ConnectFailed, Connection, Reasons, describe
 from quorate.credentials import split_credentials
 from quorate.errors import ClientClosed, OutcomeUnknown, Refused, Unreachable
 from quorate.routes import Backoff, Routes, ask_until
@@ -114,18 +114,22 @@ class Core:
             ) from error
 
     async def reach(self, timeout_s: float | None) -> None:
-        """Connect to any node. Raises Unreachable."""
+        """Connect to any node. Raises Unreachable, with what was said before time ran out."""
         deadline_s = self.deadline_s(timeout_s)
         backoff = Backoff()
+        said = ""
         while True:
             try:
                 async with asyncio.timeout_at(deadline_s):
                     await self.routes.connection()
                     return
             except (ConnectFailed, TimeoutError) as error:
+                if isinstance(error, ConnectFailed):
+                    said = str(error)
                 pause_s = backoff.next_s()
                 if asyncio.get_running_loop().time() + pause_s > deadline_s:
-                    raise Unreachable(f"no node answers: {error}") from error
+                    said = said or f"{', '.join(self.routes.urls)}: {describe(error)}"
+                    raise Unreachable(f"no node answers: {said}") from error
             await asyncio.sleep(pause_s)
 
     async def http_get(self, path: str, *, timeout_s: float | None = None) -> Any:

@@ -10,6 +10,7 @@ import pytest
 import quorate
 from quorate import wire
 from quorate.connection import Reasons
+from quorate.ports import HOST
 from tests.client.fake_node import FakeCluster
 
 
@@ -39,7 +40,7 @@ async def test_peek_waits_while_nobody_leads(cluster: FakeCluster, client: quora
     await client.declare("orders")
     await cluster.lead(None)
     with pytest.raises(quorate.Unreachable, match="no_leader"):
-        await client.peek("orders", timeout=2)
+        await client.peek("orders", timeout=5)
     peeking = asyncio.create_task(client.peek("orders"))
     await asyncio.sleep(0.1)
     assert not peeking.done()
@@ -58,6 +59,21 @@ def test_what_a_node_said_before_says_more_than_that_time_ran_out():
     assert str(told.unreachable()).endswith(
         "no node answered: http://a: no_leader; http://b: no answer in time"
     )
+
+
+async def test_nodes_that_never_answer_are_named():
+    async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(3600)
+        writer.close()
+
+    server = await asyncio.start_server(silent, HOST, 0)
+    url = f"http://{HOST}:{server.sockets[0].getsockname()[1]}"
+    try:
+        async with quorate.connect([url]) as client:
+            with pytest.raises(quorate.Unreachable, match=f"{url}: no answer in time"):
+                await client.reach(0.2)
+    finally:
+        server.close()
 
 
 async def test_peek_follows_the_leader_and_tells_refusals(
