@@ -237,8 +237,8 @@ async def test_of_two_at_once_one_goes_and_the_other_waits(tmp_path: Path):
     async with Nodes(tmp_path, 3) as nodes:
         await all_ready(nodes)
         first, second = await asyncio.gather(
-            drain(nodes.nodes["n1"], timeout_s=2.0),
-            drain(nodes.nodes["n2"], timeout_s=2.0),
+            drain(nodes.nodes["n1"], timeout_s=5.0),
+            drain(nodes.nodes["n2"], timeout_s=5.0),
             return_exceptions=True,
         )
         outcomes = [isinstance(each, Refused) for each in (first, second)]
