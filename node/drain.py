@@ -7,7 +7,7 @@ to hold its copies, to vote and to answer probes; clients find its doors closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 import structlog
@@ -231,15 +231,16 @@ class Drain:
             await cluster.presence.hand_over()
         kept = [group.name for group in led if group.role is Role.LEADER]
         if transfer:
-            await self._until_led([group for group in led if group.name not in kept])
+            gone = [group for group in led if group.name not in kept]
+            await _within(LED_S_MAX, lambda: self._led_elsewhere(gone))
         native = len(self._sessions)
         self._sessions.hush()
         if self.door is not None:
             self.door.hush()
-        await self._until_settled()
+        await _within(SETTLE_S_MAX, self._settled)
         amqp, cancelled = (0, 0) if self.door is None else await self.door.expel(GOODBYE)
         self._sessions.stop()
-        await self._until_gone()
+        await _within(GOODBYE_S_MAX, lambda: not len(self._sessions))
         own = cluster.transient.own
         transient = 0 if own is None else len(cluster.catalog_machine.queues_of(own.id))
         self._emptied = {
@@ -254,31 +255,14 @@ class Drain:
         }
         return self._emptied
 
-    async def _until_led(self, groups: Sequence[Group]) -> None:
-        """Within bounds: who leads instead is known, as clients have to know it to move."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + LED_S_MAX
-        while loop.time() < deadline:
-            if all(self._cluster.leader_of(group.id) is not None for group in groups):
-                return
-            await asyncio.sleep(0.01)
+    def _led_elsewhere(self, groups: Sequence[Group]) -> bool:
+        """Who leads instead is known, as clients have to know it to move."""
+        return all(self._cluster.leader_of(group.id) is not None for group in groups)
 
-    async def _until_settled(self) -> None:
-        """Within bounds: what clients have published gets its outcome."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + SETTLE_S_MAX
-        groups = self._cluster.groups.values()
-        while loop.time() < deadline:
-            open_here = any(group.pending_bytes for group in groups)
-            if not open_here and not (self.door is not None and self.door.unconfirmed):
-                return
-            await asyncio.sleep(0.01)
-
-    async def _until_gone(self) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + GOODBYE_S_MAX
-        while len(self._sessions) and loop.time() < deadline:  # noqa: ASYNC110 -- it is no event
-            await asyncio.sleep(0.01)
+    def _settled(self) -> bool:
+        """What clients have published has its outcome."""
+        open_here = any(group.pending_bytes for group in self._cluster.groups.values())
+        return not open_here and not (self.door is not None and self.door.unconfirmed)
 
     async def _keep_away(self) -> None:
         """An election may choose this node, as the one that lacks least: it is handed on, once the
@@ -314,3 +298,11 @@ def _log_end(work: asyncio.Task[Report]) -> None:
         log.warning("drain_ended", outcome="failed", reason=str(error))
     else:
         log.info("drain_ended", outcome="drained", **work.result())
+
+
+async def _within(limit_s: float, done: Callable[[], bool]) -> None:
+    """Until it is so, or the time is up."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + limit_s
+    while not done() and loop.time() < deadline_s:  # noqa: ASYNC110 -- it is no event
+        await asyncio.sleep(0.01)
