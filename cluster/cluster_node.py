@@ -20,7 +20,7 @@ from cluster.forwarding import Forwarder
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
 from cluster.log import Identity, Log, Progress
-from cluster.machine import QueueMachine
+from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.catalog import CatalogMachine, GroupInfo, QueueInfo
 from cluster.machine.commands import Command, DeclareQueue, NodeDown, NodeUp
 from cluster.machine.effects import Effect
@@ -230,6 +230,7 @@ class ClusterNode:
             random=self._random,
             options=config.catalog_options if group_id == CATALOG_GROUP else config.group_options,
         )
+        group.version_of_members = lambda: MACHINE_VERSION
         group.on_applied.append(self._on_applied)
         group.on_role.append(self._on_group_role)
         self.groups[group_id] = group

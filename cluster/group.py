@@ -20,7 +20,7 @@ from cluster.group_facts import GroupFacts
 from cluster.group_options import GroupOptions
 from cluster.log import KIND_ROLE, SnapshotRefused
 from cluster.log_time import LogTime
-from cluster.machine.commands import Barrier, Command, Tick
+from cluster.machine.commands import Barrier, Command, Tick, UpgradeMachine
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
 from cluster.outcome import Done, Outcome, outcome_of, refused, unknown
@@ -87,6 +87,8 @@ class Group(GroupFacts):
         self.wake: Callable[[], None] = lambda: None
         self.spawn: Callable[[Coroutine[Any, Any, None]], object] | None = None
         self.on_commit: Callable[[float], None] | None = None
+        #: Set by the cluster node: the machine version that every member can run.
+        self.version_of_members: Callable[[], int] = lambda: 1
         self.failed: str | None = None
         self.diverged: tuple[int, bytes, bytes] | None = None
         self.commit_s = 0.0  # what the last entry took that was proposed here, until it was applied
@@ -255,7 +257,13 @@ class Group(GroupFacts):
             self._ready = True
             self._tick_index = 0  # one of an earlier leadership may never come
             self._applying.keep(True)
+            self._upgrade_machine()
             self._tell_role(Role.LEADER)
+
+    def _upgrade_machine(self) -> None:
+        version = self.version_of_members()
+        if self.machine.version < version:
+            self._proposals.add(UpgradeMachine(version), None, 0)
 
     def _tell_role(self, role: Role) -> None:
         for listener in self.on_role:

@@ -16,7 +16,7 @@ import structlog
 from cluster.codec.entries import AnyCommand, Entry
 from cluster.entry_cache import Decoded
 from cluster.log_time import LogTime
-from cluster.machine import QueueMachine
+from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.commands import Command, Enqueue, Tick
 from cluster.machine.effects import Effect
 from cluster.machine.replies import Refused
@@ -72,7 +72,7 @@ class LocalGroup:
         self.name = name
         self.members = (node,)
         self.node = node
-        self.machine = QueueMachine()
+        self.machine = QueueMachine(MACHINE_VERSION)
         self.role = Role.LEADER
         self.ready = True
         self.leader: NodeId | None = node

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cluster.machine.effects import Applied
 from cluster.machine.interface import ConsumerView, Machine, QueueView, Row
-from cluster.machine.machine import MACHINE_VERSION, QueueMachine
+from cluster.machine.machine import QueueMachine
 from cluster.machine.snapshot import UnsupportedSnapshot
+from cluster.machine.versions import MACHINE_VERSION
 
 __all__ = [
     "MACHINE_VERSION",

@@ -59,6 +59,7 @@ from cluster.machine.commands import (
 from cluster.machine.effects import Applied, Effect, QueueDeclared
 from cluster.machine.policies import Policies, PolicyTable, PolicyTarget
 from cluster.machine.replies import BAD_ARGUMENT, UNKNOWN_COMMAND, Ok, Refused
+from cluster.machine.versions import MACHINE_VERSION
 from cluster.types import GroupId, NodeId, QueueId, Stamp
 
 __all__ = [
@@ -69,9 +70,6 @@ __all__ = [
     "NodeInfo",
     "QueueInfo",
 ]
-
-#: The newest behaviour this code has.
-VERSION_MAX = 1
 
 
 class CatalogMachine:
@@ -136,8 +134,10 @@ class CatalogMachine:
         return clause(command)
 
     def _upgrade(self, command: UpgradeMachine) -> Applied:
-        if not self.version <= command.to <= VERSION_MAX:
-            reason = f"machine version {command.to} is not between {self.version} and {VERSION_MAX}"
+        if not self.version <= command.to <= MACHINE_VERSION:
+            reason = (
+                f"machine version {command.to} is not between {self.version} and {MACHINE_VERSION}"
+            )
             return Applied(Refused(BAD_ARGUMENT, reason))
         self.version = command.to
         return Applied(Ok())
@@ -265,10 +265,10 @@ class CatalogMachine:
         one, and so is a vhost that nobody had to make.
         """
         state = cast("dict[str, Any]", cbor2.loads(data))
-        if state["version"] > VERSION_MAX:
+        if state["version"] > MACHINE_VERSION:
             raise ValueError(
                 f"the catalog's snapshot has version {state['version']}, this program knows"
-                f" {VERSION_MAX}: run the newer program"
+                f" {MACHINE_VERSION}: run the newer program"
             )
         self.version = state["version"]
         self._placing.next_queue_id = QueueId(state["next_queue_id"])

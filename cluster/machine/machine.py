@@ -60,10 +60,10 @@ from cluster.machine.settings import wrong_settings
 from cluster.machine.tallies import Tallies
 from cluster.machine.transactions import Transactions
 from cluster.machine.turn import Turn
+from cluster.machine.versions import MACHINE_VERSION
 from cluster.machine.witness import Witness
 from cluster.types import ConsumerKey, QueueId, SessionId, Stamp, made
 
-MACHINE_VERSION = 1
 NOW_MS_MAX = 1 << 53
 DIGEST_BYTES = 16
 
@@ -71,8 +71,8 @@ DIGEST_BYTES = 16
 class QueueMachine:
     """Many queues over one log."""
 
-    def __init__(self) -> None:
-        self.version = 1
+    def __init__(self, version: int = 1) -> None:
+        self.version = version
         self.now_ms = 0  # of the log: never goes back
         self._queues: dict[int, QueueKind] = {}
         self._attendance = Attendance(self._queues)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 class Surroundings(Protocol):
     """The group, as its queues see it."""
 
+    version: int  # of the machine
+
     def find(self, queue: QueueId) -> QueueKind | None: ...
 
     def consumer_added(self, session: SessionId, queue: QueueId, consumer: ConsumerKey) -> None: ...
@@ -56,6 +58,11 @@ class Turn:
         self.group = group
         self.effects: list[Effect] = []
         self.touched: dict[int, None] = {}  # queues in which something may have to happen now
+
+    @property
+    def version(self) -> int:
+        """Of the machine: what it may do that older versions do not."""
+        return self.group.version
 
     @property
     def key(self) -> int:

@@ -5,8 +5,6 @@ import re
 
 from tests.architecture.sources import modules
 
-LINES_MAX = 450
-
 # What makes a replica differ from another, or a run from its replay.
 UNSEEDED = re.compile(
     r"^(time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|perf_counter_ns|sleep)"
@@ -16,12 +14,6 @@ UNSEEDED = re.compile(
 )
 # The production side of the seams: the only modules of `cluster` that touch the world.
 SHELL = ("cluster.log.disk", "cluster.raft.links", "cluster.raft.link_auth")
-
-
-def test_no_module_is_longer_than_a_reader_can_hold():
-    long = {module.name: module.lines for module in modules() if module.lines > LINES_MAX}
-
-    assert long == {}
 
 
 def test_the_cluster_meets_time_chance_and_files_only_through_its_seams():
