@@ -9,6 +9,9 @@ import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
+from chaos.simulator.command import fresh_seed
+from tests import FIRST_SEED
+
 # No deadlines: two cores run other things too, and a slow example is no failure.
 settings.register_profile(
     "quick", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
@@ -25,6 +28,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what came out into the scripts, instead of comparing",
     )
+    parser.addoption(
+        "--first-seed",
+        type=int,
+        help="the first of the simulator's fresh seeds; by default nobody knows it before",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Drawn once for all workers of a run, which inherit the environment."""
+    given = config.getoption("--first-seed")
+    if given is not None:
+        os.environ[FIRST_SEED] = str(given)
+    elif not hasattr(config, "workerinput"):
+        os.environ[FIRST_SEED] = str(fresh_seed())
+
+
+def pytest_report_header() -> str:
+    first = os.environ[FIRST_SEED]
+    return f"fresh seeds of the simulator from {first}; the same again: --first-seed {first}"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from chaos.simulator.amqp_wire import Confirmed
 from chaos.simulator.clients import RETRY_S, Scene
 from node.message import where_of
 from node.protocols.amqp import properties as props
-from node.protocols.amqp.events import Event, Publish
+from node.protocols.amqp.events import Publish
 
 PLAIN = props.build({"delivery_mode": 2})
 RUNS_A_READ_MAX = 4
@@ -30,7 +30,7 @@ class AmqpPublisher(AmqpClient):
         self._queues = queues
         self._others = others
         self._fresh: str | None = None  # declared on this channel
-        self._open: dict[int, Op] = {}  # by number, ascending
+        self._open: dict[int, list[Op]] = {}  # by number, ascending
         self._published = 0
         self._again = 0  # messages without an outcome when a channel ended
         self._told = asyncio.Event()
@@ -49,6 +49,8 @@ class AmqpPublisher(AmqpClient):
         self._published = 0
         self._fresh = None
         if await channel.ask(commands.Confirm.Select, commands.Confirm.SelectOk) is None:
+            return
+        if not await self.prepare(channel):
             return
         while not channel.over.is_set() and not self.finished:
             full = len(self._open) >= plan.window * plan.batch_max
@@ -70,6 +72,10 @@ class AmqpPublisher(AmqpClient):
             if self.dice.random() < 0.01:
                 return
 
+    async def prepare(self, channel: AmqpChannel) -> bool:
+        """False: the channel is over."""
+        return True
+
     async def _pace(self) -> None:
         plan, counts = self.scene.cluster.plan, self.scene.cluster.trace.counts
         await self.pause(plan.pause_ms / 1e3)
@@ -82,36 +88,44 @@ class AmqpPublisher(AmqpClient):
             await asyncio.sleep(RETRY_S)
 
     def _publish(self, channel: AmqpChannel) -> None:
-        """One read of the node: runs of messages, each run to one queue."""
+        """One read of the node."""
+        events = self.events(channel)
+        channel.send(*events)
+        sent = sum(len(event.bodies) for event in events)
+        again = min(self._again, sent)
+        self._again -= again
+        self.count("republished by the client", again)
+
+    def events(self, channel: AmqpChannel) -> list[Publish]:
+        """Runs of messages, each run to one queue."""
         plan = self.scene.cluster.plan
-        events: list[Event] = []
+        events: list[Publish] = []
         for _ in range(self.dice.randint(1, RUNS_A_READ_MAX)):
             queue = self._choose()
-            bodies: list[bytes] = []
-            for _ in range(self.dice.randint(1, plan.batch_max)):
-                self._published += 1
-                number = self._published
-                head = f"{channel.name}:{number}|".encode()
-                bodies.append(head + bytes(self.dice.randint(0, plan.body_bytes_max)))
-                self._open[number] = self.scene.history.invoke(
-                    self.name,
-                    "publish",
-                    {
-                        "queue": queue,
-                        "publisher": channel.name,
-                        "first": number,
-                        "count": 1,
-                        "ordered": True,
-                    },
-                    node=channel.node,
-                    **self.scene.now(),
-                )
+            count = self.dice.randint(1, plan.batch_max)
+            bodies = [self.body(channel, queue) for _ in range(count)]
             where = where_of("", queue)
             events.append(Publish(channel.number, where, False, False, PLAIN, bodies))
-            again = min(self._again, len(bodies))
-            self._again -= again
-            self.count("republished by the client", again)
-        channel.send(*events)
+        return events
+
+    def body(self, channel: AmqpChannel, *queues: str) -> bytes:
+        """Of one more message, which shall be in all these queues when it is confirmed."""
+        self._published += 1
+        number = self._published
+        head = f"{channel.name}:{number}|".encode()
+        body = head + bytes(self.dice.randint(0, self.scene.cluster.plan.body_bytes_max))
+        value = {"publisher": channel.name, "first": number, "count": 1, "ordered": True}
+        self._open[number] = [
+            self.scene.history.invoke(
+                self.name,
+                "publish",
+                {"queue": queue, **value},
+                node=channel.node,
+                **self.scene.now(),
+            )
+            for queue in queues
+        ]
+        return body
 
     def _choose(self) -> str:
         chance = self.dice.random()
@@ -133,11 +147,12 @@ class AmqpPublisher(AmqpClient):
         self.count("publishes refused" if refused else "messages confirmed", len(tags))
         self._told.set()
 
-    def _end(self, op: Op, kind: OpType) -> None:
-        self.scene.history.end(op, kind, None, **self.scene.now())
+    def _end(self, ops: list[Op], kind: OpType) -> None:
+        for op in ops:
+            self.scene.history.end(op, kind, None, **self.scene.now())
 
     def lost(self, channel: AmqpChannel) -> None:
-        for op in self._open.values():
-            self._end(op, "unknown")
+        for ops in self._open.values():
+            self._end(ops, "unknown")
         self._again += len(self._open)
         self._open.clear()

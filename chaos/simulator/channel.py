@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaos.simulator.loop import NS, Process, World
+from cluster.types import NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,16 @@ class Channel:
     """One connection of a client. Either side may find it broken."""
 
     def __init__(
-        self, world: World, dice: random.Random, latency_ms: float, client: Process, node: Process
+        self,
+        world: World,
+        dice: random.Random,
+        latency_ms: float,
+        client: Process,
+        node: Process,
+        at: NodeId,
     ) -> None:
         self.client = client
+        self.at = at
         self.node = node
         self.open = True
         self.on_client: Callable[[Any], None] = lambda _message: None

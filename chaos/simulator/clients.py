@@ -14,12 +14,15 @@ from chaos.history import History
 from chaos.simulator.channel import Channel, Closed, Welcome
 from chaos.simulator.loop import Process
 from chaos.simulator.sim_cluster import SimCluster
+from cluster.machine.commands import Command
+from cluster.outcome import Outcome
 from cluster.types import NodeId
 from node.outgoing import Answer, Confirms, Failure, Got, Moved, Subscribed
 from node.protocols.native.requests import Declare, Goodbye, Hello
 
 ANSWER_S_MAX = 4.0  # then the outcome is unknown and the connection is given up
 RETRY_S = 0.1
+LOOK_S = 0.01
 
 
 @dataclass(eq=False)
@@ -33,6 +36,11 @@ class Scene:
     stores: dict[str, int] = field(
         default_factory=dict[str, int]
     )  # guarded stores: highest token seen
+
+    @property
+    def load_s(self) -> float:
+        """How long the load has been going on."""
+        return self.cluster.world.now_s - self.began_s
 
     def now(self) -> dict[str, int]:
         world = self.cluster.world
@@ -168,6 +176,43 @@ class Client:
     def sent_on(self) -> bool:
         """A node said who leads: nothing to wait for."""
         return self._leader is not None
+
+
+async def asked(client: Client, kind: Callable[..., Any], *fields: Any) -> Any:
+    """The answer to one request on a connection of its own. None: unknown. Any node is asked,
+    which forwards it.
+    """
+    cluster = client.scene.cluster
+    channel = cluster.connect(client.process, client.dice.choice(cluster.nodes))
+    answer = None
+    if channel is not None:
+        hello = Hello(None, 0, "simulated", "/", True)
+        connection = Connection(channel, channel.at, hello, lambda _frame: None)
+        if await connection.answer(connection.welcomed) is not None:
+            answer = await connection.answer(connection.request(kind, *fields))
+        connection.close()
+    if not isinstance(answer, Answer):
+        await asyncio.sleep(RETRY_S)
+    return answer
+
+
+async def change(cluster: SimCluster, dice: random.Random, command: Command) -> Outcome:
+    """A change of the catalog, asked for at one node after the other until it is answered."""
+    while True:
+        serving = [machine for machine in cluster.machines.values() if machine.serves]
+        if serving:
+            machine = dice.choice(serving)
+            process, node = machine.process, machine.cluster
+            assert process is not None
+            assert node is not None
+            asked = process.spawn(node.change(command), "change")
+            while not asked.done() and process.alive:
+                await asyncio.sleep(LOOK_S)
+            if asked.done() and not asked.cancelled() and asked.exception() is None:
+                outcome: Outcome = asked.result()
+                if outcome.kind == "ok" or outcome.reply is not None:
+                    return outcome
+        await asyncio.sleep(RETRY_S)
 
 
 async def declare(scene: Scene, process: Process, name: str, arguments: dict[str, Any]) -> None:

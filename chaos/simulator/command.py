@@ -12,6 +12,7 @@ import argparse
 import concurrent.futures
 import logging
 import multiprocessing
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -21,10 +22,35 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from chaos.simulator.plan import ALL_KINDS_FROM, FEATURES
 from chaos.simulator.run import Result, Status, run_seed
 from chaos.simulator.stock import SCENARIOS, StockResult, run_stock
 
-COUNTS = (
+FAULTS = (
+    "kills",
+    "power losses",
+    "power losses, written back in any order",
+    "terminations",
+    "pauses",
+    "partitions",
+    "one-way partitions",
+    "resets",
+    "slow disks",
+    "failing fsyncs",
+    "full disks",
+    "wiped disks",
+    "old copies",
+    "damage: log_bit",
+    "damage: snapshot_bit",
+    "clock jumps",
+    "conflicts provoked",
+    "directed strikes",
+    "groups moved",
+    "nodes replaced",
+    "client resets",
+    "consumer crashes",
+)
+STATES = (
     "leaders elected",
     "log truncations",
     "snapshots",
@@ -33,28 +59,10 @@ COUNTS = (
     "messages on links",
     "fsyncs",
     "starts",
-    "kills",
-    "power losses",
-    "pauses",
-    "partitions",
-    "one-way partitions",
-    "resets",
-    "slow disks",
-    "failing fsyncs",
     "nodes that stopped themselves",
-    "clock jumps",
-    "groups moved",
-    "nodes replaced",
-    "wiped disks",
-    "old copies",
-    "damage: log_bit",
-    "damage: snapshot_bit",
     "damage refused",
-    "full disks",
-    "terminations",
-    "directed strikes",
-    "client resets",
-    "consumer crashes",
+)
+LOAD = (
     "goodbyes",
     "subscriptions",
     "messages confirmed",
@@ -79,7 +87,15 @@ COUNTS = (
     "transactions committed",
     "transactions refused",
     "transactions unknown",
+    "purges",
+    "policies changed",
+    "exchanges declared and bound",
+    "publishes repeated by id",
+    "queues left to expire",
+    *(f"feature: {name}" for name in FEATURES),
 )
+#: Fresh seeds are drawn from so many.
+FRESH_SEEDS = 1_000_000_000
 
 
 def quiet() -> None:
@@ -105,11 +121,8 @@ def _run_stock(seed: int) -> list[StockResult]:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     console = Console(highlight=False, soft_wrap=True)
-    seeds = (
-        [options.seed]
-        if options.seed is not None
-        else range(options.first, options.first + options.seeds)
-    )
+    first = fresh_seed() if options.first is None else options.first
+    seeds = [options.seed] if options.seed is not None else range(first, first + options.seeds)
     if options.stock:
         return _stock(console, seeds, options.jobs)
     if options.seed is not None:
@@ -118,13 +131,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _explain(console, result, whole=True)
         _table(console, [result])
         return int(result.status)
+    again = f"python -m chaos.simulator --seeds {options.seeds} --first {first}"
+    console.print(f"seeds from {first} on; the same again: {again}", markup=False)
     return _swarm(console, seeds, options.jobs)
+
+
+def fresh_seed() -> int:
+    """Nobody ran it before, and it draws every kind of fault and load."""
+    return secrets.randbelow(FRESH_SEEDS) + ALL_KINDS_FROM
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos.simulator", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--first", type=int, help="the first of them; by default a fresh one")
     parser.add_argument("--seed", type=int, help="run this one seed")
     parser.add_argument("--events", action="store_true", help="with --seed: print a line an event")
     parser.add_argument(
@@ -202,13 +222,15 @@ def _table(console: Console, results: Sequence[Result]) -> None:
     counts: Counter[str] = Counter()
     for result in results:
         counts.update(result.counts)
-    table = Table(title=f"States and faults tried in {len(results)} runs")
+    table = Table(title=f"Faults, states and load of {len(results)} runs")
     table.add_column("what")
     table.add_column("in all", justify="right")
     table.add_column("runs with any", justify="right")
-    for name in COUNTS:
-        runs = sum(1 for result in results if result.counts[name])
-        table.add_row(name, f"{counts[name]:,}", str(runs))
+    for names in (FAULTS, STATES, LOAD):
+        for name in names:
+            runs = sum(1 for result in results if result.counts[name])
+            table.add_row(name, f"{counts[name]:,}" if runs else "never", str(runs))
+        table.add_section()
     simulated_s = sum(result.simulated_s for result in results)
     table.add_row("simulated seconds", f"{simulated_s:,.0f}", "")
     console.print(table)

@@ -44,9 +44,17 @@ class Consumer(Client):
     """
 
     def __init__(
-        self, scene: Scene, name: str, queue: str, *, guarded: bool = False, fails: bool = False
+        self,
+        scene: Scene,
+        name: str,
+        queue: str,
+        *,
+        guarded: bool = False,
+        fails: bool = False,
+        patient: bool = False,
     ) -> None:
         super().__init__(scene, name, queue)
+        self.patient = patient  # discards nothing
         self.fails = fails  # often, so that messages die
         self.guarded = guarded  # writes to a store that checks tokens
         self._life = 0
@@ -202,7 +210,7 @@ class Consumer(Client):
         if chance < settled or self.scene.stopping:
             f = "settle"
         else:
-            f = "return" if chance < returned else "discard"
+            f = "return" if chance < returned or self.patient else "discard"
         await self._finish(consumer, keys, f)
 
     async def _finish(

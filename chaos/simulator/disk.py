@@ -5,6 +5,8 @@ What a power loss may do here, and which real thing does it:
 - the record at that point is torn: a page or a sector was the last to be written back;
 - the file keeps its new length and some of its sectors read as zeros: the size was journaled, the
   data was not (XFS, ext4 with delayed allocation);
+- where the disk writes back in any order: any of these writes is there, whole or in part, and any
+  other reads as zeros, also one before it: an SSD's cache, a RAID controller's;
 - names made, renamed or removed since the last fsync of their directory come back as they were,
   from some point on: directory operations are journaled in order. A kill of the process alone loses
   nothing: the page cache belongs to the kernel. fsync takes as long as the seed says.
@@ -48,6 +50,7 @@ class DiskOptions:
     fails: bool = False  # fsync raises EIO: a dying disk
     fails_next: bool = False  # once: what a program that tries again takes for success
     full: bool = False  # no room is left: a write is cut short
+    write_back: bool = False  # in any order: see the module
 
 
 @dataclass(eq=False)
@@ -86,8 +89,11 @@ class Inode:
         del self.pending[:count]
         self.settled += count
 
-    def lose_power(self, dice: random.Random) -> None:
-        """Keep a prefix of what was pending, torn at its end."""
+    def lose_power(self, dice: random.Random, *, any_order: bool) -> None:
+        """Keep a prefix of what was pending, torn at its end; or any part of it."""
+        if any_order:
+            self._scatter(dice)
+            return
         kept = dice.choice((0, len(self.pending), dice.randint(0, len(self.pending))))
         torn = self.pending[kept] if kept < len(self.pending) else None
         self.make_durable(self.settled + kept)
@@ -98,6 +104,26 @@ class Inode:
                 self.durable += torn[: dice.randint(0, len(torn))]
             elif way == "sectors":
                 self._tear_sectors(torn, dice)
+        self.cached = bytearray(self.durable)
+
+    def _scatter(self, dice: random.Random) -> None:
+        end = len(self.durable)  # of the last write of which anything is there
+        for change in self.pending:
+            if isinstance(change, int):
+                del self.durable[change:]
+                end = min(end, change)
+                continue
+            fate = dice.choice(("kept", "sectors", "lost"))
+            if fate == "sectors":
+                self._tear_sectors(change, dice)
+            else:
+                self.durable += change if fate == "kept" else bytes(len(change))
+            if fate != "lost":
+                end = len(self.durable)
+        if dice.random() < 0.5:  # the size was journaled with the last of them, or for all
+            del self.durable[end:]
+        self.settled += len(self.pending)
+        self.pending.clear()
         self.cached = bytearray(self.durable)
 
     def _tear_sectors(self, torn: bytes, dice: random.Random) -> None:
@@ -163,7 +189,8 @@ class Platter:
             for inode in [*directory.names.values(), *directory.durable.values()]:
                 if inode is not None and id(inode) not in seen:
                     seen.add(id(inode))
-                    inode.lose_power(self._dice)
+                    any_order = self.options.write_back and self._dice.random() < 0.7
+                    inode.lose_power(self._dice, any_order=any_order)
         for path, directory in list(self.directories.items()):
             if path in self.directories:
                 directory.lose_power(self._dice)

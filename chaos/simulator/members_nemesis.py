@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from chaos.simulator.clients import change
 from chaos.simulator.machine import Machine
 from chaos.simulator.sim_cluster import SimCluster
 from cluster.machine.commands import AddNode, Command, MoveGroup, RemoveNode
@@ -95,22 +96,7 @@ class MembersNemesis:
         return [m for m in self.cluster.machines.values() if m.serves and m.name != but]
 
     async def _change(self, command: Command) -> Outcome:
-        """Asked at one node after the other until it is answered."""
-        while True:
-            serving = self._serving(but=None)
-            if serving:
-                machine = self.dice.choice(serving)
-                process, cluster = machine.process, machine.cluster
-                assert process is not None
-                assert cluster is not None
-                asked = process.spawn(cluster.change(command), "change")
-                while not asked.done() and process.alive:
-                    await asyncio.sleep(LOOK_S)
-                if asked.done() and not asked.cancelled() and asked.exception() is None:
-                    outcome: Outcome = asked.result()
-                    if outcome.kind == "ok" or outcome.reply is not None:
-                        return outcome
-            await asyncio.sleep(0.1)
+        return await change(self.cluster, self.dice, command)
 
     async def _until(self, come: Callable[[], bool]) -> None:
         while not come():

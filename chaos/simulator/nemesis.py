@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from chaos.faults import bridge, deafen, halves, isolate, silence
 from chaos.simulator.sim_cluster import SimCluster
-from cluster.group import Group
+from cluster.group import Group, Role
 from cluster.types import GroupId, NodeId
 
 #: How often a directed nemesis looks whether its moment has come.
@@ -38,6 +38,7 @@ class Nemesis:
             "skew_clock": self._skew_clock,
             "cut_clients": self._cut_clients,
             "directed": self._directed,
+            "conflict": self._conflict,
         }
 
     async def run(self) -> None:
@@ -224,6 +225,42 @@ class Nemesis:
         self.cluster.partition(isolate(leader, self.cluster.nodes), reset=self.dice.random() < 0.5)
         await self._wait(0.5, 6.0)
         self.cluster.heal_network()
+
+    async def _conflict(self) -> None:
+        """A leader with a minority goes on taking what the others will not have, until it steps
+        down; they elect another, whose log goes on from the same place. So theirs must be cut.
+        """
+        nodes = self.cluster.nodes
+        for _ in range(self.dice.randint(1, 3)):
+            groups = self.cluster.group_ids()
+            leaders = {group: self.cluster.leader(group) for group in groups}
+            led = [group for group, leader in leaders.items() if leader is not None]
+            if not led or len(nodes) < 3:
+                return
+            group = self.dice.choice(led)
+            leader = leaders[group]
+            assert leader is not None
+            others = [node for node in nodes if node != leader]
+            few = self.dice.sample(others, self.dice.randint(0, (len(nodes) - 1) // 2 - 1))
+            minority = [leader, *few]
+            majority = [node for node in nodes if node not in minority]
+            self.cluster.partition(halves(minority, majority))
+            self.cluster.trace.count("conflicts provoked")
+            await self._moment(lambda group=group, leader=leader: self._pending(leader, group))
+            await self._moment(
+                lambda majority=majority, group=group: self._led_among(majority, group)
+            )
+            await self._wait(0.0, 0.5)
+            self.cluster.heal_network()
+            await self._wait(0.5, 2.0)
+
+    def _pending(self, node: NodeId, group: GroupId) -> bool:
+        copy = self._copy(node, group)
+        return copy is not None and copy.last_index > copy.commit_index
+
+    def _led_among(self, nodes: list[NodeId], group: GroupId) -> bool:
+        copies = [self._copy(node, group) for node in nodes]
+        return any(copy is not None and copy.role is Role.LEADER for copy in copies)
 
     async def _kill_during_install(self) -> None:
         """Keep a follower away until the log has moved past it, and kill an end of the snapshot's

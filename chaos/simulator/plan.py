@@ -55,6 +55,8 @@ class Plan:
     nemesis_weights: tuple[tuple[str, int], ...]
     disk_weights: tuple[tuple[str, int], ...]  # of a second nemesis, for disks; empty: none
     members: bool  # a third one moves groups, and takes nodes out and in
+    write_back: bool  # a power loss keeps any of what was not synced, not only its beginning
+    features: tuple[str, ...]  # queues with what those features promise, beside the others
 
     def describe(self) -> str:
         parts = (
@@ -63,6 +65,7 @@ class Plan:
             f"nemesis {self.nemesis}, a fault every {self.fault_every_s:.1f} s",
             f"members {'move' if self.members else 'stay'}",
             f"disks {'/'.join(kind for kind, _ in self.disk_weights) or 'remember'}",
+            f"written back in {'any order' if self.write_back else 'order'}",
             f"{self.publishers} named and {self.anonymous} anonymous publishers",
             f"batches up to {self.batch_max} of up to {self.body_bytes_max} B",
             f"{self.window} under way, {self.messages_per_s_max} messages/s",
@@ -72,6 +75,7 @@ class Plan:
             f"transactions {'over two groups' if self.transfers else 'none'}",
             f"{self.amqp_publishers} AMQP publishers",
             f"{self.amqp_consumers} AMQP consumers with prefetch {self.prefetch}",
+            f"features {'/'.join(self.features) or 'none'}",
             f"{self.forwarded:.0%} of the clients forwarded",
             f"latency {self.latency_ms:.1f}+{self.jitter_ms:.1f} ms",
             f"link buffer {self.link_bytes_max >> 10} KiB",
@@ -83,8 +87,15 @@ class Plan:
         return ", ".join(parts)
 
 
+#: Seeds from here on draw every kind of fault and load by their own dice. Those below mean what
+#: they always meant, so that the kept ones show what they were kept for: faults of disks only from
+#: `DISK_SEEDS_FROM`, members that come and go only from `MEMBER_SEEDS_FROM`, and no features.
+ALL_KINDS_FROM = 100_000
+DISK_SEEDS_FROM = 10_000
+MEMBER_SEEDS_FROM = 20_000
+
 NEMESES = ("mixed", "partitions", "kills", "power", "pauses", "directed", "calm")
-FAULT_KINDS = (
+FIRST_FAULT_KINDS = (
     "partition",
     "one_way",
     "reset",
@@ -98,13 +109,23 @@ FAULT_KINDS = (
     "cut_clients",
     "directed",
 )
-
-
-#: Seeds from here on may draw faults of disks too; those below mean what they always meant.
-DISK_SEEDS_FROM = 10_000
-#: And from here on members come and go, in clusters of four or five.
-MEMBER_SEEDS_FROM = 20_000
+#: New kinds are added here, never above: what old seeds draw from must stay as it is.
+FAULT_KINDS = (*FIRST_FAULT_KINDS, "conflict")
 DISK_KINDS = ("wipe", "old_copy", "damage", "disk_full", "terminate")
+#: Each brings a queue or more, clients and a judge: see `features`.
+FEATURES = (
+    "ttl",
+    "queue_expiry",
+    "delay",
+    "priority",
+    "drop_head",
+    "reject_publish",
+    "dedup",
+    "purge",
+    "exchanges",
+    "policies",
+)
+FEATURES_A_RUN_MAX = 4
 
 #: The largest publish, and room in a link's buffer for the largest message.
 BATCH_BYTES_MAX = 256 << 10
@@ -122,8 +143,13 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
     body_bytes_max = min(dice.choice((16, 100, 1024, 16384)), BATCH_BYTES_MAX // batch_max)
     credit = dice.choice((1, 10, 100, 1000))
     count = nodes or dice.choices((3, 1, 5), (16, 1, 3))[0]
+    all_kinds = seed >= ALL_KINDS_FROM
+    kinds = random.Random(f"kinds/{seed}")
     members = seed >= MEMBER_SEEDS_FROM
-    if members and nodes is None:
+    if all_kinds and nodes is None:
+        count = kinds.choices((3, 4, 5, 1), (9, 5, 5, 1))[0]
+        members = count > 3 and kinds.random() < 0.7
+    elif members and nodes is None:
         count = random.Random(f"count/{seed}").choice((4, 5))
     election_min_ms = dice.choice((300, 500, 1000))
     nemesis = dice.choices(NEMESES, (6, 3, 3, 3, 2, 5, 1))[0]
@@ -166,15 +192,17 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
         fault_every_s=dice.choice((0.5, 1.5, 4.0)),
         faults_s=faults_s,
         nemesis=nemesis,
-        nemesis_weights=_weights(nemesis),
+        nemesis_weights=_weights(nemesis, all_kinds=all_kinds),
         disk_weights=_disk_weights(seed),
         members=members,
+        write_back=all_kinds and kinds.random() < 0.5,
+        features=_features(seed),
     )
 
 
-def _weights(nemesis: str) -> tuple[tuple[str, int], ...]:
+def _weights(nemesis: str, *, all_kinds: bool) -> tuple[tuple[str, int], ...]:
     chosen: dict[str, dict[str, int]] = {
-        "mixed": dict.fromkeys(FAULT_KINDS, 2),
+        "mixed": dict.fromkeys(FAULT_KINDS if all_kinds else FIRST_FAULT_KINDS, 2),
         "partitions": {"partition": 4, "one_way": 4, "reset": 3, "cut_clients": 1},
         "kills": {"kill": 6, "reset": 1, "failing_fsync": 2, "cut_clients": 1},
         "power": {"power_loss": 4, "power_loss_all": 3, "slow_disk": 1, "failing_fsync": 2},
@@ -182,12 +210,23 @@ def _weights(nemesis: str) -> tuple[tuple[str, int], ...]:
         "directed": {"directed": 6, "slow_disk": 1, "partition": 1},
         "calm": {"skew_clock": 1},
     }
-    return tuple(sorted(chosen[nemesis].items()))
+    weights = chosen[nemesis]
+    if all_kinds and nemesis != "calm":
+        weights = {"conflict": 3, **weights}
+    return tuple(sorted(weights.items()))
 
 
 def _disk_weights(seed: int) -> tuple[tuple[str, int], ...]:
     dice = random.Random(f"disks/{seed}")
-    if seed < DISK_SEEDS_FROM or dice.random() < 0.1:
+    without = 0.4 if seed >= ALL_KINDS_FROM else 0.1
+    if seed < DISK_SEEDS_FROM or dice.random() < without:
         return ()
     kinds = DISK_KINDS if dice.random() < 0.5 else dice.sample(DISK_KINDS, 2)
     return tuple((kind, 1) for kind in kinds)
+
+
+def _features(seed: int) -> tuple[str, ...]:
+    dice = random.Random(f"features/{seed}")
+    if seed < ALL_KINDS_FROM:
+        return ()
+    return tuple(sorted(dice.sample(FEATURES, dice.randint(0, FEATURES_A_RUN_MAX))))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,9 @@ from chaos.history import Op
 from chaos.simulator.clients import ANSWER_S_MAX, RETRY_S, Client, Connection, Scene
 from node.outgoing import Confirm, Failure, Moved
 from node.protocols.native.requests import Publish
+
+#: From the ids of a batch: its attributes, and what the history says of them.
+Attributes = Callable[[random.Random, Sequence[str]], tuple[Any, dict[str, Any]]]
 
 
 @dataclass(eq=False)
@@ -20,6 +25,7 @@ class Batch:
     op: Op
     first: int
     bodies: list[bytes]
+    attrs: Any = None
 
 
 class Publisher(Client):
@@ -27,9 +33,18 @@ class Publisher(Client):
     unconfirmed.
     """
 
-    def __init__(self, scene: Scene, name: str, queue: str, *, named: bool) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        name: str,
+        queue: str,
+        *,
+        named: bool,
+        attributes: Attributes | None = None,
+    ) -> None:
         super().__init__(scene, name, queue)
         self.named = named
+        self._attributes = attributes
         self.unconfirmed: deque[Batch] = deque()
         self._next = 1
 
@@ -45,7 +60,7 @@ class Publisher(Client):
             if not self.sent_on:
                 await asyncio.sleep(RETRY_S * self.dice.random())
 
-    def _new_batch(self) -> Batch:
+    def next_batch(self) -> Batch:
         plan = self.scene.cluster.plan
         count = self.dice.randint(1, plan.batch_max)
         first, self._next = self._next, self._next + count
@@ -53,23 +68,30 @@ class Publisher(Client):
         for number in range(first, first + count):
             head = f"{self.name}:{number}|".encode()
             bodies.append(head + bytes(self.dice.randint(0, plan.body_bytes_max)))
-        op = self.scene.history.invoke(
-            self.name,
-            "publish",
-            {
-                "queue": self.queue,
-                "publisher": self.name,
-                "first": first,
-                "count": count,
-                "ordered": self.named,
-            },
-            **self.scene.now(),
-        )
-        return Batch(op, first, bodies)
+        value: dict[str, Any] = {
+            "queue": self.queue,
+            "publisher": self.name,
+            "first": first,
+            "count": count,
+            "ordered": self.named,
+        }
+        attrs = None
+        if self._attributes is not None:
+            ids = [f"{self.name}:{number}" for number in range(first, first + count)]
+            attrs, said = self._attributes(self.dice, ids)
+            value.update(said)
+        op = self.scene.history.invoke(self.name, "publish", value, **self.scene.now())
+        return Batch(op, first, bodies, attrs)
+
+    def again(self, batch: Batch) -> Batch:
+        """The same messages, by another publish."""
+        op = self.scene.history.invoke(self.name, "publish", batch.op.value, **self.scene.now())
+        return Batch(op, batch.first, batch.bodies, batch.attrs)
 
     def _send(self, connection: Connection, batch: Batch) -> asyncio.Future[Any]:
         publisher, seqno = (self.name, batch.first) if self.named else (None, 0)
-        return connection.request(Publish, self.queue, publisher, seqno, batch.bodies, None, None)
+        attrs = batch.attrs
+        return connection.request(Publish, self.queue, publisher, seqno, batch.bodies, None, attrs)
 
     async def _pause(self) -> None:
         plan, counts = self.scene.cluster.plan, self.scene.cluster.trace.counts
@@ -94,7 +116,7 @@ class Publisher(Client):
                 self.scene.cluster.trace.count("publishes resent")
         while not connection.lost.is_set():
             if not self.scene.stopping and len(under_way) < window:
-                batch = self._new_batch()
+                batch = self.next_batch()
                 self.unconfirmed.append(batch)
                 under_way.append((batch, self._send(connection, batch)))
                 await self._pause()
@@ -119,23 +141,23 @@ class Publisher(Client):
             return False
         assert self.unconfirmed[0] is batch
         self.unconfirmed.popleft()
-        self._end(batch, "ok", connection, answer)
+        self.ended(batch, "ok", connection, answer)
         return True
 
     async def _send_anonymous(self, connection: Connection) -> None:
-        while not self.scene.stopping and not connection.lost.is_set():
-            batch = self._new_batch()
+        while not (self.scene.stopping and self.idle) and not connection.lost.is_set():
+            batch = self.next_batch()
             answer = await connection.answer(self._send(connection, batch))
             if not isinstance(answer, Confirm):
                 surely_not = isinstance(answer, Moved) or (
                     isinstance(answer, Failure) and answer.code != "unknown"
                 )
-                self._end(batch, "refused" if surely_not else "unknown", connection, None)
+                self.ended(batch, "refused" if surely_not else "unknown", connection, None)
                 return
-            self._end(batch, "ok", connection, answer)
+            self.ended(batch, "ok", connection, answer)
             await self._pause()
 
-    def _end(self, batch: Batch, kind: Any, connection: Connection, reply: Confirm | None) -> None:
+    def ended(self, batch: Batch, kind: Any, connection: Connection, reply: Confirm | None) -> None:
         trace = self.scene.cluster.trace
         extra: dict[str, Any] = {}
         if reply is not None:

@@ -36,6 +36,7 @@ from chaos.simulator.amqp_tellers import AmqpTeller
 from chaos.simulator.clients import Scene, declare
 from chaos.simulator.consumers import Consumer
 from chaos.simulator.disk_nemesis import DiskNemesis
+from chaos.simulator.features import Occasional, features
 from chaos.simulator.invariants import LogWatch, Violation
 from chaos.simulator.ledger import Ledger
 from chaos.simulator.loop import Process, Stuck, World
@@ -100,6 +101,8 @@ class Run:
         self.publishers: list[Publisher] = []
         self.consumers: list[Consumer] = []
         self.amqp_clients: list[AmqpClient] = []
+        self.features = features(self.scene)
+        self._others: list[Occasional] = []
         self._amqp_queues = AmqpQueues(self.scene, {"x-delivery-limit": DELIVERY_LIMIT})
         self.tellers = Tellers(self.scene, TRANSFER_QUEUES)
         self._admin = Process(self.world, "admin")
@@ -211,7 +214,7 @@ class Run:
         crashes = self.cluster.crashes()
         for process in (self.world.kernel, self._admin, self._nemesis):
             crashes += process.crashes
-        for client in [*self.publishers, *self.consumers, *self.amqp_clients]:
+        for client in [*self.publishers, *self.consumers, *self.amqp_clients, *self._others]:
             crashes += client.process.crashes
         broken = [*self.watch.violations, *self.cluster.broken]
         if broken:
@@ -233,6 +236,9 @@ class Run:
         machines = list(self.cluster.machines.values())
         if (teller := self.tellers.waiting(machines)) is not None:
             return f"{teller} waits for its transaction"
+        for feature in self.features:
+            if (wait := feature.waits) is not None:
+                return wait
         apart = self.cluster.converged()
         if apart is not None:
             return apart
@@ -270,6 +276,7 @@ class Run:
             SAC_QUEUE,
             *((DYING_QUEUE, DEAD_QUEUE) if self.plan.letters else ()),
             *(TRANSFER_QUEUES if self.plan.transfers else ()),
+            *(queue for feature in self.features for queue in feature.queues),
         ]
 
     async def _declare(self) -> None:
@@ -285,6 +292,8 @@ class Run:
             DEAD_QUEUE: limits,
             **dict.fromkeys(TRANSFER_QUEUES, limits),
         }
+        for feature in self.features:
+            arguments.update(feature.queues)
         # One after the other: each goes to the default group with the fewest queues.
         for queue in self.queues:
             await declare(self.scene, self._admin, queue, arguments[queue])
@@ -320,6 +329,18 @@ class Run:
             self.consumers.append(Consumer(scene, f"c{number}", SHARED_QUEUE))
         for number in range(plan.sac_consumers):
             self.consumers.append(Consumer(scene, f"s{number}", SAC_QUEUE, guarded=True))
+        for name, feature in zip(plan.features, self.features, strict=True):
+            self.trace.count(f"feature: {name}")
+            for publisher in feature.publishers:
+                self.publishers.append(publisher)
+                publisher.process.spawn(publisher.run(), "run")
+            for client in feature.others:
+                self._others.append(client)
+                client.process.spawn(client.run(), "run")
+            for publisher in feature.amqp:
+                self.amqp_clients.append(publisher)
+                publisher.process.spawn(publisher.run(), "run")
+            self.consumers += feature.consumers
         for consumer in self.consumers:
             consumer.process.spawn(consumer.run(), "run")
 
@@ -351,15 +372,19 @@ class Run:
         ops = self.history.ops
         # What died in one queue comes out of another, perhaps before any client saw it: what is
         # lost of that the checker of dead letters says.
-        kept = [
-            op
-            for op in ops
-            if op.value.get("queue") not in (DYING_QUEUE, DEAD_QUEUE) and not self._ended(op)
-        ]
+        judged = {queue for feature in self.features for queue in feature.queues}
+        judged |= {DYING_QUEUE, DEAD_QUEUE}
+        kept = [op for op in ops if op.value.get("queue") not in judged and not self._ended(op)]
+        jumped = self.trace.counts["clock jumps"] > 0
         dying = [op for op in ops if op.value.get("queue") == DYING_QUEUE]
         tried = [op for op in dying if op.f != "publish" or op.type == "invoke"]
         others = [op for op in ops if op.value.get("queue") != DYING_QUEUE]
         return [
+            *(
+                verdict
+                for feature in self.features
+                for verdict in feature.judge(ops, clocks_jumped=jumped)
+            ),
             *check_all(kept, {"total-queue": total_queue, "publisher-order": publisher_order}),
             *check_all(dying, {"delivery-count": delivery_count(DYING_LIMIT)}),
             *check_all(tried, {"total-queue": total_queue}),

@@ -75,7 +75,11 @@ class SimCluster(DiskFaults):
         plan = self.plan
         platter = Platter(
             random.Random(f"platter/{plan.seed}/{name}"),
-            DiskOptions(sync_ms_typical=plan.sync_ms, sync_ms_stall=plan.stall_ms),
+            DiskOptions(
+                sync_ms_typical=plan.sync_ms,
+                sync_ms_stall=plan.stall_ms,
+                write_back=plan.write_back,
+            ),
         )
         clock = SimClock(
             self.world,
@@ -159,6 +163,8 @@ class SimCluster(DiskFaults):
         machine.channels.clear()
         if power_loss:
             machine.platter.lose_power()
+            if machine.platter.options.write_back:
+                self.trace.count("power losses, written back in any order")
         self.watch.forget(node)
         machine.cluster = machine.door = None
         for key in [key for key in self._applied if key[0] == node]:
@@ -276,7 +282,7 @@ class SimCluster(DiskFaults):
         if machine.process is None or machine.door is None or not machine.running:
             return None
         latency_ms = min(2.0, self.plan.latency_ms)
-        channel = Channel(self.world, self._dice, latency_ms, client, machine.process)
+        channel = Channel(self.world, self._dice, latency_ms, client, machine.process, node)
         machine.channels = [each for each in machine.channels if each.open]
         machine.channels.append(channel)
         machine.door.accept(channel)

@@ -50,6 +50,28 @@ def test_what_was_synced_survives_and_the_rest_may_be_lost_or_torn() -> None:
     assert len(contents) > 10
 
 
+async def _write_thrice(disk: SimDisk) -> None:
+    await _write_twice(disk)
+    file = disk.open("d/f")
+    for letter in b"uvw":
+        file.append([bytes([letter]) * 8])
+
+
+def test_written_back_in_any_order_a_later_write_may_be_there_without_an_earlier_one() -> None:
+    def contents(**how: Any) -> set[bytes]:
+        return {
+            bytes(_after(_write_thrice, seed, **how)[1].open("d/f").read(0, 1 << 20))
+            for seed in range(LOSSES)
+        }
+
+    def overtaken(content: bytes) -> bool:
+        return content.endswith(b"w" * 8) and b"v" not in content
+
+    assert all(content.startswith(b"safe") for content in contents(write_back=True))
+    assert any(map(overtaken, contents(write_back=True)))
+    assert not any(map(overtaken, contents()))
+
+
 def test_a_name_that_was_not_synced_may_be_gone_or_there() -> None:
     async def make(disk: SimDisk) -> None:
         disk.make_dir("d")

@@ -1,0 +1,467 @@
+"""What queues can do beyond taking and giving: each feature brings queues, clients that use it, and
+a judge that knows what it promises.
+
+A run draws a few of them (`Plan.features`); their queues are drained and compared with all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pamqp import commands
+
+from chaos.checker import Verdict, check_all, dead_letters, publisher_order, total_queue
+from chaos.checker.expiry import expiry
+from chaos.checker.verdict import Checker, judge
+from chaos.history import Op
+from chaos.simulator.amqp_clients import AmqpChannel
+from chaos.simulator.amqp_publishers import PLAIN, AmqpPublisher
+from chaos.simulator.amqp_queues import AmqpQueues
+from chaos.simulator.clients import Client, Connection, Scene, asked, change
+from chaos.simulator.clock import WALL_START_MS
+from chaos.simulator.consumers import Consumer
+from chaos.simulator.publishers import Attributes, Batch, Publisher
+from cluster.machine.commands import (
+    ATTR_DEDUP_ID,
+    ATTR_DELIVER_AT_MS,
+    ATTR_PRIORITY,
+    ATTR_TTL_MS,
+    DropEntry,
+    PutEntry,
+)
+from node.message import where_of
+from node.outgoing import Answer, Failure
+from node.protocols.amqp.events import Publish
+from node.protocols.native.requests import Declare, Info, Purge
+
+LIMITS: dict[str, Any] = {"x-delivery-limit": 1_000_000}
+#: How far the clocks of nodes are apart when nobody makes them jump, both ways, and a little.
+TOLERANCE_MS = 700
+
+
+class Occasional(Client):
+    """Does something now and then, until the load ends."""
+
+    async def run(self) -> None:
+        raise NotImplementedError
+
+
+class Feature:
+    """Of one run."""
+
+    #: Name and arguments.
+    queues: ClassVar[Mapping[str, dict[str, Any]]] = {}
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.publishers: list[Publisher] = []
+        self.consumers: list[Consumer] = []
+        self.amqp: list[AmqpPublisher] = []
+        self.others: list[Occasional] = []
+
+    @property
+    def waits(self) -> str | None:
+        """What keeps the run from ending."""
+        return None
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        raise NotImplementedError
+
+    def _consumes(self, *queues: str) -> None:
+        """Consumers that settle whatever they get: what else leaves, leaves by the feature."""
+        for queue in queues:
+            self.consumers.append(Consumer(self.scene, f"k-{queue}", queue, patient=True))
+
+    def _publishes(
+        self, queue: str, attributes: Attributes | None = None, *, named: bool = True
+    ) -> None:
+        name = f"f-{queue}" if named else f"g-{queue}"
+        self.publishers.append(
+            Publisher(self.scene, name, queue, named=named, attributes=attributes)
+        )
+
+
+def _of(ops: Sequence[Op], queues: Collection[str]) -> list[Op]:
+    return [op for op in ops if op.value.get("queue") in queues]
+
+
+class Ttl(Feature):
+    """Messages expire, by their own time or their queue's, and come out as dead letters: none is
+    lost on the way, and none goes before its time.
+    """
+
+    queues: ClassVar = {
+        "brief": {
+            **LIMITS,
+            "x-message-ttl": 1_500,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "expired",
+        },
+        "expired": LIMITS,
+    }
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._publishes("brief", self._attributes)
+        self._consumes("brief", "expired")
+
+    @staticmethod
+    def _attributes(dice: random.Random, _: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+        ttl_ms = dice.choice((None, 0, 200, 1_000, 60_000))
+        return (None, {}) if ttl_ms is None else ({ATTR_TTL_MS: ttl_ms}, {"ttl_ms": ttl_ms})
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        def reason(op: Op) -> Op:
+            """Nothing else sends a message there: nobody discards, and the limit is never met."""
+            dead = op.f == "deliver" and op.value["queue"] == "expired"
+            return replace(op, value={**op.value, "reason": "expired"}) if dead else op
+
+        tolerance_ms = None if clocks_jumped else TOLERANCE_MS
+        times = {"brief": 1_500}
+        mine = [reason(op) for op in _of(ops, self.queues)]
+        checkers: dict[str, Checker] = {
+            "expiry": expiry({"expired": "brief"}, times, tolerance_ms=tolerance_ms),
+            "dead-letters": dead_letters("brief", "expired"),
+        }
+        return check_all(mine, checkers)
+
+
+class Delay(Feature):
+    """Messages wait until their time has come, and are not lost meanwhile."""
+
+    queues: ClassVar = {"later": LIMITS}
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._publishes("later", self._attributes)
+        self._consumes("later")
+
+    def _attributes(self, dice: random.Random, _: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+        delay_ms = dice.choice((None, 100, 1_000, 4_000))
+        if delay_ms is None:
+            return None, {}
+        at_ms = WALL_START_MS + self.scene.now()["wall_ms"] + delay_ms
+        return {ATTR_DELIVER_AT_MS: at_ms}, {"delay_ms": delay_ms}
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        tolerance_ms = None if clocks_jumped else TOLERANCE_MS
+        checkers: dict[str, Checker] = {
+            "total-queue": total_queue,
+            "expiry": expiry({}, {}, tolerance_ms=tolerance_ms),
+        }
+        return check_all(_of(ops, self.queues), checkers)
+
+
+class Priority(Feature):
+    """Those of higher priority overtake; none is lost."""
+
+    queues: ClassVar = {"ranked": {**LIMITS, "x-max-priority": 5}}
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._publishes("ranked", self._attributes)
+        self._consumes("ranked")
+
+    @staticmethod
+    def _attributes(dice: random.Random, ids: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+        return [{ATTR_PRIORITY: dice.randint(0, 9)} for _ in ids], {}
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        return check_all(_of(ops, self.queues), {"total-queue": total_queue})
+
+
+class DropHead(Feature):
+    """A full queue lets go of its oldest as dead letters: none is lost on the way."""
+
+    queues: ClassVar = {
+        "newest": {
+            **LIMITS,
+            "x-max-length": 40,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "dropped",
+        },
+        "dropped": LIMITS,
+    }
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._publishes("newest")
+        self._consumes("newest", "dropped")
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        return check_all(_of(ops, self.queues), {"dead-letters": dead_letters("newest", "dropped")})
+
+
+class RejectPublish(Feature):
+    """A full queue refuses: what it refused never comes out, what it confirmed does."""
+
+    queues: ClassVar = {"full": {**LIMITS, "x-max-length": 20, "x-overflow": "reject-publish"}}
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._publishes("full")
+        self._consumes("full")
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        return check_all(_of(ops, self.queues), {"total-queue": total_queue})
+
+
+class RepeatingPublisher(Publisher):
+    """Has no name, and publishes what it does not know the outcome of again, with the same ids."""
+
+    def __init__(self, scene: Scene, name: str, queue: str, attributes: Attributes) -> None:
+        super().__init__(scene, name, queue, named=False, attributes=attributes)
+        self._repeat: Batch | None = None
+
+    @property
+    def idle(self) -> bool:
+        return self._repeat is None
+
+    def next_batch(self) -> Batch:
+        if self._repeat is None:
+            return super().next_batch()
+        self.scene.cluster.trace.count("publishes repeated by id")
+        return self.again(self._repeat)
+
+    def ended(self, batch: Batch, kind: Any, connection: Connection, reply: Any) -> None:
+        self._repeat = batch if kind == "unknown" else None
+        super().ended(batch, kind, connection, reply)
+
+
+class Dedup(Feature):
+    """What is published again under its id is stored once."""
+
+    queues: ClassVar = {"once": {**LIMITS, "x-dedup-window": 600_000}}
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self.publishers.append(RepeatingPublisher(scene, "i-once", "once", self._attributes))
+        self._consumes("once")
+
+    @staticmethod
+    def _attributes(_: random.Random, ids: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+        return [{ATTR_DEDUP_ID: each} for each in ids], {}
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        return check_all(_of(ops, self.queues), {"total-queue": total_queue})
+
+
+class Purger(Occasional):
+    """Empties its queue now and then, in the first half of the load."""
+
+    async def run(self) -> None:
+        half_s = self.scene.cluster.plan.faults_s / 2
+        while self.scene.load_s < half_s:
+            await asyncio.sleep(self.dice.uniform(0.5, 2.0))
+            op = self.scene.history.invoke(
+                self.name, "purge", {"queue": self.queue}, **self.scene.now()
+            )
+            answer = await asked(self, Purge, self.queue)
+            kind = "ok" if isinstance(answer, Answer) else "unknown"
+            self.scene.history.end(op, kind, None, **self.scene.now())
+            self.scene.cluster.trace.count("purges", kind == "ok")
+
+
+#: A purge of unknown outcome may still be on its way for so long.
+PURGE_LATE_MS = 5_000
+
+
+class PurgeQueue(Feature):
+    """What was confirmed before a purge may be gone; what was published after the last one comes
+    out.
+    """
+
+    queues: ClassVar = {"swept": LIMITS}
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._publishes("swept")
+        self._consumes("swept")
+        self.others.append(Purger(scene, "v-swept", "swept"))
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        mine = _of(ops, self.queues)
+        swept_ms = -1
+        for op in mine:
+            if op.f == "purge" and op.type != "invoke":
+                late_ms = PURGE_LATE_MS if op.type == "unknown" else 0
+                swept_ms = max(swept_ms, op.wall_ms + late_ms)
+        before = {
+            op.index
+            for op in mine
+            if op.f == "publish" and op.type == "invoke" and op.wall_ms <= swept_ms
+        }
+        kept = [op for op in mine if op.f != "purge" and op.invoke not in before]
+        return check_all(kept, {"total-queue": total_queue})
+
+
+class RoutedPublisher(AmqpPublisher):
+    """Publishes to an exchange from which every key leads to two queues."""
+
+    kind = "amqp-routed"
+
+    async def prepare(self, channel: AmqpChannel) -> bool:
+        exchange = commands.Exchange
+        how: dict[str, Any] = {"exchange": EXCHANGE, "exchange_type": "topic", "durable": True}
+        if await channel.ask(exchange.Declare, exchange.DeclareOk, **how) is None:
+            return False
+        for queue, key in (("routed-all", "#"), ("routed-one", "order.*")):
+            binding = {"queue": queue, "exchange": EXCHANGE, "routing_key": key}
+            if await channel.ask(commands.Queue.Bind, commands.Queue.BindOk, **binding) is None:
+                return False
+        self.count("exchanges declared and bound")
+        return await self._other_binding(channel)
+
+    async def _other_binding(self, channel: AmqpChannel) -> bool:
+        """Comes and goes, and changes nothing for the queues that are judged."""
+        kind, answer = self.dice.choice(
+            (
+                (commands.Queue.Bind, commands.Queue.BindOk),
+                (commands.Queue.Unbind, commands.Queue.UnbindOk),
+            )
+        )
+        where = {"queue": "routed-one", "exchange": EXCHANGE, "routing_key": "other.#"}
+        return await channel.ask(kind, answer, **where) is not None
+
+    def events(self, channel: AmqpChannel) -> list[Publish]:
+        count = self.dice.randint(1, min(8, self.scene.cluster.plan.batch_max))
+        bodies = [self.body(channel, "routed-all", "routed-one") for _ in range(count)]
+        where = where_of(EXCHANGE, f"order.{self.dice.randint(1, 3)}")
+        return [Publish(channel.number, where, False, False, PLAIN, bodies)]
+
+
+EXCHANGE = "trade"
+
+
+class Exchanges(Feature):
+    """A confirm of what an exchange routed means that it is in every queue bound to it."""
+
+    queues: ClassVar = {"routed-all": LIMITS, "routed-one": LIMITS}
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self.amqp.append(RoutedPublisher(scene, "q0", (), AmqpQueues(scene, LIMITS)))
+        self._consumes(*self.queues)
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        return check_all(_of(ops, self.queues), {"total-queue": total_queue})
+
+
+class Ruler(Occasional):
+    """Puts and drops policies of its queue. None of them lets a message go."""
+
+    async def run(self) -> None:
+        key = ("/", "ruled")
+        definitions: tuple[dict[str, Any], ...] = (
+            {"max-length": 1_000_000},
+            {"message-ttl": 86_400_000, "delivery-limit": 1_000_000},
+            {"max-length-bytes": 1 << 40, "overflow": "reject-publish"},
+        )
+        while not self.scene.stopping:
+            await asyncio.sleep(self.dice.uniform(0.5, 3.0))
+            if self.dice.random() < 0.3:
+                command = DropEntry("policies", key)
+            else:
+                value = {
+                    "pattern": "^ruled$",
+                    "definition": self.dice.choice(definitions),
+                    "priority": self.dice.randint(0, 3),
+                    "apply_to": "queues",
+                }
+                command = PutEntry("policies", key, value)
+            outcome = await change(self.scene.cluster, self.dice, command)
+            self.scene.cluster.trace.count("policies changed", outcome.kind == "ok")
+
+
+class Policies(Feature):
+    """A queue whose settings change under load keeps all and in order."""
+
+    queues: ClassVar = {"ruled": LIMITS}
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._publishes("ruled")
+        self._consumes("ruled")
+        self.others.append(Ruler(scene, "u-ruled", "ruled"))
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        checkers: dict[str, Checker] = {
+            "total-queue": total_queue,
+            "publisher-order": publisher_order,
+        }
+        return check_all(_of(ops, self.queues), checkers)
+
+
+EXPIRES_MS = 3_000
+UNUSED_PREFIX = "unused-"
+
+
+class Leaver(Occasional):
+    """Declares queues that nobody uses, and looks whether they are there."""
+
+    def __init__(self, scene: Scene, name: str) -> None:
+        super().__init__(scene, name, "")
+        self.declared = 0
+        self.early: list[str] = []
+
+    async def run(self) -> None:
+        while not self.scene.stopping:
+            name = f"{UNUSED_PREFIX}{self.declared}"
+            arguments = {"x-expires": EXPIRES_MS}
+            declared_ms = self.scene.now()["wall_ms"]  # used last not before this
+            if not isinstance(await asked(self, Declare, name, arguments), Answer):
+                continue
+            self.declared += 1
+            self.scene.cluster.trace.count("queues left to expire")
+            await asyncio.sleep(self.dice.uniform(0.1, 2.0))
+            answer = await asked(self, Info, name)
+            age_ms = self.scene.now()["wall_ms"] - declared_ms
+            gone = isinstance(answer, Failure) and answer.code == "no_queue"
+            if gone and age_ms + TOLERANCE_MS < EXPIRES_MS:
+                self.early.append(f"{name} was gone {age_ms} ms after it was declared")
+
+
+class QueueExpiry(Feature):
+    """A queue that nobody uses goes after its time, and not before."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._leaver = Leaver(scene, "e0")
+        self.others.append(self._leaver)
+
+    @property
+    def waits(self) -> str | None:
+        for machine in self.scene.cluster.machines.values():
+            if machine.serves and machine.cluster is not None:
+                for number in range(self._leaver.declared):
+                    name = f"{UNUSED_PREFIX}{number}"
+                    if machine.cluster.queue_info("/", name) is not None:
+                        return f"queue {name}, which nobody uses, is still there"
+        return None
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        early = [] if clocks_jumped else self._leaver.early
+        reported = {"left to expire": self._leaver.declared}
+        return [judge("queue-expiry", {"gone before its time": early}, reported=reported)]
+
+
+KINDS: Mapping[str, Callable[[Scene], Feature]] = {
+    "ttl": Ttl,
+    "queue_expiry": QueueExpiry,
+    "delay": Delay,
+    "priority": Priority,
+    "drop_head": DropHead,
+    "reject_publish": RejectPublish,
+    "dedup": Dedup,
+    "purge": PurgeQueue,
+    "exchanges": Exchanges,
+    "policies": Policies,
+}
+
+
+def features(scene: Scene) -> list[Feature]:
+    return [KINDS[name](scene) for name in scene.cluster.plan.features]
