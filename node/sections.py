@@ -256,7 +256,7 @@ class AmqpSettings(Section):
         "The client may choose another.",
     )
     channel_max: int = Field(
-        default=2047, ge=1, le=65_535, description="Highest number of a channel."
+        default=2047, ge=1, le=65_535, description="Channels of one connection."
     )
     frame_bytes_max: ByteSize = Field(
         default=ByteSize(128 * KIB),

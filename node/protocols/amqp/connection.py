@@ -21,6 +21,7 @@ from node.protocols.amqp.errors import (
     CHANNEL_ERROR,
     COMMAND_INVALID,
     CONNECTION_FORCED,
+    NOT_ALLOWED,
     NOT_IMPLEMENTED,
     AmqpError,
     ConnectionError_,
@@ -86,6 +87,7 @@ class AmqpConnection(asyncio.Protocol):
             message_bytes_max=0,  # until somebody has logged in
         )
         self._closing_channels: set[int] = set()
+        self._closed_by_client: set[int] = set()  # frames may still be in flight
         self._channels_in_question = 0
         self._timer: asyncio.TimerHandle | None = None
         self._close_ok = closing.Search()
@@ -271,7 +273,9 @@ class AmqpConnection(asyncio.Protocol):
             elif channel is not None:
                 touched.add(event.channel)
                 channel.receive(event)
-            elif event.channel not in self._closing_channels:
+            elif not (
+                event.channel in self._closing_channels or event.channel in self._closed_by_client
+            ):
                 self.connection_error(
                     ConnectionError_(CHANNEL_ERROR, "expected 'channel.open'", *_ids(event))
                 )
@@ -320,10 +324,13 @@ class AmqpConnection(asyncio.Protocol):
                 raise _unexpected(method, "second 'channel.open' seen")
             case commands.Channel.Open():
                 self._open_channel(number)
+            case _ if channel is None and number in self._closed_by_client:
+                pass
             case _ if channel is None:
                 raise _unexpected(method, "expected 'channel.open'")
             case commands.Channel.Close() if channel.idle:
                 del self.channels[number]
+                self._closed_by_client.add(number)
                 channel.close()
                 self.say(made(commands.Channel.CloseOk), number)
             case commands.Channel.Close():
@@ -336,6 +343,14 @@ class AmqpConnection(asyncio.Protocol):
                 raise _unexpected(method)
 
     def _open_channel(self, number: int) -> None:
+        most = self.reader.channel_max
+        if len(self.channels) >= most:
+            raise ConnectionError_(
+                NOT_ALLOWED,
+                f"number of channels opened ({most}) has reached the negotiated"
+                f" channel_max ({most})",
+            )
+        self._closed_by_client.discard(number)
         channel = self._home.make_channel(self, number, self._services)
         self.channels[number] = channel
         if self._home.clients.limits_channels(self.user.name, self.vhost):
@@ -355,6 +370,7 @@ class AmqpConnection(asyncio.Protocol):
         await channel.finish()
         if self.channels.get(number) is channel:
             del self.channels[number]
+            self._closed_by_client.add(number)
         self.say(made(commands.Channel.CloseOk), number)
 
     # --- the end ----------------------------------------------------------------------------------
@@ -372,9 +388,9 @@ class AmqpConnection(asyncio.Protocol):
         if self._lost:
             return
         self.say(made(commands.Connection.CloseOk))
-        self.wire.close()
+        self.wire.finish()
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(CLOSE_S_MAX, self._too_late, "read of connection.close-ok")
+        self._timer = loop.call_later(CLOSE_S_MAX, self._too_late, "end of the closed connection")
 
     async def _remove_exclusive_queues(self) -> None:
         names, self.exclusive_queues = self.exclusive_queues, {}

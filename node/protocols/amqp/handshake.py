@@ -28,6 +28,14 @@ from node.protocols.amqp.methods import made, method_ids
 from node.protocols.amqp.tables import decode_entries
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+#: What may begin a connection, and the version that Start then names. The headers of 0-9 and 0-8
+#: (the latter in both of its spellings) are taken as 0-9-1, as RabbitMQ takes them.
+VERSIONS: Final = {
+    PROTOCOL_HEADER: (0, 9),
+    b"AMQP\x01\x01\x00\x09": (0, 9),
+    b"AMQP\x01\x01\x08\x00": (8, 0),
+    b"AMQP\x01\x01\x09\x01": (8, 0),
+}
 #: The largest frame before both have agreed, and the smallest that may be agreed upon.
 FRAME_BYTES_MIN: Final = 4096
 LOCALE: Final = "en_US"
@@ -122,14 +130,15 @@ class Handshake:
     def begin(self, header: bytes) -> base.Frame | None:
         """None: another protocol, or another version of it. Answer with `PROTOCOL_HEADER`."""
         assert self.state is State.HEADER
-        if header != PROTOCOL_HEADER:
+        version = VERSIONS.get(header)
+        if version is None:
             return None
         self.state = State.START_OK
         external = [] if self._certificate_user is None else [EXTERNAL]
         return made(
             commands.Connection.Start,
-            version_major=0,
-            version_minor=9,
+            version_major=version[0],
+            version_minor=version[1],
             server_properties=self._properties,
             mechanisms=" ".join([PLAIN, AMQPLAIN, *external]),
             locales=LOCALE,

@@ -13,6 +13,7 @@ from node.protocols.amqp.errors import CHANNEL_ERROR, AmqpError, ConnectionError
 from node.protocols.amqp.events import Event, Heartbeat, Method
 from node.protocols.amqp.handshake import (
     PROTOCOL_HEADER,
+    VERSIONS,
     Credentials,
     Handshake,
     OpenVhost,
@@ -47,8 +48,8 @@ class Opening:
             missing = len(PROTOCOL_HEADER) - len(self._header)
             self._header += data[:missing]
             data = data[missing:]
-            if len(self._header) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(
-                self._header
+            if len(self._header) < len(PROTOCOL_HEADER) and any(
+                known.startswith(self._header) for known in VERSIONS
             ):
                 return
             start = self.handshake.begin(self._header)

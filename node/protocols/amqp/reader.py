@@ -153,11 +153,6 @@ class Reader:
                 return at
             if data[stop] != FRAME_END:
                 raise ConnectionError_(FRAME_ERROR, f"frame ends with {data[stop]}, not with 206")
-            if channel > self.channel_max:
-                raise ConnectionError_(
-                    CHANNEL_ERROR,
-                    f"channel number {channel} is over the negotiated maximum {self.channel_max}",
-                )
             if kind == _METHOD:
                 if size < 4:
                     raise ConnectionError_(SYNTAX_ERROR, "a method frame without a method")
@@ -300,6 +295,12 @@ class Reader:
                             properties,
                         )
                     return body_stop + 1
+        if len(self._contents) >= self.channel_max:
+            # Open channels are counted elsewhere; this bounds what channels that are not open hold.
+            raise ConnectionError_(
+                CHANNEL_ERROR,
+                f"{self.channel_max} channels are in the middle of a message, and no more can be",
+            )
         self._contents[channel] = _Content(where, flags)
         return header_at
 

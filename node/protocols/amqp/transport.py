@@ -111,14 +111,15 @@ class Wire:
     def _look(self) -> None:
         assert self._on_silence is not None
         sent, received = self._seen
-        self._seen = (self.sent_bytes, self.received_bytes)
         if self.sent_bytes == sent:
             self.write(HEARTBEAT)
+            self.flush()  # before the next look, for which a heartbeat is no traffic
         # Who is not listened to is not silent.
         if self.received_bytes != received or self._paused:
             self._silent_looks = 0
         else:
             self._silent_looks += 1
+        self._seen = (self.sent_bytes, self.received_bytes)
         if self._silent_looks >= MISSED_MAX * LOOKS_A_HEARTBEAT:
             self._on_silence()
             return
@@ -131,6 +132,15 @@ class Wire:
         self.flush()
         self._stop()
         self._transport.close()
+
+    def finish(self) -> None:
+        """Nothing more is written. What still comes is read and dropped until the client closes:
+        to close before that would answer it with a reset, and the client might never see what was
+        written last.
+        """
+        self.flush()
+        self._stop()
+        self.resume_all()
 
     def abort(self) -> None:
         self._stop()

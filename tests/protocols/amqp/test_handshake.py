@@ -65,10 +65,26 @@ def code_of(subject: Handshake, method: base.Frame) -> int:
 
 class TestStart:
     @pytest.mark.parametrize(
-        "header", [b"AMQP\x01\x01\x00\x09", b"AMQP\x00\x01\x00\x00", b"GET / HT"]
+        "header", [b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", b"GET / HT"]
     )
     def test_another_protocol_is_not_begun(self, header: bytes):
         assert Handshake(OFFER, {}).begin(header) is None
+
+    @pytest.mark.parametrize(
+        ("header", "version"),
+        [
+            (b"AMQP\x01\x01\x00\x09", (0, 9)),
+            (b"AMQP\x01\x01\x08\x00", (8, 0)),
+            (b"AMQP\x01\x01\x09\x01", (8, 0)),
+        ],
+    )
+    def test_headers_of_0_8_and_0_9_are_taken_as_0_9_1(
+        self, header: bytes, version: tuple[int, int]
+    ):
+        start = Handshake(OFFER, {}).begin(header)
+
+        assert isinstance(start, commands.Connection.Start)
+        assert (start.version_major, start.version_minor) == version
 
     def test_the_client_is_told_what_it_may_count_on(self):
         start = Handshake(OFFER, server_properties("green")).begin(PROTOCOL_HEADER)

@@ -13,7 +13,17 @@ from node.protocols.amqp.events import Acks, ContentTooLarge, Heartbeat, Method,
 from node.protocols.amqp.methods import encode_method, made
 from node.protocols.amqp.properties import NONE, build
 from tests.protocols.amqp import frames
-from tests.protocols.amqp.frames import ack, body, flattened, frame, header, publish, reader, where
+from tests.protocols.amqp.frames import (
+    ack,
+    body,
+    flattened,
+    frame,
+    header,
+    publish,
+    publish_method,
+    reader,
+    where,
+)
 
 JSON = build({"content_type": "application/json", "delivery_mode": 2})
 
@@ -240,7 +250,11 @@ class TestErrors:
             pytest.param(publish(route=b"\x05a\x00"), errors.SYNTAX_ERROR, id="bad routing"),
             pytest.param(publish(route=b"\x00\x01\xff"), errors.SYNTAX_ERROR, id="key not text"),
             pytest.param(publish(channel=0), errors.CHANNEL_ERROR, id="publish on channel 0"),
-            pytest.param(publish(channel=11), errors.CHANNEL_ERROR, id="channel over the maximum"),
+            pytest.param(
+                b"".join(publish_method(channel=number) for number in range(5, 16)),
+                errors.CHANNEL_ERROR,
+                id="more messages begun than there may be channels",
+            ),
             pytest.param(
                 frame(1, 1, struct.pack(">HH", 60, 99)), errors.NOT_IMPLEMENTED, id="method"
             ),

@@ -339,7 +339,7 @@ class TestPika:
 class TestHandshake:
     async def test_another_protocol_is_answered_with_ours(self, started: Any):
         world = await started()
-        for header in (b"AMQP\x01\x01\x00\x09", b"GET / HTTP/1.1\r\n\r\n"):
+        for header in (b"AMQP\x00\x01\x00\x00", b"GET / HTTP/1.1\r\n\r\n"):
             client = await Client.connected(world.port)
             client.send(header)
 
@@ -454,10 +454,6 @@ class TestChannels:
         [
             (OPEN_1 + OPEN_1, "CHANNEL_ERROR - second 'channel.open' seen"),
             (publish(), "CHANNEL_ERROR - expected 'channel.open'"),
-            (
-                encode_method(2048, made(commands.Channel.Open)),
-                "CHANNEL_ERROR",
-            ),
             (
                 OPEN_1 + encode_method(1, made(commands.Channel.Flow, active=False)),
                 "NOT_IMPLEMENTED - active=false",
@@ -576,7 +572,65 @@ class TestLife:
 
         rest = await client.rest()
 
-        assert rest.startswith(HEARTBEAT)
+        # Every half interval, for the two intervals until the client counts as gone.
+        assert rest.count(HEARTBEAT) >= 3
+
+    async def test_what_a_client_writes_after_its_goodbye_is_dropped(self, started: Any):
+        world = await started()
+        client = await Client.opened(world.port)
+        client.send(OPEN_1)
+        await client.method()
+
+        client.send(CLOSE)
+        assert await client.method() == "Connection.CloseOk"
+        for _ in range(20):  # a closed socket would answer these with a reset
+            client.send(publish())
+            await asyncio.sleep(0.005)
+
+        assert world.server._connections
+        client.leave()
+        while world.server._connections:
+            await asyncio.sleep(0.005)
+
+    async def test_a_client_that_stays_after_its_goodbye_is_dropped(
+        self, started: Any, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("node.protocols.amqp.connection.CLOSE_S_MAX", 0.05)
+        world = await started()
+        client = await Client.opened(world.port)
+
+        client.send(CLOSE)
+
+        assert await client.method() == "Connection.CloseOk"
+        assert await client.method() is None
+
+    async def test_frames_of_a_channel_that_the_client_closed_are_dropped(self, started: Any):
+        world = await started()
+        client = await Client.opened(world.port)
+        client.send(OPEN_1)
+        await client.method()
+
+        client.send(encode_method(1, made(commands.Channel.Close)), publish(), ack(1), OPEN_1)
+
+        assert await client.method() == "Channel.CloseOk"
+        assert await client.method() == "Channel.OpenOk"
+        client.leave()
+
+    async def test_the_number_of_open_channels_is_limited_and_not_their_ids(self, started: Any):
+        world = await started(amqp_options__channel_max=2)
+        client = await Client.opened(world.port)
+
+        client.send(encode_method(7, made(commands.Channel.Open)))
+        client.send(encode_method(65_535, made(commands.Channel.Open)))
+        assert await client.method() == "Channel.OpenOk"
+        assert await client.method() == "Channel.OpenOk"
+        client.send(OPEN_1)
+
+        assert await client.method() == (
+            "Connection.Close NOT_ALLOWED - number of channels opened (2) has reached the"
+            " negotiated channel_max (2)"
+        )
+        client.leave()
 
     async def test_who_does_not_take_answers_may_not_ask_on(self, started: Any):
         world = await started(limits__deliver_buffer_bytes_max=65536)
