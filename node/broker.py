@@ -11,7 +11,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
-from cluster.machine.arguments import CLASSIC, QUEUE_TYPE, SPAN_MS_MAX, unknown_argument
+from cluster.machine.arguments import CLASSIC, QUEUE_TYPE, QUORUM, SPAN_MS_MAX, unknown_argument
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
@@ -152,12 +152,20 @@ class Broker:
 
     # --- queues -----------------------------------------------------------------------------------
 
-    def with_type(self, vhost: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What RabbitMQ's clients declare: of their vhost's kind of queue when they name none."""
-        if QUEUE_TYPE in arguments:
-            return dict(arguments)
+    def with_type(
+        self, vhost: str, queue: str, arguments: Mapping[str, Any], *, transient: str | None
+    ) -> dict[str, Any]:
+        """What RabbitMQ's clients declare: of their vhost's kind of queue when they name none.
+
+        `transient`: what keeps the queue from being replicated (`transient_by`). Refused with a
+        type that promises replication; the vhost's default counts only where it can be kept.
+        """
         entry = self.cluster.catalog_machine.entry("vhosts", (vhost,)) or {}
-        return {**arguments, QUEUE_TYPE: entry.get("default_queue_type") or CLASSIC}
+        default = CLASSIC if transient else entry.get("default_queue_type") or CLASSIC
+        kind = arguments.get(QUEUE_TYPE, default)
+        if transient and kind == QUORUM:
+            raise Refused(codes.BAD_ARGUMENT, _not_replicated(vhost, queue, transient))
+        return {**arguments, QUEUE_TYPE: kind}
 
     async def declare(self, vhost: str, queue: str, arguments: dict[str, Any]) -> dict[str, Any]:
         check_name(queue, "queue")
@@ -435,3 +443,20 @@ def _check_attr(key: Any, value: Any) -> None:
         )
     if type(value) is not int or not 0 <= value <= high:
         raise Refused(codes.BAD_ARGUMENT, f"attr {key} is a number from 0 to {high}")
+
+
+def transient_by(*, durable: bool, exclusive: bool, auto_delete: bool, named: bool) -> str | None:
+    """The property that keeps a queue on one node, in RabbitMQ's word for it; None: replicated."""
+    if not named:
+        return "server-named"
+    if auto_delete:
+        return "auto-delete"
+    if exclusive:
+        return "exclusive-owner"
+    return None if durable else "non-durable"
+
+
+def _not_replicated(vhost: str, queue: str, transient: str) -> str:
+    if transient == "server-named":
+        return "Cannot declare a server-named queue for type rabbit_quorum_queue"
+    return f"invalid property '{transient}' for queue '{queue}' in vhost '{vhost}'"

@@ -33,6 +33,7 @@ GROUP_SIZE_MAX = 99
 QUEUE_GROUP = "x-queue-group"
 QUEUE_TYPE = "x-queue-type"
 CLASSIC = "classic"
+QUORUM = "quorum"
 DEDICATED = "dedicated"
 
 
@@ -64,7 +65,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "x-queue-leader-locator": text(empty=True),
     "x-queue-master-locator": text(empty=True),
     "x-queue-mode": one_of("default", "lazy"),
-    "x-queue-type": one_of("quorum", "classic"),
+    "x-queue-type": one_of(QUORUM, CLASSIC),
     "x-queue-version": integer(1, 2),
     "x-quorum-initial-group-size": integer(1, GROUP_SIZE_MAX),
     "x-single-active-consumer": boolean,

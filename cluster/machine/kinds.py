@@ -47,6 +47,11 @@ class QueueKind(Protocol):
     @property
     def message_count(self) -> int: ...
     @property
+    def waiting_count(self) -> int:
+        """Those of them that are with no consumer."""
+        ...
+
+    @property
     def is_used(self) -> bool:
         """Somebody is subscribed."""
         ...

@@ -220,9 +220,13 @@ class QueueMachine:
             return _no_queue(command.queue)
         if command.if_unused and queue.is_used:
             return Refused(IN_USE, f"queue {queue.name} has consumers: cancel them first")
+        # Until version 2 what was in flight counted too.
+        waiting = queue.waiting_count if turn.version >= 2 else queue.message_count
+        if command.if_empty and waiting:
+            return Refused(
+                NOT_EMPTY, f"queue {queue.name} holds {waiting} messages: purge it first"
+            )
         count = queue.message_count
-        if command.if_empty and count:
-            return Refused(NOT_EMPTY, f"queue {queue.name} holds {count} messages: purge it first")
         queue.close(turn)
         del self._queues[command.queue]
         return Ok(count)

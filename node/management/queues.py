@@ -10,6 +10,7 @@ from typing import Any, cast
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.replies import Declared
 from cluster.types import TRANSIENT_GROUPS, NodeId
+from node.broker import transient_by
 from node.errors import reply_of
 from node.management import shapes
 from node.management.consumers import consumers_of, sessions_of
@@ -178,13 +179,19 @@ async def declare_queue(call: Call, vhost: str, name: str, body: Body) -> bool:
         raise bad_request(f"queue name '{name}' contains reserved prefix 'amq.*'")
     durable = body.boolean("durable", False)
     auto_delete = body.boolean("auto_delete", False)
+    transient = transient_by(
+        durable=durable, exclusive=False, auto_delete=auto_delete, named=bool(name)
+    )
+    arguments = call.services.broker.with_type(
+        vhost, name, body.mapping("arguments", {}), transient=transient
+    )
     outcome = await call.services.cluster.declare_queue(
         vhost,
         name,
-        call.services.broker.with_type(vhost, body.mapping("arguments", {})),
+        arguments,
         durable=durable,
         auto_delete=auto_delete,
-        transient=auto_delete or not durable,
+        transient=transient is not None,
     )
     reply = reply_of(outcome)
     return isinstance(reply, Declared) and reply.created

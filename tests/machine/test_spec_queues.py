@@ -319,8 +319,16 @@ def test_deleting_a_queue_ends_its_consumers_and_forgets_what_is_in_flight():
     assert q.says("close a") == ["ok 1", "a ended: closed"]
 
 
-def test_a_queue_is_in_use_only_by_consumers_and_empty_only_without_messages_in_flight():
+def test_a_queue_is_in_use_only_by_consumers_and_empty_without_what_is_in_flight():
     """1.E 4: if-unused, if-empty."""
+    q = told("upgrade 2", "queue q", "session a", "publish q 1 2", "get q a")
+
+    assert q.says("delete q if-empty") == ["refused not_empty"]
+    q.says("get q a")
+    assert q.says("delete q if-empty") == ["ok 2"]
+
+
+def test_before_version_2_a_queue_was_not_empty_while_something_was_in_flight():
     q = told("queue q", "session a", "publish q 1", "get q a")
 
     assert q.says("delete q if-empty") == ["refused not_empty"]

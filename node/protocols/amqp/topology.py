@@ -25,6 +25,7 @@ from cluster.machine.commands import (
     Unbind,
 )
 from cluster.machine.replies import Reply
+from node.broker import transient_by
 from node.errors import Elsewhere, Refused, reply_of
 from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
 from node.protocols.amqp.errors import (
@@ -237,8 +238,15 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
     if known is None and not server_named and name.startswith(RESERVED_PREFIX):
         raise ChannelError_(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
     _check_text(name, "queue")
-    arguments = broker.with_type(vhost, plain(method.arguments or {}))
     exclusive, auto_delete = bool(method.exclusive), bool(method.auto_delete)
+    transient = transient_by(
+        durable=bool(method.durable),
+        exclusive=exclusive,
+        auto_delete=auto_delete,
+        named=not server_named,
+    )
+    asked = plain(method.arguments or {})
+    arguments = broker.with_type(vhost, name, asked, transient=transient)
     durable = bool(method.durable) and not exclusive  # as RabbitMQ has it, whatever was said
     owner = host.id if exclusive else None
     if known is not None:
@@ -271,7 +279,7 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
         durable=durable,
         auto_delete=auto_delete,
         exclusive=exclusive,
-        transient=server_named or exclusive or auto_delete or not durable,
+        transient=transient is not None,
         owner=owner,
     )
     reply_of(outcome)

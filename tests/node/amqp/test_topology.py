@@ -78,6 +78,36 @@ def test_a_queue_type_that_there_is_not_is_refused_for_a_queue_that_there_is(
     assert wire.refusal().code == 406
 
 
+@pytest.mark.parametrize(
+    ("name", "flags", "text"),
+    [
+        ("q", {}, "invalid property 'non-durable' for queue 'q' in vhost '/'"),
+        (
+            "q",
+            {"durable": True, "exclusive": True},
+            "invalid property 'exclusive-owner' for queue 'q' in vhost '/'",
+        ),
+        (
+            "q",
+            {"durable": True, "auto_delete": True},
+            "invalid property 'auto-delete' for queue 'q' in vhost '/'",
+        ),
+        (
+            "",
+            {"durable": True},
+            "Cannot declare a server-named queue for type rabbit_quorum_queue",
+        ),
+    ],
+)
+def test_who_asks_for_replication_gets_it_or_an_error(
+    connect: Connect, name: str, flags: dict[str, bool], text: str
+) -> None:
+    wire = connect()
+    wire.send(Queue.Declare(queue=name, arguments={"x-queue-type": "quorum"}, **flags))
+    closed = wire.refusal()
+    assert (closed.code, closed.text) == (406, f"PRECONDITION_FAILED - {text}")
+
+
 def test_blind_copies_are_not_shown_in_what_is_returned(connect: Connect) -> None:
     wire = connect()
     properties = Properties(headers={"BCC": ["nobody either"], "CC": ["nor here"]})
