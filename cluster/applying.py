@@ -24,6 +24,19 @@ DIGEST_ENTRIES = 1_000
 OnEffects = Callable[[Stamp, Sequence[Effect]], None]
 
 
+class NeedsNewer(Exception):
+    """Written under a machine version that this release does not run: not one command of it may be
+    applied here.
+    """
+
+    def __init__(self, needed: int, newest: int) -> None:
+        super().__init__(
+            f"it was written under machine version {needed}, this release runs {newest} at most:"
+            " start the release that wrote it, or a later one; nothing is lost"
+        )
+        self.needed = needed
+
+
 class Notes(Protocol):
     """The part of the log that takes notes for a later reader."""
 
@@ -65,6 +78,8 @@ class Applying:
         offset = ordinal = 0
         try:
             entry = decode_entry(memoryview(command)[1:])
+            if entry.version > self._machine.newest:
+                raise NeedsNewer(entry.version, self._machine.newest)
             now_ms = entry.now_ms
             self._time.saw(now_ms)
             for ordinal, each in enumerate(entry.commands):

@@ -95,6 +95,8 @@ class Caretaker:
                     [p for p in cluster.links.peers() if cluster.links.connected(p)]
                 )
             cluster.start_groups()
+            for group in cluster.groups.values():
+                group.upgrade_machine()
             self._moving.look()
             self._make_default_groups()
             self._reconcile()

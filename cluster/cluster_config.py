@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from cluster.group_options import GroupOptions
 from cluster.local_group import TRANSIENT_BYTES_MAX
 from cluster.log import LogOptions
+from cluster.machine import QueueMachine
+from cluster.machine.catalog import CatalogMachine
 from cluster.snapshotting import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES
 from cluster.types import NodeId
 
@@ -39,6 +41,8 @@ class ClusterConfig:
     care_period_s: float = 1.0
     #: A leader hands over to the preferred member only when that one has been heard for this long.
     balance_after_s: float = 5.0
+    #: What runs the catalog and the groups of queues; tests have those of other releases.
+    machines: tuple[type[CatalogMachine], type[QueueMachine]] = (CatalogMachine, QueueMachine)
 
     @property
     def founders(self) -> list[NodeId]:

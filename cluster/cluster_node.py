@@ -20,7 +20,7 @@ from cluster.forwarding import Forwarder
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
 from cluster.log import Identity, Log, Progress
-from cluster.machine import MACHINE_VERSION, QueueMachine
+from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine, GroupInfo, QueueInfo
 from cluster.machine.commands import Command, DeclareQueue, NodeDown, NodeUp
 from cluster.machine.effects import Effect
@@ -36,6 +36,7 @@ from cluster.seams import Clock, Disk, Links
 from cluster.standing import Standing
 from cluster.transient import TransientGroups
 from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, NodeId, Stamp
+from cluster.upgrading import version_for
 from cluster.visibility import CatalogGroup, Visibility
 from cluster.warmth import Warmth
 
@@ -130,7 +131,8 @@ class ClusterNode:
 
     def _start_catalog(self) -> None:
         config = self.config
-        self._add_group(CATALOG_GROUP, "catalog", config.founders, CatalogMachine(), CatalogGroup)
+        machine = config.machines[0]()
+        self._add_group(CATALOG_GROUP, "catalog", config.founders, machine, CatalogGroup)
         catalog = cast(CatalogGroup, self.catalog)
         self._recovered_index = catalog.commit_index
         self.warmth = Warmth(catalog.last_index)
@@ -145,6 +147,7 @@ class ClusterNode:
             is_up=self.peers.is_up,
             homes=self.homes,
         )
+        self.forwarder.cluster_version = lambda: self.catalog_machine.version
         catalog.moved = self._catalog_moved
         self._catalog_moved(catalog.applied_index)
 
@@ -230,7 +233,9 @@ class ClusterNode:
             random=self._random,
             options=config.catalog_options if group_id == CATALOG_GROUP else config.group_options,
         )
-        group.version_of_members = lambda: MACHINE_VERSION
+        group.version_of_members = lambda: version_for(
+            self.catalog_machine, group.id, group.members, machine.newest
+        )
         group.on_applied.append(self._on_applied)
         group.on_role.append(self._on_group_role)
         self.groups[group_id] = group
@@ -251,7 +256,8 @@ class ClusterNode:
         kept = self.log.groups()
         for info in self.catalog_machine.groups():
             if info.id not in self.groups and (self.node in info.homes or info.id in kept):
-                self._add_group(info.id, info.name, info.founders, QueueMachine())
+                machine = self.config.machines[1]()
+                self._add_group(info.id, info.name, info.founders, machine)
                 if self.groups[info.id].term == 0 and self._may_have_dropped(info):
                     self.groups[info.id].withhold_votes()
         own = self.transient.start(self.catalog_machine)

@@ -19,11 +19,13 @@ from cluster.codec.entries import (
     decode_reply,
     encode_command,
     encode_reply,
+    version_needed,
 )
 from cluster.group_like import GroupLike
 from cluster.machine.commands import Command
 from cluster.machine.replies import NO_GROUP
-from cluster.outcome import Done, Outcome, outcome_of, refused
+from cluster.machine.versions import MACHINE_VERSION
+from cluster.outcome import Done, Outcome, outcome_of, refused, too_new
 from cluster.seams import Links
 from cluster.types import GroupId, NodeId, Stamp
 
@@ -40,7 +42,7 @@ ASKS_IN_FLIGHT_MAX = 10_000
 ASK_PATIENCE_S = 15.0
 ASK_AGAIN_S = 0.05
 #: Refusals of a group, not of its machine, that asking again will not change.
-FINAL_REFUSALS = frozenset({"too_large", "bad_argument", "unknown_command"})
+FINAL_REFUSALS = frozenset({"too_large", "bad_argument", "unknown_command", "not_upgraded"})
 
 
 class Forwarder:
@@ -63,6 +65,9 @@ class Forwarder:
         self._waiting: dict[NodeId, dict[int, asyncio.Future[Outcome]]] = {}
         self._number = 0
         self._stopped = False
+        #: Set by the cluster node: the machine version of the catalog. No group has a later one,
+        #: and a leader of an older release would drop what is new in a command without a word.
+        self.cluster_version: Callable[[], int] = lambda: MACHINE_VERSION
 
     def stop(self) -> None:
         """No answer comes any more."""
@@ -81,6 +86,8 @@ class Forwarder:
         elif leader is None:
             reason = f"group {group_id} has no known leader now; try again"
             _tell(done, refused("no_leader", reason))
+        elif (needed := version_needed(command)) > 1 and needed > self.cluster_version():
+            _tell(done, too_new(needed, self.cluster_version()))
         else:
             answer = self._ask_peer(leader, group_id, command)
             answer.add_done_callback(lambda told: _tell(done, told.result()))

@@ -15,7 +15,7 @@ import structlog
 
 from cluster.applying import Applying, Notes
 from cluster.codec.cbor import pack
-from cluster.codec.entries import AnyCommand, encode_entry
+from cluster.codec.entries import AnyCommand, encode_entry, version_needed
 from cluster.group_facts import GroupFacts
 from cluster.group_options import GroupOptions
 from cluster.log import KIND_ROLE, SnapshotRefused
@@ -23,7 +23,7 @@ from cluster.log_time import LogTime
 from cluster.machine.commands import Barrier, Command, Tick, UpgradeMachine
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
-from cluster.outcome import Done, Outcome, outcome_of, refused, unknown
+from cluster.outcome import Done, Outcome, outcome_of, refused, too_new, unknown
 from cluster.proposals import ENTRY_BYTES_MAX, Batch, Proposals, too_large, weigh
 from cluster.raft.configuration import Configuration, split
 from cluster.raft.journal import RaftJournal
@@ -104,6 +104,8 @@ class Group(GroupFacts):
         self._stopping = False
         self._installing = False
         self._tick_index = 0  # entry of the Tick that is on its way
+        #: As the leader: the machine version under which the next entry will be applied.
+        self._writes = machine.version
         self.member = Member(
             group,
             self_node,
@@ -128,7 +130,7 @@ class Group(GroupFacts):
     def propose(self, command: Command, done: Done | None = None) -> None:
         """Ask for `command` to be applied. `done` is called exactly once."""
         weight = weigh(command)
-        refusal = self._refusal(weight)
+        refusal = self._refusal(weight) or self._too_new(command)
         if refusal is not None:
             if done is not None:
                 done(refusal)
@@ -144,6 +146,11 @@ class Group(GroupFacts):
         if pending and pending + weight > self.options.propose_bytes_max:
             return refused("overloaded", f"{pending} bytes wait to be applied; try again later")
         return None
+
+    def _too_new(self, command: Command) -> Outcome | None:
+        """A member may be of a release that does not know it."""
+        needed = version_needed(command)
+        return too_new(needed, self._writes) if needed > self._writes else None
 
     def _not_now(self) -> Outcome:
         """Why this member takes no proposals, when it takes none."""
@@ -256,14 +263,25 @@ class Group(GroupFacts):
         if not self._ready and noop is not None and self.applied_index >= noop:
             self._ready = True
             self._tick_index = 0  # one of an earlier leadership may never come
+            self._writes = self.machine.version
             self._applying.keep(True)
-            self._upgrade_machine()
+            self.upgrade_machine()
             self._tell_role(Role.LEADER)
 
-    def _upgrade_machine(self) -> None:
-        version = self.version_of_members()
-        if self.machine.version < version:
+    def upgrade_machine(self) -> None:
+        """As the leader, raise the machine's version to what all members can run. Idempotent.
+
+        The entry that raises it is written under the new version itself, and so is all behind it:
+        who cannot run that stops before it.
+        """
+        if not self._ready or not self.member.accepts or self._writes >= self.machine.newest:
+            return
+        version = min(self.version_of_members(), self.machine.newest)
+        if version > self._writes and not self._stopping:
+            log.info("machine_upgrade", group=self.name, node=self.node, version=version)
             self._proposals.add(UpgradeMachine(version), None, 0)
+            self._writes = version
+            self.wake()
 
     def _tell_role(self, role: Role) -> None:
         for listener in self.on_role:
@@ -279,7 +297,7 @@ class Group(GroupFacts):
             self._append(batch, now_ms)
 
     def _append(self, batch: Batch, now_ms: int) -> None:
-        data = encode_entry(now_ms, batch.commands)
+        data = encode_entry(now_ms, batch.commands, self._writes)
         if len(data) <= ENTRY_BYTES_MAX:
             self._proposals.appended(self.member.append(data), self.term, batch)
         elif len(batch.commands) == 1:

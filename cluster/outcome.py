@@ -34,6 +34,15 @@ def unknown(reason: str, leader: NodeId | None = None) -> Outcome:
     return Outcome("unknown", None, None, "leadership_lost", reason, leader)
 
 
+def too_new(needed: int, version: int) -> Outcome:
+    """Nothing was written: a node of an older release could not run it."""
+    return refused(
+        "not_upgraded",
+        f"this needs machine version {needed}, and the cluster has {version}: it rises when all"
+        " nodes run the newer release (`quorate upgrade status`)",
+    )
+
+
 async def outcome_of(propose: Callable[[Done], None]) -> Outcome:
     """Propose, and wait for what is told."""
     future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

@@ -40,7 +40,7 @@ def status_of(cluster: ClusterNode, *, digests: bool = False) -> dict[str, Any]:
                 "node": node,
                 "up": cluster.peers.is_up(node),
                 "incarnation": states[node].incarnation if node in states else 0,
-                "addresses": nodes[node].addresses if node in nodes else {},
+                "addresses": nodes[node].endpoints if node in nodes else {},
                 "state": standing(cluster, node),
             }
             for node in sorted({*states, *nodes})

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from cluster.log.format import FORMAT_VERSION
+from cluster.log.snapshots import SNAPSHOT_VERSION
 from cluster.machine.commands import RegisterNode
+from cluster.machine.versions import VERSIONS, declared
+from cluster.raft.link_auth import PROTOCOL_VERSION
 from cluster.standing import Standing
 from cluster.types import CATALOG_GROUP
 
@@ -82,7 +86,17 @@ class Registration:
             await asyncio.sleep(AGAIN_S)
         await self.standing.record(max(incarnation, self.standing.registered))
         self.forgot = False
-        command = RegisterNode(cluster.node, incarnation, cluster.config.addresses)
+        versions = declared(
+            {
+                "machine": (1, cluster.catalog_machine.newest),
+                "entry": (1, cluster.catalog_machine.newest),
+                "link": (PROTOCOL_VERSION, PROTOCOL_VERSION),
+                "log": (1, FORMAT_VERSION),
+                "snapshot": (1, SNAPSHOT_VERSION),
+            }
+        )
+        addresses = {**cluster.config.addresses, VERSIONS: versions}
+        command = RegisterNode(cluster.node, incarnation, addresses)
         while True:
             outcome = await cluster.forwarder.ask_until(CATALOG_GROUP, command)
             if outcome.kind == "ok":

@@ -1,10 +1,14 @@
 """Commands and replies as bytes: the one place that says which number each command has.
 
 An entry is `[version, now_ms, [command, ...]]`, a command `[tag, field, ...]`. Numbers are for
-ever: a command that is retired keeps its number unused. A command that this version does not know,
-or whose fields do not fit, decodes to `Unknown`, which every replica refuses alike: a log entry
-cannot be un-happened, so reading one never fails over what is in its commands. Only bytes that are
-no entry at all raise CodecError.
+ever: a command that is retired keeps its number unused. The version is that of the machine under
+which the entry was written; a replica that cannot run it stops before the entry. A command that is
+unknown nevertheless, or whose fields do not fit, decodes to `Unknown`, which every replica refuses
+alike: a log entry cannot be un-happened, so reading one never fails over what is in its commands.
+Only bytes that are no entry at all raise CodecError.
+
+A command or a field that came with a later machine version says so here: `since`, `fields_since`.
+It can be proposed from that version of the group on, and is refused before: `version_needed`.
 """
 
 from __future__ import annotations
@@ -54,7 +58,8 @@ class Entry:
     commands: Sequence[AnyCommand]
 
 
-_CONFIG = Layout(QueueConfig)
+#: New settings of queues go into `fields_since` with the machine version that brought them.
+_CONFIG = Layout(QueueConfig, fields_since={})
 _RANGES = {"ranges": pairs}
 _CONFIG_LOAD = {"config": _CONFIG.load_map}
 _CONFIG_DUMP = {"config": _CONFIG.dump_map}
@@ -161,8 +166,40 @@ _REPLIES: dict[int, Layout] = {
     16: Layout(replies.Committed),
 }
 
+_GATED: dict[Any, Layout] = {each.kind: each for each in _COMMANDS.values() if each.gated}
+#: What has other things in it that may be newer, or names a version.
+_HOLDERS = {
+    commands.CreateQueue,
+    commands.UpdateQueue,
+    commands.UpgradeMachine,
+    Transaction,
+    TransactionPart,
+}
 _COMMAND_TAGS: dict[Any, int] = {layout.kind: tag for tag, layout in _COMMANDS.items()}
 _REPLY_TAGS: dict[Any, int] = {layout.kind: tag for tag, layout in _REPLIES.items()}
+
+
+def version_needed(command: Command) -> int:
+    """The machine version that a group must have before this command may be proposed to it."""
+    kind = type(command)
+    layout = _GATED.get(kind)
+    version = 1 if layout is None else layout.version_needed(command)
+    return max(version, _needed_within(command)) if kind in _HOLDERS else version
+
+
+def _needed_within(command: Command) -> int:
+    match command:
+        case Transaction():
+            others = [step for _, steps in command.others for step in steps]
+            return max(map(version_needed, [*command.steps, *others]), default=1)
+        case TransactionPart():
+            return max(map(version_needed, command.steps), default=1)
+        case commands.CreateQueue() | commands.UpdateQueue():
+            return _CONFIG.version_needed(command.config)
+        case commands.UpgradeMachine():
+            return command.to
+        case _:
+            raise AssertionError(f"{command} holds nothing")
 
 
 # --- as lists, to be carried inside a larger message ----------------------------------------------

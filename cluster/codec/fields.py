@@ -2,6 +2,9 @@
 
 The rules that keep old logs readable: fields are only ever added at the end and with a default; a
 missing trailing field takes its default, a surplus one is ignored.
+
+A field that a later machine version brought is left out while it is at its default, so that what
+older releases can run is also written as they would.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ class Layout:
         *,
         load: dict[str, Convert] | None = None,
         dump: dict[str, Convert] | None = None,
+        since: int = 1,
+        fields_since: dict[str, int] | None = None,
     ) -> None:
+        """`since`: the machine version that brought the class; `fields_since`: single fields."""
         fields = dataclasses.fields(kind)
         hints = typing.get_type_hints(kind)
         self.kind: Callable[..., Any] = kind
@@ -53,12 +59,35 @@ class Layout:
             for n, name in enumerate(self.names)
         ]
         self._checks = tuple((n, kinds) for n, kinds in checks if kinds is not None)
+        self.since = since
+        later = fields_since or {}
+        assert later.keys() <= set(self.names), f"{self.name} lacks a field of {later}"
+        newer = [field for field in fields if field.name in later]
+        assert fields[len(fields) - len(newer) :] == tuple(newer), "new fields go at the end"
+        self._newer = tuple((field.name, _default_of(field), later[field.name]) for field in newer)
+
+    @property
+    def gated(self) -> bool:
+        """Not all of it may be written under the first machine version."""
+        return self.since > 1 or bool(self._newer)
+
+    def version_needed(self, value: Any) -> int:
+        """The machine version that brought this class and those of its fields that are used."""
+        version = self.since
+        for name, default, since in self._newer:
+            if getattr(value, name) != default:
+                version = max(version, since)
+        return version
 
     def dump(self, value: Any) -> list[Any]:
         """The field values, in order."""
         fields = [getattr(value, name) for name in self.names]
         for position, convert in self._dump:
             fields[position] = convert(fields[position])
+        for name, default, _ in reversed(self._newer):
+            if getattr(value, name) != default:
+                break
+            fields.pop()
         return fields
 
     def load(self, fields: Sequence[Any]) -> Any:
@@ -88,7 +117,9 @@ class Layout:
         return self.kind(*fields)
 
     def dump_map(self, value: Any) -> dict[str, Any]:
-        return {name: getattr(value, name) for name in self.names}
+        later = {name: default for name, default, _ in self._newer}
+        named = {name: getattr(value, name) for name in self.names}
+        return {n: v for n, v in named.items() if n not in later or v != later[n]}
 
     def load_map(self, fields: Any) -> Any:
         """Like `load`, of a map by name; unknown names are of a later version and ignored."""
@@ -104,6 +135,13 @@ class Layout:
 
 def _has_no_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    assert field.default is not dataclasses.MISSING, f"{field.name} is new and needs a default"
+    return field.default
 
 
 def _kinds_of(hint: Any) -> Kinds:

@@ -75,6 +75,8 @@ __all__ = [
 class CatalogMachine:
     """Pure: the same commands with the same stamps give the same tables on every node."""
 
+    newest = MACHINE_VERSION
+
     def __init__(self) -> None:
         self.version = 1
         self._nodes = Nodes()
@@ -134,10 +136,8 @@ class CatalogMachine:
         return clause(command)
 
     def _upgrade(self, command: UpgradeMachine) -> Applied:
-        if not self.version <= command.to <= MACHINE_VERSION:
-            reason = (
-                f"machine version {command.to} is not between {self.version} and {MACHINE_VERSION}"
-            )
+        if not self.version <= command.to <= self.newest:
+            reason = f"machine version {command.to} is not between {self.version} and {self.newest}"
             return Applied(Refused(BAD_ARGUMENT, reason))
         self.version = command.to
         return Applied(Ok())
@@ -265,10 +265,10 @@ class CatalogMachine:
         one, and so is a vhost that nobody had to make.
         """
         state = cast("dict[str, Any]", cbor2.loads(data))
-        if state["version"] > MACHINE_VERSION:
+        if state["version"] > self.newest:
             raise ValueError(
                 f"the catalog's snapshot has version {state['version']}, this program knows"
-                f" {MACHINE_VERSION}: run the newer program"
+                f" {self.newest}: run the newer program"
             )
         self.version = state["version"]
         self._placing.next_queue_id = QueueId(state["next_queue_id"])

@@ -22,7 +22,7 @@ class RegisterNode:
     incarnation: int
     addresses: dict[str, str] = field(
         default_factory=dict[str, str]
-    )  # "peer", "http", "amqp" -> "host:port"
+    )  # "peer", "http", "amqp" -> "host:port"; and what it can run, by cluster.machine.versions
 
 
 @dataclass(frozen=True, slots=True)

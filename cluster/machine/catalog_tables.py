@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import cbor2
 
 from cluster.machine.catalog_commands import DestinationKind
+from cluster.machine.versions import VERSIONS
 from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId
 
 NodeState = Literal["member", "leaving", "removed"]
@@ -24,9 +25,19 @@ class NodeInfo:
 
     node: NodeId
     incarnation: int
-    addresses: Mapping[str, str]  # "peer", "http", "amqp" -> "host:port"
+    addresses: Mapping[str, str]  # as it registered: endpoints, and VERSIONS
     number: int = 0  # dense, from 1, in the order of first registration
     state: NodeState = "member"  # leaving: others take its places; removed: only its name is known
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """ "peer", "http", "amqp" -> "host:port"."""
+        return {kind: at for kind, at in self.addresses.items() if kind != VERSIONS}
+
+    @property
+    def versions(self) -> str:
+        """What its process can run: see `cluster.machine.versions`."""
+        return self.addresses.get(VERSIONS, "")
 
     @property
     def transient_group(self) -> GroupId:

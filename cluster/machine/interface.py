@@ -15,7 +15,8 @@ from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
 class Machine(Protocol):
     """A deterministic state machine: equal commands with equal stamps give equal states."""
 
-    version: int  # see cluster.machine.versions
+    version: int  # the one it runs now: see cluster.machine.versions
+    newest: int  # that it could run
 
     def apply(self, stamp: Stamp, command: Any) -> Applied:
         """The only way state changes. Total: never raises, whatever the command."""

@@ -71,6 +71,8 @@ DIGEST_BYTES = 16
 class QueueMachine:
     """Many queues over one log."""
 
+    newest = MACHINE_VERSION
+
     def __init__(self, version: int = 1) -> None:
         self.version = version
         self.now_ms = 0  # of the log: never goes back
@@ -299,10 +301,10 @@ class QueueMachine:
         return min(queues_ms, sessions_ms)
 
     def _upgrade(self, command: UpgradeMachine) -> Reply:
-        if not self.version <= command.to <= MACHINE_VERSION:
+        if not self.version <= command.to <= self.newest:
             return Refused(
                 BAD_ARGUMENT,
-                f"the machine has version {self.version} and can become {MACHINE_VERSION} at most",
+                f"the machine has version {self.version} and can become {self.newest} at most",
             )
         self.version = command.to
         return Ok(command.to)

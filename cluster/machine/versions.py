@@ -1,4 +1,4 @@
-"""Machine versions: from which version on a replica behaves differently.
+"""Versions: what a release can read and write, and from when on a replica behaves differently.
 
 Every replica of a group must compute the same state from the same log, whichever release runs it.
 So a change of what `apply` does, or of what a snapshot or a digest holds, takes effect only from
@@ -11,11 +11,40 @@ since logs that hold them are replayed for as long as they exist.
 |---------|---------|-----------------|
 | 1       | 0.1     | everything before versions were negotiated |
 | 2       | 0.2     | the first negotiated version; each use of `turn.version` says what it is for |
+
+A node says at every start what it can run, in the catalog: see `declared`. The text stands among
+its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such
+a release hold the same catalog.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
-#: The newest version that this release runs.
+#: The newest version that this release runs; it runs every older one, too.
 MACHINE_VERSION: Final = 2
+
+#: The key of the text among a node's addresses.
+VERSIONS: Final = "versions"
+#: Releases that do not say what they can run are older than versions are.
+BEFORE_VERSIONS: Final = 1
+
+_RANGE = re.compile(r"([a-z]+)=(\d{1,9})-(\d{1,9})", re.ASCII)
+
+
+def declared(ranges: Mapping[str, tuple[int, int]]) -> str:
+    """What a release can run as text: for each kind of version the oldest and the newest."""
+    return " ".join(f"{kind}={first}-{last}" for kind, (first, last) in ranges.items())
+
+
+def understood(text: str) -> dict[str, tuple[int, int]]:
+    """The other way; words of a later release are passed over."""
+    matches = (_RANGE.fullmatch(word) for word in text.split())
+    return {m[1]: (int(m[2]), int(m[3])) for m in matches if m is not None}
+
+
+def newest_machine(text: str) -> int:
+    """The newest machine version that a node with this text runs."""
+    return understood(text).get("machine", (1, BEFORE_VERSIONS))[1]

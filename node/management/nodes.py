@@ -59,7 +59,7 @@ def place_of(call: Call, info: NodeInfo, copies: Mapping[NodeId, int]) -> Json:
         "state": standing(cluster, info.node),
         "being_drained": drained,
         "copies": copies.get(info.node, 0),
-        "addresses": dict(info.addresses),
+        "addresses": info.endpoints,
     }
 
 

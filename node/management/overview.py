@@ -74,7 +74,7 @@ def listeners(call: Call) -> list[Json]:
     """Of all nodes, as they registered themselves."""
     found: list[Json] = []
     for node in call.catalog.nodes():
-        for kind, address in sorted(node.addresses.items()):
+        for kind, address in sorted(node.endpoints.items()):
             host, _, port = address.rpartition(":")
             found.append(
                 {

@@ -27,8 +27,10 @@ from cluster.codec.entries import (
     metas_of,
     pack_stamp,
     unpack_stamp,
+    version_needed,
 )
 from cluster.codec.errors import CodecError
+from cluster.codec.fields import Layout
 from cluster.machine import commands as c
 from cluster.machine import replies as r
 from cluster.types import BodyRef, Stamp
@@ -319,3 +321,53 @@ def test_bodies_of_a_transaction_are_numbered_but_not_those_for_other_groups() -
 def test_an_entry_decodes_from_a_view_without_a_copy_of_ours() -> None:
     data = encode_entry(5, [c.Tick()])
     assert decode_entry(memoryview(data)) == Entry(1, 5, [c.Tick()])
+
+
+# --- what came with a later machine version
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grown:
+    """A command as two later machine versions left it."""
+
+    queue: int
+    reason: str = ""
+    second: int = 0
+    third: list[int] = dataclasses.field(default_factory=list[int])
+
+
+GATED = Layout(Grown, fields_since={"second": 2, "third": 3})
+
+
+@pytest.mark.parametrize(
+    ("command", "fields", "needed"),
+    [
+        (Grown(1), [1, ""], 1),
+        (Grown(1, "x"), [1, "x"], 1),
+        (Grown(1, "x", 5), [1, "x", 5], 2),
+        (Grown(1, "x", 0, [4]), [1, "x", 0, [4]], 3),
+        (Grown(1, "x", 5, [4]), [1, "x", 5, [4]], 3),
+    ],
+)
+def test_new_fields_are_written_only_when_they_say_something(
+    command: Grown, fields: list[Any], needed: int
+) -> None:
+    assert GATED.dump(command) == fields
+    assert GATED.load(fields) == command
+    assert GATED.version_needed(command) == needed
+    assert GATED.load_map(GATED.dump_map(command)) == command
+    assert len(GATED.dump_map(command)) == len(fields) - (needed == 3 and not command.second)
+
+
+def test_a_new_command_needs_the_version_that_brought_it() -> None:
+    assert Layout(Grown, since=4, fields_since={"third": 5}).version_needed(Grown(1)) == 4
+
+
+def test_a_new_field_has_a_default_and_stands_at_the_end() -> None:
+    with pytest.raises(AssertionError, match="at the end"):
+        Layout(Grown, fields_since={"second": 2})
+
+
+@pytest.mark.parametrize("name", SAMPLES_V1)
+def test_what_version_1_had_needs_no_later_one(name: str) -> None:
+    assert version_needed(SAMPLES_V1[name]) == (2 if name == "upgrade_machine" else 1)

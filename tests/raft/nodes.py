@@ -30,7 +30,7 @@ class ListMachine:
     """A machine that remembers which bodies it was given, in order."""
 
     def __init__(self) -> None:
-        self.version = 1
+        self.version = self.newest = 1
         self.refs: list[list[int]] = []  # index, offset, count
         self.now_ms = 0
         self.ticks = 0
