@@ -130,6 +130,14 @@ bench-amqp: $(READY) ## The same through AMQP, by a C client and pika: ARGS="--q
 fuzz-amqp: $(READY) ## Random and mutated AMQP against three nodes: SECONDS=120, again: ARGS="--seed 7"
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
+.PHONY: fuzz-raft
+fuzz-raft: $(READY) ## Members of one group alone, driven at random: SECONDS=120, again: ARGS="--first 7"
+	@$(BIN)/python -m tests.raft.fuzz --seconds $(SECONDS) $(ARGS)
+
+.PHONY: mutants
+mutants: $(READY) ## The source broken in many named ways, and what catches each: ARGS="--only votes"
+	@$(BIN)/python -m tests.mutants --jobs $(JOBS) $(ARGS)
+
 .PHONY: rewrite
 rewrite: $(READY) ## Rewrite the expected outputs of the test scripts; read the diff afterwards
 	@$(BIN)/python -m pytest -q --rewrite tests/machine $(ARGS)

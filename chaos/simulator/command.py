@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import logging
 import multiprocessing
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 import structlog
@@ -133,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(result.status)
     again = f"python -m chaos.simulator --seeds {options.seeds} --first {first}"
     console.print(f"seeds from {first} on; the same again: {again}", markup=False)
-    return _swarm(console, seeds, options.jobs)
+    return _swarm(console, seeds, options.jobs, until_failure=options.until_failure)
 
 
 def fresh_seed() -> int:
@@ -150,6 +151,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--stock", action="store_true", help="the stock PySyncObj under the same harness"
     )
+    parser.add_argument("--until-failure", action="store_true", help="end with the first failure")
     parser.add_argument("--jobs", type=int, default=2, help="processes to run seeds in")
     return parser.parse_args(arguments)
 
@@ -159,7 +161,7 @@ Outcome = TypeVar("Outcome")
 
 def _each(
     console: Console, work: Callable[[int], Outcome], seeds: Sequence[int], jobs: int
-) -> Iterator[Outcome]:
+) -> Generator[Outcome]:
     """Results as they come, under a progress bar."""
     columns = (
         TextColumn("{task.description}"),
@@ -173,17 +175,24 @@ def _each(
         concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool,
     ):
         task = progress.add_task("seeds", total=len(seeds))
-        for future in concurrent.futures.as_completed([pool.submit(work, seed) for seed in seeds]):
-            progress.advance(task)
-            yield future.result()
+        futures = [pool.submit(work, seed) for seed in seeds]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                progress.advance(task)
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-def _swarm(console: Console, seeds: Sequence[int], jobs: int) -> int:
+def _swarm(console: Console, seeds: Sequence[int], jobs: int, *, until_failure: bool) -> int:
     results: list[Result] = []
-    for result in _each(console, _run_seed, seeds, jobs):
-        results.append(result)
-        if result.status is not Status.OK:
-            _explain(console, result, whole=False)
+    with contextlib.closing(_each(console, _run_seed, seeds, jobs)) as running:
+        for result in running:
+            results.append(result)
+            if result.status is not Status.OK:
+                _explain(console, result, whole=False)
+                if until_failure:
+                    break
     _table(console, results)
     failed = Counter(result.status for result in results if result.status is not Status.OK)
     if not failed:

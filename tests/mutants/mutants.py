@@ -1,0 +1,653 @@
+"""What a careless change would be: a name, where, which text, what it becomes, who should see it.
+
+Each replaces one text that stands exactly once in its file, so that the list cannot rot: a test
+looks. `catchers` are tried in their order, the cheapest first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Catcher:
+    """A command that fails when it sees what is broken."""
+
+    kind: str  # a column of the table
+    arguments: tuple[str, ...]  # of python -m
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    file: str
+    old: str
+    new: str
+    catchers: tuple[Catcher, ...]
+
+
+def by_tests(*paths: str, words: str = "") -> Catcher:
+    """These tests, or those of them whose names have these words."""
+    chosen = ("-k", words) if words else ()
+    quiet = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:randomly")
+    return Catcher("tests", ("pytest", *quiet, *paths, *chosen))
+
+
+def fuzz(seeds: int = 4_000) -> Catcher:
+    return Catcher("raft fuzz", ("tests.raft.fuzz", "--seeds", str(seeds), "--first", "0"))
+
+
+def simulator(seeds: int = 40, first: int = 100_000) -> Catcher:
+    how = ("--seeds", str(seeds), "--first", str(first), "--jobs", "1", "--until-failure")
+    return Catcher("simulator", ("chaos.simulator", *how))
+
+
+RAFT = by_tests("tests/raft")
+LOG = by_tests("tests/log")
+MACHINE = by_tests("tests/machine")
+FUZZ = fuzz()
+SIMULATOR = simulator()
+
+_RAFT = "cluster/raft/"
+_LOG = "cluster/log/"
+_MACHINE = "cluster/machine/"
+
+CONSENSUS = (
+    Mutant(
+        "a vote leaves before it is synced",
+        _RAFT + "transport.py",
+        "AT_ONCE = frozenset({APPEND, ",
+        "AT_ONCE = frozenset({VOTED, APPEND, ",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "a request for votes leaves before the own vote is synced",
+        _RAFT + "transport.py",
+        "AT_ONCE = frozenset({APPEND, ",
+        "AT_ONCE = frozenset({VOTE, APPEND, ",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "an entry is acknowledged before it is synced",
+        _RAFT + "transport.py",
+        "AT_ONCE = frozenset({APPEND, ",
+        "AT_ONCE = frozenset({APPENDED, APPEND, ",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "what waits for the disk survives a broken link",
+        _RAFT + "transport.py",
+        "self._late = [each for each in self._late if each[0] != node]",
+        "pass",
+        (RAFT, FUZZ),
+    ),
+    Mutant(
+        "entries of old terms are committed by count",
+        _RAFT + "replication.py",
+        "if index > member.commit_index and member.journal.term_at(index) == member.term:",
+        "if index > member.commit_index:",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "a leader counts what is not on its own disk",
+        _RAFT + "replication.py",
+        "indexes.append(member.journal.synced_index)",
+        "indexes.append(member.journal.last_index)",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "a minority commits",
+        _RAFT + "replication.py",
+        "index = indexes[-member.configuration.quorum]",
+        "index = indexes[1 - member.configuration.quorum]",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "learners count towards a commit",
+        _RAFT + "replication.py",
+        "indexes = [followers[peer].counted for peer in member.voters]",
+        "indexes = [followers[peer].counted for peer in member.peers]",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "a disk that forgot counts towards a commit",
+        _RAFT + "progress.py",
+        "return self.match if self.counts else 0",
+        "return self.match",
+        (RAFT, FUZZ),
+    ),
+    Mutant(
+        "a disk that forgot is trusted before the proof is committed",
+        _RAFT + "replication.py",
+        "elif min(member.commit_index, progress.match) >= progress.proof:",
+        "elif progress.match >= progress.proof:",
+        (RAFT, FUZZ),
+    ),
+    Mutant(
+        "a leader that is cut off leads on",
+        _RAFT + "replication.py",
+        "if not self.heard_by_majority(now) or self._member.withholds_votes:",
+        "if self._member.withholds_votes:",
+        (RAFT,),
+    ),
+    Mutant(
+        "a follower that comes back is believed to have what it had",
+        _RAFT + "progress.py",
+        "self.match = self.proof = 0",
+        "self.proof = 0",
+        (RAFT, FUZZ),
+    ),
+    Mutant(
+        "equal entries are truncated",
+        _RAFT + "following.py",
+        "if index <= base or journal.term_at(index) == term:",
+        "if index <= base:",
+        (RAFT, FUZZ),
+    ),
+    Mutant(
+        "a follower commits beyond what it matched",
+        _RAFT + "following.py",
+        "member.commit(min(commit, match))",
+        "member.commit(min(commit, journal.last_index))",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "the term before an append is not compared",
+        _RAFT + "following.py",
+        "if prev > last or (prev >= base and journal.term_at(prev) != prev_term):",
+        "if prev > last:",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "committed entries may be truncated",
+        _RAFT + "following.py",
+        "if index <= member.commit_index:",
+        "if index <= 0:",
+        (RAFT,),
+    ),
+    Mutant(
+        "members that were truncated stay members",
+        _RAFT + "following.py",
+        "                configurations.truncate(index)\n",
+        "",
+        (RAFT, FUZZ),
+    ),
+    Mutant(
+        "votes are given without a look at the log",
+        _RAFT + "elections.py",
+        "and member.voted_for in (None, peer.id)\n"
+        "            and self._up_to_date(last_index, last_term)",
+        "and member.voted_for in (None, peer.id)",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "a member votes twice",
+        _RAFT + "elections.py",
+        "and member.voted_for in (None, peer.id)\n",
+        "\n",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "logs are compared by their length alone",
+        _RAFT + "elections.py",
+        "return (last_term, last_index) >= (member.last_term, member.last_index)",
+        "return last_index >= member.last_index",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "the pre-vote is skipped",
+        _RAFT + "elections.py",
+        "        self._pre_votes = {member.me}\n        if member.majority(self._pre_votes):\n",
+        "        self._pre_votes = {member.me}\n        if True:\n",
+        (RAFT,),
+    ),
+    Mutant(
+        "a pre-vote is given while the leader lives",
+        _RAFT + "elections.py",
+        "            and not leader_lives\n",
+        "",
+        (RAFT,),
+    ),
+    Mutant(
+        "a disk that forgot votes",
+        _RAFT + "elections.py",
+        "            not member.leads\n            and not member.withholds_votes\n",
+        "            not member.leads\n",
+        (RAFT, FUZZ),
+    ),
+    Mutant(
+        "a refused vote counts",
+        _RAFT + "elections.py",
+        "if not granted or not member.stands or peer not in member.voters:",
+        "if not member.stands or peer not in member.voters:",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "a candidate does not vote for itself on disk",
+        _RAFT + "member.py",
+        "self._SyncObj__setCurrentTerm(self.term + 1, self.me.id)",
+        "self._SyncObj__setCurrentTerm(self.term + 1, None)",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "members change at any time",
+        _RAFT + "member.py",
+        "return noop is not None and max(noop, self.configurations.index) <= committed",
+        "return noop is not None",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "members change before anything of this term is committed",
+        _RAFT + "member.py",
+        "return noop is not None and max(noop, self.configurations.index) <= committed",
+        "return noop is not None and self.configurations.index <= committed",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "two voters come or go at once",
+        _RAFT + "configuration.py",
+        "return len(set(self.voters) ^ set(other.voters)) <= 1",
+        "return len(set(self.voters) ^ set(other.voters)) <= 2",
+        (RAFT,),
+    ),
+    Mutant(
+        "answers of an older term count for this one",
+        _RAFT + "member.py",
+        "elif term < self.term and kind != PRE_VOTED:",
+        "elif term < self.term and kind not in (PRE_VOTED, APPENDED, VOTED):",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "half of the voters are a majority",
+        _RAFT + "configuration.py",
+        "return len(self.voters) // 2 + 1",
+        "return (len(self.voters) + 1) // 2",
+        (RAFT, FUZZ),
+    ),
+    Mutant(
+        "a snapshot says nothing of the members",
+        _RAFT + "configuration.py",
+        "        return _joined(*self._known[0], data)",
+        "        return data",
+        (RAFT, FUZZ),
+    ),
+    Mutant(
+        "an installed snapshot leaves out live entries",
+        _RAFT + "snapshots.py",
+        "        if batch:\n            yield [LIVE, batch], size\n",
+        "",
+        (RAFT, LOG),
+    ),
+    Mutant(
+        "acknowledgements leave while the disk syncs",
+        _RAFT + "rounds.py",
+        "            await self._log.sync()\n            self.syncs += 1\n",
+        "            self.syncs += 1\n",
+        (RAFT, SIMULATOR),
+    ),
+    Mutant(
+        "a repeated start is believed though the folder is older",
+        "cluster/registration.py",
+        "if incarnation <= self.standing.registered or self.forgot:",
+        "if incarnation >= 0:",
+        (by_tests("tests/cluster"), simulator(80)),
+    ),
+)
+
+LOGS = (
+    Mutant(
+        "term and vote are not written",
+        _LOG + "journal.py",
+        "            self.current_term, self.voted_for = term, voted_for\n"
+        "            self._write_hard_state()\n",
+        "            self.current_term, self.voted_for = term, voted_for\n",
+        (LOG,),
+    ),
+    Mutant(
+        "a withheld vote is forgotten by a restart",
+        _LOG + "journal.py",
+        "            self.withholds = withholds\n            self._write_hard_state()\n",
+        "            self.withholds = withholds\n",
+        (LOG, by_tests("tests/cluster")),
+    ),
+    Mutant(
+        "what was written during a sync counts as synced",
+        _LOG + "wal.py",
+        "            journal.synced_index = journal.syncing_index\n",
+        "            journal.synced_index = journal.written_index\n",
+        (LOG, SIMULATOR),
+    ),
+    Mutant(
+        "a sync does nothing",
+        _LOG + "wal.py",
+        "            await active.file.sync()\n        except OSError as error:\n"
+        '            raise self._fail("sync"',
+        '            pass\n        except OSError as error:\n            raise self._fail("sync"',
+        (LOG, SIMULATOR),
+    ),
+    Mutant(
+        "the name of a new segment is not synced",
+        _LOG + "wal.py",
+        "            await self._fresh.file.sync()\n"
+        "            await self.disk.sync_dir(self.directory)\n",
+        "            await self._fresh.file.sync()\n",
+        (LOG, SIMULATOR),
+    ),
+    Mutant(
+        "a disk that failed goes on being used",
+        _LOG + "wal.py",
+        'self.failure = f"{what} of {path} failed: {error}"',
+        'self.failure, reason = None, f"{what} of {path} failed: {error}"',
+        (LOG,),
+    ),
+    Mutant(
+        "the log speaks of a snapshot before it is synced",
+        _LOG + "snapshots.py",
+        "                file.append([data])\n                await file.sync()\n",
+        "                file.append([data])\n",
+        (LOG, SIMULATOR),
+    ),
+    Mutant(
+        "the name of a snapshot is not synced",
+        _LOG + "snapshots.py",
+        "            await disk.sync_dir(self.directory)\n        except OSError",
+        "        except OSError",
+        (LOG, SIMULATOR),
+    ),
+    Mutant(
+        "the base moves before the mark is synced",
+        _LOG + "journal.py",
+        "            self._wal.write()\n            await self._wal.sync()\n"
+        "            if not self.removed and self.mark.index == index:\n",
+        "            self._wal.write()\n"
+        "            if not self.removed and self.mark.index == index:\n",
+        (LOG, SIMULATOR),
+    ),
+    Mutant(
+        "an install is acknowledged before it is synced",
+        _LOG + "journal.py",
+        "        self._replace(install)\n        self._wal.write()\n"
+        "        await self._wal.sync()\n",
+        "        self._replace(install)\n        self._wal.write()\n",
+        (LOG, SIMULATOR),
+    ),
+    Mutant(
+        "segments are dropped before their state is repeated",
+        _LOG + "cleaner.py",
+        "        wal.write()\n        await wal.sync()\n"
+        "        try:\n            for segment in dead:\n",
+        "        try:\n            for segment in dead:\n",
+        (LOG, SIMULATOR),
+    ),
+    Mutant(
+        "segments go that still hold something",
+        _LOG + "cleaner.py",
+        "if s.sealed and s.live_bytes == 0]",
+        "if s.sealed and s.live_bytes <= 256]",
+        (LOG, SIMULATOR),
+    ),
+    Mutant(
+        "checksums are not compared",
+        _LOG + "recovery.py",
+        "            or extend(extend(salt, data[at : at + 4]), data[at + 8 : stop]) != crc\n",
+        "",
+        (LOG,),
+    ),
+    Mutant(
+        "a log that lost its synced end is accepted",
+        _LOG + "recovery.py",
+        "if segment is not None and segment.size < offset:",
+        "if segment is not None and segment.size < 0:",
+        (LOG,),
+    ),
+    Mutant(
+        "a torn tail stays in the file",
+        _LOG + "recovery.py",
+        "            segment.file.truncate(segment.size)\n",
+        "            pass\n",
+        (LOG, SIMULATOR),
+    ),
+    Mutant(
+        "the log of another node is accepted",
+        _LOG + "recovery.py",
+        "if header.identity != identity:",
+        "if not header.identity:",
+        (LOG,),
+    ),
+)
+
+QUEUES = (
+    Mutant(
+        "a settle settles a later delivery",
+        _MACHINE + "settling.py",
+        "            if hold.token > token:\n",
+        "            if token < 0:\n",
+        (MACHINE, SIMULATOR),
+    ),
+    Mutant(
+        "anybody may settle",
+        _MACHINE + "settling.py",
+        "        if unknown is not None:\n",
+        "        if unknown is not None and unknown < 0:\n",
+        (MACHINE,),
+    ),
+    Mutant(
+        "a return goes to the tail",
+        _MACHINE + "settling.py",
+        "        if wait_ms:\n            queue.delay(start, end, turn.now_ms + wait_ms)\n",
+        "        if True:\n            queue.delay(start, end, turn.now_ms + wait_ms + 1)\n",
+        (MACHINE,),
+    ),
+    Mutant(
+        "one failure more than the limit is allowed",
+        _MACHINE + "settling.py",
+        "if limit is not None and mark.failed > limit:",
+        "if limit is not None and mark.failed > limit + 1:",
+        (MACHINE,),
+    ),
+    Mutant(
+        "a redelivery is not flagged",
+        _MACHINE + "settling.py",
+        "mark = mark._replace(acquired=mark.acquired + 1, failed=mark.failed + failed)",
+        "mark = mark._replace(failed=mark.failed + failed)",
+        (MACHINE,),
+    ),
+    Mutant(
+        "delayed messages are missing in a snapshot",
+        _MACHINE + "snapshot.py",
+        "queue.delayed = [(ready_at_ms, first, last) for ready_at_ms, first, last in delayed]",
+        "queue.delayed = []",
+        (MACHINE, SIMULATOR),
+    ),
+    Mutant(
+        "publishers are missing in a snapshot",
+        _MACHINE + "snapshot.py",
+        "    queue.publishers.load(publishers)\n",
+        "",
+        (MACHINE, SIMULATOR),
+    ),
+    Mutant(
+        "ids for de-duplication are missing in a snapshot",
+        _MACHINE + "snapshot.py",
+        "    queue.dedup_ids.load(dedup_ids)\n",
+        "",
+        (MACHINE, SIMULATOR),
+    ),
+    Mutant(
+        "fencing tokens start anew after a snapshot",
+        _MACHINE + "snapshot.py",
+        "        queue.last_token,\n        unused_since_ms,\n",
+        "        _,\n        unused_since_ms,\n",
+        (MACHINE,),
+    ),
+    Mutant(
+        "messages expire by a local clock",
+        _MACHINE + "disposal.py",
+        "    now_ms = turn.now_ms if inclusive else turn.now_ms - 1\n",
+        "    import time\n    now_ms = int(time.time() * 1000)\n",
+        (MACHINE, SIMULATOR),
+    ),
+    Mutant(
+        "messages expire before their time",
+        _MACHINE + "disposal.py",
+        "expired = store.time_of(position) + ttl_ms <= now_ms",
+        "expired = store.time_of(position) + ttl_ms // 2 <= now_ms",
+        (MACHINE,),
+    ),
+    Mutant(
+        "delayed messages come early",
+        _MACHINE + "queue.py",
+        "while self.delayed and self.delayed[0][0] <= now_ms:",
+        "while self.delayed and self.delayed[0][0] <= now_ms + 500:",
+        (MACHINE,),
+    ),
+    Mutant(
+        "a full queue holds one more",
+        _MACHINE + "disposal.py",
+        "over = 0 if count_max is None else queue.waiting_count - count_max",
+        "over = 0 if count_max is None else queue.waiting_count - count_max - 1",
+        (MACHINE,),
+    ),
+    Mutant(
+        "dead letters vanish",
+        _MACHINE + "disposal.py",
+        "    queue.outbox.add(first, last, deaths, to, mark.priority)\n",
+        "    forget(queue, first, last)\n",
+        (MACHINE,),
+    ),
+    Mutant(
+        "a purge takes what consumers hold",
+        _MACHINE + "disposal.py",
+        "    count = queue.waiting_count\n    while queue.waiting_count:\n",
+        "    count = queue.waiting_count\n"
+        "    for consumer in queue.consumers.by_key.values():\n"
+        "        consumer.held.clear()\n"
+        "    while queue.waiting_count:\n",
+        (MACHINE,),
+    ),
+    Mutant(
+        "a consumer gets more than its credit",
+        _MACHINE + "consumers.py",
+        "        room = credit - self.held.count\n",
+        "        room = credit - self.held.count + 1\n",
+        (MACHINE,),
+    ),
+    Mutant(
+        "a new active consumer is served beside the old one",
+        _MACHINE + "consumers.py",
+        "self.quiescing = active.held.count > 0",
+        "self.quiescing = False",
+        (MACHINE,),
+    ),
+    Mutant(
+        "tokens do not grow",
+        _MACHINE + "queue.py",
+        "        token = self.last_token + 1\n",
+        "        token = self.last_token or 1\n",
+        (MACHINE,),
+    ),
+    Mutant(
+        "a repeated publish is stored again",
+        _MACHINE + "publishers.py",
+        "            if last > publisher.last:\n                publisher.last = last\n",
+        "            pass\n",
+        (MACHINE,),
+    ),
+    Mutant(
+        "a window of ids is forgotten at once",
+        _MACHINE + "publishers.py",
+        "if window_ms is not None and ids[dedup_id] + window_ms > now_ms:",
+        "if window_ms is not None and ids[dedup_id] > now_ms:",
+        (MACHINE, SIMULATOR),
+    ),
+    Mutant(
+        "a part of a transaction is done twice",
+        _MACHINE + "transactions.py",
+        "if number >= source.done_below and number not in source.done:",
+        "if number >= source.done_below:",
+        (MACHINE, by_tests("tests/simulation/test_canaries.py")),
+    ),
+    Mutant(
+        "a transaction is done though a step is refused",
+        _MACHINE + "transactions.py",
+        "        if refusal is not None:\n            return refusal\n        number = 0\n",
+        "        number = 0\n",
+        (MACHINE,),
+    ),
+    Mutant(
+        "what a transaction owes others is let go from the log",
+        _MACHINE + "transactions.py",
+        "return [(each.index, each.index) for each in self._open.values()]",
+        "return []",
+        (MACHINE, SIMULATOR),
+    ),
+    Mutant(
+        "messages in the hands of consumers are let go from the log",
+        _MACHINE + "store.py",
+        "        for live, index in zip(self._lives[self._head :], ",
+        "        for live, index in zip(self._lives[self._head + 1 :], ",
+        (MACHINE,),
+    ),
+    Mutant(
+        "an older process of a node keeps its sessions",
+        _MACHINE + "attendance.py",
+        "            if session.incarnation < incarnation:\n",
+        "            if session.incarnation < 0:\n",
+        (MACHINE,),
+    ),
+    Mutant(
+        "a new leader forgets what is owed",
+        _MACHINE + "queue.py",
+        "            if chunks:\n                effects.append(Deliver(",
+        "            if chunks and not effects:\n                effects.append(Deliver(",
+        (MACHINE, SIMULATOR),
+    ),
+)
+
+NODES = (
+    Mutant(
+        "a leader serves before its own entry is applied",
+        "cluster/group.py",
+        "if not self._ready and noop is not None and self.applied_index >= noop:",
+        "if not self._ready and noop is not None:",
+        (RAFT, by_tests("tests/cluster"), SIMULATOR),
+    ),
+    Mutant(
+        "log time follows a clock that steps back",
+        "cluster/log_time.py",
+        "return max(self._clock.wall_ms(), self._highest_ms + passed_ms)",
+        "return self._clock.wall_ms() + 0 * passed_ms",
+        (RAFT, by_tests("tests/cluster"), SIMULATOR),
+    ),
+    Mutant(
+        "a proposal that another entry replaced is confirmed",
+        "cluster/proposals.py",
+        "        if entry.term == term:\n",
+        "        if entry.term:\n",
+        (by_tests("tests/raft/test_group.py"), SIMULATOR),
+    ),
+    Mutant(
+        "what was lost with a leader is published under new numbers",
+        "node/publishing.py",
+        "        line.stalled = True\n        line.round += 1\n",
+        "        line.stalled = True\n        line.round += 1\n"
+        "        line.renumber(self._name())\n",
+        (by_tests("tests/node/test_publishing.py"), SIMULATOR),
+    ),
+    Mutant(
+        "a settle is told to one leader only",
+        "node/settling.py",
+        "        decided = outcome.reply is not None or outcome.code in HOPELESS\n",
+        "        decided = True\n",
+        (by_tests("tests/node", words="settl"), SIMULATOR),
+    ),
+    Mutant(
+        "copies are never compared",
+        _RAFT + "digests.py",
+        "        if self.on_compared is not None:\n",
+        "        if self.on_compared is None:\n",
+        (RAFT, by_tests("tests/cluster")),
+    ),
+)
+
+MUTANTS = CONSENSUS + LOGS + QUEUES + NODES

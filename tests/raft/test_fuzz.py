@@ -1,0 +1,52 @@
+"""Members of one group under random messages, crashes, cuts and changes: fresh seeds in each run,
+and those that found something.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from cluster.raft.elections import Elections
+from tests import FIRST_SEED
+from tests.raft.fuzz import Broken, Known, fuzz
+
+SEEDS = 400
+
+
+def _run(first: int, count: int) -> list[Known]:
+    runs: list[Known] = []
+    for seed in range(first, first + count):
+        try:
+            runs.append(fuzz(seed))
+        except Exception as error:
+            raise AssertionError(f"python -m tests.raft.fuzz --seed {seed}") from error
+    return runs
+
+
+def test_no_promise_is_broken_by_random_steps() -> None:
+    runs = _run(int(os.environ[FIRST_SEED]), SEEDS)
+
+    counts = sum((run.counts for run in runs), start=runs[0].counts.__class__())
+    what = ("truncations", "snapshots installed", "changes of members", "disks lost", "kills")
+    assert all(counts[each] for each in what), counts
+    assert sum(run.last_committed for run in runs) > SEEDS
+
+
+def test_a_seed_is_the_same_run_again() -> None:
+    def steps() -> list[str]:
+        lines: list[str] = []
+        fuzz(5, lines.append)
+        return lines
+
+    assert steps() == steps() != []
+
+
+def test_votes_without_a_look_at_the_log_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Elections, "_up_to_date", lambda *_: True)
+
+    with pytest.raises(AssertionError) as found:
+        _run(0, SEEDS)
+
+    assert isinstance(found.value.__cause__, Broken)
