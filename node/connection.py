@@ -166,8 +166,10 @@ class Connection:
 
     def lost(self, consumer: Consumer) -> None:
         """Its leader is gone: attached to the next one, or the client is told to move."""
-        if self.closed or self.ends_when_moved(consumer):
-            return
+        if not self.closed and not self.ends_when_moved(consumer):
+            self._serve_elsewhere(consumer)
+
+    def _serve_elsewhere(self, consumer: Consumer) -> None:
         if self.forward:
             self._relay.attach(self, consumer)
             return
@@ -382,8 +384,9 @@ class Connection:
                 auto_settle=consumer.auto_settle,
                 active=consumer.active,
             )
-        except Elsewhere:
-            self.lost(consumer)
+        except Elsewhere:  # it has no leader to lose yet
+            if not self.closed:
+                self._serve_elsewhere(consumer)
 
     async def cancel(
         self, request: int, info: QueueInfo, consumer: int, *, give_back: bool = False

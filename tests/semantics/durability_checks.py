@@ -107,6 +107,11 @@ def c42_told_of_a_failover(broker: Visit) -> None:
         Basic.ConsumeOk,
     )
     other.call(Basic.Consume(0, queue, "other"), Basic.ConsumeOk)
+    told.publish(queue, "before")
+    other.publish(queue, "before")
+    [first] = told.take(1, Basic.Deliver)  # no cancel came first, though another node leads
+    assert first.body == b"before"
+    other.take(1, Basic.Deliver)
     nodes.kill(dying)
     try:
         assert told.expect(Basic.Cancel).consumer_tag == "told"
