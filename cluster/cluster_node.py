@@ -31,6 +31,7 @@ from cluster.peers import Peers
 from cluster.presence import Presence
 from cluster.queue_names import QueueNames
 from cluster.raft.rounds import Rounds
+from cluster.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
 from cluster.registration import Registration
 from cluster.seams import Clock, Disk, Links
 from cluster.standing import Standing
@@ -88,6 +89,7 @@ class ClusterNode:
         self.visibility = Visibility(config.node, links, self.peers)
         self.presence = Presence(self)
         self._tasks: list[asyncio.Task[None]] = []
+        self.readmission = Readmission(self)
         self._caretaker = Caretaker(self)
         self._registration = Registration(self, Standing(disk, config.data_dir))
         self._failure: BaseException | None = None
@@ -165,8 +167,11 @@ class ClusterNode:
         error = None if task.cancelled() else task.exception()
         if error is None or self._failure is not None:
             return
-        self._failure = error
         log.error("node_failed", node=self.node, task=task.get_name(), exc_info=error)
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
         for each in self._tasks:
             each.cancel()
         self.forwarder.stop()
@@ -334,6 +339,8 @@ class ClusterNode:
                 self.peers.leaving(peer, leaves=word == "leaving")
             case [-1, "applied?" | "applied", _]:
                 self.visibility.on_message(peer, message)
+            case [-1, word, *_] if word in (GIVEN_UP, EMPTY):
+                self._on_readmission(peer, message)
             case [-1, *_]:
                 self.forwarder.on_message(peer, message)
             case [-2, *_]:
@@ -343,6 +350,14 @@ class ClusterNode:
                 self.rounds.receive(GroupId(group_id), peer, message)
             case _:
                 pass  # a group that this node has not started yet: Raft sends again
+
+    def _on_readmission(self, peer: NodeId, message: list[Any]) -> None:
+        try:
+            self.readmission.on_message(peer, message)
+        except GivenUp as error:
+            if self._failure is None:
+                log.error("node_given_up", node=self.node, reason=str(error))
+                self._fail(error)
 
     def _on_up(self, peer: NodeId, incarnation: int) -> None:
         self.peers.up(peer, incarnation, asyncio.get_running_loop().time())

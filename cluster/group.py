@@ -172,8 +172,12 @@ class Group(GroupFacts):
         return await self.ask(Barrier())
 
     def withhold_votes(self) -> None:
-        """This disk forgot what it promised: no votes until a leader brought it up to date."""
-        self.member.withholds_votes = True
+        """This disk forgot what it promised: no votes until a leader brought it up to date. By
+        order of a person survivors of a lost majority vote all the same: what they promised was
+        for terms that are over.
+        """
+        if self.member.configurations.forced is None:
+            self.member.withholds_votes = True
 
     def transfer(self, to: NodeId | None) -> None:
         """Hand leadership to `to`, or whoever is closest; until then proposals are refused."""

@@ -2,8 +2,8 @@
 
 No majority can say any more what was confirmed, so what the survivors have becomes the truth, and
 what only the lost ones had is lost. Each survivor, while it is stopped, is told the same lost
-nodes; it writes into its log that the survivors alone are the members. Started again, they elect
-whoever of them has the most.
+nodes, and notes beside its log that the survivors alone are the members (`Forced`). Logs stay as
+they are, so when all survivors are started again an ordinary election finds who has the most.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from cluster.codec.entries import decode_entry
 from cluster.codec.errors import CodecError
 from cluster.log import KIND_GIVEN_UP, Journal, Log
 from cluster.machine.catalog import CatalogMachine
-from cluster.raft.configuration import Configuration, Configurations, encode, split
+from cluster.raft.configuration import (
+    Configuration,
+    Configurations,
+    Forced,
+    era_of,
+    first_term_of,
+    split,
+)
 from cluster.raft.stock import REGULAR
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
-
-#: Survivors write under terms that no two of them share, whatever each of them knows: more than a
-#: cluster ever has nodes.
-TERMS_APART = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class LostMajority:
     last_index: int
     commit_index: int  # as far as this copy heard
     last_ms: int | None  # leader's clock at the newest entry that this copy has
+    lost: Sequence[NodeId] = ()  # declared lost before, and not let in again
 
 
 def examine(
@@ -50,33 +54,37 @@ def examine(
             continue
         journal = log.journal(group)
         first = Configuration(tuple(sorted(founders if info is None else info.founders)))
-        voters = _configurations(journal, first).current.voters
+        configurations = _configurations(journal, first)
+        voters = configurations.current.voters
         survivors = tuple(node for node in voters if node not in lost)
-        if len(survivors) <= len(voters) // 2:
+        # Until survivors of an earlier recovery have a leader, it needs all of them.
+        needed = len(voters) // 2 + 1 if configurations.forced is None else len(voters)
+        if len(survivors) < needed:
             name = "catalog" if info is None else info.name
             about = voters, survivors, journal.last_index, journal.commit_index
-            found.append(LostMajority(group, name, *about, _last_ms(journal)))
+            before = configurations.current.lost
+            found.append(LostMajority(group, name, *about, _last_ms(journal), before))
     return catalog, found
 
 
 def give_up(
     log: Log,
     found: Sequence[LostMajority],
-    catalog: CatalogMachine,
     node: NodeId,
     lost: Collection[NodeId],
 ) -> None:
     """Write it; whoever calls syncs the log. AssertionError: this node is no survivor."""
-    info = catalog.node(node)
-    number = 0 if info is None else info.number  # given once, and for ever
     for each in found:
         assert node in each.survivors, f"{node} has no vote in {each.name}"
         journal = log.journal(each.group)
-        term = (journal.current_term // TERMS_APART + 1) * TERMS_APART + number
+        era = era_of(journal.current_term) + 1
+        term = first_term_of(era)
         log.note(KIND_GIVEN_UP, each.group, each.last_index, term, pack([sorted(lost), node]))
-        journal.set_term(term, node)
-        journal.withhold(False)  # whom it might wait for is lost
-        journal.add(encode(Configuration(each.survivors)), journal.last_index + 1, term)
+        # The new term makes void what was promised, by this disk and by lost ones, in older ones.
+        journal.set_term(term, None)
+        journal.withhold(False)
+        gone = tuple(sorted({*lost, *each.lost}))
+        journal.force(Forced(Configuration(each.survivors, lost=gone, era=era)).payload)
 
 
 def _configurations(journal: Journal, first: Configuration) -> Configurations:

@@ -42,6 +42,7 @@ class Moving:
 
     def look(self) -> None:
         self._meet()
+        self._cluster.readmission.ask()
         for group in list(self._cluster.groups.values()):
             if group.may_change_members:
                 self._change(group)
@@ -115,7 +116,7 @@ class Moving:
             return
         step = next_step(
             configuration,
-            self._wanted(group),
+            self._wanted(group) - cluster.readmission.refused(group),
             leader=cluster.node,
             ready={node for node in group.members if group.lacks(node) <= READY_ENTRIES},
             up={node for node in group.members if cluster.peers.is_up(node)},

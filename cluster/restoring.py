@@ -25,17 +25,25 @@ from cluster.log.format import HASH_BYTES, NO_HASH, chain
 from cluster.log.portable import ADVICE, BACKUP, RecordFiles, scan
 from cluster.log.reader import Record
 from cluster.log.snapshots import decode_snapshot
-from cluster.lost_majority import TERMS_APART
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.founding import agreed, end_sessions, found_again, queue_ids
-from cluster.raft.configuration import Configuration, founded, split
+from cluster.raft.configuration import (
+    TERMS_OF_AN_ERA,
+    Configuration,
+    era_of,
+    first_term_of,
+    founded,
+    split,
+)
 from cluster.raft.stock import REGULAR
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 #: Written to a new log before it is synced.
 WRITE_BYTES: Final = 8 << 20
 RESTORED: Final = b"restored"
+#: The first terms of an era; the rest is for its elections.
+NONCE_MAX: Final = TERMS_OF_AN_ERA // 2
 
 #: File, offset of its record, and term of an entry.
 Place = tuple[str, int, int]
@@ -157,7 +165,7 @@ class Beginning:
 def beginnings(
     groups: Iterable[Replayed], founders: Sequence[NodeId], nonce: int
 ) -> tuple[list[Beginning], dict[NodeId, int]]:
-    """Also the starts of each founder that these states know of. `nonce`, below TERMS_APART, tells
+    """Also the starts of each founder that these states know of. `nonce`, below NONCE_MAX, tells
     this restore from any other.
     """
     found = {each.group: each for each in groups}
@@ -165,9 +173,7 @@ def beginnings(
     # A group that the catalog does not know is newer than it, and nobody would lead it.
     known = {CATALOG_GROUP, *(info.id for info in catalog.groups())}
     found = {group: each for group, each in found.items() if group in known}
-    terms = {
-        group: (each.term // TERMS_APART + 1) * TERMS_APART + nonce for group, each in found.items()
-    }
+    terms = {group: first_term_of(era_of(each.term) + 1) + nonce for group, each in found.items()}
     states: dict[GroupId, bytes] = {}
     for group, each in found.items():
         if isinstance(each.machine, QueueMachine):

@@ -55,7 +55,7 @@ async def recover(settings: Settings, lost: Sequence[str]) -> Survey:
         mine = [group for group in found.groups if group.name not in found.elsewhere]
         nodes = [NodeId(node) for node in lost]
         _audit(settings, lost, mine)
-        give_up(opened, mine, found.catalog, NodeId(settings.node), nodes)
+        give_up(opened, mine, NodeId(settings.node), nodes)
         opened.write()
         await opened.sync()
         log.warning(

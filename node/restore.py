@@ -13,9 +13,8 @@ from typing import Any
 
 from cluster.archive import Archive
 from cluster.log import KIND_STOPPED, Identity, Log, LogOptions, RealDisk, SystemClock
-from cluster.lost_majority import TERMS_APART
 from cluster.machine.catalog import CatalogMachine
-from cluster.restoring import Beginning, Replayed, begin, beginnings
+from cluster.restoring import NONCE_MAX, Beginning, Replayed, begin, beginnings
 from cluster.standing import Standing
 from cluster.types import NodeId
 from node.data_folder import INCARNATION, DataFolder, private
@@ -91,7 +90,7 @@ async def found_cluster(
     """Make the folder of every founder. Until one is complete it has no name of a data folder."""
     check_targets(targets)
     nodes = [target.node for target in targets]
-    made, starts = beginnings(groups, nodes, secrets.randbelow(TERMS_APART))
+    made, starts = beginnings(groups, nodes, secrets.randbelow(NONCE_MAX))
     line = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "cluster": cluster,

@@ -52,6 +52,7 @@ KIND_GROUP_REMOVED: Final = 7
 KIND_LIVE: Final = 8
 KIND_INSTALLED: Final = 9
 KIND_SYNCED: Final = 10
+KIND_FORCED: Final = 11
 #: From here on: kinds that replication does not need. A reader skips those it does not know.
 KIND_NOTE: Final = 32
 KIND_ROLE: Final = 32
@@ -75,6 +76,7 @@ KIND_NAMES: Final = {
     KIND_LIVE: "live-entry",
     KIND_INSTALLED: "installed-entry",
     KIND_SYNCED: "synced",
+    KIND_FORCED: "forced-members",
     KIND_ROLE: "role",
     KIND_LINK_UP: "link-up",
     KIND_LINK_DOWN: "link-down",

@@ -43,6 +43,9 @@ class Journal(StockNames):
         self.current_term = 0
         self.voted_for: str | None = None
         self.withholds = False  # what was promised here is lost, so this copy counts for nothing
+        #: Members by order of a person, whatever entries say; empty: that is over; None: no record
+        #: of it is in the log.
+        self.forced: bytes | None = None
         self.commit_index = BIRTH.index
         self.mark = BIRTH
         self.tail = Tail(BIRTH.index + 1)
@@ -74,6 +77,7 @@ class Journal(StockNames):
         self.written_index = self.syncing_index = self.synced_index = self.last_index
         self.current_term, self.voted_for = replay.term, replay.voted_for
         self.withholds = replay.withholds
+        self.forced = replay.forced
         self.commit_index = min(max(replay.commit, self.base_index), self.last_index)
         for index in sorted(replay.memberships):
             command = self.read(index) if index > self.base_index else None
@@ -217,6 +221,15 @@ class Journal(StockNames):
         told = [self.voted_for, True] if self.withholds else [self.voted_for]
         self._wal.append(fmt.KIND_HARD_STATE, self.group, 0, self.current_term, cbor2.dumps(told))
 
+    def force(self, members: bytes) -> None:
+        """Override what entries say about members, until this is called with nothing."""
+        if members != (self.forced or b""):
+            self._write_forced(members)
+
+    def _write_forced(self, members: bytes) -> None:
+        self.forced = members
+        self._wal.append(fmt.KIND_FORCED, self.group, 0, self.current_term, members)
+
     def set_commit(self, index: int) -> None:
         """Remembered when convenient: it may be older after a crash."""
         if index != self.commit_index:
@@ -228,6 +241,8 @@ class Journal(StockNames):
         wal, group = self._wal, self.group
         wal.append(fmt.KIND_GROUP_CREATED, group, 0, 0, b"")
         self._write_hard_state()
+        if self.forced is not None:  # also that it is over: an older record may stay
+            self._write_forced(self.forced)
         wal.append(fmt.KIND_COMMIT, group, self.commit_index, self.current_term, b"")
         wal.append(
             fmt.KIND_SNAPSHOT, group, self.mark.index, self.mark.term, self.mark.repeated().payload

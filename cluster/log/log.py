@@ -57,6 +57,7 @@ class Log:
         self._hot = HotTail(options.hot_bytes)
         self._maintaining = False
         # Since the last note of a round: how far it counted, syncs, the longest of them.
+        self._forced = set[int]()  # groups with a record of forced members, also of a former life
         self._noted = (0, 0)
         self._syncs = 0
         self._longest_s = 0.0
@@ -116,6 +117,7 @@ class Log:
 
     def _adopt(self, found: Recovered) -> None:
         self.recovered_records, self.cut_bytes = found.records, found.cut_bytes
+        self._forced = found.forced
         for group, replay in sorted(found.replays.items()):
             state = assemble(self.wal, self.store, group, replay)
             journal = self.journals[group] = Journal(group, self.wal, self.store, self._hot)
@@ -142,7 +144,9 @@ class Log:
         if found is None:
             found = self.journals[group] = Journal(group, self.wal, self.store, self._hot)
             if any(group in segment.groups for segment in self.wal.segments.values()):
-                found.repeat_state()  # a former life of the group left records
+                # A former life of the group left records.
+                found.forced = b"" if group in self._forced else None
+                found.repeat_state()
             else:
                 self.wal.append(fmt.KIND_GROUP_CREATED, group, 0, 0, b"")
         return found
@@ -154,6 +158,8 @@ class Log:
         """Forget a group; its entries die with the record of this."""
         journal = self.journals.pop(group, None)
         if journal is not None:
+            if journal.forced is not None:
+                self._forced.add(group)
             journal.remove()
 
     def note(self, kind: int, group: int, index: int, term: int, payload: bytes) -> None:

@@ -31,6 +31,7 @@ class Recovered:
     synced: dict[int, int] = field(
         default_factory=dict[int, int]
     )  # by segment: how far it is known synced
+    forced: set[int] = field(default_factory=set[int])  # groups with a record of forced members
 
 
 @dataclass(slots=True)
@@ -221,6 +222,8 @@ def _other(
         found.replays.pop(group, None)
         return
     found.replays[group] = replay
+    if kind == fmt.KIND_FORCED:
+        found.forced.add(group)
     if kind == fmt.KIND_LIVE:
         replay.loose.put(index, segment.number, at, len(payload), term)
         if payload[fmt.HASH_BYTES :][:1] == MEMBERSHIP:

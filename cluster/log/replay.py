@@ -56,6 +56,7 @@ class Replay:
         self.term = 0
         self.voted_for: str | None = None
         self.withholds = False
+        self.forced: bytes | None = None
         self.commit = BIRTH.index
         self.mark = BIRTH
         self.run = Tail(BIRTH.index + 1)  # the latest entries without a gap
@@ -97,6 +98,8 @@ class Replay:
             self.term = term
             self.voted_for, *rest = cbor2.loads(payload)
             self.withholds = rest == [True]
+        elif kind == fmt.KIND_FORCED:
+            self.forced = payload
         elif kind == fmt.KIND_COMMIT:
             self.commit = index
         elif kind == fmt.KIND_TRUNCATE:

@@ -3,13 +3,18 @@
 One voter comes or goes at a time (Raft thesis, 4.1), so a majority of the old and one of the new
 always share a member, and no two leaders can be elected by different ones. An entry holds the whole
 list, so whoever reads only the newest knows all. A learner receives the log and counts for nothing.
+
+When a majority was lost for good, a person may override that on each survivor (`Forced`). The
+override is kept beside the log, which stays as it is. The first leader has the votes of all
+survivors, so it has whatever one of them has; it writes the survivors as an entry of a new era, and
+with that entry in its log a member goes by entries again.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from cluster.codec.cbor import pack, unpack
@@ -23,12 +28,28 @@ SNAPSHOT_MAGIC = b"QMBR"
 _LENGTH = struct.Struct(">I")
 
 
+#: Each recovery without a majority, and each restore, goes on in terms of an era of its own, which
+#: those who were given up never come to: more than there are elections between two of them.
+TERMS_OF_AN_ERA = 1 << 20
+
+
+def era_of(term: int) -> int:
+    return term // TERMS_OF_AN_ERA
+
+
+def first_term_of(era: int) -> int:
+    return era * TERMS_OF_AN_ERA
+
+
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """Sorted ids of nodes."""
 
     voters: tuple[NodeId, ...]
     learners: tuple[NodeId, ...] = ()
+    #: Declared lost for good, and not added again since: what they say is not listened to.
+    lost: tuple[NodeId, ...] = ()
+    era: int = 0  # of the last recovery without a majority; 0: there was none
 
     @property
     def members(self) -> tuple[NodeId, ...]:
@@ -39,15 +60,17 @@ class Configuration:
         return len(self.voters) // 2 + 1
 
     def with_learner(self, node: NodeId) -> Configuration:
-        return Configuration(self.voters, _sorted(*self.learners, node))
+        lost = tuple(each for each in self.lost if each != node)
+        return replace(self, learners=_sorted(*self.learners, node), lost=lost)
 
     def with_voter(self, node: NodeId) -> Configuration:
         """A new one, or a learner that may vote from now on."""
-        return Configuration(_sorted(*self.voters, node), self._learners_but(node))
+        voters = _sorted(*self.voters, node)
+        return replace(self, voters=voters, learners=self._learners_but(node))
 
     def without(self, node: NodeId) -> Configuration:
         kept = tuple(voter for voter in self.voters if voter != node)
-        return Configuration(kept, self._learners_but(node))
+        return replace(self, voters=kept, learners=self._learners_but(node))
 
     def _learners_but(self, node: NodeId) -> tuple[NodeId, ...]:
         return tuple(learner for learner in self.learners if learner != node)
@@ -61,17 +84,49 @@ def _sorted(*nodes: NodeId) -> tuple[NodeId, ...]:
     return tuple(sorted(set(nodes)))
 
 
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """The members by order of a person, until an entry of this era or a later one says who they
+    are.
+    """
+
+    configuration: Configuration
+
+    @property
+    def payload(self) -> bytes:
+        """As the log keeps it."""
+        return encode(self.configuration)[1:]
+
+    @staticmethod
+    def of(journal: RaftJournal) -> Forced | None:
+        configuration = _unpacked(journal.forced) if journal.forced else None
+        return None if configuration is None else Forced(configuration)
+
+
 def encode(configuration: Configuration) -> bytes:
     """As a command of the log."""
-    return MEMBERSHIP + pack([list(configuration.voters), list(configuration.learners)])
+    return MEMBERSHIP + pack(_fields(configuration))
+
+
+def _fields(configuration: Configuration) -> list[Any]:
+    fields = [list(configuration.voters), list(configuration.learners)]
+    if configuration.era:
+        return [*fields, list(configuration.lost), configuration.era]
+    return fields
 
 
 def decode(command: bytes) -> Configuration | None:
     """None: it changes nothing, on any member, as a version that wrote it does not exist."""
+    return _unpacked(bytes(command[1:]))
+
+
+def _unpacked(data: bytes) -> Configuration | None:
     try:
-        match unpack(bytes(command[1:])):
+        match unpack(data):
             case [[_, *_] as voters, [*learners]]:
                 return Configuration(_nodes(voters), _nodes(learners))
+            case [[_, *_] as voters, [*learners], [*lost], int(era)]:
+                return Configuration(_nodes(voters), _nodes(learners), _nodes(lost), era)
             case _:
                 return None
     except CodecError:
@@ -86,6 +141,8 @@ class Configurations:
     """The one that holds, and those before it that a truncated log or a snapshot goes back to."""
 
     def __init__(self, first: Configuration, journal: RaftJournal, snapshot: bytes | None) -> None:
+        self._journal = journal
+        self._forced = Forced.of(journal)
         known, _ = split(b"" if snapshot is None else snapshot)
         self._known = [known or (0, first)]
         for index, command in journal.memberships:
@@ -93,7 +150,29 @@ class Configurations:
 
     @property
     def current(self) -> Configuration:
-        return self._known[-1][1]
+        forced = self.forced
+        return self._known[-1][1] if forced is None else forced
+
+    @property
+    def forced(self) -> Configuration | None:
+        """What holds in place of the newest entry, while that is of an earlier era."""
+        if self._forced is None or self._known[-1][1].era >= self._forced.configuration.era:
+            return None
+        return self._forced.configuration
+
+    @property
+    def era(self) -> int:
+        """Of what the log says."""
+        return self._known[-1][1].era
+
+    def committed(self, index: int) -> None:
+        """Nothing can take entries up to `index` back: an override that one of them ended goes."""
+        if self._forced is None:
+            return
+        era = self._forced.configuration.era
+        if any(at <= index and each.era >= era for at, each in self._known):
+            self._forced = None
+            self._journal.force(b"")
 
     @property
     def index(self) -> int:
@@ -119,7 +198,7 @@ class Configurations:
     def install(self, index: int, data: bytes) -> bytes:
         """A snapshot took the place of all that was; returns the machine's part of it."""
         found, machine = split(data)
-        self._known = [found or (index, self.current)]
+        self._known = [found or (index, self._known[-1][1])]
         return machine
 
 
@@ -129,7 +208,7 @@ def founded(members: Configuration, data: bytes) -> bytes:
 
 
 def _joined(at: int, members: Configuration, data: bytes) -> bytes:
-    packed = pack([at, list(members.voters), list(members.learners)])
+    packed = pack([at, *_fields(members)])
     return SNAPSHOT_MAGIC + _LENGTH.pack(len(packed)) + packed + data
 
 
@@ -139,5 +218,7 @@ def split(data: bytes) -> tuple[tuple[int, Configuration] | None, bytes]:
         return None, data
     start = len(SNAPSHOT_MAGIC) + _LENGTH.size
     (length,) = cast("tuple[int]", _LENGTH.unpack_from(data, len(SNAPSHOT_MAGIC)))
-    at, voters, learners = cast("list[Any]", unpack(data[start : start + length]))
-    return (at, Configuration(_nodes(voters), _nodes(learners))), data[start + length :]
+    at, voters, learners, *later = cast("list[Any]", unpack(data[start : start + length]))
+    lost, era = later or ((), 0)
+    members = Configuration(_nodes(voters), _nodes(learners), _nodes(lost), era)
+    return (at, members), data[start + length :]

@@ -107,7 +107,7 @@ class Elections:
         if not member.may_lead:
             return
         self._pre_votes = {member.me}
-        if member.majority(self._pre_votes):
+        if member.elects(self._pre_votes):
             self.stand(now)
             return
         for peer in member.voters:
@@ -139,7 +139,7 @@ class Elections:
         if not member.may_lead:
             return  # not any more
         self._pre_votes.add(peer)
-        if member.majority(self._pre_votes):
+        if member.elects(self._pre_votes):
             self.stand(member.now)
 
     # --- votes
@@ -153,7 +153,7 @@ class Elections:
         self.stood += 1
         member.become_candidate()
         self._votes = {member.me}
-        if member.majority(self._votes):
+        if member.elects(self._votes):
             self._won()
             return
         for peer in member.voters:
@@ -181,7 +181,7 @@ class Elections:
         if not member.may_lead:
             return  # not any more
         self._votes.add(peer)
-        if member.majority(self._votes):
+        if member.elects(self._votes):
             self._won()
 
     def _won(self) -> None:

@@ -12,13 +12,14 @@ KEPT; importing this module fails when the installed version lacks one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from pysyncobj.config import SyncObjConf
 from pysyncobj.syncobj import SyncObj
 
-from cluster.raft.configuration import Configuration, Configurations, encode
+from cluster.raft.configuration import Configuration, Configurations, encode, era_of
 from cluster.raft.digests import DIGEST, Digests
 from cluster.raft.elections import Elections
 from cluster.raft.following import Following
@@ -166,6 +167,7 @@ class Member(Seats, SyncObj):
         self._SyncObj__raftLastApplied = journal.base_index
         committed = min(max(journal.commit_index, journal.base_index), journal.last_index)
         self._SyncObj__raftCommitIndex = committed
+        self.configurations.committed(committed)
         self.elections.start(self.now)
 
     # --- who takes part
@@ -182,6 +184,9 @@ class Member(Seats, SyncObj):
         assert self.may_change()
         assert configuration.follows(self.configuration)
         assert self.me.id in configuration.voters, "a leader hands over before it goes"
+        self._write_members(configuration)
+
+    def _write_members(self, configuration: Configuration) -> None:
         index = self.journal.last_index + 1
         command = encode(configuration)
         self.journal.add(command, index, self.term)
@@ -332,6 +337,9 @@ class Member(Seats, SyncObj):
         self.replication.start(self.now)
         with injected(journal=self.journal, clock=self._clock, random=self._random):
             self._SyncObj__onBecomeLeader()
+        forced = self.configurations.forced
+        if forced is not None:
+            self._write_members(replace(forced, era=era_of(self.term)))
 
     def vote_for(self, peer: Peer) -> None:
         self._SyncObj__setCurrentTerm(self.term, peer.id)
@@ -350,6 +358,8 @@ class Member(Seats, SyncObj):
 
     def _SyncObj__onMessageReceived(self, peer: Peer, message: Message) -> None:
         kind, term = message[1], message[2]
+        if peer.id in self.configuration.lost:
+            return  # what it knows and promises is of before it was given up
         if kind == PRE_VOTE:
             self.elections.on_pre_vote(peer, *message[3:])
             return
@@ -374,6 +384,7 @@ class Member(Seats, SyncObj):
         if index > self.commit_index:
             self._SyncObj__raftCommitIndex = index
             self.journal.set_commit(index)
+            self.configurations.committed(index)
 
     def installed(self, *, done: bool) -> None:
         """The journal now starts at the snapshot (or, not done, is as before): go on from there."""
@@ -381,6 +392,7 @@ class Member(Seats, SyncObj):
         if done:
             self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied = incoming.index
             data = self.configurations.install(incoming.index, incoming.data)
+            self.configurations.committed(incoming.index)
             self.reconfigure()
             self.host.restore(data, incoming.index)
 

@@ -57,10 +57,13 @@ class Seats:
             found = self._peers[node] = Peer(node, zlib.crc32(node.encode()))
         return found
 
-    def majority(self, peers: Collection[Peer]) -> bool:
-        """Of the voters, this member among them if it is one."""
-        configuration = self.configuration
-        return sum(peer.id in configuration.voters for peer in peers) >= configuration.quorum
+    def elects(self, peers: Collection[Peer]) -> bool:
+        """A majority of the voters, this member among them if it is one. After a recovery without a
+        majority all of them, so that the first leader lacks nothing that a survivor has.
+        """
+        voters = self.configuration.voters
+        needed = self.configuration.quorum if self.configurations.forced is None else len(voters)
+        return sum(peer.id in voters for peer in peers) >= needed
 
     @property
     def rank(self) -> int:

@@ -83,8 +83,8 @@ def _show(found: Survey) -> None:
     )
     console.print(
         "Do this only when the lost nodes can never come back with their data. If one of them can,"
-        " start it instead: then nothing is lost. [bold]Never start a lost node on its old folder"
-        " afterwards.[/bold]"
+        " start it instead: then nothing is lost. Afterwards a lost node is let in with an empty"
+        " folder only: on its old one it stops."
     )
     if found.elsewhere:
         console.print(f"No copy of {', '.join(found.elsewhere)} that counts is on this node.")
@@ -108,9 +108,12 @@ def _next_steps(found: Survey) -> None:
     say(f"done on {found.node}, and noted in its folder (given-up.jsonl).")
     step = 1
     if others:
-        say(f"{step}. run the same on {', '.join(others)}, before any of them is started")
+        say(f"{step}. run the same on {', '.join(others)}, with the same lost nodes")
         step += 1
-    say(f"{step}. start the survivors")
+        say(f"{step}. start all survivors: the first leader of a group is elected by all of them,")
+        say("   so that it lacks nothing that one of them has")
+    else:
+        say(f"{step}. start {found.node}")
     removals = "; ".join(f"quorate node remove {node}" for node in found.lost)
     say(f"{step + 1}. let the others go for good: {removals}")
     say("   or start them with empty folders under their old names: they are brought up to date")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Sequence
 from typing import Any
+
+import pytest
 
 from cluster.log import Identity, Log
 from cluster.log.disk import SystemClock
 from cluster.log.memory_disk import MemoryDisk
 from cluster.lost_majority import examine, give_up
 from cluster.machine.commands import MoveGroup, RemoveNode
-from cluster.types import CATALOG_GROUP, NodeId
+from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from tests.cluster.test_membership import changed, join, moved, voters
-from tests.cluster.world import World, in_world
+from tests.cluster.world import World, enqueue, in_world
+from tests.raft.nodes import run_virtual
 
 NODES = ("n1", "n2", "n3")
 
@@ -23,8 +28,8 @@ async def order(world: World, node: str, *lost: str) -> list[str]:
     identity = Identity(node, "test")
     log = await Log.open("/data", disk=world.disks[node], clock=SystemClock(), identity=identity)
     gone = [NodeId(each) for each in lost]
-    catalog, found = examine(log, founders, gone)
-    give_up(log, found, catalog, NodeId(node), gone)
+    _, found = examine(log, founders, gone)
+    give_up(log, found, NodeId(node), gone)
     log.write()
     await log.sync()
     await log.close()
@@ -87,6 +92,253 @@ async def test_of_two_survivors_the_one_that_has_more_leads() -> None:
     await world.until(lambda: set(voters(world, CATALOG_GROUP)) == {ahead, behind}, 60)
     await world.until(lambda: set(voters(world, group)) == {ahead, behind}, 60)
     await world.publish("q", b"more")
+    await world.stop()
+
+
+async def _lagging_by_rank(count: int, behind_first: Sequence[str]) -> World:
+    """Of `count` nodes these are cut off one after the other, while catalog and queues go on with
+    the rest, which is killed in the end; so each has more than those before it, and knows that it
+    was committed.
+    """
+    world = World(count, default_groups=2, replication=count)
+    await world.born()
+    for name in ("q", "p"):
+        await world.declare(name)
+    lost = [name for name in world.names if name not in behind_first]
+    groups = [group for group in world.any.groups if world.any.groups[group].name != ""]
+    for group in groups:
+        while world.leading(group) not in lost:
+            world.group(group).transfer(NodeId(lost[0]))
+            await asyncio.sleep(0.2)
+    for number, name in enumerate(behind_first):
+        for queue in ("q", "p"):
+            await world.publish(queue, *[b"%d" % each for each in range(3)])
+        await world.declare(f"extra-{number}")
+        last = {group: world.group(group).commit_index for group in groups}
+        await world.until(
+            lambda name=name, last=last: all(
+                world[name].groups[group].applied_index >= index for group, index in last.items()
+            )
+        )
+        for links in world.links.values():
+            links.drop = _cut_off(behind_first[: number + 1])
+    for name in list(world.nodes):
+        world.kill(name)
+    return world
+
+
+def _cut_off(names: Sequence[str]) -> Any:
+    return lambda peer, message: peer in names and message[0] >= 0
+
+
+@pytest.mark.parametrize(
+    ("count", "behind_first"),
+    [
+        *((5, order) for order in itertools.permutations(("n2", "n4"))),
+        *((7, order) for order in itertools.permutations(("n2", "n4", "n7"))),
+    ],
+)
+def test_whatever_order_the_survivors_are_behind_in_nothing_is_lost_that_one_of_them_knows(
+    count: int, behind_first: Sequence[str]
+) -> None:
+    async def run() -> None:
+        world = await _lagging_by_rank(count, behind_first)
+        lost = [name for name in world.names if name not in behind_first]
+        for name in behind_first:
+            await order(world, name, *lost)
+        await world.start(*behind_first)
+        ahead = behind_first[-1]
+        groups = list(world[ahead].groups)
+        await world.until(lambda: all(world.leading(group) is not None for group in groups))
+        messages = 3 * len(behind_first)
+        for name in behind_first:
+            for queue in ("q", "p"):
+                await world.until(lambda q=queue, n=name: world.ready(q, n) == messages)
+            for number in range(len(behind_first)):
+                await world.until(
+                    lambda n=name, x=number: world[n].queue_info("/", f"extra-{x}") is not None
+                )
+            for group in world[name].groups.values():
+                assert group.failed is None, (name, group.name, group.failed)
+        for name in lost:
+            await changed(world, RemoveNode(NodeId(name)))
+        await world.until(lambda: set(voters(world, CATALOG_GROUP)) == set(behind_first), 60)
+        await world.publish("q", b"more")
+        await world.until(lambda: all(world.ready("q", n) == messages + 1 for n in behind_first))
+        await world.stop()
+
+    run_virtual(run())
+
+
+@in_world
+async def test_lost_nodes_that_come_back_on_their_old_folders_are_not_listened_to_and_stop() -> (
+    None
+):
+    world = await _lagging_by_rank(5, ("n4", "n2"))
+    await world.start("n1", "n3", "n5")  # they confirm something more, under later terms
+    await world.until(lambda: world.leading(GroupId(1)) is not None)
+    await world.publish("q", b"lost")
+    for name in ("n1", "n3", "n5"):
+        world.kill(name)
+    for name in ("n4", "n2"):
+        await order(world, name, "n1", "n3", "n5")
+    await world.start("n4", "n2")
+    await world.until(lambda: world.ready("q", "n4") == 6 and world.ready("q", "n2") == 6)
+    groups = list(world["n2"].groups)
+    # While they hear only each other they cannot know it.
+    for name in ("n1", "n3", "n5"):
+        world.cut |= {frozenset((name, survivor)) for survivor in ("n2", "n4")}
+    await world.start("n1", "n3", "n5")
+    await asyncio.sleep(3)
+    assert {world["n1"].leader_of(group) for group in groups} <= {"n1", "n3", "n5"}
+    world.heal()
+    await world.until(lambda: all(world[n].failed is not None for n in ("n1", "n3", "n5")))
+    assert "declared lost" in str(world["n1"].failed)
+    assert "empty one" in str(world["n1"].failed)
+    await asyncio.sleep(3)
+    for name in ("n2", "n4"):
+        assert world.ready("q", name) == 6
+        for group in world[name].groups.values():
+            assert group.failed is None, group.failed
+            assert set(group.configuration.voters) == {"n2", "n4"}
+    # With empty folders they are members again by themselves.
+    for name in ("n1", "n3", "n5"):
+        world.kill(name)
+        world.disks[name] = MemoryDisk()
+        await world.start(name)
+    await world.until(lambda: all(set(voters(world, g)) == set(world.names) for g in groups), 60)
+    assert world.group(groups[0]).configuration.lost == ()
+    await world.publish("q", b"more")
+    await world.until(lambda: all(world.ready("q", name) == 7 for name in world.names))
+    await world.stop()
+
+
+@in_world
+async def test_what_no_majority_ever_had_gives_way_to_what_a_later_leader_wrote() -> None:
+    world = World(5, default_groups=1, replication=5)
+    await world.born()
+    await world.declare("q")
+    group = world.group_of("q")
+    while world.leading(group) != "n5":
+        world.group(group).transfer(NodeId("n5"))
+        await asyncio.sleep(0.2)
+    queue = world.any.queue_info("/", "q")
+    assert queue is not None
+    world.isolate("n5")
+    for number in range(10):
+        world["n5"].groups[group].propose(enqueue(queue.queue, b"%d" % number))
+        await asyncio.sleep(0.02)
+    others = ("n1", "n2", "n3", "n4")
+    await world.until(lambda: any(world[n].groups[group].ready for n in others))
+    leader = next(world[n] for n in others if world[n].groups[group].ready)
+    for _ in range(2):
+        assert (await leader.ask(group, enqueue(queue.queue, b"later"))).kind == "ok"
+    await world.until(lambda: world.ready("q", "n4") == 2)
+    assert world["n5"].groups[group].last_index > world["n4"].groups[group].last_index
+    for name in list(world.nodes):
+        world.kill(name)
+    world.cut.clear()
+    for name in ("n4", "n5"):
+        await order(world, name, "n1", "n2", "n3")
+    await world.start("n4", "n5")
+    await world.until(lambda: world.ready("q", "n4") == 2 and world.ready("q", "n5") == 2)
+    await world.until(lambda: not world["n5"].groups[group].journal.forced)
+    assert world["n5"].groups[group].configuration.voters == ("n4", "n5")
+    await world.stop()
+
+
+@in_world
+async def test_a_survivor_that_was_not_told_yet_votes_and_follows() -> None:
+    world = await _lagging_by_rank(7, ("n7", "n2", "n4"))
+    lost = ("n1", "n3", "n5", "n6")
+    for name in ("n2", "n4"):
+        await order(world, name, *lost)
+    await world.start("n2", "n4")
+    await asyncio.sleep(5)
+    assert world.leading() is None, "not all survivors were heard"
+    await world.start("n7")
+    await world.until(lambda: all(world.ready("q", name) == 9 for name in ("n2", "n4", "n7")))
+    for name in ("n2", "n4", "n7"):
+        assert all(group.failed is None for group in world[name].groups.values())
+        groups = list(world[name].groups.values())
+        await world.until(lambda g=groups: not any(group.journal.forced for group in g))
+    await world.stop()
+
+
+@in_world
+async def test_a_survivor_that_is_ahead_and_was_not_told_is_waited_for() -> None:
+    world = await _lagging_by_rank(7, ("n7", "n2", "n4"))
+    lost = ("n1", "n3", "n5", "n6")
+    for name in ("n2", "n7"):
+        await order(world, name, *lost)
+    await world.start("n2", "n4", "n7")
+    await asyncio.sleep(10)
+    assert world.leading() is None
+    world.kill("n4")
+    await order(world, "n4", *lost)
+    await world.start("n4")
+    await world.until(lambda: all(world.ready("q", name) == 9 for name in ("n2", "n4", "n7")))
+    await world.stop()
+
+
+@in_world
+async def test_a_survivor_may_be_lost_as_well_before_the_others_have_a_leader() -> None:
+    world = await _lagging_by_rank(7, ("n7", "n4", "n2"))
+    lost = ("n1", "n3", "n5", "n6")
+    for name in ("n2", "n4", "n7"):
+        await order(world, name, *lost)
+    await world.start("n7", "n4")
+    await asyncio.sleep(5)
+    assert world.leading() is None
+    for name in ("n4", "n7"):
+        world.kill(name)
+        assert "catalog" in await order(world, name, "n2", *lost)
+        assert await order(world, name, "n2", *lost) == []
+    await world.start("n4", "n7")
+    await world.until(lambda: all(world.ready("q", name) == 6 for name in ("n4", "n7")))
+    assert set(world.group(CATALOG_GROUP).configuration.lost) == {"n2", *lost}
+    await world.start("n2")
+    await world.until(lambda: world["n2"].failed is not None)
+    await world.stop()
+
+
+@in_world
+async def test_survivors_that_were_told_different_nodes_never_lead_both() -> None:
+    world = await _lagging_by_rank(5, ("n2", "n4"))
+    await order(world, "n2", "n1", "n3", "n5")
+    await order(world, "n4", "n1", "n2", "n3", "n5")
+    await world.start("n2", "n4")
+    await world.until(lambda: world.leading() == "n4")
+    await world.until(lambda: world["n2"].failed is not None)
+    assert world.ready("q", "n4") == 6
+    await world.stop()
+
+
+@in_world
+async def test_what_was_ordered_outlives_restarts_and_ends_with_the_first_leader() -> None:
+    world = await _lagging_by_rank(5, ("n4", "n2"))
+    for name in ("n2", "n4"):
+        await order(world, name, "n1", "n3", "n5")
+    for _ in range(3):
+        await world.start("n2")
+        await asyncio.sleep(3)
+        assert world.leading() is None
+        assert all(group.journal.forced for group in world["n2"].groups.values())
+        world.kill("n2")
+    await world.start("n2", "n4")
+    await world.until(lambda: world.ready("q", "n4") == 6 and world.ready("q", "n2") == 6)
+    groups = list(world["n2"].groups)
+    await world.until(
+        lambda: all(not world[n].groups[g].journal.forced for n in ("n2", "n4") for g in groups)
+    )
+    for name in ("n2", "n4"):
+        world.kill(name)
+    await world.start("n2", "n4")
+    await world.until(lambda: world.ready("q", "n4") == 6 and world.ready("q", "n2") == 6)
+    for name in ("n2", "n4"):
+        for group in world[name].groups.values():
+            assert set(group.configuration.voters) == {"n2", "n4"}
+            assert set(group.configuration.lost) == {"n1", "n3", "n5"}
     await world.stop()
 
 

@@ -111,6 +111,27 @@ async def test_a_group_stays_removed_when_the_record_of_it_is_gone() -> None:
     assert log.groups() == [2]
 
 
+async def test_forced_members_stay_and_end_though_the_record_is_gone() -> None:
+    for ended in (False, True):
+        world = World(segment_bytes=1500)
+        log = await world.open()
+        log.journal(1).force(b"survivors")
+        log.journal(2).force(b"survivors")
+        await save(log)
+        await aged(world, log)
+        if ended:
+            log.journal(1).force(b"")
+            log.remove_group(2)  # and begins another life
+            log.journal(2).set_term(1, None)
+            await save(log)
+        await clean(log)
+        await clean(log)
+        world.crash()
+        log = await world.open()
+        assert log.journal(1).forced == (b"" if ended else b"survivors")
+        assert log.journal(2).forced == (b"" if ended else b"survivors")
+
+
 async def test_dead_segments_are_retained_up_to_a_size() -> None:
     world = World(segment_bytes=1500, retain_bytes=6000)
     log = await world.open()

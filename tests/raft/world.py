@@ -71,6 +71,7 @@ class MemoryJournal:
         self.current_term = 0
         self.voted_for: str | None = None
         self.withholds = False
+        self.forced: bytes | None = None
         self.commit_index = 1
         self.snapshot: MemorySnapshot | None = None
         self.synced_index = 1
@@ -90,6 +91,7 @@ class MemoryJournal:
             self.current_term,
             self.voted_for,
             self.withholds,
+            self.forced,
             self.commit_index,
             self.snapshot,
         )
@@ -106,6 +108,7 @@ class MemoryJournal:
             after.current_term,
             after.voted_for,
             after.withholds,
+            after.forced,
             after.commit_index,
             after.snapshot,
         ) = self._safe
@@ -182,6 +185,10 @@ class MemoryJournal:
     def withhold(self, withholds: bool) -> None:
         self._dirty |= withholds != self.withholds
         self.withholds = withholds
+
+    def force(self, members: bytes) -> None:
+        self._dirty |= members != self.forced
+        self.forced = members
 
     def set_commit(self, index: int) -> None:
         self.commit_index = index

@@ -1,0 +1,101 @@
+"""Nodes that were declared lost: they are let in again with an empty folder, and with no other.
+
+The members of a group ask each such node that shows up what its folder holds of the group. Until it
+says "nothing", they do not listen to it and do not make it a member again. A folder of before the
+recovery must not serve anybody: its node stops, and says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from cluster.forwarding import NODE_LEVEL
+from cluster.log.errors import LogError
+from cluster.raft.configuration import Configuration, Configurations
+from cluster.types import GroupId, NodeId
+
+if TYPE_CHECKING:
+    from cluster.cluster_node import ClusterNode
+    from cluster.group import Group
+
+GIVEN_UP = "given-up"  # [[group, era], ...]: the receiver was declared lost there
+EMPTY = "empty"  # [group, ...]: the sender's folder holds nothing of these
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+class GivenUp(LogError):
+    """The others went on without this node's data."""
+
+    def __init__(self, node: NodeId, by: NodeId, group: str) -> None:
+        super().__init__(
+            f"{node} was declared lost by `quorate node recover`: {by} and others went on without"
+            f" what this folder holds of {group}. Move the folder away (keep it: messages that only"
+            " it has can be read with `quorate log dump`), and start the node with an empty one"
+        )
+
+
+class Readmission:
+    """One a node."""
+
+    def __init__(self, cluster: ClusterNode) -> None:
+        self._cluster = cluster
+        #: The start of the process that said that its folder holds nothing of the group.
+        self._empty: dict[tuple[GroupId, NodeId], int] = {}
+
+    def refused(self, group: Group) -> set[NodeId]:
+        """Lost nodes that must not be members of the group, as far as is known now."""
+        return {node for node in group.configuration.lost if not self._is_empty(group.id, node)}
+
+    def ask(self) -> None:
+        """Those lost nodes that are up and have not answered."""
+        cluster = self._cluster
+        questions: dict[NodeId, list[list[int]]] = {}
+        for group in cluster.groups.values():
+            for node in self.refused(group):
+                if cluster.peers.is_up(node):
+                    questions.setdefault(node, []).append([group.id, group.configuration.era])
+        for node, asked in questions.items():
+            cluster.links.send(node, [NODE_LEVEL, GIVEN_UP, asked])
+        if questions:
+            cluster.links.flush()
+
+    def _is_empty(self, group: GroupId, node: NodeId) -> bool:
+        state = self._cluster.peers.states.get(node)
+        told = self._empty.get((group, node))
+        return state is not None and state.up and state.incarnation == told
+
+    def on_message(self, peer: NodeId, message: list[Any]) -> None:
+        """GivenUp: this node must not go on."""
+        match message:
+            case [_, word, [*asked]] if word == GIVEN_UP:
+                self._answer(peer, asked)
+            case [_, word, [*groups]] if word == EMPTY:
+                incarnation = self._cluster.peers.states[peer].incarnation
+                for group in groups:
+                    self._empty[GroupId(group), peer] = incarnation
+            case _:
+                pass
+
+    def _answer(self, peer: NodeId, asked: Sequence[Sequence[int]]) -> None:
+        cluster = self._cluster
+        kept = cluster.log.groups()
+        empty: list[int] = []
+        for group, era in asked:
+            journal = cluster.log.journal(group) if group in kept else None
+            if journal is None or journal.last_index == 1:
+                empty.append(group)
+                continue
+            snapshot = journal.load_snapshot()
+            data = None if snapshot is None else snapshot.data
+            # Newer than that: it was let in again, and whoever asks has yet to hear of it.
+            if Configurations(Configuration(()), journal, data).era < era:
+                found = cluster.groups.get(GroupId(group))
+                name = f"group {group}" if found is None else found.name
+                raise GivenUp(cluster.node, peer, name)
+        if empty:
+            cluster.links.send(peer, [NODE_LEVEL, EMPTY, empty])
+            cluster.links.flush()
