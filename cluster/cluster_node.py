@@ -116,6 +116,7 @@ class ClusterNode:
             progress=self.replay,
         )
         self.notes = NodeNotes(self.log)
+        self.notes.started(self.links.incarnation)
         try:
             await self._registration.standing.open()
             self.peers.begin(config.node, asyncio.get_running_loop().time())

@@ -38,6 +38,8 @@ class Alarms:
     ) -> None:
         self.memory_bytes_max = memory_bytes_max
         self.on_change: list[Callable[[], None]] = []
+        #: Told what a node lacks whenever that changes; None: this one.
+        self.on_lack: Callable[[NodeId | None, Lack], None] = lambda _node, _lack: None
         #: What any node is low on. Publishers wait while that is something.
         self.lack = Lack()
         self._questions = questions
@@ -78,6 +80,7 @@ class Alarms:
         changed = own != self._own
         if changed:
             log.warning("alarm", memory=own.memory, disk=own.disk, memory_bytes=used)
+            self.on_lack(None, own)
         self._own = own
         self._samples += 1
         self._tell(everyone=changed or self._samples % TELL_AGAIN_SAMPLES == 0)
@@ -92,7 +95,10 @@ class Alarms:
     def _heard(self, peer: NodeId, fields: list[Any]) -> None:
         match fields:
             case [bool(memory), bool(disk)]:
-                self._others[peer] = Lack(memory, disk)
+                lack = Lack(memory, disk)
+                if lack != self._others.get(peer, Lack()):
+                    self.on_lack(peer, lack)
+                self._others[peer] = lack
                 self._conclude()
             case _:
                 log.warning("alarm_unreadable", peer=peer)

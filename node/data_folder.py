@@ -11,6 +11,9 @@ from node.settings import SettingsError
 
 LOCK = "node.lock"
 INCARNATION = "incarnation"
+LAST_WORDS = "last-words"
+#: Room that is taken at the start, so that a full disk cannot take it away.
+LAST_WORDS_BYTES = 4096
 
 
 class FolderInUse(SettingsError):
@@ -51,6 +54,40 @@ class DataFolder:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def last_words(self) -> tuple[str, int] | None:
+        """Why the process before this one ended, and when (ns), if it left word. They are told
+        once; then there is room for those of this process.
+        """
+        file = self.path / LAST_WORDS
+        try:
+            fd = private(file, os.O_RDWR)
+        except OSError:
+            return None
+        try:
+            text = os.pread(fd, LAST_WORDS_BYTES, 0).rstrip(b"\0").decode(errors="replace")
+            os.pwrite(fd, bytes(LAST_WORDS_BYTES), 0)
+            os.fsync(fd)
+        except OSError:  # a disk that is full already has room for nothing
+            return None
+        finally:
+            os.close(fd)
+        at, _, reason = text.partition(" ")
+        return (reason, int(at)) if at.isdecimal() and reason else None
+
+    def leave_word(self, reason: str, at_ns: int) -> None:
+        """For the next process: the log takes nothing any more."""
+        text = f"{at_ns} {reason}".encode()[:LAST_WORDS_BYTES]
+        try:
+            fd = os.open(self.path / LAST_WORDS, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            os.pwrite(fd, text, 0)
+        except OSError:
+            pass  # it was said in the log of the process, too
+        finally:
+            os.close(fd)
 
     def next_incarnation(self, clock: Clock) -> int:
         """A number that grows with every start, also when the clock was set back."""

@@ -17,7 +17,8 @@ from cluster.cluster_node import ClusterNode
 from cluster.log import LogError, RealDisk, SystemClock
 from cluster.raft.link_protocol import ClockSample
 from cluster.seams import Clock
-from node.alarms import Alarms
+from cluster.types import NodeId
+from node.alarms import Alarms, Lack
 from node.audit import Audit
 from node.auth import Auth
 from node.backup import Backups
@@ -56,6 +57,7 @@ from node.quorum import Quorum
 from node.relay import Relay
 from node.sessions import Sessions
 from node.settings import Settings, SettingsError
+from node.settings import told as settings_told
 from node.settling import Settler
 from node.tasks import Tasks
 from node.timed_disk import TimedDisk
@@ -180,6 +182,7 @@ class Node:
             memory_bytes=resident_bytes,
         )
         self.alarms.on_change.append(self._alarmed)
+        self.alarms.on_lack = self._note_lack
         self.traffic = Traffic(self.broker, self._tasks)
         self.relay = Relay(self.broker, self.traffic, self.questions)
         self.sessions = Sessions(self.broker, self.traffic, self.relay, self._tasks)
@@ -200,6 +203,7 @@ class Node:
         # Probes are answered while the log is read, which takes its time.
         await self._http.start()
         await self.cluster.start()
+        self._note_beginning()
         self.metrics.watch.follow(logins_failed=self.auth.logins_failed)
         self._tasks.start(self.metrics.watch.run(), name="metrics")
         self.amqp = AmqpServer(
@@ -268,6 +272,23 @@ class Node:
         self.health.listening = True
         log.info("node_started", http=self.http_address, peer=settings.peer, data=settings.data_dir)
 
+    def _note_beginning(self) -> None:
+        """What a later reader of the log should know of this process, and of the one before."""
+        notes = self.cluster.notes
+        notes.settings(settings_told(self.settings))
+        last_words = self._folder.last_words()
+        if last_words is not None:
+            notes.failed(*last_words)
+        self._watchdog.on_stall = self._note_stall
+
+    def _note_stall(self, loop_s: float, process_s: float) -> None:
+        if not self._stopping:
+            notes = self.cluster.notes
+            notes.stall(loop_ms=round(loop_s * 1000), process_ms=round(process_s * 1000))
+
+    def _note_lack(self, node: NodeId | None, lack: Lack) -> None:
+        self.cluster.notes.alarm(node or self.cluster.node, **lack._asdict())
+
     def _watch_over(self) -> None:
         """What says how the node is, and what sees to its end."""
         self._watchdog.start()
@@ -308,6 +329,7 @@ class Node:
 
     def _alarmed(self) -> None:
         self.broker.lack = self.alarms.lack
+        self.cluster.notes.publishers(self.alarms.blocked)
 
     async def _watch(self) -> None:
         """Once a second: are there memory and disk, does the archive work, does all still run?"""
@@ -320,14 +342,17 @@ class Node:
             self.clients.look()
             self.publisher.forget_idle(asyncio.get_running_loop().time())
             problem = self.cluster.log.cleaner.archive_error
-            if problem is not None and problem != archive_problem:
-                log.warning("archive_failed", reason=problem)
+            if problem != archive_problem:
+                if problem is not None:
+                    log.warning("archive_failed", reason=problem)
+                self.cluster.notes.archive(problem)
             archive_problem = problem
             if self.cluster.left and not self.left.done():
                 self.left.set_result(None)
             error = self.cluster.failed
             if error is not None and self.failed is not None and not self.failed.done():
                 log.critical("node_failed", error=str(error))
+                self._folder.leave_word(str(error) or repr(error), self._clock.wall_ns())
                 self.failed.set_result(error)
             await asyncio.sleep(CARE_PERIOD_S)
 

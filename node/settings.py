@@ -203,6 +203,18 @@ def fields() -> dict[str, FieldInfo]:
     return found
 
 
+def told(settings: Settings) -> dict[str, str]:
+    """Every key and its value as text, secrets left out."""
+    found: dict[str, str] = {}
+    for key in fields():
+        if key not in SECRETS:
+            value: Any = settings
+            for part in key.split("."):
+                value = getattr(value, part)
+            found[key] = str(value)
+    return found
+
+
 def allowed(field: FieldInfo) -> str:
     """What may stand there, in words."""
     kind = field.annotation

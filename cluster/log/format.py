@@ -64,6 +64,13 @@ KIND_DIGEST: Final = 37
 KIND_GIVEN_UP: Final = 38
 KIND_BACKUP: Final = 39
 KIND_STOPPED: Final = 40
+KIND_STARTED: Final = 41
+KIND_SETTINGS: Final = 42
+KIND_ALARM: Final = 43
+KIND_PUBLISHERS: Final = 44
+KIND_FAILED: Final = 45
+KIND_ARCHIVE: Final = 46
+KIND_STALL: Final = 47
 
 KIND_NAMES: Final = {
     KIND_ENTRY: "entry",
@@ -86,6 +93,13 @@ KIND_NAMES: Final = {
     KIND_GIVEN_UP: "given-up",
     KIND_BACKUP: "backup",
     KIND_STOPPED: "stopped",
+    KIND_STARTED: "started",
+    KIND_SETTINGS: "settings",
+    KIND_ALARM: "alarm",
+    KIND_PUBLISHERS: "publishers",
+    KIND_FAILED: "failed",
+    KIND_ARCHIVE: "archive",
+    KIND_STALL: "stall",
 }
 #: Kinds whose payload is a chain hash followed by a command.
 BODY_KINDS: Final = frozenset({KIND_ENTRY, KIND_LIVE, KIND_INSTALLED})

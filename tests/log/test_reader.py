@@ -7,6 +7,7 @@ import json
 from itertools import pairwise
 
 from cluster.codec.entries import encode_entry
+from cluster.log import format as fmt
 from cluster.log.dump import dump
 from cluster.log.format import KIND_CLOCK, KIND_LINK_UP, chain, encode_record
 from cluster.log.reader import (
@@ -149,3 +150,20 @@ async def test_a_note_of_a_kind_from_the_future_is_skipped() -> None:
     await log.close()
     assert (await world.open()).groups() == []
     assert "kind-99" in [r.kind for r in read(FOLDER, disk=world.disk)]
+
+
+async def test_notes_of_kinds_that_this_release_does_not_know_are_skipped() -> None:
+    """Later releases write more of them."""
+    world = World()
+    log = await world.open()
+    journal = log.journal(1)
+    for kind in range(fmt.KIND_NOTE, 256):
+        log.note(kind, 0, 0, 0, b"\xff whatever it is")
+        journal.add(b"\0" + bytes([kind]), journal.last_index + 1, 1)
+    await log.close()
+
+    kinds = [record.kind for record in read(FOLDER, disk=world.disk)]
+    assert {f"kind-{kind}" for kind in range(200, 256)} <= {*kinds}
+    again = await world.open()
+    assert again.journal(1).last_index == 1 + 256 - fmt.KIND_NOTE
+    await again.close()

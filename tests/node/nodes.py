@@ -71,6 +71,10 @@ class Nodes:
     def one(self) -> Node:
         return next(iter(self.nodes.values()))
 
+    def set(self, name: str, **flags: Any) -> None:
+        """From its next start on."""
+        self._flags[name] |= flags
+
     async def start(self, name: str) -> Node:
         node = Node(load(environment={}, flags=self._flags[name]))
         await node.start()
