@@ -152,11 +152,13 @@ class Publisher:
         return f"{EPHEMERAL_PREFIX}node:{self._cluster.node}:{incarnation}:{next(self._names)}"
 
     def forget_idle(self, now_s: float) -> None:
-        """Lines without work for long: called now and then."""
+        """Lines without work for long, or to queues that were deleted: called now and then."""
         idle = [
             queue
             for queue, line in self._lines.items()
-            if not line.sent and not line.waiting and now_s - line.used_s > IDLE_S_MAX
+            if not line.sent
+            and not line.waiting
+            and (now_s - line.used_s > IDLE_S_MAX or self._is_gone(line))
         ]
         for queue in idle:
             del self._lines[queue]

@@ -374,6 +374,21 @@ async def test_an_old_refusal_that_comes_late_is_no_sign_of_it(bench: Bench) -> 
 
 
 @in_a_loop
+async def test_a_line_ends_with_its_queue(bench: Bench) -> None:
+    """Many short-lived queues for replies must not leave as many lines."""
+    await bench.sent("a")
+    now_s = asyncio.get_running_loop().time()
+    del bench.cluster.catalog[QUEUE]
+    bench.publisher.forget_idle(now_s)
+    assert QUEUE in bench.publisher._lines, "it has work"
+    await bench.cluster.answer()
+
+    bench.publisher.forget_idle(now_s)
+
+    assert QUEUE not in bench.publisher._lines
+
+
+@in_a_loop
 async def test_an_idle_line_ends_and_one_that_waits_does_not(bench: Bench) -> None:
     await bench.sent("a")
     now_s = asyncio.get_running_loop().time()
