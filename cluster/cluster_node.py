@@ -137,6 +137,9 @@ class ClusterNode:
         machine = config.machines[0]()
         self._add_group(CATALOG_GROUP, "catalog", config.founders, machine, CatalogGroup)
         catalog = cast(CatalogGroup, self.catalog)
+        if catalog.needs_newer is not None:
+            raise catalog.needs_newer
+        catalog.on_needs_newer = self._fail
         self._recovered_index = catalog.commit_index
         self.warmth = Warmth(catalog.last_index)
         self.names = QueueNames(
@@ -164,14 +167,15 @@ class ClusterNode:
         return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """A node that cannot trust its disk, or has a bug here, must not go on as if it served."""
         error = None if task.cancelled() else task.exception()
-        if error is None or self._failure is not None:
-            return
-        log.error("node_failed", node=self.node, task=task.get_name(), exc_info=error)
-        self._fail(error)
+        if error is not None and self._failure is None:
+            log.error("node_failed", node=self.node, task=task.get_name(), exc_info=error)
+            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
+        """A node that cannot trust its disk, has a bug here, or cannot read the catalog, must not
+        go on as if it served.
+        """
         self._failure = error
         for each in self._tasks:
             each.cancel()

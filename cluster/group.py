@@ -23,6 +23,7 @@ from cluster.log_time import LogTime
 from cluster.machine.commands import Barrier, Command, Tick, UpgradeMachine
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
+from cluster.machine.versions import NeedsNewer
 from cluster.outcome import Done, Outcome, outcome_of, refused, too_new, unknown
 from cluster.proposals import ENTRY_BYTES_MAX, Batch, Proposals, too_large, weigh
 from cluster.raft.configuration import Configuration, split
@@ -89,6 +90,9 @@ class Group(GroupFacts):
         self.on_commit: Callable[[float], None] | None = None
         #: Set by the cluster node: the machine version that every member can run.
         self.version_of_members: Callable[[], int] = lambda: 1
+        #: What a later release wrote, and this copy stopped before; and who is told of it.
+        self.needs_newer: NeedsNewer | None = None
+        self.on_needs_newer: Callable[[NeedsNewer], object] = lambda _: None
         self.failed: str | None = None
         self.diverged: tuple[int, bytes, bytes] | None = None
         self.commit_s = 0.0  # what the last entry took that was proposed here, until it was applied
@@ -123,7 +127,12 @@ class Group(GroupFacts):
         )
         snapshot = journal.load_snapshot()
         if snapshot is not None:
-            machine.restore(split(snapshot.data)[1])
+            state = split(snapshot.data)[1]
+            beyond = machine.beyond(state)
+            if beyond is None:
+                machine.restore(state)
+            else:
+                self.member.stop_before(snapshot.index, beyond)
 
     # --- proposing
 
@@ -389,8 +398,17 @@ class Group(GroupFacts):
         for listener in self.on_applied:
             self._guard(listener, self, stamp, effects)
 
+    def beyond(self, command: bytes) -> NeedsNewer | None:
+        return self._applying.beyond(command)
+
     def poison(self, index: int, error: Exception) -> None:
-        log.error("group_poisoned", group=self.name, node=self.node, index=index, exc_info=error)
+        where = {"group": self.name, "node": self.node, "index": index}
+        if isinstance(error, NeedsNewer):
+            self.needs_newer = error
+            log.critical("group_needs_newer_release", **where, reason=str(error))
+            self.on_needs_newer(error)
+        else:
+            log.error("group_poisoned", **where, exc_info=error)
         self._proposals.give_up_all(unknown(f"this copy stopped at entry {index}"))
 
     def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
@@ -415,6 +433,10 @@ class Group(GroupFacts):
 
     def install(self, incoming: Incoming) -> None:
         """Until the journal is done nothing else may touch it: the group stands still."""
+        beyond = self._applying.snapshot_beyond(split(incoming.data)[1])
+        if beyond is not None:
+            self.member.stop_before(incoming.index, beyond)
+            return
         self._installing = True
         assert self.spawn is not None, "an install needs Rounds"
         self.spawn(self._finish_install(incoming))

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from cluster.cluster_node import ClusterNode
 from cluster.log import LogError, RealDisk, SystemClock
+from cluster.machine.versions import NeedsNewer
 from cluster.raft.link_protocol import ClockSample
 from cluster.seams import Clock
 from cluster.types import NodeId
@@ -430,7 +431,9 @@ async def run(settings: Settings, clock: Clock | None = None) -> int:
         )
         await node.drain.until_others_came_back(loop.time() + settings.stop_ms_max / 1000)
     await node.stop(transfer=not broken)
-    return EXIT_FAILED if broken else EXIT_OK
+    if not broken:
+        return EXIT_OK
+    return EXIT_DATA if isinstance(node.failed.result(), NeedsNewer) else EXIT_FAILED
 
 
 def main(settings: Settings, *, clock: Clock | None = None) -> int:
@@ -447,6 +450,6 @@ def main(settings: Settings, *, clock: Clock | None = None) -> int:
     except SettingsError as error:
         log.error("settings_refused", reason=str(error))
         return error.exit_code
-    except LogError as error:
+    except (LogError, NeedsNewer) as error:
         log.error("data_refused", reason=str(error))
         return EXIT_DATA
