@@ -33,6 +33,7 @@ from cluster.queue_names import QueueNames
 from cluster.raft.rounds import Rounds
 from cluster.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
 from cluster.registration import Registration
+from cluster.relief import Relief
 from cluster.seams import Clock, Disk, Links
 from cluster.standing import Standing
 from cluster.transient import TransientGroups
@@ -129,6 +130,7 @@ class ClusterNode:
         self._tasks = [
             self._spawn(self.rounds.run(), "rounds"),
             self._spawn(self._caretaker.run(), "care"),
+            self._spawn(Relief(self.log, lambda: self.groups).run(), "relief"),
             self._spawn(self._registration.run(), "register"),
         ]
 
@@ -246,6 +248,7 @@ class ClusterNode:
         group.version_of_members = lambda: version_for(
             self.catalog_machine, group.id, group.members, machine.newest
         )
+        group.room_bytes = self.log.room_bytes
         group.on_applied.append(self._on_applied)
         group.on_role.append(self._on_group_role)
         self.groups[group_id] = group

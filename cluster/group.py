@@ -25,7 +25,14 @@ from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
 from cluster.machine.versions import NeedsNewer
 from cluster.outcome import Done, Outcome, outcome_of, refused, too_new, unknown
-from cluster.proposals import ENTRY_BYTES_MAX, Batch, Proposals, too_large, weigh
+from cluster.proposals import (
+    COMMAND_OVERHEAD_BYTES,
+    ENTRY_BYTES_MAX,
+    Batch,
+    Proposals,
+    too_large,
+    weigh,
+)
 from cluster.raft.configuration import Configuration, split
 from cluster.raft.journal import RaftJournal
 from cluster.raft.member import Member, Role
@@ -46,6 +53,9 @@ log = structlog.get_logger(__name__)
 
 #: Nothing waits longer for a tick than this, whatever was computed: clocks jump.
 TICK_S_MAX = 0.050
+#: What one group may have under way of the room on the disk: others write there, too.
+ROOM_PARTS = 4
+ROOMY_BYTES = 1 << 60
 
 OnApplied = Callable[["Group", Stamp, Sequence[Effect]], None]
 OnRole = Callable[["Group", Role, int], None]
@@ -93,6 +103,8 @@ class Group(GroupFacts):
         #: What a later release wrote, and this copy stopped before; and who is told of it.
         self.needs_newer: NeedsNewer | None = None
         self.on_needs_newer: Callable[[NeedsNewer], object] = lambda _: None
+        #: Set by the cluster node: bytes that the log may grow by before only its reserve is left.
+        self.room_bytes: Callable[[], int] = lambda: ROOMY_BYTES
         self.failed: str | None = None
         self.diverged: tuple[int, bytes, bytes] | None = None
         self.commit_s = 0.0  # what the last entry took that was proposed here, until it was applied
@@ -154,6 +166,12 @@ class Group(GroupFacts):
             return too_large(weight)
         if pending and pending + weight > self.options.propose_bytes_max:
             return refused("overloaded", f"{pending} bytes wait to be applied; try again later")
+        # Settles and all else that is small always passes, or nothing would ever make room.
+        full = weight > COMMAND_OVERHEAD_BYTES and (
+            pending + weight > self.room_bytes() // ROOM_PARTS
+        )
+        if full:
+            return refused("disk_full", "the disk of this node is nearly full: consume first")
         return None
 
     def _too_new(self, command: Command) -> Outcome | None:
@@ -458,13 +476,32 @@ class Group(GroupFacts):
         while self._snapshots.saving:  # noqa: ASYNC110 -- it is no event
             await asyncio.sleep(TICK_S_MAX)
 
+    def snapshot_frees_bytes(self) -> int:
+        """What the log could let go with a snapshot taken now, if that is worth it."""
+        if not self._may_take_snapshot:
+            return 0
+        return self._snapshots.frees_bytes(self.applied_index)
+
+    def take_snapshot(self) -> None:
+        """As soon as can be."""
+        self._snapshots.want()
+        self.wake()
+
+    @property
+    def taking_snapshot(self) -> bool:
+        return self._snapshots.under_way
+
+    @property
+    def _may_take_snapshot(self) -> bool:
+        # While a follower is sent one, a newer one would only make it start again.
+        if self._installing or self.member.replication.installing or self.failed is not None:
+            return False
+        return self.poisoned is None and self.member.now >= self.kept_until
+
     def _sound_index(self) -> int | None:
         """The entry that the machine is at; None when it stopped in the middle of one."""
         return self.applied_index if self.poisoned is None else None
 
     def _take_snapshot_when_due(self) -> None:
-        # While a follower is sent one, a newer one would only make it start again.
-        wanted = self._snapshots.due and not self.member.replication.installing
-        wanted = wanted and self.member.now >= self.kept_until
-        if wanted and self.poisoned is None and self.spawn is not None:
+        if self._snapshots.due and self._may_take_snapshot and self.spawn is not None:
             self.spawn(self._snapshots.take(self._sound_index))

@@ -265,6 +265,9 @@ class Node:
         self._tasks.start(self._first_user.run(), name="first_user")
         self._tasks.start(management.watch(), name="management")
         self._tasks.start(self.relay.run(), name="relay")
+        # A fast publisher fills a small volume in less than a period.
+        loop = asyncio.get_running_loop()
+        self.cluster.log.on_space = lambda: loop.call_soon(self._look_at_space)
         self._care = asyncio.create_task(self._watch(), name="node_care")
         await self.amqp.start()
         self.drain.door = self.amqp
@@ -332,14 +335,19 @@ class Node:
         self.broker.lack = self.alarms.lack
         self.cluster.notes.publishers(self.alarms.blocked)
 
+    def _look_at_space(self) -> None:
+        if self._stopping:
+            return
+        space = self.cluster.log.space()
+        if space.refuse_publishes != self.alarms.disk:
+            log.warning("disk_space", free_bytes=space.free_bytes, full=space.refuse_publishes)
+        self.alarms.sample(disk=space.refuse_publishes)
+
     async def _watch(self) -> None:
         """Once a second: are there memory and disk, does the archive work, does all still run?"""
         archive_problem: str | None = None
         while True:
-            space = self.cluster.log.space()
-            if space.refuse_publishes != self.alarms.disk:
-                log.warning("disk_space", free_bytes=space.free_bytes, full=space.refuse_publishes)
-            self.alarms.sample(disk=space.refuse_publishes)
+            self._look_at_space()
             self.clients.look()
             self.publisher.forget_idle(asyncio.get_running_loop().time())
             problem = self.cluster.log.cleaner.archive_error
