@@ -21,6 +21,7 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
+from chaos.live.tools import advice
 from chaos.plan import SECONDS, NoSuchPlan, Plan, mix_of, workloads_of
 from chaos.report.tables import REPORT_WIDTH
 
@@ -34,6 +35,8 @@ ELSEWHERE = {
     "incident": ("chaos.incident", "a bad minute on three nodes, and its post-mortem by Spark"),
     "selftest": ("chaos.selftest", "the suite against builds that are broken on purpose"),
 }
+#: Those that start no nodes, or break nothing for which this machine must allow it.
+QUIET = {"show", "leader", "incident", "-h", "--help"}
 UNKNOWN = 2
 
 
@@ -41,6 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     # Whatever tells us to end, what was made on this machine goes: nodes, network and disks.
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     quiet()
+    if arguments and arguments[0] not in QUIET and (todo := advice()) is not None:
+        Console(stderr=True).print(todo, markup=False, soft_wrap=True)
     try:
         if arguments and arguments[0] in ELSEWHERE:
             return int(import_module(ELSEWHERE[arguments[0]][0]).main(list(arguments[1:])))

@@ -11,7 +11,7 @@ from chaos.live.proxy import LoopbackProxy
 from chaos.live.seams import Network, Place
 from cluster.types import NodeId
 
-TOOLS = ("ip", "nft", "iptables-restore", "ss")
+TOOLS = ("ip", "nft", "iptables-restore", "ss")  # `tools.PACKAGES` says where they are from
 #: Long enough for an answer from a port of this machine where nobody listens.
 ANSWER_S_MAX = 2.0
 SILENCE_S = 0.1

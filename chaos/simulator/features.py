@@ -410,12 +410,13 @@ class Leaver(Occasional):
 
     async def run(self) -> None:
         while not self.scene.stopping:
+            # Never the same again: one that expires just now may be found, and go nevertheless.
             name = f"{UNUSED_PREFIX}{self.declared}"
+            self.declared += 1
             arguments = {"x-expires": EXPIRES_MS}
             declared_ms = self.scene.now()["wall_ms"]  # used last not before this
             if not isinstance(await asked(self, Declare, name, arguments), Answer):
                 continue
-            self.declared += 1
             self.scene.cluster.trace.count("queues left to expire")
             await asyncio.sleep(self.dice.uniform(0.1, 2.0))
             answer = await asked(self, Info, name)

@@ -75,13 +75,6 @@ CONSENSUS = (
         (FUZZ, RAFT),
     ),
     Mutant(
-        "what waits for the disk survives a broken link",
-        _RAFT + "transport.py",
-        "self._late = [each for each in self._late if each[0] != node]",
-        "pass",
-        (RAFT, FUZZ),
-    ),
-    Mutant(
         "entries of old terms are committed by count",
         _RAFT + "replication.py",
         "if index > member.commit_index and member.journal.term_at(index) == member.term:",

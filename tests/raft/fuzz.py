@@ -10,6 +10,7 @@ likely each is, the seed decides too, so that rare things meet in some of them. 
 - leader completeness: who leads has all that was committed in earlier terms;
 - state machine safety: every member applies the same, from its log or from a snapshot;
 - what a leader commits is on the disks of a majority of the voters;
+- a member goes by the newest members that its own log names;
 - a voter is added or removed only when the change before is committed.
 
 When the faults end, a leader is found and all members become equal.
@@ -27,7 +28,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from cluster.log import SnapshotRefused
+from cluster.log import MEMBERSHIP, SnapshotRefused
 from cluster.raft.configuration import split
 from cluster.raft.host import Role
 from cluster.raft.member import Member
@@ -542,6 +543,10 @@ class Fuzz:
             held = self._entry(node, last)
             if node.journal.last_index < last or (held and held != known.committed[last]):
                 raise Broken(f"leader completeness: {node.name} leads without entry {last}")
+        at = member.configurations.index
+        entry = self._entry(node, at)
+        if at > node.journal.last_index or (entry and entry[0][:1] != MEMBERSHIP):
+            raise Broken(f"members: {node.name} goes by entry {at}, which is none that says so")
         commit = member.commit_index
         if commit == node.commit:
             return
@@ -555,7 +560,7 @@ class Fuzz:
         if commit > node.journal.last_index:
             raise Broken(f"{node.name} committed {commit} and holds {node.journal.last_index}")
         known.last_committed = max(known.last_committed, commit)
-        if member.leads and not self.wipes:
+        if member.leads:
             self._check_majority(node, commit)
         node.commit = commit
 

@@ -35,6 +35,54 @@ def test_a_follower_that_comes_back_with_an_empty_disk_is_filled_again():
     world.check_logs_match()
 
 
+def test_a_follower_that_comes_back_counts_for_nothing_before_it_has_said_what_it_has():
+    world = World(5)
+    leader = world.elect("n1")
+    for away in ("n4", "n5"):
+        world.kill(away)
+    world.wires.hold.add(("n3", "n1"))
+    index = world.propose(b"on the disks of n1, n2 and n3")
+    world.until(lambda: leader.member.replication.match_of(world["n2"].member.me) == index)
+    world.kill("n2")
+    world["n2"].journal = MemoryJournal()
+    world["n2"].journal.withhold(True)
+    world.wires.hold.add(("n2", "n1"))
+    world.restart("n2")
+
+    world.wires.hold.discard(("n3", "n1"))
+    world.until(lambda: leader.member.replication.match_of(world["n3"].member.me) == index)
+    world.run(20)
+
+    assert leader.member.leads
+    assert leader.member.commit_index < index
+
+
+def test_members_change_only_when_the_change_before_is_committed():
+    world = World(3)
+    leader = world.elect("n1")
+    assert leader.member.may_change()
+    leader.member.change(leader.member.configuration.without(NodeId("n3")))
+    assert not leader.member.may_change()
+
+    with pytest.raises(AssertionError):
+        leader.member.change(leader.member.configuration.without(NodeId("n2")))
+    world.until(leader.member.may_change)
+
+
+def test_members_that_only_a_truncated_entry_named_are_the_members_no_more():
+    world = World(3)
+    leader = world.elect("n1")
+    before = leader.member.configuration
+    world.isolate("n1")
+    leader.member.change(before.without(NodeId("n3")))
+    assert leader.member.configuration.voters == ("n1", "n2")
+    world.until(lambda: world.leader(["n2", "n3"]) is not None)
+    world.heal_all()
+    world.until(lambda: world["n1"].journal.truncations)
+
+    assert world["n1"].member.configuration == before
+
+
 def test_what_a_follower_had_is_remembered_while_it_is_away():
     world = World(3)
     leader = world.elect("n1")
