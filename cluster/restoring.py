@@ -27,7 +27,7 @@ from cluster.log.reader import Record
 from cluster.log.snapshots import decode_snapshot
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
-from cluster.machine.founding import agreed, end_sessions, found_again, queue_ids
+from cluster.machine.founding import begin_again, found_again, queue_ids
 from cluster.raft.configuration import (
     TERMS_OF_AN_ERA,
     Configuration,
@@ -177,9 +177,8 @@ def beginnings(
     states: dict[GroupId, bytes] = {}
     for group, each in found.items():
         if isinstance(each.machine, QueueMachine):
-            end_sessions(each.machine, each.index + 1, terms[group])
+            begin_again(each.machine, each.index + 1, terms[group])
             states[group] = each.machine.snapshot()
-    states = agreed(states)
     at = found[CATALOG_GROUP].index + 1, terms[CATALOG_GROUP]
     states[CATALOG_GROUP] = found_again(catalog, founders, *at, queue_ids(states.values()))
     begun = {info.node: info.incarnation for info in catalog.nodes_ever()}

@@ -1,14 +1,16 @@
 """Dead letters whose target is in another group: carried there at least once, stored there once.
 
-The source's machine keeps them in an outbox, numbered without gaps, until it hears that they are
-safe. One worker a queue, on the leader, sends them in order under one publisher name, `dlx:` and
-the source queue, with their numbers in the outbox. The target remembers the highest number it took
-from that name and skips what comes again, after a crash, a lost answer or a change of leader,
+The source's machine keeps them in an outbox, numbered upwards, until it hears that they are safe.
+Numbers carry the term, so what a recovered or restored group numbers anew is never taken for
+repeated. One worker a queue, on the leader, sends them in order under one publisher name, `dlx:`
+and the source queue, with their numbers in the outbox. The target remembers the highest number it
+took from that name and skips what comes again, after a crash, a lost answer or a change of leader,
 however it is cut; that is all it remembers, one number a source.
 
-What went to another queue is missing from a target's numbers, so these names, and only these, may
-skip some (cluster.machine.publishers). Nothing is lost by it: a letter leaves only when all lower
-numbers are safe. A full target takes the first of a batch, in order, and the rest comes again.
+Some numbers are never given, and what went to another queue is missing from a target's; so these
+names, and only these, may skip some (cluster.machine.publishers). Nothing is lost by it: a letter
+leaves only when all lower numbers are safe. A full target takes the first of a batch, in order, and
+the rest comes again.
 
 An exchange may route a letter to several queues: it is safe when it is in all of them.
 """
@@ -212,10 +214,11 @@ class DeadLetters:
 def runs(
     letters: Sequence[Letter],
 ) -> Iterator[tuple[tuple[QueueInfo, ...], Sequence[Letter]]]:
-    """Neighbours with the same targets."""
+    """Neighbours with the same targets, whose numbers follow each other."""
     start = 0
     for position, letter in enumerate(letters):
-        if letter.targets != letters[start].targets:
+        follows = letter.number == letters[start].number + position - start
+        if letter.targets != letters[start].targets or not follows:
             yield letters[start].targets, letters[start:position]
             start = position
     if letters:

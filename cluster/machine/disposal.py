@@ -89,7 +89,8 @@ def _post(queue: Queue, turn: Turn, first: int, last: int, deaths: Deaths, mark:
         turn.effects.append(DeadLettersReady(queue.id))
     queue.marks.cut(first, last)
     to = (config.dead_letter_exchange or "", config.dead_letter_routing_key)
-    queue.outbox.add(first, last, deaths, to, mark.priority)
+    number = turn.number_after(queue.outbox.next - 1)
+    queue.outbox.add(number, first, last, deaths, to, mark.priority)
 
 
 def sweep(queue: Queue, turn: Turn, *, inclusive: bool) -> None:

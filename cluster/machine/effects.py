@@ -120,7 +120,7 @@ class Applied(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """One message on its way to another group, numbered without gaps in its source queue."""
+    """One message on its way to another group; the numbers of its source queue grow."""
 
     number: int
     # The name shadows a method of tuple that nobody calls on it.

@@ -7,7 +7,8 @@ are made up by clients for one run and are forgotten sooner.
 
 Names that begin with `dlx:` are the nodes' own: carriers of dead letters from another group, one a
 source queue. Their numbers are those of the source's outbox, so they grow and may skip some, which
-went elsewhere. That is safe because a carrier sends nothing before all lower numbers are safe.
+were not given, or went elsewhere. That is safe because a carrier sends nothing before all lower
+numbers are safe.
 """
 
 from __future__ import annotations

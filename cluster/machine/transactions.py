@@ -44,7 +44,7 @@ from cluster.machine.replies import (
 )
 from cluster.machine.runs import RangeMap
 from cluster.machine.settling import SPAN_MS_MAX
-from cluster.machine.turn import Turn
+from cluster.machine.turn import Turn, span
 from cluster.types import ORDINAL_BITS, ConsumerKey, GroupId, NodeId, QueueId
 
 NUMBER_MAX = 1 << 62
@@ -126,11 +126,11 @@ class Transactions:
             return refusal
         number = 0
         if command.others:
-            if self._decided - self.done_below + 1 >= OPEN_MAX:
+            if span(self.done_below, self._decided + 1) >= OPEN_MAX:
                 return Refused(
                     LIMIT_REACHED, f"{OPEN_MAX} transactions wait for other groups: try again later"
                 )
-            number = self._decided = self._decided + 1
+            number = self._decided = turn.number_after(self._decided)
             groups = tuple(group for group, _ in command.others)
             self._open[number] = OpenTransaction(
                 number, turn.index, turn.key & ORDINAL_MASK, groups

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cluster.machine.effects import Effect
 from cluster.types import ORDINAL_BITS, ConsumerKey, QueueId, SessionId, Stamp
 
 if TYPE_CHECKING:
     from cluster.machine.kinds import QueueKind
+
+
+#: The term in the number of a transfer stands above so many bits of a count.
+COUNT_BITS: Final = 32
+_COUNT_MASK: Final = (1 << COUNT_BITS) - 1
+
+
+def number_after(last: int, term: int) -> int:
+    """The number of the next transfer to other groups: higher than the last one, with the term of
+    the entry that gives it.
+
+    A log that goes on from an earlier moment, after a forced recovery or a restore, does so under
+    terms that no other one had; so a number never stands for two things, and receivers may take
+    one that they know for repeated. The lower bits count on without a gap.
+    """
+    number = (max(term, last >> COUNT_BITS) << COUNT_BITS) | ((last + 1) & _COUNT_MASK)
+    return number if number > last else number + (1 << COUNT_BITS)
+
+
+def span(first: int, end: int) -> int:
+    """How many numbers were given from `first` on, before `end`."""
+    return (end - first) & _COUNT_MASK
 
 
 class Surroundings(Protocol):
@@ -63,6 +85,10 @@ class Turn:
     def version(self) -> int:
         """Of the machine: what it may do that older versions do not."""
         return self.group.version
+
+    def number_after(self, last: int) -> int:
+        """Of a transfer to other groups; since machine version 2 it carries the term."""
+        return last + 1 if self.version < 2 else number_after(last, self.stamp.term)
 
     @property
     def key(self) -> int:

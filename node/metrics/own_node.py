@@ -59,7 +59,7 @@ def _log(sources: Sources) -> Iterator[Metric]:
     yield gauge(
         "quorate_disk_limit_bytes",
         "Below this much free space, publishers wait.",
-        log.space().limit_bytes,
+        log.options.min_free_bytes,
     )
 
 

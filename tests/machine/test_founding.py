@@ -1,4 +1,4 @@
-"""States of different moments are made to agree, and a new cluster begins with them."""
+"""A new cluster begins with states of different moments."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cluster.machine.commands import (
     QueueConfig,
     RegisterNode,
     Subscribe,
-    Tick,
     Transaction,
     TransactionPart,
 )
-from cluster.machine.founding import agreed, end_sessions, found_again, queue_ids
+from cluster.machine.founding import begin_again, end_sessions, found_again, queue_ids
+from cluster.machine.versions import MACHINE_VERSION
 from cluster.types import GroupId, NodeId, QueueId, SessionId, Stamp
 
 A, B = GroupId(1), GroupId(2)
-SOURCE, TARGET = QueueId(1), QueueId(2)
+SOURCE, TARGET, DYING = QueueId(1), QueueId(2), QueueId(3)
 
 
 class World:
@@ -31,74 +31,53 @@ class World:
 
     def __init__(self, queue: QueueId) -> None:
         self.machine = QueueMachine()
-        self.index = 1
+        self.index, self.term, self.number = 1, 1, 0
         self.do(CreateQueue(queue, "/", f"q{queue}", QueueConfig()))
 
     def do(self, command: Any, now_ms: int = 1000) -> Any:
         self.index += 1
-        return self.machine.apply(Stamp(self.index, 1, now_ms), command).reply
+        return self.machine.apply(Stamp(self.index, self.term, now_ms), command).reply
 
     def again(self, data: bytes) -> None:
         self.machine.restore(data)
         self.machine.invariants()
 
 
-def letter(number: int) -> Enqueue:
-    return Enqueue(TARGET, f"dlx:{SOURCE}", number, [b"letter"])
-
-
-def step() -> Enqueue:
-    return Enqueue(TARGET, None, 0, [b"step"])
-
-
-def test_letters_that_the_sender_has_yet_to_number_are_not_taken_for_repeated():
+def test_what_a_sender_of_an_earlier_moment_numbers_anew_is_not_taken_for_repeated():
+    config = QueueConfig(dead_letter_exchange="", dead_letter_routing_key="q2", message_ttl_ms=0)
     sender, receiver = World(SOURCE), World(TARGET)
-    assert receiver.do(letter(1)).stored == 1  # of a later moment than the sender
+    sender.do(CreateQueue(DYING, "/", "q3", config))
 
-    states = agreed({A: sender.machine.snapshot(), B: receiver.machine.snapshot()})
-    receiver.again(states[B])
+    def send(name: str) -> list[Any]:
+        sender.do(Enqueue(DYING, None, 0, [name.encode()]))
+        step = Enqueue(TARGET, None, 0, [name.encode()])
+        sender.number += 1
+        own = Transaction(NodeId("n1"), 1, sender.number, 0, [], [(B, [step])])
+        committed = sender.do(own)
+        letters = [
+            Enqueue(TARGET, f"dlx:{DYING}", dead.number, [name.encode()])
+            for dead in sender.machine.dead_letters(DYING)
+        ]
+        return [*letters, TransactionPart(A, committed.number, 1, [step])]
 
-    assert receiver.do(letter(1)).stored == 1
-    assert receiver.do(letter(1)).stored == 0
+    early = send("early")
+    earlier = sender.machine.snapshot()
+    late = send("late")
+    taken = {repr(command): receiver.do(command) for command in (*early, *late)}
+    assert len(taken) == 5, "two, and the first letter is still there"
+    for world in (sender, receiver):
+        world.again(earlier if world is sender else world.machine.snapshot())
+        begin_again(world.machine, 90, 1 << 20)
+        assert world.machine.version == MACHINE_VERSION
+        world.index, world.term = 90, (1 << 20) + 1
 
-
-def test_letters_that_the_sender_has_numbered_stay_known():
-    sender, receiver = World(SOURCE), World(TARGET)
-    config = QueueConfig(dead_letter_exchange="", dead_letter_routing_key="q2", message_ttl_ms=1)
-    sender.do(CreateQueue(QueueId(3), "/", "q3", config))
-    sender.do(Enqueue(QueueId(3), None, 0, [b"dies"]))
-    sender.do(Tick(), now_ms=5000)
-    assert [dead.number for dead in sender.machine.dead_letters(QueueId(3))] == [1]
-    carried = Enqueue(TARGET, "dlx:3", 1, [b"dies"])
-    assert receiver.do(carried).stored == 1
-
-    states = agreed({A: sender.machine.snapshot(), B: receiver.machine.snapshot()})
-    receiver.again(states[B])
-
-    assert receiver.do(carried).stored == 0
-
-
-def test_parts_of_transactions_that_are_yet_to_be_decided_are_carried_out():
-    sender, receiver = World(SOURCE), World(TARGET)
-    begun = Enqueue(SOURCE, None, 0, [b"own"])
-    sender.do(Transaction(NodeId("n1"), 1, 1, 0, [begun], [(B, [step()])]))
-    for number in (1, 2):
-        receiver.do(TransactionPart(A, number, 1, [step()]))
-
-    states = agreed({A: sender.machine.snapshot(), B: receiver.machine.snapshot()})
-    receiver.again(states[B])
-
-    assert receiver.do(TransactionPart(A, 1, 1, [step()])).count == 0
-    assert receiver.do(TransactionPart(A, 2, 1, [step()])).count == 1
-
-
-def test_states_that_agree_stay_as_they_are():
-    sender, receiver = World(SOURCE), World(TARGET)
-    sender.do(Enqueue(SOURCE, "p", 1, [b"1"]))
-    receiver.do(Enqueue(TARGET, "p", 1, [b"1"]))
-    states = {A: sender.machine.snapshot(), B: receiver.machine.snapshot()}
-
-    assert agreed(states) == states
+    assert [receiver.do(command).duplicates for command in early[:-1]] == [1]
+    assert receiver.do(early[-1]).count == 0
+    *_, letter, part = send("anew")
+    assert receiver.do(letter).stored == 1
+    assert receiver.do(part).count == 1
+    assert receiver.do(letter).duplicates == 1
+    assert receiver.do(part).count == 0
 
 
 def test_what_sessions_held_is_ready_again():

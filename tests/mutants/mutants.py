@@ -45,6 +45,7 @@ def simulator(seeds: int = 40, first: int = 100_000) -> Catcher:
 RAFT = by_tests("tests/raft")
 LOG = by_tests("tests/log")
 MACHINE = by_tests("tests/machine")
+RECOVERY = by_tests("tests/cluster/test_lost_majority.py")
 FUZZ = fuzz()
 SIMULATOR = simulator()
 
@@ -190,7 +191,7 @@ CONSENSUS = (
     Mutant(
         "the pre-vote is skipped",
         _RAFT + "elections.py",
-        "        self._pre_votes = {member.me}\n        if member.majority(self._pre_votes):\n",
+        "        self._pre_votes = {member.me}\n        if member.elects(self._pre_votes):\n",
         "        self._pre_votes = {member.me}\n        if True:\n",
         (RAFT,),
     ),
@@ -242,6 +243,34 @@ CONSENSUS = (
         "return len(set(self.voters) ^ set(other.voters)) <= 1",
         "return len(set(self.voters) ^ set(other.voters)) <= 2",
         (RAFT,),
+    ),
+    Mutant(
+        "a majority of the survivors of a lost majority elects their first leader",
+        _RAFT + "seats.py",
+        "self.configuration.quorum if self.configurations.forced is None else len(voters)",
+        "self.configuration.quorum",
+        (RECOVERY,),
+    ),
+    Mutant(
+        "nodes that were given up are listened to",
+        _RAFT + "member.py",
+        "if peer.id in self.configuration.lost:",
+        "if False:",
+        (RECOVERY,),
+    ),
+    Mutant(
+        "what overrides the members stays for ever",
+        _RAFT + "configuration.py",
+        "self._known[-1][1].era >= self._forced.configuration.era:",
+        "False:",
+        (RECOVERY,),
+    ),
+    Mutant(
+        "survivors go on in the era of the lost ones",
+        "cluster/lost_majority.py",
+        "era = era_of(journal.current_term) + 1",
+        "era = era_of(journal.current_term)",
+        (RECOVERY,),
     ),
     Mutant(
         "answers of an older term count for this one",
@@ -504,7 +533,7 @@ QUEUES = (
     Mutant(
         "dead letters vanish",
         _MACHINE + "disposal.py",
-        "    queue.outbox.add(first, last, deaths, to, mark.priority)\n",
+        "    queue.outbox.add(number, first, last, deaths, to, mark.priority)\n",
         "    forget(queue, first, last)\n",
         (MACHINE,),
     ),
@@ -552,6 +581,13 @@ QUEUES = (
         "if window_ms is not None and ids[dedup_id] + window_ms > now_ms:",
         "if window_ms is not None and ids[dedup_id] > now_ms:",
         (MACHINE, SIMULATOR),
+    ),
+    Mutant(
+        "numbers of transfers do not carry the term",
+        _MACHINE + "turn.py",
+        "return last + 1 if self.version < 2 else number_after(last, self.stamp.term)",
+        "return last + 1",
+        (by_tests("tests/machine/test_founding.py", "tests/node/test_numbers_after_recovery.py"),),
     ),
     Mutant(
         "a part of a transaction is done twice",
