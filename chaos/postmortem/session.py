@@ -44,7 +44,9 @@ LOCAL_SETTINGS: Final = {
 SMALL_BYTES: Final = 256 << 20
 #: Of what is read, by task of a shuffle; Spark joins those that turn out to be small.
 TASK_BYTES: Final = 32 << 20
-NO_SPARK: Final = "Spark is not installed: pip install 'quorate[postmortem]'"
+NO_SPARK: Final = (
+    "Spark is not installed: in the folder of Quorate's source, pip install -e '.[postmortem]'"
+)
 
 
 class NotHere(Exception):

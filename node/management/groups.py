@@ -95,6 +95,11 @@ async def put_members(call: Call) -> Any:
     for member in members:
         if member not in known:
             raise bad_request(f"node {member!r} is no member of the cluster, or is leaving it")
+    if 0 < len(members) < len(info.members) and not call.body.boolean("fewer", False):
+        raise bad_request(
+            f"group {info.name} would have {len(members)} copies instead of {len(info.members)}:"
+            ' say {"fewer": true} as well if that is meant'
+        )
     await call.change(MoveGroup(info.id, [NodeId(member) for member in members]))
     return DONE
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from quorate.cli.api import done
 from quorate.cli.moves import Anybody, Row, Stage, View, until, watched, word_of
-from quorate.cli.output import Json, Timeout, Url, run_async, say
+from quorate.cli.output import CommandError, Json, Timeout, Url, run_async, say
 from quorate.cli.tables import show_rows
 
 group_app = typer.Typer(
@@ -47,6 +48,7 @@ def group_move(
     group: Annotated[str, typer.Argument(help="Name of the group.")],
     nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="All that shall have it.")],
     wait: Wait = True,
+    yes: Annotated[bool, typer.Option("--yes", help="Though it has fewer copies then.")] = False,
     url: Url = None,
     as_json: Json = False,
     timeout: Timeout = 30.0,
@@ -56,7 +58,9 @@ def group_move(
 
     async def work() -> int:
         anybody = Anybody(url, timeout)
-        body = {"members": nodes}
+        if not yes:
+            _check(await anybody.view(), group, nodes)
+        body = {"members": nodes, "fewer": yes}
         await anybody.ask(lambda api: api.put("groups", group, "members", body=body))
         stage.words = GOES_ON
         view = await anybody.view()
@@ -69,6 +73,15 @@ def group_move(
         return done(as_json, words, **row)
 
     return watched(work(), stage)
+
+
+def _check(view: View, group: str, nodes: Sequence[str]) -> None:
+    copies = len((view.group(group) or {}).get("members", []))
+    if len(nodes) < copies:
+        raise CommandError(
+            f"group {group} was not moved: it would have {len(nodes)} copies instead of {copies}"
+            "\n  next: name all nodes that shall have a copy, or repeat it with --yes"
+        )
 
 
 @group_app.command("spread")

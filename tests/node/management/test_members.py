@@ -123,8 +123,13 @@ async def test_a_group_moves_where_it_is_told(tmp_path: Path):
 
         await until(there)
         assert await api.put("groups/default-1/members", members=["n4", "n2", "n3"]) == 204
+        fewer = await api.ask("PUT", "groups/default-1/members", {"members": ["n4"]})
+        assert (fewer.status, "1 copies instead of 3" in fewer.value["reason"]) == (400, True)
         told = [(e["who"], e["target"], e["outcome"]) for e in logs if e["event"] == "audit"]
         assert told == [("guest", "/api/groups/default-1/members", "ok")]
+
+        only_one = {"members": ["n4"], "fewer": True}
+        assert await api.put("groups/default-1/members", **only_one) == 204
 
 
 @pytest.mark.parametrize(
