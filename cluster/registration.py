@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cluster.log.format import FORMAT_VERSION
-from cluster.log.snapshots import SNAPSHOT_VERSION
 from cluster.machine.commands import RegisterNode
-from cluster.machine.versions import VERSIONS, declared
-from cluster.raft.link_auth import PROTOCOL_VERSION
+from cluster.machine.versions import VERSIONS
 from cluster.standing import Standing
 from cluster.types import CATALOG_GROUP
+from cluster.upgrading import versions_of
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
@@ -86,15 +84,7 @@ class Registration:
             await asyncio.sleep(AGAIN_S)
         await self.standing.record(max(incarnation, self.standing.registered))
         self.forgot = False
-        versions = declared(
-            {
-                "machine": (1, cluster.catalog_machine.newest),
-                "entry": (1, cluster.catalog_machine.newest),
-                "link": (PROTOCOL_VERSION, PROTOCOL_VERSION),
-                "log": (1, FORMAT_VERSION),
-                "snapshot": (1, SNAPSHOT_VERSION),
-            }
-        )
+        versions = versions_of(cluster.catalog_machine.newest)
         addresses = {**cluster.config.addresses, VERSIONS: versions}
         command = RegisterNode(cluster.node, incarnation, addresses)
         while True:

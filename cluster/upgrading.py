@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cluster.log.format import FORMAT_VERSION
+from cluster.log.snapshots import SNAPSHOT_VERSION
 from cluster.machine.catalog import CatalogMachine
-from cluster.machine.versions import newest_machine
+from cluster.machine.versions import MACHINE_VERSION, declared, newest_machine
+from cluster.raft.link_auth import LINK_VERSIONS
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 #: The global parameter by which an operator holds all machines at a version: nodes can go back to
 #: the older release for as long as it stands. See `quorate upgrade`.
 HOLD = ("", "", "machine-version-max")
+
+
+def versions_of(newest: int = MACHINE_VERSION) -> str:
+    """All that this release reads and writes, as it says it of itself."""
+    return declared(
+        {
+            "machine": (1, newest),
+            "entry": (1, newest),  # an entry says under which machine version it was written
+            "link": LINK_VERSIONS,
+            "log": (1, FORMAT_VERSION),
+            "snapshot": (1, SNAPSHOT_VERSION),
+        }
+    )
 
 
 def held_at(catalog: CatalogMachine) -> int | None:

@@ -164,6 +164,7 @@ class Node:
             config, disk=disk, clock=self._clock, links=links, random=random.Random()
         )
         links.on_clock = self._note_clock
+        links.machine_version = lambda: self.cluster.catalog_machine.version
         self.broker = Broker(self.cluster, settings.limits)
         self.questions = Questions(self.cluster, self._tasks)
         given = settings.first_user()

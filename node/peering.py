@@ -10,6 +10,7 @@ from cluster.log import LogOptions
 from cluster.raft.links import TcpLinks, TlsConfig
 from cluster.seams import Clock
 from cluster.types import NodeId
+from cluster.upgrading import versions_of
 from node.settings import Settings
 
 
@@ -66,4 +67,5 @@ def tcp_links(
         tls=tls,
         clock=clock,
         random=random.Random(),
+        versions=versions_of(),
     )

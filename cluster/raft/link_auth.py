@@ -1,7 +1,7 @@
 """Who is at the other end of a link: the handshake of two nodes, without any I/O.
 
     dialer                         acceptor
-    HELLO(version, cluster, node, incarnation, nonce)  ->
+    HELLO(versions, cluster, node, incarnation, nonce)  ->
                                <-  HELLO(...)
     PROOF(HMAC of all of it)   ->
                                <-  PROOF(HMAC of all of it)
@@ -9,6 +9,11 @@
 Both prove that they hold the cluster secret, over both nonces, ids and incarnations, the cluster,
 the version and the direction, so a proof is of no use in another conversation, nor sent back to its
 author. Without a secret the proofs are empty and TLS certificates must tell who is who.
+
+Each end offers the range of link versions that it speaks, and the newest common one holds, so two
+releases of which one knows a version more always have one. The first release knows no ranges: it
+insists on version 1, in a hello of its own form. It is answered in that form; and a dialer that was
+refused by it calls again in that form (`plain`), as long as version 1 is in its own range.
 
 The secret says who may take part; it hides nothing. After the handshake frames travel in the clear,
 and who can change packets on the way can change them: where the network is not trusted, use TLS.
@@ -28,7 +33,12 @@ from cluster.codec.cbor import pack
 from cluster.types import NodeId
 
 PROTOCOL = "quorate-link"
-PROTOCOL_VERSION = 1
+#: The oldest and the newest version of the link that this release speaks.
+LINK_VERSIONS = (1, 2)
+#: Forms of a hello: what the first release says, and the one that offers a range. There is no need
+#: for a third: fields behind those that are known are passed over.
+PLAIN = 1
+OFFERS = 2
 NONCE_BYTES = 32
 
 # Kinds of control frames: `[kind, field, ...]`. A frame that starts with a list holds messages.
@@ -56,6 +66,8 @@ class Identity:
     node: NodeId
     cluster: str
     incarnation: int
+    links: tuple[int, int] = LINK_VERSIONS
+    versions: str = ""  # what else it can run: see cluster.machine.versions
 
 
 class _State(Enum):
@@ -73,13 +85,16 @@ class Handshake:
         *,
         secret: bytes | None,
         dialing: NodeId | None,
-        admit: Callable[[NodeId], None],
+        admit: Callable[[Identity], None],
         nonce: bytes | None = None,
+        plain: bool = False,
     ) -> None:
         self._me = me
         self._secret = secret
         self._dialing = dialing  # the peer that we called; None: it called us
         self._admit = admit  # raises LinkRefused for a node that may not be at this end
+        self._form = PLAIN if plain else OFFERS  # the caller's, which is answered in kind
+        self.version = 1  # of the link, once the other end has said what it speaks
         self._nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
         self._their_nonce = b""
         self._state = _State.AWAIT_HELLO
@@ -99,12 +114,10 @@ class Handshake:
             case _State.AWAIT_HELLO, [1, str(protocol), int(version), *fields]:
                 if protocol != PROTOCOL:
                     raise LinkRefused("not_a_link", "it does not speak the link protocol")
-                if version != PROTOCOL_VERSION:
-                    raise LinkRefused(
-                        "protocol_version",
-                        f"it speaks version {version} of the link protocol,"
-                        f" this node {PROTOCOL_VERSION}",
-                    )
+                if self._dialing is None and version in (PLAIN, OFFERS):
+                    self._form = version
+                if version != self._form:
+                    raise self._no_common_version((version, version))
                 return self._receive_hello(fields)
             case _State.AWAIT_PROOF, [2, bytes(proof)]:
                 return self._receive_proof(proof)
@@ -115,24 +128,44 @@ class Handshake:
 
     def _hello(self) -> list[Any]:
         me = self._me
-        return [
-            HELLO,
-            PROTOCOL,
-            PROTOCOL_VERSION,
-            me.cluster,
-            me.node,
-            me.incarnation,
-            self._nonce,
-        ]
+        offer = [] if self._form == PLAIN else [list(me.links), me.versions]
+        who = [me.cluster, me.node, me.incarnation, self._nonce]
+        return [HELLO, PROTOCOL, self._form, *offer, *who]
+
+    def _no_common_version(self, theirs: tuple[int, int]) -> LinkRefused:
+        return LinkRefused(
+            "protocol_version",
+            f"it speaks {_range(theirs)} of the link protocol, this node {_range(self._me.links)}:"
+            " two releases that are further apart than one step need the one between them, or a"
+            " full stop",
+        )
 
     def _receive_hello(self, fields: Iterable[Any]) -> list[list[Any]]:
-        match list(fields):
-            case [str(cluster), str(node), int(incarnation), bytes(nonce)] if (
-                len(nonce) == NONCE_BYTES
+        links, versions = (1, 1), ""
+        match self._form, list(fields):
+            case 1, [str(cluster), str(node), int(incarnation), bytes(nonce)]:
+                pass
+            case (
+                2,
+                [
+                    [int(first), int(last)],
+                    str(versions),
+                    str(cluster),
+                    str(node),
+                    int(incarnation),
+                    bytes(nonce),
+                    *_,
+                ],
             ):
-                peer = Identity(NodeId(node), cluster, incarnation)
+                links = (first, last)
             case _:
                 raise LinkRefused("not_a_link", "its hello is malformed")
+        if len(nonce) != NONCE_BYTES:
+            raise LinkRefused("not_a_link", "its hello is malformed")
+        self.version = min(links[1], self._me.links[1])
+        if self.version < max(links[0], self._me.links[0]):
+            raise self._no_common_version(links)
+        peer = Identity(NodeId(node), cluster, incarnation, links, versions)
         if peer.cluster != self._me.cluster:
             raise LinkRefused(
                 "other_cluster",
@@ -144,7 +177,7 @@ class Handshake:
             raise LinkRefused(
                 "other_node", f"node {self._dialing!r} was called, {peer.node[:80]!r} answered"
             )
-        self._admit(peer.node)
+        self._admit(peer)
         self.peer = peer
         self._their_nonce = nonce
         self._state = _State.AWAIT_PROOF
@@ -158,6 +191,11 @@ class Handshake:
         self._state = _State.DONE
         return [self._own_proof()] if self._dialing is None else []
 
+    def _said(self, who: Identity, nonce: bytes) -> list[Any]:
+        """What must be proven of one end: a proof is void when any of it was changed on the way."""
+        offer = [] if self._form == PLAIN else [list(who.links), who.versions]
+        return [who.node, who.incarnation, nonce, *offer]
+
     def _own_proof(self) -> list[Any]:
         return [PROOF, self._proof(of_dialer=self._dialing is not None)]
 
@@ -165,12 +203,17 @@ class Handshake:
         if self._secret is None:
             return b""
         assert self.peer is not None
-        mine = [self._me.node, self._me.incarnation, self._nonce]
-        theirs = [self.peer.node, self.peer.incarnation, self._their_nonce]
+        mine = self._said(self._me, self._nonce)
+        theirs = self._said(self.peer, self._their_nonce)
         dialer, acceptor = (mine, theirs) if self._dialing is not None else (theirs, mine)
         author = "dialer" if of_dialer else "acceptor"
-        transcript = [PROTOCOL, PROTOCOL_VERSION, self._me.cluster, author, dialer, acceptor]
+        transcript = [PROTOCOL, self._form, self._me.cluster, author, dialer, acceptor]
         return hmac.digest(self._secret, pack(transcript), hashlib.sha256)
+
+
+def _range(versions: tuple[int, int]) -> str:
+    first, last = versions
+    return f"version {first}" if first == last else f"versions {first} to {last}"
 
 
 def names_match(certificate: Any, wanted: Iterable[str]) -> bool:

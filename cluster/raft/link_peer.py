@@ -31,6 +31,7 @@ class Peer:
     up_since_s: float = 0.0
     queue: list[bytes] = field(default_factory=list[bytes])  # encoded messages, until the flush
     queued_bytes: int = 0
+    plain: bool = False  # call it in the form of the first release
     dropped: int = 0  # messages, since the process started
     sampled_s: float = float("-inf")
     down: asyncio.Event = field(default_factory=asyncio.Event)

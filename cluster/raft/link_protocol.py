@@ -79,6 +79,7 @@ class LinkConnection(asyncio.Protocol):
         self._gone: bool | None = None  # what the peer said of itself when it left
         self.address = "?"
         self.closed = False
+        self.said = ""  # the code of the refusal that ended it
         self.settled = asyncio.Event()  # the handshake has ended, one way or the other
         self.finished = asyncio.Event()  # the transport is gone
         self.heard_s = self._loop.time()
@@ -257,6 +258,7 @@ class LinkConnection(asyncio.Protocol):
         """It is not one of ours, or does not behave: tell both sides why and hang up."""
         if self.closed:
             return
+        self.said = error.code
         if not error.code.startswith("peer_says"):
             self._write_control([REFUSAL, error.code, error.reason])
         self.hang_up()

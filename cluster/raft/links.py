@@ -23,7 +23,8 @@ from typing import Any
 import structlog
 
 from cluster.codec.cbor import pack
-from cluster.raft.link_auth import Handshake, Identity, LinkRefused, names_match
+from cluster.machine.versions import newest_machine
+from cluster.raft.link_auth import LINK_VERSIONS, Handshake, Identity, LinkRefused, names_match
 from cluster.raft.link_peer import Peer, RefusalLog, host_and_port
 from cluster.raft.link_protocol import (
     LINK_FRAME_BYTES_MAX,
@@ -64,6 +65,7 @@ class TcpLinks:
         random: random_module.Random,
         link_timeout_ms: int = 1_000,
         link_bytes_max: int = LINK_BYTES_MAX,
+        versions: str = "",
     ) -> None:
         if not secret and tls is None:
             raise ValueError(
@@ -74,7 +76,9 @@ class TcpLinks:
         self.clock_samples: dict[NodeId, ClockSample] = {}
         #: Called with a clock sample of a peer about once a second: for the log's notes.
         self.on_clock: Callable[[ClockSample], None] | None = None
-        self._me = Identity(node, cluster, incarnation)
+        self._me = Identity(node, cluster, incarnation, LINK_VERSIONS, versions)
+        #: Set by the node: the machine version that a peer must be able to run.
+        self.machine_version: Callable[[], int] = lambda: 1
         self._bind = host_and_port(bind)
         self._secret = secret or None
         self.tls = tls  # another one is for connections from then on
@@ -253,6 +257,8 @@ class TcpLinks:
                 connection = made[-1]
                 await self._secure(connection, dialing=peer)
             await connection.settled.wait()
+            # The first release insists on its own form of a hello.
+            peer.plain = connection.said == "peer_says_protocol_version" and not peer.plain
         except (OSError, UnicodeError) as error:  # also time, TLS and names that cannot be
             self._dial_failed(peer, error)
         finally:
@@ -314,14 +320,16 @@ class TcpLinks:
         if self.tls is not None:
             certificate = transport.get_extra_info("ssl_object").getpeercert()
 
-        def admit(node: NodeId) -> None:
-            self._admit(node, certificate, dialing=dialing is not None)
+        def admit(peer: Identity) -> None:
+            self._admit(peer.node, certificate, dialing=dialing is not None)
+            self._check_machine(peer)
 
         handshake = Handshake(
             self._me,
             secret=self._secret,
             dialing=None if dialing is None else dialing.node,
             admit=admit,
+            plain=dialing is not None and dialing.plain and LINK_VERSIONS[0] == 1,
         )
         slow = LinkRefused("slow_handshake", "it did not finish the handshake in time")
         self._shaking[connection] = self._loop.call_later(self._timeout_s, connection.refuse, slow)
@@ -338,6 +346,16 @@ class TcpLinks:
             raise LinkRefused(
                 "wrong_certificate",
                 f"its certificate is neither for {node!r} nor for {peer.host!r}",
+            )
+
+    def _check_machine(self, peer: Identity) -> None:
+        """A release that cannot run what the cluster has become does not come in."""
+        needed, newest = self.machine_version(), newest_machine(peer.versions)
+        if newest < needed:
+            raise LinkRefused(
+                "machine_version",
+                f"node {peer.node} runs machine version {newest} at most, the cluster has"
+                f" {needed}: start the newer release there",
             )
 
     def _shaken(self, connection: LinkConnection) -> None:

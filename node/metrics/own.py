@@ -64,7 +64,9 @@ def _groups(sources: Sources) -> Iterator[Metric]:
         "quorate_raft_leader", "1 when this node leads the group.", labels=["group"]
     )
     poisoned = GaugeMetricFamily(
-        "quorate_raft_poisoned", "1 when this copy stopped because of a bug.", labels=["group"]
+        "quorate_raft_poisoned",
+        "1 when this copy stopped: a bug, or it needs a newer release.",
+        labels=["group"],
     )
     held = dict.fromkeys(("ready", "unsettled", "delayed"), 0)
     for _, group in sorted(cluster.groups.items()):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.raft.link_auth import Handshake, Identity, LinkRefused, names_match
+from cluster.raft.link_auth import LINK_VERSIONS, Handshake, Identity, LinkRefused, names_match
 from cluster.types import NodeId
 
 SECRET = b"a cluster secret"
@@ -21,13 +21,16 @@ def shake(
     secret: bytes | None = SECRET,
     cluster: str = "c1",
     nonce: bytes | None = None,
+    links: tuple[int, int] = LINK_VERSIONS,
+    plain: bool = False,
 ) -> Handshake:
     return Handshake(
-        Identity(NodeId(node), cluster, 7),
+        Identity(NodeId(node), cluster, 7, links, f"machine=1-{links[1]}"),
         secret=secret,
         dialing=None if dialing is None else NodeId(dialing),
         admit=lambda _: None,
         nonce=nonce,
+        plain=plain,
     )
 
 
@@ -44,8 +47,62 @@ def test_two_nodes_with_the_same_secret_prove_themselves() -> None:
     converse(dialer, acceptor)
     assert dialer.done
     assert acceptor.done
-    assert dialer.peer == Identity(NodeId("n2"), "c1", 7)
-    assert acceptor.peer == Identity(NodeId("n1"), "c1", 7)
+    said = (LINK_VERSIONS, f"machine=1-{LINK_VERSIONS[1]}")
+    assert dialer.peer == Identity(NodeId("n2"), "c1", 7, *said)
+    assert acceptor.peer == Identity(NodeId("n1"), "c1", 7, *said)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "version"),
+    [((1, 2), (1, 2), 2), ((1, 2), (2, 3), 2), ((1, 3), (1, 2), 2), ((2, 3), (3, 4), 3)],
+)
+def test_the_newest_version_that_both_speak_holds(
+    one: tuple[int, int], other: tuple[int, int], version: int
+) -> None:
+    dialer, acceptor = shake("n1", dialing="n2", links=one), shake("n2", links=other)
+    converse(dialer, acceptor)
+    assert (dialer.done, acceptor.done) == (True, True)
+    assert (dialer.version, acceptor.version) == (version, version)
+
+
+def test_two_that_have_no_version_in_common_are_refused_in_words() -> None:
+    dialer, acceptor = shake("n1", dialing="n2", links=(1, 2)), shake("n2", links=(3, 4))
+    with pytest.raises(
+        LinkRefused, match=r"versions 1 to 2 .* this node versions 3 to 4"
+    ) as refused:
+        converse(dialer, acceptor)
+    assert refused.value.code == "protocol_version"
+
+
+def test_the_first_release_is_answered_in_its_own_form_and_runs_what_it_ran() -> None:
+    dialer, acceptor = shake("n1", dialing="n2", plain=True), shake("n2")
+    assert len(dialer.start()[0]) == 7
+    converse(dialer, acceptor)
+    assert (dialer.done, acceptor.done) == (True, True)
+    assert (dialer.version, acceptor.version) == (1, 1)
+    assert acceptor.peer == Identity(NodeId("n1"), "c1", 7, (1, 1), "")
+
+
+def test_who_no_longer_speaks_version_1_refuses_the_first_release() -> None:
+    with pytest.raises(LinkRefused, match="version 1 of the link protocol, this node versions 2"):
+        converse(shake("n1", dialing="n2", plain=True), shake("n2", links=(2, 3)))
+
+
+def test_a_hello_that_says_more_than_we_know_is_understood() -> None:
+    dialer, acceptor = shake("n1", dialing="n2"), shake("n2")
+    (hello,) = dialer.start()
+    (answer,) = acceptor.receive([*hello, {"of": "a later release"}])
+    assert answer[:3] == [1, "quorate-link", 2]
+
+
+def test_an_offer_that_was_changed_on_the_way_proves_nothing() -> None:
+    dialer, acceptor = shake("n1", dialing="n2"), shake("n2")
+    (hello,) = dialer.start()
+    (answer,) = acceptor.receive([*hello[:3], [1, 1], *hello[4:]])
+    (proof,) = dialer.receive(answer)
+    with pytest.raises(LinkRefused) as refused:
+        acceptor.receive(proof)
+    assert refused.value.code == "wrong_secret"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +133,7 @@ def test_another_version_of_the_protocol_is_refused_before_anything_else_is_look
 def test_a_proof_sent_back_to_its_author_proves_nothing() -> None:
     dialer = shake("n1", dialing="n2", nonce=b"x" * 32)
     (hello,) = dialer.start()
-    mirrored = [*hello[:4], "n2", *hello[5:]]
+    mirrored = [*hello[:6], "n2", *hello[7:]]
     (proof,) = dialer.receive(mirrored)
     with pytest.raises(LinkRefused) as refused:
         dialer.receive(proof)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import ssl
 import struct
@@ -71,6 +72,7 @@ class End:
         link_timeout_ms: int = 5_000,
         clock: WallClock | None = None,
         link_bytes_max: int = 64 << 20,
+        versions: str = "",
     ) -> None:
         self.events: list[Any] = []
         self.received: list[Any] = []
@@ -87,6 +89,7 @@ class End:
             random=random.Random(1),
             link_timeout_ms=link_timeout_ms,
             link_bytes_max=link_bytes_max,
+            versions=versions,
         )
 
     async def start(self) -> None:
@@ -462,7 +465,7 @@ def hello(node: str, *, protocol: str = "quorate-link", version: int = 1) -> byt
         (frame("hello"), "not_a_link"),
         (frame([[0, "a message before the proof"]]), "not_a_link"),
         (hello("n1", protocol="other-link"), "not_a_link"),
-        (hello("n1", version=2), "protocol_version"),
+        (hello("n1", version=9), "protocol_version"),
         (hello("n9"), "unknown_node"),
         (hello("n2"), "own_node_id"),
         (hello("n3"), "unknown_node"),
@@ -576,6 +579,68 @@ async def prove(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         (size,) = struct.unpack(">I", await reader.readexactly(4))
         for out in shake.receive(cbor2.loads(await reader.readexactly(size))):
             writer.write(frame(out))
+
+
+# --- releases -------------------------------------------------------------------------------------
+
+
+async def first_release(told: dict[str, list[Any]], reader: Any, writer: Any) -> None:
+    """Node n2 as the first release takes a call: it insists on version 1, in its own form."""
+    shake = Handshake(
+        Identity(NodeId("n2"), "c1", 1), secret=SECRET, dialing=None, admit=lambda _: None
+    )
+    with contextlib.suppress(asyncio.IncompleteReadError):
+        while True:
+            (size,) = struct.unpack(">I", await reader.readexactly(4))
+            received = cbor2.loads(await reader.readexactly(size))
+            if shake.done:
+                told["heard"].append(received)
+                continue
+            if received[:3] == [1, "quorate-link", 2]:
+                told["refused"].append(received)
+                reason = "it speaks version 2 of the link protocol, this node 1"
+                writer.write(frame([6, "protocol_version", reason]))
+                break
+            for out in shake.receive(received):
+                writer.write(frame(out))
+    writer.close()
+
+
+async def test_the_first_release_is_called_again_in_the_form_that_it_understands() -> None:
+    told: dict[str, list[Any]] = {"heard": [], "refused": []}
+    server = await asyncio.start_server(
+        lambda reader, writer: first_release(told, reader, writer), "127.0.0.1", PORTS["n2"]
+    )
+    a = End("n1")
+    async with started(a):
+        await a.until(lambda: ("up", "n2", 1) in a.events)
+        a.links.send(NodeId("n2"), [0, "a message"])
+        a.links.flush()
+        async with asyncio.timeout(PATIENCE_S):
+            while [[0, "a message"]] not in told["heard"]:
+                await asyncio.sleep(0.01)
+        assert len(told["refused"]) == 1
+    server.close()
+
+
+async def test_a_release_that_cannot_run_the_cluster_is_refused_and_both_sides_say_so() -> None:
+    a, b = End("n1", versions="machine=1-2"), End("n2", versions="machine=1-3")
+    b.links.machine_version = lambda: 3
+
+    def reasons() -> dict[str, str]:
+        found = [line for line in lines if line["event"] == "link_refused"]
+        return {line["code"]: line["reason"] for line in found}
+
+    with structlog.testing.capture_logs() as lines:
+        async with started(a, b):
+            async with asyncio.timeout(PATIENCE_S):
+                while len(reasons()) < 2:
+                    await asyncio.sleep(0.01)
+    assert (
+        "node n1 runs machine version 2 at most, the cluster has 3" in reasons()["machine_version"]
+    )
+    assert "it refused this node: node n1 runs" in reasons()["peer_says_machine_version"]
+    assert "up" not in {event for event, *_ in a.events + b.events}
 
 
 # --- TLS ------------------------------------------------------------------------------------------
