@@ -78,6 +78,7 @@ class Caretaker:
                 self._proposed.clear()
                 self._forgotten.clear()
                 self._balance()
+                self._mind_clocks()
                 self._miss_unheard()
                 cluster.presence.tell_again()
                 self._tell = True
@@ -217,7 +218,26 @@ class Caretaker:
             preferred = preferred_leader(group.id, group.configuration.voters)
             if not group.ready or preferred == cluster.node:
                 continue
+            if cluster.time.out_of_bounds or not cluster.time.trusts(preferred):
+                continue
             heard_s = cluster.peers.stays_for(preferred, now)
             if heard_s >= cluster.config.balance_after_s and group.caught_up(preferred):
                 log.info("leadership_balanced", group=group.name, to=preferred)
                 group.transfer(preferred)
+
+    def _mind_clocks(self) -> None:
+        """Compare clocks; a node whose own is out of bounds gives its leaderships away."""
+        cluster = self._cluster
+        cluster.ask_clocks([p for p in cluster.links.peers() if cluster.links.connected(p)])
+        if not cluster.time.out_of_bounds or cluster.time.in_doubt or cluster.stopping:
+            return
+        for group in cluster.groups.values():
+            if not group.ready:
+                continue
+            voters = [node for node in group.configuration.voters if node != cluster.node]
+            able = [n for n in voters if cluster.peers.stays(n) and cluster.time.trusts(n)]
+            able = [node for node in able if group.caught_up(node)]
+            if able:
+                to = able[group.id % len(able)]
+                log.warning("leadership_left", group=group.name, to=to, why=cluster.time.advice)
+                group.transfer(to)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from cluster.agreed_time import CLOCK_CONFIRM_MS, CLOCK_OFFSET_MS_MAX
 from cluster.group_options import GroupOptions
 from cluster.local_group import TRANSIENT_BYTES_MAX
 from cluster.log import LogOptions
@@ -31,6 +32,8 @@ class ClusterConfig:
     election_min_ms: int = 1000
     election_max_ms: int = 2000
     heartbeat_ms: int = 200
+    clock_offset_ms_max: int = CLOCK_OFFSET_MS_MAX
+    clock_confirm_ms: int = CLOCK_CONFIRM_MS
     addresses: dict[str, str] = field(default_factory=dict[str, str])  # own: "peer", "http"
     log: LogOptions = field(default_factory=LogOptions)
     snapshot_entries: int = SNAPSHOT_ENTRIES

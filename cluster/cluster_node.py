@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import structlog
 
+from cluster.agreed_time import AgreedTime
 from cluster.caretaker import Caretaker
 from cluster.cluster_config import ClusterConfig
 from cluster.forwarding import Forwarder
@@ -73,6 +74,13 @@ class ClusterNode:
         self.on_role: list[OnRole] = []
         self.on_node_message: list[OnNodeMessage] = []
         self.peers = Peers(config.node, links.incarnation)
+        self.time = AgreedTime(
+            config.node,
+            clock,
+            links.peers,
+            offset_ms_max=config.clock_offset_ms_max,
+            confirm_ms=config.clock_confirm_ms,
+        )
         self._disk = disk
         self._clock = clock
         self._random = random
@@ -85,6 +93,7 @@ class ClusterNode:
             self.peers,
             clock,
             bytes_max=config.transient_bytes_max,
+            agreed_time=self.time,
         )
         self.visibility = Visibility(config.node, links, self.peers)
         self.presence = Presence(self)
@@ -238,6 +247,7 @@ class ClusterNode:
             clock=self._clock,
             random=self._random,
             options=config.catalog_options if group_id == CATALOG_GROUP else config.group_options,
+            agreed_time=self.time,
         )
         group.version_of_members = lambda: version_for(
             self.catalog_machine, group.id, group.members, machine.newest
@@ -338,6 +348,11 @@ class ClusterNode:
                 self._caretaker.wake()
             case [-1, "leaving" | "staying" as word]:
                 self.peers.leaving(peer, leaves=word == "leaving")
+            case [-1, "clock?", int(asked_ns)]:
+                self.links.send(peer, [-1, "clock", asked_ns, self._clock.wall_ns()])
+                self.links.flush()
+            case [-1, "clock", int(asked_ns), int(wall_ns)]:
+                self.time.heard(peer, asked_ns, wall_ns)
             case [-1, "applied?" | "applied", _]:
                 self.visibility.on_message(peer, message)
             case [-1, word, *_] if word in (GIVEN_UP, EMPTY):
@@ -368,12 +383,14 @@ class ClusterNode:
             group.peer_up(peer)
         self.presence.tell_groups(NodeUp(peer, incarnation))
         self.presence.tell_peers([peer])
+        self.ask_clocks([peer])
         self.rounds.wake()
 
     def _on_down(self, peer: NodeId, gone: bool) -> None:
         incarnation = self.peers.down(peer, gone=gone, now=asyncio.get_running_loop().time())
         log.info("link_down", peer=peer, gone=gone)
         self.notes.link_down(peer, incarnation, gone=gone)
+        self.time.forget(peer)
         self.forwarder.on_down(peer)
         self.visibility.down(peer)
         self.warmth.down(peer)
@@ -382,6 +399,12 @@ class ClusterNode:
         if incarnation:
             self.presence.tell_groups(NodeDown(peer, incarnation, gone))
         self.rounds.wake()
+
+    def ask_clocks(self, peers: Sequence[NodeId]) -> None:
+        """The round trip is measured by the monotonic clock: the wall clocks are in question."""
+        for peer in peers:
+            self.links.send(peer, [-1, "clock?", self._clock.monotonic_ns()])
+        self.links.flush()
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         """A message to the broker layer of another node; it must start with BROKER_LEVEL."""

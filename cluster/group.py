@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from cluster.agreed_time import AgreedTime
 from cluster.applying import Applying, Notes
 from cluster.codec.cbor import pack
 from cluster.codec.entries import AnyCommand, encode_entry, version_needed
@@ -70,6 +71,7 @@ class Group(GroupFacts):
         clock: Clock,
         random: Random,
         options: GroupOptions | None = None,
+        agreed_time: AgreedTime | None = None,
     ) -> None:
         self.id = group
         self.name = name
@@ -98,7 +100,7 @@ class Group(GroupFacts):
         self._notes = log
         self._inbox: list[tuple[NodeId, list[Any] | None, bool]] = []
         self._proposals = Proposals(clock)
-        self._time = LogTime(clock)
+        self._time = LogTime(clock, agreed_time)
         self._applying = Applying(machine, journal, self._proposals, log, self._time)
         self._ready = False  # leads, and its machine holds all that was committed before
         self._stopping = False
@@ -203,6 +205,11 @@ class Group(GroupFacts):
         self._proposals.give_up_all(unknown(reason, self.leader))
         self._call_back()
 
+    @property
+    def time_ahead_ms(self) -> int:
+        """How far log time is ahead of the time on which the nodes agree."""
+        return self._time.ahead_ms()
+
     # --- input, between rounds
 
     def receive(self, sender: NodeId, message: list[Any]) -> None:
@@ -296,6 +303,8 @@ class Group(GroupFacts):
             self._proposals.refuse_all(self._not_now())
             return
         now_ms = self._time.now_ms()
+        if self._time.in_doubt:
+            return  # they wait until it is known what time it is
         self._time.saw(now_ms)
         for batch in self._proposals.batches():
             self._append(batch, now_ms)

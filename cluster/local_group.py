@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import structlog
 
+from cluster.agreed_time import AgreedTime
 from cluster.codec.entries import AnyCommand, Entry
 from cluster.entry_cache import Decoded
 from cluster.log_time import LogTime
@@ -67,6 +68,7 @@ class LocalGroup:
         *,
         clock: Clock,
         bytes_max: int = TRANSIENT_BYTES_MAX,
+        agreed_time: AgreedTime | None = None,
     ) -> None:
         self.id = group
         self.name = name
@@ -84,7 +86,7 @@ class LocalGroup:
         self.on_applied: list[OnApplied] = []
         self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
-        self._time = LogTime(clock)
+        self._time = LogTime(clock, agreed_time)
         self._proposals = Proposals(clock)
         self._stopping = False
         self._kept: dict[int, _Kept] = {}

@@ -46,6 +46,7 @@ def status_of(cluster: ClusterNode, *, digests: bool = False) -> dict[str, Any]:
             for node in sorted({*states, *nodes})
         ],
         "moving": [each.name for each in catalog.groups() if set(each.held) != set(each.members)],
+        "clock": {**cluster.time.status(), "alarm": cluster.time.advice},
         "groups": groups,
         "transient": None if own is None else own.status(),
     }

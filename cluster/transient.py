@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cluster.agreed_time import AgreedTime
 from cluster.local_group import LocalGroup
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import DeleteQueue
@@ -17,7 +18,14 @@ class TransientGroups:
     """This node's own group, and which node has which."""
 
     def __init__(
-        self, node: NodeId, incarnation: int, peers: Peers, clock: Clock, *, bytes_max: int
+        self,
+        node: NodeId,
+        incarnation: int,
+        peers: Peers,
+        clock: Clock,
+        *,
+        bytes_max: int,
+        agreed_time: AgreedTime,
     ) -> None:
         self.own: LocalGroup | None = None  # once this start of the node is registered
         self._node = node
@@ -25,6 +33,7 @@ class TransientGroups:
         self._peers = peers
         self._clock = clock
         self._bytes_max = bytes_max
+        self._agreed_time = agreed_time
         self._nodes: dict[GroupId, NodeId] = {}  # a node keeps its number for ever
 
     def start(self, catalog: CatalogMachine) -> LocalGroup | None:
@@ -34,7 +43,12 @@ class TransientGroups:
             return None
         name = f"transient-{self._node}"
         self.own = LocalGroup(
-            info.transient_group, name, self._node, clock=self._clock, bytes_max=self._bytes_max
+            info.transient_group,
+            name,
+            self._node,
+            clock=self._clock,
+            bytes_max=self._bytes_max,
+            agreed_time=self._agreed_time,
         )
         return self.own
 

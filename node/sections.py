@@ -15,6 +15,7 @@ from pydantic import (
     ValidationError,
 )
 
+from cluster.agreed_time import CLOCK_CONFIRM_MS, CLOCK_OFFSET_MS_MAX
 from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.commands import CONSUMER_TIMEOUT_MS
 
@@ -119,6 +120,18 @@ class RaftSettings(Section):
     )
     heartbeat_ms: int = Field(
         default=200, ge=10, description="How often an idle leader says that it is there."
+    )
+    clock_offset_ms_max: int = Field(
+        default=CLOCK_OFFSET_MS_MAX,
+        ge=100,
+        description="A wall clock further than this from the time on which a majority of the nodes "
+        "agrees is not used for log time.",
+    )
+    clock_confirm_ms: int = Field(
+        default=CLOCK_CONFIRM_MS,
+        ge=0,
+        description="When the clocks of a majority jump further than that together, nothing is "
+        "written until they have said the same for so long.",
     )
 
 

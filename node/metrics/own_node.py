@@ -16,6 +16,7 @@ from node.metrics.sources import Sources
 def collect(sources: Sources, _: Scrape) -> Iterator[Metric]:
     yield from _log(sources)
     yield from _links(sources)
+    yield from _clock(sources)
     yield gauge("quorate_memory_bytes", "Memory of this process, resident.", resident_bytes())
     yield counters(
         "quorate_logins_failed_total",
@@ -36,6 +37,26 @@ def collect(sources: Sources, _: Scrape) -> Iterator[Metric]:
         "1 while this node is low on it, and publishers of all nodes wait.",
         ["alarm"],
         [(["disk"], int(alarms.disk)), (["memory"], int(alarms.memory))],
+    )
+
+
+def _clock(sources: Sources) -> Iterator[Metric]:
+    time = sources.cluster.time
+    yield gauge(
+        "quorate_clock_offset_seconds",
+        "How far this node's wall clock is ahead of the time on which a majority of them agrees.",
+        time.offset_ms / 1000,
+    )
+    yield gauge(
+        "quorate_clock_alarm",
+        "1 while this node's wall clock is out of bounds, and log time does without it.",
+        int(time.out_of_bounds),
+    )
+    yield counters(
+        "quorate_clock_jumps_total",
+        "Times that this node's wall clock went out of bounds.",
+        [],
+        [([], time.jumps)],
     )
 
 

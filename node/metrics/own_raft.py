@@ -47,6 +47,12 @@ def collect(sources: Sources, _: Scrape) -> Iterator[Metric]:
         ["group"],
         [([each.name], int(each.diverged is not None)) for each in groups],
     )
+    yield gauges(
+        "quorate_log_time_ahead_seconds",
+        "How far the time of the group's log is ahead of the time on which the nodes agree.",
+        ["group"],
+        [([each.name], each.time_ahead_ms / 1000) for each in groups],
+    )
     elections = [(each, each.member.elections) for each in groups]
     yield counters(
         "quorate_raft_leader_changes_total",

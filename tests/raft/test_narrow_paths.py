@@ -314,10 +314,10 @@ def test_timers_go_on_after_a_clock_jumped_ahead_and_was_set_right_again():
         clock.skew_ms = 0
         machine: ListMachine = group.machine  # type: ignore[assignment]
         machine.due_ms = machine.now_ms + 1_000
-        await asyncio.sleep(0.9)
+        await asyncio.sleep(1.9)
         assert machine.ticks == 0
         await asyncio.sleep(0.3)
-        assert machine.ticks == 1
+        assert machine.ticks == 1, "time that is ahead goes on at half its speed"
         await cluster.stop()
 
     run_virtual(scenario())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -301,5 +302,33 @@ def test_the_log_and_the_links_are_told() -> None:
         said = Exposed(own_node.collect(Sources(node, Counts(), lambda: 0), Scrape("aggregated")))
         assert said("quorate_link_up", peer=gone) == 0
         assert said("quorate_link_up", peer=others.pop()) == 1
+
+    scenario()
+
+
+# --- clocks
+
+
+def test_a_clock_that_is_wrong_is_told_by_its_node_and_log_time_stays_where_it_was() -> None:
+    @in_world
+    async def scenario() -> None:
+        world = await World().born()
+        group = await written(world, 1)
+        await asyncio.sleep(2)
+        for name, node in world.nodes.items():
+            clock_s = 8 * 86_400 if name == "n1" else 0
+            node._clock.skew_ms = clock_s * 1000  # type: ignore[attr-defined]
+        await asyncio.sleep(2)
+        await world.publish("q", b"x")
+        for name, node in world.nodes.items():
+            said = Exposed(
+                own_node.collect(Sources(node, Counts(), lambda: 0), Scrape("aggregated"))
+            )
+            wrong = name == "n1"
+            assert said("quorate_clock_alarm") == wrong
+            assert said("quorate_clock_jumps_total") == wrong
+            assert abs(said("quorate_clock_offset_seconds") - wrong * 8 * 86_400) < 1
+            assert told(node)("quorate_log_time_ahead_seconds", group=group.name) < 1
+        await world.stop()
 
     scenario()
