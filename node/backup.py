@@ -56,13 +56,14 @@ class Backups:
             if attempt:
                 await asyncio.sleep(AGAIN_S * random.uniform(0.5, 1.5))  # another may be cut
             try:
-                return await self._attempt()
+                return await self.attempt()
             except BrokerError as error:
                 reason = error.reason
                 log.info("backup_not_cut", reason=reason)
         raise Refused(BUSY, f"no moment was found for a backup: {reason}; try again")
 
-    async def _attempt(self) -> list[Cut]:
+    async def attempt(self) -> list[Cut]:
+        """Once."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         self._number += 1

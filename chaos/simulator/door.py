@@ -14,6 +14,7 @@ from chaos.simulator.channel import Channel, Closed, Welcome
 from chaos.simulator.ledger import Ledger, WatchedSettler
 from chaos.simulator.loop import Process
 from cluster.cluster_node import ClusterNode
+from node.backup import Backups
 from node.broker import Broker
 from node.connection import Connection, Peer
 from node.dead_letters import DeadLetters
@@ -125,6 +126,7 @@ class Door:
         self.transactions = Transactions(cluster, tasks)
         letters = DeadLetters(broker, tasks, self.metrics)
         self.traffic.on_dead_letters.append(letters.ready)
+        self.backups = Backups(cluster, self._questions)
         self._handlers = Handlers(broker)
         self._amqp: Services
 

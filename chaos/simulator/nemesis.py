@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from chaos.faults import bridge, deafen, halves, isolate, silence
+from chaos.simulator.backups import Backups
 from chaos.simulator.sim_cluster import SimCluster
 from cluster.group import Group, Role
 from cluster.types import GroupId, NodeId
@@ -22,8 +23,9 @@ BATCHES_IN_FLIGHT = 3
 class Nemesis:
     """Strikes at random until told to stop. A majority may be down: safety must hold still."""
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: SimCluster, backups: Backups) -> None:
         self.cluster = cluster
+        self._backups = backups
         self.dice = random.Random(f"nemesis/{cluster.plan.seed}")
         self._faults: dict[str, Callable[[], Awaitable[None]]] = {
             "partition": self._partition,
@@ -39,6 +41,7 @@ class Nemesis:
             "cut_clients": self._cut_clients,
             "directed": self._directed,
             "conflict": self._conflict,
+            "backup": self._backup,
         }
 
     async def run(self) -> None:
@@ -225,6 +228,12 @@ class Nemesis:
         self.cluster.partition(isolate(leader, self.cluster.nodes), reset=self.dice.random() < 0.5)
         await self._wait(0.5, 6.0)
         self.cluster.heal_network()
+
+    async def _backup(self) -> None:
+        """Not a fault, but it holds all groups for a moment, while others strike."""
+        serving = [machine for machine in self.cluster.machines.values() if machine.serves]
+        if serving:
+            await self._backups.take(self.dice.choice(serving))
 
     async def _conflict(self) -> None:
         """A leader with a minority goes on taking what the others will not have, until it steps

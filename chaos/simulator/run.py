@@ -33,6 +33,7 @@ from chaos.simulator.amqp_queues import (
     Owner,
 )
 from chaos.simulator.amqp_tellers import AmqpTeller
+from chaos.simulator.backups import Backups
 from chaos.simulator.clients import Scene, declare
 from chaos.simulator.consumers import Consumer
 from chaos.simulator.disk_nemesis import DiskNemesis
@@ -102,6 +103,7 @@ class Run:
         self.consumers: list[Consumer] = []
         self.amqp_clients: list[AmqpClient] = []
         self.features = features(self.scene)
+        self.backups = Backups(self.cluster, self.history)
         self._others: list[Occasional] = []
         self._amqp_queues = AmqpQueues(self.scene, {"x-delivery-limit": DELIVERY_LIMIT})
         self.tellers = Tellers(self.scene, TRANSFER_QUEUES)
@@ -118,6 +120,11 @@ class Run:
         except Exception:  # noqa: BLE001 -- the harness's own bug is a status, not the end of a swarm
             status, violations = Status.CRASHED, [traceback.format_exc()]
         verdicts = self._judge()
+        if status is Status.OK and self.backups.newest is not None:
+            try:
+                verdicts += self._restore()
+            except Exception:  # noqa: BLE001 -- as above
+                status, violations = Status.CRASHED, [traceback.format_exc()]
         if status in (Status.OK, Status.STUCK) and any(v.valid is False for v in verdicts):
             status = Status.UNSAFE
         elif status is Status.OK and any(v.valid == "unknown" for v in verdicts):
@@ -153,7 +160,7 @@ class Run:
         if not declared.done():
             return Status.STUCK, [f"no queue could be declared within {SETUP_S_MAX} s"]
         self._start_clients()
-        nemeses = [self._nemesis.spawn(Nemesis(self.cluster).run(), "nemesis")]
+        nemeses = [self._nemesis.spawn(Nemesis(self.cluster, self.backups).run(), "nemesis")]
         if self.plan.disk_weights:
             nemeses.append(self._nemesis.spawn(DiskNemesis(self.cluster).run(), "disks"))
         if self.plan.members:
@@ -164,6 +171,14 @@ class Run:
         for nemesis in nemeses:
             nemesis.cancel()
         return self._converge()
+
+    def _restore(self) -> list[Verdict]:
+        for machine in self.cluster.machines.values():
+            if machine.process is not None:
+                machine.process.kill()
+        for client in [*self.publishers, *self.consumers, *self.amqp_clients, *self._others]:
+            client.process.kill()
+        return self.backups.restore((*self.queues, *FRESH_QUEUES))
 
     def _converge(self) -> tuple[Status, list[str]]:
         self.trace.event("nemesis", "+", "all faults end")

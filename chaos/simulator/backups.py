@@ -1,0 +1,212 @@
+"""Backups of a run: cut under load and faults, restored as a cluster of their own when it is over.
+
+What was confirmed before a cut began, and nobody had set out to settle before it was done, must
+come out of what is restored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chaos.checker.deliveries import published, settled_keys
+from chaos.checker.verdict import Verdict, judge
+from chaos.history import History, Op
+from chaos.simulator.clients import Scene
+from chaos.simulator.consumers import Consumer
+from chaos.simulator.disk import SimDisk
+from chaos.simulator.disk_faults import DATA_DIR
+from chaos.simulator.invariants import LogWatch
+from chaos.simulator.ledger import Ledger
+from chaos.simulator.loop import Process
+from chaos.simulator.machine import Machine
+from chaos.simulator.sim_cluster import SimCluster
+from chaos.simulator.trace import Trace
+from cluster.backup import Cut, NotContained, stream
+from cluster.log import Identity, Log
+from cluster.machine import QueueMachine
+from cluster.restoring import Beginning, Replayed, begin, beginnings, replay
+from cluster.standing import Standing
+from cluster.types import GroupId
+from node.errors import BrokerError
+
+#: Queues that messages leave otherwise than into hands, or that end with their node.
+LEAVES = ("swept", "owned-")
+#: What is restored must serve, and all of it must come out, within this.
+RESTORED_S_MAX = 60.0
+SLICE_S = 0.25
+
+
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """One moment of a cluster."""
+
+    begun: int  # ops of the history so far
+    ended: int
+    cuts: Sequence[Cut]
+    files: dict[GroupId, bytes]
+
+
+class Backups:
+    """Those of one run; the newest one is kept."""
+
+    def __init__(self, cluster: SimCluster, history: History) -> None:
+        self.cluster = cluster
+        self.newest: Backup | None = None
+        self._history = history
+
+    async def take(self, machine: Machine) -> None:
+        """Asked of one node. It may say that there was no moment for it, or die meanwhile."""
+        process, door, begun = machine.process, machine.door, len(self._history.ops)
+        if process is None or door is None:
+            return
+        cuts = await _outcome(process, door.backups.attempt(), "backup")
+        ended = len(self._history.ops)
+        if cuts is None:
+            self.cluster.trace.count("backups refused")
+            return
+        files: dict[GroupId, bytes] = {}
+        for cut in cuts:
+            source = self.cluster.machines[cut.node]
+            process, cluster = source.process, source.cluster
+            group = source.groups().get(cut.group)
+            if process is None or cluster is None or group is None:
+                return
+            identity = Identity(cluster.config.node, cluster.config.cluster)
+            reading = _read(stream(group, cut, identity, source.clock))
+            data = await _outcome(process, reading, "read backup")
+            if data is None:
+                self.cluster.trace.count("backups not read")
+                return
+            files[cut.group] = data
+        self.cluster.trace.count("backups")
+        self.cluster.trace.event("backup", "+", f"of {len(files)} groups")
+        self.newest = Backup(begun, ended, cuts, files)
+
+    def restore(self, queues: Collection[str]) -> list[Verdict]:
+        """The newest, as a cluster of its own on the same world. The old one has ended."""
+        if self.newest is None:
+            return []
+        history = History()
+        restored = self._found(self.newest, history)
+        problem = self._drain(restored, history, queues)
+        self.cluster.trace.count("backups restored")
+        return [restored_verdict(self._history.ops, self.newest, history.ops, problem)]
+
+    def _found(self, backup: Backup, history: History) -> SimCluster:
+        """Its nodes have the folders that a restore makes."""
+        old = self.cluster
+        world, plan = old.world, replace(old.plan, write_back=False)
+        names = {cut.group: cut.name for cut in backup.cuts}
+        new = SimCluster(plan, world, Trace(world), LogWatch(), Ledger(history, world))
+        making = Process(world, "restore")
+        with tempfile.TemporaryDirectory(prefix="quorate-simulated-") as folder:
+            groups: list[Replayed] = []
+            for group, data in backup.files.items():
+                path = Path(folder) / f"{group}.backup"
+                path.write_bytes(data)
+                groups.append(replay(group, names[group], str(path)))
+            made, starts = beginnings(groups, plan.nodes, 1)
+            for node in plan.nodes:
+                machine = new.machines[node]
+                work = making.spawn(_make(machine, making, made, starts[node]), "make")
+                world.run(world.now_s + RESTORED_S_MAX, work.done)
+                work.result()
+                machine.incarnation = starts[node]
+        making.kill()
+        return new
+
+    def _drain(self, new: SimCluster, history: History, queues: Collection[str]) -> str | None:
+        """Everything is consumed. What is wrong; None: nothing."""
+        scene = Scene(new, history, stopping=True)
+        for node in new.nodes:
+            new.start(node)
+        consumers = [Consumer(scene, f"z-{queue}", queue) for queue in queues]
+        for consumer in consumers:
+            consumer.process.spawn(consumer.run(), "run")
+        until_s = new.world.now_s + RESTORED_S_MAX
+        problem: str | None = "nothing was looked at"
+        while problem is not None and new.world.now_s < until_s:
+            new.world.run(new.world.now_s + SLICE_S)
+            crashes = new.crashes() + [c for each in consumers for c in each.process.crashes]
+            broken = [violation.describe() for violation in (*new.watch.violations, *new.broken)]
+            if crashes or broken:
+                return f"the restored cluster: {[*broken, *crashes][0]!r}"
+            problem = new.converged() or _left(new)
+        for node in new.nodes:
+            new.kill(node)
+        return problem
+
+
+async def _outcome(
+    process: Process, work: Coroutine[Any, Any, Outcome], name: str
+) -> Outcome | None:
+    """Of something that a node does; None: it could not, or is no more."""
+
+    async def attempted() -> Outcome | None:
+        try:
+            return await work
+        except (BrokerError, NotContained):
+            return None
+
+    task = process.spawn(attempted(), name)
+    while not task.done() and process.alive:
+        await asyncio.sleep(SLICE_S / 10)
+    done = task.done() and not task.cancelled() and task.exception() is None
+    return task.result() if done else None
+
+
+async def _read(chunks: AsyncIterator[bytes]) -> bytes:
+    return b"".join([chunk async for chunk in chunks])
+
+
+async def _make(machine: Machine, process: Process, made: Sequence[Beginning], start: int) -> None:
+    """As `node.restore` does it on real disks."""
+    disk = SimDisk(machine.platter, process)
+    log = await Log.open(
+        DATA_DIR, disk=disk, clock=machine.clock, identity=Identity(machine.name, "simulated")
+    )
+    await begin(log, made)
+    await log.close()
+    if start:
+        standing = Standing(disk, DATA_DIR)
+        await standing.open()
+        await standing.record(start)
+        standing.close()
+
+
+def _left(cluster: SimCluster) -> str | None:
+    for machine in cluster.machines.values():
+        for group in machine.groups().values():
+            if isinstance(group.machine, QueueMachine):
+                for queue in group.machine.queues():
+                    view = group.machine.queue(queue)
+                    if view is not None and (view.messages or view.dead_letter_count):
+                        return f"queue {view.name} still holds {view.messages} messages"
+    return None
+
+
+def restored_verdict(
+    before: Sequence[Op], backup: Backup, after: Sequence[Op], problem: str | None
+) -> Verdict:
+    confirmed = {
+        message
+        for op in before[: backup.begun]
+        if op.f == "publish" and op.type == "ok" and not op.value["queue"].startswith(LEAVES)
+        for message in published(op)
+    }
+    settled = {key[1] for op in before[: backup.ended] for key in settled_keys(op)}
+    came = {m for op in after if op.f == "deliver" for m in op.value["messages"]}
+    lost = sorted(confirmed - settled - came)
+    return judge(
+        "backup",
+        {"lost": lost, "not served": [problem] if problem else []},
+        reported={"held": len(confirmed - settled), "came out": len(came)},
+    )
