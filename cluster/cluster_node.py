@@ -89,7 +89,7 @@ class ClusterNode:
         )
         self.transient = TransientGroups(
             config.node,
-            links.incarnation,
+            lambda: links.incarnation,
             self.peers,
             clock,
             bytes_max=config.transient_bytes_max,
@@ -128,7 +128,9 @@ class ClusterNode:
         self.notes.started(self.links.incarnation)
         try:
             await self._registration.standing.open()
-            self.peers.begin(config.node, asyncio.get_running_loop().time())
+            now = asyncio.get_running_loop().time()
+            self.peers.begin(config.node, self.links.incarnation, now)
+            self._registration.outdo(self._registration.standing.registered)
             self.rounds = Rounds(self.log, self.links, self._clock)
             self._start_catalog()
             await self.links.start(self._on_message, self._on_up, self._on_down)
@@ -155,7 +157,7 @@ class ClusterNode:
             visibility=self.visibility,
             warmth=self.warmth,
             transient=self.transient,
-            incarnation=self.links.incarnation,
+            incarnation=lambda: self.links.incarnation,
             is_up=self.peers.is_up,
             homes=self.homes,
         )
@@ -166,6 +168,11 @@ class ClusterNode:
     def _catalog_moved(self, index: int) -> None:
         self.visibility.moved(index)
         self.warmth.moved(index, self.catalog_machine.generation)
+
+    def renumber(self, incarnation: int) -> None:
+        """Known by this number from now on. Only before this start is registered."""
+        self.links.renumber(incarnation)
+        self.peers.begin(self.node, incarnation, asyncio.get_running_loop().time())
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)

@@ -45,9 +45,9 @@ class Peers:
         self.states.pop(peer, None)
         self._leaving.discard(peer)
 
-    def begin(self, node: NodeId, now: float) -> None:
+    def begin(self, node: NodeId, incarnation: int, now: float) -> None:
         """This node itself starts."""
-        self.states[node] = replace(self.states[node], since=now)
+        self.states[node] = replace(self.states[node], incarnation=incarnation, since=now)
 
     def alone_s(self, now: float) -> float:
         """Seconds since the last of the others was up, or since this node started."""

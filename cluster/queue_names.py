@@ -38,7 +38,7 @@ class QueueNames:
         visibility: Visibility,
         warmth: Warmth,
         transient: TransientGroups,
-        incarnation: int,
+        incarnation: Callable[[], int],
         is_up: Callable[[NodeId], bool],
         homes: Callable[[], Sequence[NodeId]],
     ) -> None:
@@ -97,7 +97,7 @@ class QueueNames:
             command = replace(command, group=group, members=members)
         else:
             await self._until(lambda: self._transient.own is not None)
-            command = replace(command, incarnation=self._incarnation)
+            command = replace(command, incarnation=self._incarnation())
         outcome = await self._forwarder.ask_until(CATALOG_GROUP, command)
         reply = outcome.reply
         if outcome.kind != "ok" or not isinstance(reply, Declared) or outcome.stamp is None:

@@ -32,6 +32,15 @@ class Registration:
         self.standing = standing
         self.forgot = False  # the others know of a later start than our disk does
 
+    def outdo(self, known: int) -> None:
+        """Starts are numbered by the wall clock when the folder knows no higher number, so a clock
+        that was ahead can leave one behind that this start does not reach.
+        """
+        cluster = self._cluster
+        if known >= cluster.links.incarnation:
+            log.warning("start_numbered_again", node=cluster.node, known=known)
+            cluster.renumber(known + 1)
+
     def known_as(self, incarnation: int) -> None:
         """The start that the catalog knows of, as far as somebody has it."""
         if incarnation <= self.standing.registered or self.forgot:
@@ -70,7 +79,6 @@ class Registration:
 
     async def run(self) -> None:
         cluster = self._cluster
-        incarnation = cluster.links.incarnation
         telling = asyncio.create_task(self._tell_waiting(), name="tell_waiting")
         try:
             while not await cluster.names.barrier():  # noqa: ASYNC110 -- it is no event
@@ -78,7 +86,10 @@ class Registration:
         finally:
             telling.cancel()
         info = cluster.catalog_machine.node(cluster.node)
-        self.known_as(0 if info is None else info.incarnation)
+        known = 0 if info is None else info.incarnation
+        self.known_as(known)
+        self.outdo(known)
+        incarnation = cluster.links.incarnation
         cluster.start_groups()
         while self.forgot and any(group.withholds_votes for group in cluster.groups.values()):  # noqa: ASYNC110 -- nor is this
             await asyncio.sleep(AGAIN_S)

@@ -67,6 +67,10 @@ class Links(Protocol):
 
     incarnation: int  # of this process: grows with every start
 
+    def renumber(self, incarnation: int) -> None:
+        """This process turns out to need a higher one: its connections are made anew."""
+        ...
+
     def peers(self) -> list[NodeId]: ...
     def add_peer(self, peer: NodeId, address: str) -> None:
         """A node joined. One that is known already may have another address from now on."""

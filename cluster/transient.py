@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cluster.agreed_time import AgreedTime
 from cluster.local_group import LocalGroup
@@ -20,7 +20,7 @@ class TransientGroups:
     def __init__(
         self,
         node: NodeId,
-        incarnation: int,
+        incarnation: Callable[[], int],
         peers: Peers,
         clock: Clock,
         *,
@@ -39,7 +39,7 @@ class TransientGroups:
     def start(self, catalog: CatalogMachine) -> LocalGroup | None:
         """This node's group, when it can be made and has not been yet."""
         info = catalog.node(self._node)
-        if self.own is not None or info is None or info.incarnation != self._incarnation:
+        if self.own is not None or info is None or info.incarnation != self._incarnation():
             return None
         name = f"transient-{self._node}"
         self.own = LocalGroup(

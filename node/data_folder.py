@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from cluster.seams import Clock
@@ -30,7 +31,13 @@ class DataFolder:
     def open(self) -> None:
         try:
             # Messages are in it: nobody else reads it. One that exists stays as its owner made it.
+            made = [each for each in (self.path, *self.path.parents) if not each.exists()]
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for each in made:
+                _sync(each.parent)
+            if not made:  # whoever made it may have lost power before this
+                with suppress(PermissionError):
+                    _sync(self.path.parent)
             self._fd = private(self.path / LOCK, os.O_RDWR)
         except OSError as error:
             raise SettingsError(
@@ -103,12 +110,17 @@ class DataFolder:
             stream.flush()
             os.fsync(stream.fileno())
         fresh.replace(file)
-        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync(self.path)
         return number
+
+
+def _sync(folder: Path) -> None:
+    """What is in it by name outlives a power failure."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def private(path: Path, flags: int) -> int:

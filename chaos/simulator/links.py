@@ -338,6 +338,11 @@ class SimLinks:
             self._peers.append(peer)
             self._network.dial_later(self, peer, self._network.options.dial_ms)
 
+    def renumber(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        for peer in list(self._up):
+            self._network.reset(self.node, peer)
+
     def remove_peer(self, peer: NodeId) -> None:
         if peer in self._peers:
             self._peers.remove(peer)

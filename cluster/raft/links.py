@@ -18,6 +18,7 @@ import asyncio
 import random as random_module
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -205,6 +206,17 @@ class TcpLinks:
         self._peers[peer] = state = Peer(peer, host, port)
         if self._running:
             self._start_dialing(state)
+
+    def renumber(self, incarnation: int) -> None:
+        """By a higher number from now on: the others see another process of this node."""
+        self.incarnation = incarnation
+        self._me = replace(self._me, incarnation=incarnation)
+        for connection in list(self._shaking):
+            connection.abort()
+        for peer in self._peers.values():
+            if peer.connection is not None:
+                peer.connection.close(gone=False)
+                self._disconnect(peer, gone=False)
 
     def remove_peer(self, peer: NodeId) -> None:
         """A node left for good: its connection ends, and it is not let in again."""

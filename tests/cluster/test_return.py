@@ -9,8 +9,8 @@ import pytest
 
 from cluster.group import Role
 from cluster.log.memory_disk import MemoryDisk
-from cluster.machine.commands import AddNode, MoveGroup, RemoveNode
-from cluster.types import CATALOG_GROUP, NodeId
+from cluster.machine.commands import AddNode, MoveGroup, OpenSession, RemoveNode
+from cluster.types import CATALOG_GROUP, NodeId, SessionId
 from tests.cluster.test_membership import changed, holders, join, moved, voters
 from tests.cluster.world import World, in_world
 
@@ -127,3 +127,48 @@ async def test_who_drops_the_copy_that_it_led_tells_its_clients() -> None:
     leader.drop_group(group)
     assert told == [Role.FOLLOWER]
     await world.stop()
+
+
+@pytest.mark.parametrize("folder", ["kept", "empty"])
+def test_a_node_whose_clock_had_been_ahead_is_known_by_a_higher_number_than_before(
+    folder: str,
+) -> None:
+    """Starts are numbered by the clock when the folder does not know better."""
+
+    @in_world
+    async def scenario() -> None:
+        world = World(default_groups=1)
+        world._starts = 1_000
+        await world.born()
+        await world.declare("q")
+        await world.publish("q", b"1")
+        before = world["n3"].links.incarnation
+        await world.until(lambda: incarnation(world) == before)
+        world.kill("n3")
+        if folder == "empty":
+            world.disks["n3"] = MemoryDisk()
+        world._starts = 0
+        for _ in range(2):
+            await world.start("n3")
+            await world.until(lambda: world.ready("q", "n3") == 1)
+            await world.until(lambda before=before: incarnation(world) > before)
+            now = world["n3"].links.incarnation
+            assert incarnation(world) == now
+            await world.until(lambda: set(world.any.peers.states) == {"n1", "n2", "n3"})
+            assert world.any.peers.states[NodeId("n3")].incarnation == now
+            opened = OpenSession(SessionId(f"s-{now}"), NodeId("n3"), now)
+            outcome = await world["n3"].ask(world.group_of("q"), opened)
+            assert outcome.kind == "ok", outcome
+            outcome = await world["n3"].declare_queue(
+                "/", f"t-{now}", {}, durable=False, transient=True, owner="c"
+            )
+            assert outcome.kind == "ok", outcome
+            world.kill("n3")
+            before = now
+        await world.stop()
+
+    def incarnation(world: World) -> int:
+        info = world.any.catalog_machine.node(NodeId("n3"))
+        return 0 if info is None else info.incarnation
+
+    scenario()

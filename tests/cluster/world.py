@@ -47,6 +47,12 @@ class MeshLinks:
         if other is not None and other.running and peer not in self.up:
             self.world.connect(self.node, peer)
 
+    def renumber(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        for peer in list(self.up):
+            self.world.break_link(self.node, peer, gone=False)
+            self.world.loop.call_later(LATENCY_S, self.world.connect_again, self.node, peer)
+
     def remove_peer(self, peer: NodeId) -> None:
         self.known.discard(peer)
         if peer in self.up:
@@ -197,6 +203,10 @@ class World:
         for other in list(self.links.values()):
             if other.running and other is not links:
                 self.connect(links.node, other.node)
+
+    def connect_again(self, a: str, b: str) -> None:
+        if a in self.links and b in self.links and b not in self.links[a].up:
+            self.connect(a, b)
 
     def connect(self, a: str, b: str) -> None:
         if frozenset((a, b)) in self.cut:

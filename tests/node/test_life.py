@@ -50,6 +50,26 @@ def test_a_folder_that_cannot_be_made_is_a_bad_setting(tmp_path: Path):
         DataFolder(str(tmp_path / "file" / "inside")).open()
 
 
+def test_a_new_folder_outlives_a_power_failure_and_so_does_each_that_was_made_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def recorded(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    for _ in range(2):
+        folder = DataFolder(str(tmp_path / "var" / "quorate" / "n1"))
+        folder.open()
+        folder.close()
+
+    made = [tmp_path / "var" / "quorate", tmp_path / "var", tmp_path]
+    assert synced == [*made, tmp_path / "var" / "quorate"]
+
+
 def test_incarnations_grow_though_the_clock_stands_still(tmp_path: Path):
     folder = DataFolder(str(tmp_path))
     clock = StoppedClock()

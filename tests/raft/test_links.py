@@ -762,3 +762,15 @@ def test_links_work_the_same_on_uvloop(
 
 def test_a_frame_has_room_for_the_largest_entry() -> None:
     assert link_protocol.LINK_FRAME_BYTES_MAX > (17 << 20) + 4_096
+
+
+async def test_an_end_that_is_numbered_again_connects_again_by_its_new_number() -> None:
+    one, two = End("n1", incarnation=3), End("n2", incarnation=5)
+    async with started(one, two):
+        await one.until_event("up", "n2", 5)
+        await two.until_event("up", "n1", 3)
+        one.links.renumber(9)
+        two.links.renumber(8)
+        await two.until_event("up", "n1", 9)
+        await one.until_event("up", "n2", 8)
+        assert one.links.incarnation == 9
