@@ -5,36 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from cluster.codec.entries import AnyCommand, Entry, body_count, decode_entry
+from cluster.codec.entries import AnyCommand, Entry, body_count, decode_entry, written_under
 from cluster.entry_cache import EntryCache
-from cluster.log import KIND_DIGEST
+from cluster.log import KIND_DIGEST, MEMBERSHIP
 from cluster.log_time import LogTime
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
 from cluster.machine.replies import Refused
+from cluster.machine.versions import NeedsNewer
 from cluster.outcome import Done, Outcome, unknown
 from cluster.proposals import Proposals
 from cluster.raft.journal import RaftJournal
-from cluster.raft.stock import REGULAR
+from cluster.raft.stock import NO_OP, REGULAR
 from cluster.types import BodyRef, Stamp
 
 #: A digest of the state is noted every so many entries, at the same indexes on every replica.
 DIGEST_ENTRIES = 1_000
 
+KINDS_OF_RAFT = frozenset({NO_OP, MEMBERSHIP})
+
 OnEffects = Callable[[Stamp, Sequence[Effect]], None]
-
-
-class NeedsNewer(Exception):
-    """Written under a machine version that this release does not run: not one command of it may be
-    applied here.
-    """
-
-    def __init__(self, needed: int, newest: int) -> None:
-        super().__init__(
-            f"it was written under machine version {needed}, this release runs {newest} at most:"
-            " start the release that wrote it, or a later one; nothing is lost"
-        )
-        self.needed = needed
 
 
 class Notes(Protocol):
@@ -71,15 +61,13 @@ class Applying:
     ) -> None:
         """All commands of one entry; `stamped` is its index and term. What it raises is a bug."""
         if command[:1] != REGULAR:
-            return  # a no-op, or a kind that a later version has: nothing happens, on every member
+            return  # of Raft itself
         index, term = stamped
         apply = self._machine.apply
         answer = self._proposals.answer_one
         offset = ordinal = 0
         try:
             entry = decode_entry(memoryview(command)[1:])
-            if entry.version > self._machine.newest:
-                raise NeedsNewer(entry.version, self._machine.newest)
             now_ms = entry.now_ms
             self._time.saw(now_ms)
             for ordinal, each in enumerate(entry.commands):
@@ -100,6 +88,15 @@ class Applying:
             raise
         if offset and self._keeps:
             self._cache.put(index, entry, len(command))
+
+    def beyond(self, command: bytes) -> NeedsNewer | None:
+        """Why an entry must not be taken here: a later release wrote it."""
+        newest = self._machine.newest
+        kind = command[:1]
+        if kind == REGULAR:
+            version = written_under(command, 1)
+            return NeedsNewer("an entry", version, newest) if version > newest else None
+        return None if kind in KINDS_OF_RAFT else NeedsNewer("an entry", None, newest)
 
     def keep(self, keeps: bool) -> None:
         """A leader delivers what it just applied, so it keeps that; others would for nothing."""
@@ -141,6 +138,10 @@ class Applying:
         if data is None or data[:1] != REGULAR:
             return None, 0
         return decode_entry(memoryview(data)[1:]), len(data)
+
+    def snapshot_beyond(self, data: bytes) -> NeedsNewer | None:
+        """The same of a snapshot."""
+        return self._machine.beyond(data)
 
     def restore(self, data: bytes) -> None:
         self._machine.restore(data)

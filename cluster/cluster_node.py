@@ -34,6 +34,7 @@ from cluster.queue_names import QueueNames
 from cluster.raft.rounds import Rounds
 from cluster.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
 from cluster.registration import Registration
+from cluster.relief import Relief
 from cluster.seams import Clock, Disk, Links
 from cluster.standing import Standing
 from cluster.transient import TransientGroups
@@ -140,6 +141,7 @@ class ClusterNode:
         self._tasks = [
             self._spawn(self.rounds.run(), "rounds"),
             self._spawn(self._caretaker.run(), "care"),
+            self._spawn(Relief(self.log, lambda: self.groups).run(), "relief"),
             self._spawn(self._registration.run(), "register"),
         ]
 
@@ -148,6 +150,9 @@ class ClusterNode:
         machine = config.machines[0]()
         self._add_group(CATALOG_GROUP, "catalog", config.founders, machine, CatalogGroup)
         catalog = cast(CatalogGroup, self.catalog)
+        if catalog.needs_newer is not None:
+            raise catalog.needs_newer
+        catalog.on_needs_newer = self._fail
         self._recovered_index = catalog.commit_index
         self.warmth = Warmth(catalog.last_index)
         self.names = QueueNames(
@@ -180,14 +185,15 @@ class ClusterNode:
         return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """A node that cannot trust its disk, or has a bug here, must not go on as if it served."""
         error = None if task.cancelled() else task.exception()
-        if error is None or self._failure is not None:
-            return
-        log.error("node_failed", node=self.node, task=task.get_name(), exc_info=error)
-        self._fail(error)
+        if error is not None and self._failure is None:
+            log.error("node_failed", node=self.node, task=task.get_name(), exc_info=error)
+            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
+        """A node that cannot trust its disk, has a bug here, or cannot read the catalog, must not
+        go on as if it served.
+        """
         self._failure = error
         for each in self._tasks:
             each.cancel()
@@ -259,6 +265,7 @@ class ClusterNode:
         group.version_of_members = lambda: version_for(
             self.catalog_machine, group.id, group.members, machine.newest
         )
+        group.room_bytes = self.log.room_bytes
         group.on_applied.append(self._on_applied)
         group.on_role.append(self._on_group_role)
         self.groups[group_id] = group

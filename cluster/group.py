@@ -24,8 +24,16 @@ from cluster.log_time import LogTime
 from cluster.machine.commands import Barrier, Command, Tick, UpgradeMachine
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
+from cluster.machine.versions import NeedsNewer
 from cluster.outcome import Done, Outcome, outcome_of, refused, too_new, unknown
-from cluster.proposals import ENTRY_BYTES_MAX, Batch, Proposals, too_large, weigh
+from cluster.proposals import (
+    COMMAND_OVERHEAD_BYTES,
+    ENTRY_BYTES_MAX,
+    Batch,
+    Proposals,
+    too_large,
+    weigh,
+)
 from cluster.raft.configuration import Configuration, split
 from cluster.raft.journal import RaftJournal
 from cluster.raft.member import Member, Role
@@ -46,6 +54,9 @@ log = structlog.get_logger(__name__)
 
 #: Nothing waits longer for a tick than this, whatever was computed: clocks jump.
 TICK_S_MAX = 0.050
+#: What one group may have under way of the room on the disk: others write there, too.
+ROOM_PARTS = 4
+ROOMY_BYTES = 1 << 60
 
 OnApplied = Callable[["Group", Stamp, Sequence[Effect]], None]
 OnRole = Callable[["Group", Role, int], None]
@@ -91,6 +102,11 @@ class Group(GroupFacts):
         self.on_commit: Callable[[float], None] | None = None
         #: Set by the cluster node: the machine version that every member can run.
         self.version_of_members: Callable[[], int] = lambda: 1
+        #: What a later release wrote, and this copy stopped before; and who is told of it.
+        self.needs_newer: NeedsNewer | None = None
+        self.on_needs_newer: Callable[[NeedsNewer], object] = lambda _: None
+        #: Set by the cluster node: bytes that the log may grow by before only its reserve is left.
+        self.room_bytes: Callable[[], int] = lambda: ROOMY_BYTES
         self.failed: str | None = None
         self.diverged: tuple[int, bytes, bytes] | None = None
         self.commit_s = 0.0  # what the last entry took that was proposed here, until it was applied
@@ -125,7 +141,12 @@ class Group(GroupFacts):
         )
         snapshot = journal.load_snapshot()
         if snapshot is not None:
-            machine.restore(split(snapshot.data)[1])
+            state = split(snapshot.data)[1]
+            beyond = machine.beyond(state)
+            if beyond is None:
+                machine.restore(state)
+            else:
+                self.member.stop_before(snapshot.index, beyond)
 
     # --- proposing
 
@@ -147,6 +168,12 @@ class Group(GroupFacts):
             return too_large(weight)
         if pending and pending + weight > self.options.propose_bytes_max:
             return refused("overloaded", f"{pending} bytes wait to be applied; try again later")
+        # Settles and all else that is small always passes, or nothing would ever make room.
+        full = weight > COMMAND_OVERHEAD_BYTES and (
+            pending + weight > self.room_bytes() // ROOM_PARTS
+        )
+        if full:
+            return refused("disk_full", "the disk of this node is nearly full: consume first")
         return None
 
     def _too_new(self, command: Command) -> Outcome | None:
@@ -398,8 +425,17 @@ class Group(GroupFacts):
         for listener in self.on_applied:
             self._guard(listener, self, stamp, effects)
 
+    def beyond(self, command: bytes) -> NeedsNewer | None:
+        return self._applying.beyond(command)
+
     def poison(self, index: int, error: Exception) -> None:
-        log.error("group_poisoned", group=self.name, node=self.node, index=index, exc_info=error)
+        where = {"group": self.name, "node": self.node, "index": index}
+        if isinstance(error, NeedsNewer):
+            self.needs_newer = error
+            log.critical("group_needs_newer_release", **where, reason=str(error))
+            self.on_needs_newer(error)
+        else:
+            log.error("group_poisoned", **where, exc_info=error)
         self._proposals.give_up_all(unknown(f"this copy stopped at entry {index}"))
 
     def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
@@ -424,6 +460,10 @@ class Group(GroupFacts):
 
     def install(self, incoming: Incoming) -> None:
         """Until the journal is done nothing else may touch it: the group stands still."""
+        beyond = self._applying.snapshot_beyond(split(incoming.data)[1])
+        if beyond is not None:
+            self.member.stop_before(incoming.index, beyond)
+            return
         self._installing = True
         assert self.spawn is not None, "an install needs Rounds"
         self.spawn(self._finish_install(incoming))
@@ -445,13 +485,32 @@ class Group(GroupFacts):
         while self._snapshots.saving:  # noqa: ASYNC110 -- it is no event
             await asyncio.sleep(TICK_S_MAX)
 
+    def snapshot_frees_bytes(self) -> int:
+        """What the log could let go with a snapshot taken now, if that is worth it."""
+        if not self._may_take_snapshot:
+            return 0
+        return self._snapshots.frees_bytes(self.applied_index)
+
+    def take_snapshot(self) -> None:
+        """As soon as can be."""
+        self._snapshots.want()
+        self.wake()
+
+    @property
+    def taking_snapshot(self) -> bool:
+        return self._snapshots.under_way
+
+    @property
+    def _may_take_snapshot(self) -> bool:
+        # While a follower is sent one, a newer one would only make it start again.
+        if self._installing or self.member.replication.installing or self.failed is not None:
+            return False
+        return self.poisoned is None and self.member.now >= self.kept_until
+
     def _sound_index(self) -> int | None:
         """The entry that the machine is at; None when it stopped in the middle of one."""
         return self.applied_index if self.poisoned is None else None
 
     def _take_snapshot_when_due(self) -> None:
-        # While a follower is sent one, a newer one would only make it start again.
-        wanted = self._snapshots.due and not self.member.replication.installing
-        wanted = wanted and self.member.now >= self.kept_until
-        if wanted and self.poisoned is None and self.spawn is not None:
+        if self._snapshots.due and self._may_take_snapshot and self.spawn is not None:
             self.spawn(self._snapshots.take(self._sound_index))

@@ -6,6 +6,7 @@ from typing import Any
 
 from cluster.group_status import group_status
 from cluster.machine.interface import Machine
+from cluster.machine.versions import NeedsNewer
 from cluster.proposals import Proposals
 from cluster.raft.configuration import Configuration
 from cluster.raft.journal import RaftJournal
@@ -23,6 +24,7 @@ class GroupFacts:
     journal: RaftJournal
     member: Member
     failed: str | None
+    needs_newer: NeedsNewer | None
     _proposals: Proposals
     _ready: bool
     #: Index, own digest and the leader's of the last comparison, when they differed.
@@ -79,7 +81,9 @@ class GroupFacts:
 
     @property
     def poisoned(self) -> str | None:
-        """Why this copy stopped for good, if it did: a bug, never a client's doing."""
+        """Why this copy stopped, if it did: a bug, or what a later release wrote; never a client's
+        doing.
+        """
         return self.failed or self.member.poisoned
 
     @property

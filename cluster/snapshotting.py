@@ -1,4 +1,6 @@
-"""When a group's machine is written down so that the log before it can go, and how."""
+"""When a group's machine is written down so that the log before it can go, and how: after so much
+was applied, or when space is short and it frees something.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,9 @@ from cluster.raft.journal import RaftJournal
 #: A snapshot is taken after this many entries or bytes of entries.
 SNAPSHOT_ENTRIES = 20_000
 SNAPSHOT_BYTES = 64 << 20
+#: When space is short, one is taken that frees so much, and this share of its own size.
+FREED_BYTES_MIN = 16 << 10
+FREED_SHARE_MIN = 0.25
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +50,8 @@ class Snapshots:
         self._entries = 0
         self._bytes = 0
         self.saving = False
+        self._wanted = False  # though it is not due
+        self._frees = (0, 0)  # index, and what one would have freed there
 
     def applied(self, size: int) -> None:
         self._entries += 1
@@ -54,15 +61,41 @@ class Snapshots:
         """The journal starts at a snapshot just now."""
         self._entries = self._bytes = 0
 
+    def frees_bytes(self, index: int) -> int:
+        """What the log could let go with one now; 0: not worth it."""
+        journal = self._journal
+        if self.saving or index <= journal.base_index:
+            return 0
+        if index == self._frees[0]:
+            return self._frees[1]
+        least = max(FREED_BYTES_MIN, journal.snapshot_bytes * FREED_SHARE_MIN)
+        held = journal.bytes_up_to(index)
+        freed = held - journal.bytes_within(self._machine.live_indexes()) if held >= least else 0
+        self._frees = (index, freed if freed >= least else 0)
+        return self._frees[1]
+
+    def want(self) -> None:
+        """Take one as soon as can be."""
+        self._wanted = True
+
+    @property
+    def under_way(self) -> bool:
+        return self._wanted or self.saving
+
     @property
     def due(self) -> bool:
         if self.saving:
             return False
         limits = self._limits
-        return self._entries >= limits.snapshot_entries or self._bytes >= limits.snapshot_bytes
+        return (
+            self._wanted
+            or self._entries >= limits.snapshot_entries
+            or self._bytes >= limits.snapshot_bytes
+        )
 
     async def take(self, index_of: Callable[[], int | None]) -> None:
         """The machine as it is when this runs, after that entry; live entries stay readable."""
+        self._wanted = False
         index = index_of()
         if self.saving or index is None or index <= self._journal.base_index:
             return

@@ -76,7 +76,7 @@ class Health:
             if low
         ]
         reasons += [
-            f"group {group.name} stopped because of a bug: {group.poisoned}"
+            f"group {group.name} stopped: {group.poisoned}"
             for group in (*self._cluster.groups.values(), self._cluster.transient.own)
             if group is not None and group.poisoned is not None
         ]

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from cluster.cluster_node import ClusterNode
 from cluster.log import LogError, RealDisk, SystemClock
+from cluster.machine.versions import NeedsNewer
 from cluster.raft.link_protocol import ClockSample
 from cluster.seams import Clock
 from cluster.types import NodeId
@@ -265,6 +266,9 @@ class Node:
         self._tasks.start(self._first_user.run(), name="first_user")
         self._tasks.start(management.watch(), name="management")
         self._tasks.start(self.relay.run(), name="relay")
+        # A fast publisher fills a small volume in less than a period.
+        loop = asyncio.get_running_loop()
+        self.cluster.log.on_space = lambda: loop.call_soon(self._look_at_space)
         self._care = asyncio.create_task(self._watch(), name="node_care")
         await self.amqp.start()
         self.drain.door = self.amqp
@@ -332,14 +336,19 @@ class Node:
         self.broker.lack = self.alarms.lack
         self.cluster.notes.publishers(self.alarms.blocked)
 
+    def _look_at_space(self) -> None:
+        if self._stopping:
+            return
+        space = self.cluster.log.space()
+        if space.refuse_publishes != self.alarms.disk:
+            log.warning("disk_space", free_bytes=space.free_bytes, full=space.refuse_publishes)
+        self.alarms.sample(disk=space.refuse_publishes)
+
     async def _watch(self) -> None:
         """Once a second: are there memory and disk, does the archive work, does all still run?"""
         archive_problem: str | None = None
         while True:
-            space = self.cluster.log.space()
-            if space.refuse_publishes != self.alarms.disk:
-                log.warning("disk_space", free_bytes=space.free_bytes, full=space.refuse_publishes)
-            self.alarms.sample(disk=space.refuse_publishes)
+            self._look_at_space()
             self.clients.look()
             self.publisher.forget_idle(asyncio.get_running_loop().time())
             problem = self.cluster.log.cleaner.archive_error
@@ -431,7 +440,9 @@ async def run(settings: Settings, clock: Clock | None = None) -> int:
         )
         await node.drain.until_others_came_back(loop.time() + settings.stop_ms_max / 1000)
     await node.stop(transfer=not broken)
-    return EXIT_FAILED if broken else EXIT_OK
+    if not broken:
+        return EXIT_OK
+    return EXIT_DATA if isinstance(node.failed.result(), NeedsNewer) else EXIT_FAILED
 
 
 def main(settings: Settings, *, clock: Clock | None = None) -> int:
@@ -448,6 +459,6 @@ def main(settings: Settings, *, clock: Clock | None = None) -> int:
     except SettingsError as error:
         log.error("settings_refused", reason=str(error))
         return error.exit_code
-    except LogError as error:
+    except (LogError, NeedsNewer) as error:
         log.error("data_refused", reason=str(error))
         return EXIT_DATA

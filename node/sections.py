@@ -141,7 +141,7 @@ class LogSettings(Section):
     segment_bytes: ByteSize = Field(
         default=ByteSize(64 * MIB),
         ge=1 * MIB,
-        description="Size at which a new segment file is begun.",
+        description="Size at which a new segment file is begun; at most a 16th of the volume.",
     )
     retain_bytes: ByteSize = Field(
         default=ByteSize(0),
@@ -159,10 +159,12 @@ class LogSettings(Section):
         ge=1 * MIB,
         description="Newest entries held in memory, all groups.",
     )
-    min_free_bytes: ByteSize = Field(
-        default=ByteSize(256 * MIB),
+    min_free_bytes: ByteSize | None = Field(
+        default=None,
         ge=0,
-        description="With less disk free than this, publishes are refused.",
+        description="With less disk free than this, publishes are refused; unless it is set, "
+        "256 MiB, or a fifth of a volume where that is less. 0: never, and a full disk ends the "
+        "node.",
     )
 
 

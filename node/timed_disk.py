@@ -67,3 +67,6 @@ class TimedDisk:
 
     def free_bytes(self, path: str) -> int:
         return self._disk.free_bytes(path)
+
+    def total_bytes(self, path: str) -> int:
+        return self._disk.total_bytes(path)

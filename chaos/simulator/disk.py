@@ -367,3 +367,7 @@ class SimDisk:
     def free_bytes(self, path: str) -> int:
         self.check()
         return 0 if self._platter.options.full else self._platter.options.free_bytes
+
+    def total_bytes(self, path: str) -> int:
+        self.check()
+        return self._platter.options.free_bytes

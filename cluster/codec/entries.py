@@ -34,6 +34,9 @@ from cluster.machine.replies import Chunk, Reply
 from cluster.types import BodyRef, GroupId, Stamp, value
 
 VERSION_CURRENT = 1
+#: CBOR: the first byte of every entry, and what stands before a number over 23.
+LIST_OF_3 = 0x83
+BYTE_FOLLOWS = 24
 #: The type without what a checker would conclude: that nothing is known of the elements.
 LIST: Any = list
 
@@ -274,6 +277,16 @@ def encode_entry(
 ) -> bytes:
     """The payload of one Raft entry."""
     return pack([version, now_ms, [pack_command(command) for command in commands]])
+
+
+def written_under(data: bytes, at: int = 0) -> int:
+    """The machine version of the entry that begins there, without reading more of it; 0: it is
+    none.
+    """
+    if len(data) < at + 3 or data[at] != LIST_OF_3:
+        return 0
+    short, long = data[at + 1], data[at + 2]
+    return short if short < BYTE_FOLLOWS else long if short == BYTE_FOLLOWS else 0
 
 
 def decode_entry(data: bytes | bytearray | memoryview) -> Entry:

@@ -21,9 +21,10 @@ from cluster.log.format import (
     Identity,
 )
 from cluster.log.journal import Journal
-from cluster.log.log import Log, LogOptions, Space
+from cluster.log.log import Log, LogOptions
 from cluster.log.recovery import Progress
 from cluster.log.snapshots import Snapshot
+from cluster.log.space import Space
 from cluster.log.stock_names import MEMBERSHIP
 
 __all__ = [

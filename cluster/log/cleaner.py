@@ -16,6 +16,7 @@ from cluster.log import format as fmt
 from cluster.log.index import Place
 from cluster.log.journal import Journal, slots_of
 from cluster.log.snapshots import BIRTH, SnapshotStore
+from cluster.log.space import Space
 from cluster.log.wal import Segment, Wal
 from cluster.seams import File
 
@@ -24,6 +25,8 @@ REWRITE_BYTES_MAX: Final = 4 << 20
 COPY_BYTES: Final = 1 << 20
 #: A sealed segment with less than this share of live bytes is rewritten.
 SPARSE_SHARE: Final = 0.5
+#: The same while space is short: then even a small gain is worth the copying.
+SPARSE_SHARE_PRESSED: Final = 0.85
 #: Sealed segments below an eighth of the usual size, as every restart leaves one; above this many
 #: they are merged.
 SMALL_SEGMENTS_MAX: Final = 8
@@ -38,7 +41,6 @@ class Cleaner:
         journals: Mapping[int, Journal],
         store: SnapshotStore,
         *,
-        segment_bytes: int,
         retain_bytes: int,
         retain_hours: float,
         archive_dir: str | None,
@@ -50,16 +52,17 @@ class Cleaner:
         self._journals = journals
         self._store = store
         self._archived: dict[int, int] = {}  # group -> index of its newest snapshot in the archive
-        self._segment_bytes = segment_bytes
         self._retain_bytes = retain_bytes
         self._retain_ns = int(retain_hours * 3600e9)
         self._archive_dir = archive_dir
 
-    async def run(self, *, space_is_short: bool) -> None:
+    async def run(self, space: Space) -> None:
         if self._archive_dir is not None:
             await self._archive(self._archive_dir)
-        await self._rewrite()
-        await self._drop(self._dead(space_is_short=space_is_short))
+        # What is dead already goes first: it makes the room that rewriting needs.
+        await self._drop(self._dead(space_is_short=space.near))
+        if await self._rewrite(space):
+            await self._drop(self._dead(space_is_short=space.near))
 
     # Dropping
 
@@ -104,16 +107,34 @@ class Cleaner:
 
     # Rewriting
 
-    def _sparse(self) -> list[Segment]:
+    def _sparse(self, space: Space) -> list[Segment]:
+        """The sparsest first while space is short."""
         sealed = [s for s in self._wal.segments.values() if s.sealed and s.live_bytes > 0]
-        small = [s for s in sealed if s.size < self._segment_bytes // 8]
+        small = [s for s in sealed if s.size < self._wal.segment_bytes // 8]
         merged = small if len(small) > SMALL_SEGMENTS_MAX else []
-        return [s for s in sealed if s.live_bytes < SPARSE_SHARE * s.size or s in merged]
+        share = SPARSE_SHARE_PRESSED if space.near else SPARSE_SHARE
+        sparse = [s for s in sealed if s.live_bytes < share * s.size or s in merged]
+        return sorted(sparse, key=lambda s: s.live_bytes / s.size) if space.near else sparse
 
-    async def _rewrite(self) -> None:
+    def _with_room(self, space: Space) -> list[Segment]:
+        """Sparse ones whose live records can be copied: half a copy would help nobody."""
+        spare = space.free_bytes - space.reserve_bytes // 2
+        found = list[Segment]()
+        for segment in self._sparse(space):
+            if segment.live_bytes <= spare:
+                spare -= segment.live_bytes
+                found.append(segment)
+        return found
+
+    def reclaimable_bytes(self, space: Space) -> int:
+        """What is given back without another snapshot."""
+        going = self._dead(space_is_short=True) + self._with_room(space)
+        return sum(segment.size - segment.live_bytes for segment in going)
+
+    async def _rewrite(self, space: Space) -> bool:
         """Copy what is live in the oldest sparse segments to the end of the log."""
         wal, room = self._wal, REWRITE_BYTES_MAX
-        for segment in self._sparse():
+        for segment in self._with_room(space):
             for journal in self._journals.values():
                 for columns, slot, index in slots_of(journal, segment.number):
                     if room <= 0:
@@ -126,9 +147,11 @@ class Cleaner:
                     wal.hold(new)
                     wal.release(old)
                     room -= fmt.RECORD_HEADER + old.length
-        if room < REWRITE_BYTES_MAX:
+        copied = room < REWRITE_BYTES_MAX
+        if copied:
             wal.write()
             await wal.sync()
+        return copied
 
     # Archive
 

@@ -188,6 +188,10 @@ class RealDisk:
         state = os.statvfs(path)
         return state.f_bavail * state.f_frsize
 
+    def total_bytes(self, path: str) -> int:
+        state = os.statvfs(path)
+        return state.f_blocks * state.f_frsize
+
     def close(self) -> None:
         """Ends the threads; for tests and tools. A node's disk lives as long as the process."""
         self._threads.close()

@@ -323,6 +323,37 @@ class Journal(StockNames):
         )
         self.commit_index = max(self.commit_index, snapshot.index)
 
+    def prune_snapshots(self) -> None:
+        """Of the older ones only as many stay as the store keeps now."""
+        if not self._saving and self.install is None:
+            self._store.prune_group(self.group, self.mark)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Size of the newest one; 0: there is none."""
+        return self._store.bytes.get(self.group, 0)
+
+    def bytes_up_to(self, index: int) -> int:
+        """Of all entries up to `index` that the log holds."""
+        tail, old = self.tail, self.old
+        count = max(0, min(index + 1 - tail.first, len(tail)))
+        total = sum(tail.lengths[:count]) + sum(old.lengths)
+        return total + fmt.RECORD_HEADER * (count + len(old))
+
+    def bytes_within(self, live: Ranges) -> int:
+        """Of those in the ranges."""
+        tail, old = self.tail, self.old
+        total = count = 0
+        for first, last in live:
+            start, stop = old.span(first, last)
+            total += sum(old.lengths[start:stop])
+            count += stop - start
+            start, stop = max(first - tail.first, 0), min(last - tail.first + 1, len(tail))
+            if start < stop:
+                total += sum(tail.lengths[start:stop])
+                count += stop - start
+        return total + fmt.RECORD_HEADER * count
+
     def load_snapshot(self) -> Snapshot | None:
         """The one at the base; None when there is none yet."""
         if self.base_index == BIRTH.index:

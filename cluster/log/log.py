@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -14,7 +15,8 @@ from cluster.log.errors import FatalDiskError, LogError
 from cluster.log.hot_tail import HotTail
 from cluster.log.journal import Journal
 from cluster.log.recovery import Progress, Recovered, assemble, recover
-from cluster.log.snapshots import BIRTH, SnapshotStore
+from cluster.log.snapshots import BIRTH, SNAPSHOTS_KEPT, SnapshotStore
+from cluster.log.space import Space, measured
 from cluster.log.wal import Wal
 from cluster.seams import Clock, Disk
 
@@ -28,20 +30,19 @@ class LogOptions:
     retain_hours: float = 0  # or for this long
     archive_dir: str | None = None  # sealed segments are copied there
     hot_bytes: int = 32 << 20  # newest commands kept in memory, over all groups
-    min_free_bytes: int = 512 << 20  # below this much free space publishes are refused
+    #: Below this much free space publishes are refused; None: what suits the volume.
+    min_free_bytes: int | None = None
 
 
 #: A sync that takes longer is noted by itself.
 SLOW_SYNC_S = 0.1
+#: The volume is looked at after this much was written at most: a share of what is free until
+#: publishers have to wait, and no less than the other.
+LOOK_PARTS = 8
+LOOK_BYTES_MIN = 256 << 10
+#: Under pressure the active segment is sealed too when so much of it, and most of it, is dead.
+ROLL_BYTES_MIN = 256 << 10
 ROUND_NOTE_NS = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Space:
-    """Room on the disk."""
-
-    free_bytes: int
-    refuse_publishes: bool
 
 
 class Log:
@@ -62,11 +63,14 @@ class Log:
         self._syncs = 0
         self._longest_s = 0.0
         self._round_due_ns = 0
+        #: Called when publishers have to wait from now on, or need not any more.
+        self.on_space: Callable[[], object] = lambda: None
+        self._space = Space(0, 0, 0, refuse_publishes=False)
+        self._space_at = 0  # bytes written when it was looked at
         self.cleaner = Cleaner(
             wal,
             self.journals,
             self.store,
-            segment_bytes=options.segment_bytes,
             retain_bytes=options.retain_bytes,
             retain_hours=options.retain_hours,
             archive_dir=options.archive_dir,
@@ -103,6 +107,8 @@ class Log:
                 if not disk.exists(path):
                     disk.make_dir(path)
                     await disk.sync_dir(posixpath.dirname(path) or ".")
+            log.space()
+            wal.on_written = log.space
             found = await recover(wal, identity, progress)
             log._adopt(found)
             await wal.start(found.next_number)
@@ -198,8 +204,24 @@ class Log:
         self._syncs, self._longest_s = 0, 0.0
 
     def space(self) -> Space:
-        free = self.wal.disk.free_bytes(self.wal.directory)
-        return Space(free, free < self.options.min_free_bytes)
+        """The volume as it is now."""
+        wal = self.wal
+        free, total = (ask(wal.directory) for ask in (wal.disk.free_bytes, wal.disk.total_bytes))
+        refused = self._space.refuse_publishes
+        space = measured(free, total, self.options.min_free_bytes, refused=refused)
+        self._space, self._space_at = space, wal.written_bytes
+        wal.segment_bytes = space.segment_bytes(self.options.segment_bytes)
+        until_refused = (free - space.limit_bytes) // LOOK_PARTS
+        wal.look_at_bytes = wal.written_bytes + max(LOOK_BYTES_MIN, until_refused)
+        if space.refuse_publishes != refused:
+            self.on_space()
+        return space
+
+    def room_bytes(self) -> int:
+        """About how much may still be written before only the reserve is left."""
+        space = self._space
+        written = self.wal.written_bytes - self._space_at
+        return space.free_bytes - written - space.reserve_bytes
 
     async def maintain(self) -> None:
         """Archive, rewrite and drop segments; a bounded piece of work, to be called about once a
@@ -210,9 +232,19 @@ class Log:
         self._maintaining = True
         try:
             self.wal.write()
-            if self.wal.active.size >= self.options.segment_bytes:
+            space, active = self.space(), self.wal.active
+            if active.size >= self.wal.segment_bytes:
                 await self.wal.sync()
-            await self.cleaner.run(space_is_short=self.space().refuse_publishes)
+            kept = 1 if space.near else SNAPSHOTS_KEPT
+            if kept != self.store.kept:
+                self.store.kept = kept
+                for journal in self.journals.values():
+                    journal.prune_snapshots()
+            dead = active.size - active.live_bytes
+            room = space.free_bytes >= ROLL_BYTES_MIN
+            if space.near and room and dead >= max(ROLL_BYTES_MIN, active.size // 2):
+                await self.wal.roll()
+            await self.cleaner.run(space)
             removed = [g for g in self.store.indexes() if g not in self.journals]
             if removed:
                 await self.wal.sync()

@@ -63,6 +63,9 @@ class MemoryFile:
     def append(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
         self._disk.step("append", self._path)
         offset = len(self._inode.content)
+        disk = self._disk
+        if disk.capacity is not None and sum(map(len, buffers)) > disk.free_bytes(self._path):
+            raise OSError(errno.ENOSPC, "no space left", self._path)
         for buffer in buffers:
             self._inode.content += buffer
         return offset
@@ -95,11 +98,17 @@ class MemoryDisk:
     """See the module. `steps_left` stops it for good after that many changing operations."""
 
     def __init__(
-        self, *, free: int = 1 << 40, pause: Callable[[str], Awaitable[None]] | None = None
+        self,
+        *,
+        free: int = 1 << 40,
+        capacity: int | None = None,
+        pause: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self.names: dict[str, Inode | None] = {}  # None: a directory
         self.durable_names: dict[str, Inode | None] = {}
-        self.free = free
+        self.free = free  # always, unless there is a capacity
+        self.capacity = capacity  # of all files and what is taken; over it writes fail
+        self.taken = 0  # by others
         self.failing: set[str] = set()  # operations that raise OSError: "append", "sync", ...
         self.steps_left: int | None = None
         self._pause = pause
@@ -121,7 +130,8 @@ class MemoryDisk:
         """What is found after the power failed; without dice the worst: everything unsynced is
         gone.
         """
-        disk = MemoryDisk(free=self.free, pause=self._pause)
+        disk = MemoryDisk(free=self.free, capacity=self.capacity, pause=self._pause)
+        disk.taken = self.taken
         names = dict(self.durable_names)
         if random is not None:
             for path in sorted(self.names.keys() | self.durable_names.keys()):
@@ -189,4 +199,11 @@ class MemoryDisk:
                     self.durable_names.pop(name, None)
 
     def free_bytes(self, path: str) -> int:
-        return self.free
+        if self.capacity is None:
+            return self.free
+        inodes = {id(inode): inode for inode in self.names.values() if inode is not None}
+        used = sum(len(inode.content) for inode in inodes.values())
+        return max(0, self.capacity - self.taken - used)
+
+    def total_bytes(self, path: str) -> int:
+        return 1 << 40 if self.capacity is None else self.capacity

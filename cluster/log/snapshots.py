@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +11,15 @@ from typing import Final
 import cbor2
 
 from cluster.log import format as fmt
-from cluster.log.errors import LogCorrupt, UnsupportedFormat
+from cluster.log.errors import LogCorrupt, SnapshotRefused, UnsupportedFormat
 from cluster.log.wal import Wal
 
 SNAPSHOT_MAGIC: Final = b"QUORSNP\n"
 SNAPSHOT_VERSION: Final = 1
 #: Kept per group: the current one, and the one before in case the current one's file decays.
 SNAPSHOTS_KEPT: Final = 2
+#: A snapshot is written where it leaves so much free: the log itself must go on.
+SPARE_BYTES: Final = 256 << 10
 
 #: magic, version, reserved, crc32c, group, reserved, index, term, hash, wall ns, ranges, data
 #: length
@@ -126,16 +129,24 @@ class SnapshotStore:
         self.directory = f"{wal.directory}/snapshots"
         #: When the newest snapshot of each group was written here, as far as one was seen.
         self.written_ns: dict[int, int] = {}
+        #: Size of each group's newest one, as far as it was seen.
+        self.bytes: dict[int, int] = {}
+        self.kept = SNAPSHOTS_KEPT
         self._wal = wal
 
     def path(self, group: int, index: int) -> str:
         return f"{self.directory}/{group}-{index}.snap"
 
     async def write(self, group: int, snapshot: Snapshot) -> int:
-        """On stable storage under its final name when this returns; its checksum."""
+        """On stable storage under its final name when this returns; its checksum. SnapshotRefused:
+        there is no room for it.
+        """
         wall_ns = self._wal.clock.wall_ns()
         data, crc = encode_snapshot(group, snapshot, wall_ns)
         path, disk = self.path(group, snapshot.index), self._wal.disk
+        no_room = SnapshotRefused(f"group {group}: no room for {len(data)} bytes")
+        if disk.free_bytes(self.directory) < len(data) + SPARE_BYTES:
+            raise no_room
         if disk.exists(path):
             # A former life of the group left it: its removal must be safe before the file is
             # replaced.
@@ -146,7 +157,13 @@ class SnapshotStore:
                 disk.remove(path + ".tmp")
             file = disk.open(path + ".tmp", create=True)
             try:
-                file.append([data])
+                try:
+                    file.append([data])
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+                    disk.remove(path + ".tmp")
+                    raise no_room from error
                 await file.sync()
             finally:
                 file.close()
@@ -155,6 +172,7 @@ class SnapshotStore:
         except OSError as error:
             raise self._wal.fail("snapshot", path, error) from error
         self.written_ns[group] = wall_ns
+        self.bytes[group] = len(data)
         return crc
 
     def load(self, group: int, index: int, crc: int | None = None) -> tuple[Snapshot, int]:
@@ -173,6 +191,7 @@ class SnapshotStore:
         its_group, snapshot, its_crc = decode_snapshot(data, path)
         if its_group != group or snapshot.index != index or crc not in (None, its_crc):
             raise LogCorrupt(path, 0, "the file holds another snapshot than the log says")
+        self.bytes[group] = len(data)
         self.written_ns[group] = max(written_ns(data), self.written_ns.get(group, 0))
         return snapshot, its_crc
 
@@ -204,7 +223,7 @@ class SnapshotStore:
         self._prune(group, mark, self.indexes().get(group, []))
 
     def _prune(self, group: int, mark: Mark, indexes: list[int]) -> None:
-        kept = [index for index in indexes if index <= mark.index][-SNAPSHOTS_KEPT:]
+        kept = [index for index in indexes if index <= mark.index][-self.kept :]
         for index in indexes:
             if index not in kept:
                 self._wal.disk.remove(self.path(group, index))

@@ -5,6 +5,7 @@ sync a round.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -65,9 +66,12 @@ class Wal:
         self.record_count = 0  # appended since the start
         self.written_bytes = 0  # since the start
         self.synced_at_ns = 0  # monotonic, end of the last sync
+        #: Called once so many bytes were written: it sets the next mark.
+        self.look_at_bytes = 0
+        self.on_written: Callable[[], object] = lambda: None
         self.identity = identity
         self._boot = boot
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
         self._written = set[Written]()  # written since the last sync
         self._buffers: list[bytes] = []
         self._buffered_urgent = False
@@ -131,6 +135,8 @@ class Wal:
                 journal.written_index = journal.last_index
             self._written |= self.touched
             self.touched.clear()
+            if self.written_bytes >= self.look_at_bytes:
+                self.on_written()
         return self._urgent
 
     async def sync(self) -> float:
@@ -144,7 +150,7 @@ class Wal:
             await self._sync_active()
             self.synced_at_ns = self.clock.monotonic_ns()
             seconds = (self.synced_at_ns - started) / 1e9
-            if self.active.size >= self._segment_bytes:
+            if self.active.size >= self.segment_bytes:
                 await self._roll()
         return seconds
 
@@ -173,7 +179,7 @@ class Wal:
         active.synced = size
         for journal in syncing:
             journal.synced_index = journal.syncing_index
-        if mark and size < self._segment_bytes:
+        if mark and size < self.segment_bytes:
             self.append(fmt.KIND_SYNCED, 0, 0, 0, encode_synced(active.number, size))
 
     async def _roll(self) -> None:

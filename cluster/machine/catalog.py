@@ -59,7 +59,7 @@ from cluster.machine.commands import (
 from cluster.machine.effects import Applied, Effect, QueueDeclared
 from cluster.machine.policies import Policies, PolicyTable, PolicyTarget
 from cluster.machine.replies import BAD_ARGUMENT, UNKNOWN_COMMAND, Ok, Refused
-from cluster.machine.versions import MACHINE_VERSION
+from cluster.machine.versions import MACHINE_VERSION, NeedsNewer
 from cluster.types import GroupId, NodeId, QueueId, Stamp
 
 __all__ = [
@@ -260,16 +260,16 @@ class CatalogMachine:
         }
         return cbor2.dumps(state, canonical=True)
 
+    def beyond(self, data: bytes) -> NeedsNewer | None:
+        """Why a snapshot cannot be restored here, if it is of a later release."""
+        version: int = cast("dict[str, Any]", cbor2.loads(data))["version"]
+        return NeedsNewer("a snapshot", version, self.newest) if version > self.newest else None
+
     def restore(self, data: bytes) -> None:
         """A table that the snapshot lacks is as in a new cluster: it was written before there was
         one, and so is a vhost that nobody had to make.
         """
         state = cast("dict[str, Any]", cbor2.loads(data))
-        if state["version"] > self.newest:
-            raise ValueError(
-                f"the catalog's snapshot has version {state['version']}, this program knows"
-                f" {self.newest}: run the newer program"
-            )
         self.version = state["version"]
         self._placing.next_queue_id = QueueId(state["next_queue_id"])
         self._routing.generation = state.get("generation", 0)

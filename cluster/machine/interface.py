@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from cluster.machine.commands import QueueConfig
 from cluster.machine.effects import Applied, Effect
 from cluster.machine.replies import Chunk
+from cluster.machine.versions import NeedsNewer
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
 
 
@@ -28,6 +29,10 @@ class Machine(Protocol):
 
     def snapshot(self) -> bytes:
         """The whole state, positions only; equal states give equal bytes."""
+        ...
+
+    def beyond(self, data: bytes) -> NeedsNewer | None:
+        """Why a snapshot cannot be restored, if a later release wrote it."""
         ...
 
     def restore(self, data: bytes) -> None: ...

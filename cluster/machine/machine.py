@@ -60,7 +60,7 @@ from cluster.machine.settings import wrong_settings
 from cluster.machine.tallies import Tallies
 from cluster.machine.transactions import Transactions
 from cluster.machine.turn import Turn
-from cluster.machine.versions import MACHINE_VERSION
+from cluster.machine.versions import MACHINE_VERSION, NeedsNewer
 from cluster.machine.witness import Witness
 from cluster.types import ConsumerKey, QueueId, SessionId, Stamp, made
 
@@ -409,6 +409,13 @@ class QueueMachine:
 
     def _in_order(self) -> list[QueueKind]:
         return [queue for _, queue in sorted(self._queues.items())]
+
+    def beyond(self, data: bytes) -> NeedsNewer | None:
+        """Why a snapshot cannot be restored here, if it is of a later release."""
+        version = snapshot.written_under(data)
+        if version is not None and version <= self.newest:
+            return None
+        return NeedsNewer("a snapshot", version, self.newest)
 
     def restore(self, data: bytes) -> None:
         version, now_ms, sessions, queues, *transactions = snapshot.decode(data)

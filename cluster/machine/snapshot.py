@@ -21,10 +21,20 @@ if TYPE_CHECKING:
     from cluster.machine.queue import Queue
 
 FORMAT_VERSION = 1
+#: CBOR: what stands before a number over 23.
+BYTE_FOLLOWS = 24
 
 
 class UnsupportedSnapshot(Exception):
     """The bytes are no snapshot of a format that this version reads."""
+
+
+def written_under(data: bytes) -> int | None:
+    """The machine version of a snapshot, without reading more of it; None: of a later format."""
+    if len(data) < 4 or data[1] != FORMAT_VERSION:
+        return None
+    short, long = data[2], data[3]
+    return short if short < BYTE_FOLLOWS else long if short == BYTE_FOLLOWS else None
 
 
 def encode(data: Sequence[Any]) -> bytes:

@@ -34,6 +34,18 @@ BEFORE_VERSIONS: Final = 1
 _RANGE = re.compile(r"([a-z]+)=(\d{1,9})-(\d{1,9})", re.ASCII)
 
 
+class NeedsNewer(Exception):
+    """What a later release wrote, and this one cannot use: it must not apply any of it."""
+
+    def __init__(self, what: str, needed: int | None, newest: int) -> None:
+        version = "a later version" if needed is None else f"machine version {needed}"
+        super().__init__(
+            f"{what} needs {version}, and this release runs {newest} at most: start the release"
+            " that wrote it, or a later one; nothing is lost"
+        )
+        self.needed = needed
+
+
 def declared(ranges: Mapping[str, tuple[int, int]]) -> str:
     """What a release can run as text: for each kind of version the oldest and the newest."""
     return " ".join(f"{kind}={first}-{last}" for kind, (first, last) in ranges.items())

@@ -50,6 +50,8 @@ class Following:
         """Raft, 5.3: only a real conflict truncates, and only what this message matched commits."""
         self._follow(peer)
         member = self._member
+        if member.stopped:
+            return
         journal = member.journal
         base = journal.base_index
         last = journal.last_index
@@ -62,9 +64,14 @@ class Following:
         before = configurations.current
         for command, term in entries or ():
             index += 1
+            if index <= last and (index <= base or journal.term_at(index) == term):
+                continue
+            beyond = member.host.beyond(command)
+            if beyond is not None:
+                member.stop_before(index, beyond)
+                index -= 1
+                break
             if index <= last:
-                if index <= base or journal.term_at(index) == term:
-                    continue
                 if index <= member.commit_index:
                     raise Diverged(f"{peer.id} sent term {term} for committed entry {index}")
                 journal.truncate_from(index)
@@ -99,6 +106,8 @@ class Following:
         """One part of a snapshot. Nothing is acknowledged but that it arrived, until all did."""
         self._follow(peer)
         member = self._member
+        if member.stopped:
+            return
         if member.commit_index >= index:
             self.forget()
             self._matched(peer, member.commit_index)

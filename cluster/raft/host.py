@@ -21,6 +21,10 @@ class Host(Protocol):
         """Whatever it raises poisons the group at this index."""
         ...
 
+    def beyond(self, command: bytes) -> Exception | None:
+        """Why this entry must not be taken, when a later release wrote it."""
+        ...
+
     def install(self, incoming: Incoming) -> None:
         """Start `journal.finish_install()`; until it is done and `installed` was called, nothing
         else may run.

@@ -125,6 +125,7 @@ class Member(Seats, SyncObj):
         self.group = group
         self.journal = journal
         self.poisoned: str | None = None
+        self.stopped = False  # before what a later release wrote: it takes nothing any more
         self.now = clock.monotonic_ns() / 1e9
         snapshot = journal.load_snapshot()
         first = Configuration(tuple(sorted(members)))
@@ -396,6 +397,17 @@ class Member(Seats, SyncObj):
             self.reconfigure()
             self.host.restore(data, incoming.index)
 
+    def stop_before(self, index: int, beyond: Exception) -> None:
+        """What comes at `index` is of a later release: it is neither applied nor acknowledged, nor
+        is anything behind it. Another release goes on from here.
+        """
+        self.stopped = True
+        self.poisoned = f"entry {index}: {beyond}"
+        self.following.forget()
+        self.host.poison(index, beyond)
+        if self.leads:
+            self.step_down(None)
+
     # --- SyncObj's own steps, replaced
 
     def _SyncObj__applyLogEntries(self) -> bool:
@@ -409,6 +421,10 @@ class Member(Seats, SyncObj):
             return False
         entries = self.journal.entries(applied + 1, commit - applied, APPLY_BYTES_MAX)
         for command, index, term in entries:
+            beyond = self.host.beyond(command)
+            if beyond is not None:
+                self.stop_before(index, beyond)
+                return False
             try:
                 self.host.apply_entry(command, index, term)
             except Exception as error:  # noqa: BLE001 -- the machine is total, so anything is a bug

@@ -28,7 +28,7 @@ def host_facts(services: Services, *, uptime_s: float) -> dict[str, Any]:
         "mem_limit": alarms.memory_bytes_max,
         "mem_alarm": alarms.memory,
         "disk_free": disk.free,
-        "disk_free_limit": int(settings.log.min_free_bytes),
+        "disk_free_limit": services.broker.cluster.log.space().limit_bytes,
         "disk_free_alarm": alarms.disk,
         "fd_used": open_files(),
         "fd_total": fd_total,

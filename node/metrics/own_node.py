@@ -80,7 +80,7 @@ def _log(sources: Sources) -> Iterator[Metric]:
     yield gauge(
         "quorate_disk_limit_bytes",
         "Below this much free space, publishers wait.",
-        log.options.min_free_bytes,
+        log.space().limit_bytes,
     )
 
 

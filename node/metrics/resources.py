@@ -47,7 +47,7 @@ def node_limits(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
     yield gauge(
         f"{prefix}disk_space_available_limit_bytes",
         "Below this much free space, publishers wait.",
-        sources.cluster.log.options.min_free_bytes,
+        sources.cluster.log.space().limit_bytes,
     )
     if process is None:
         return

@@ -8,6 +8,8 @@ from typing import Any
 from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import PutEntry, UpgradeMachine
+from cluster.raft.member import Role
+from cluster.types import GroupId, NodeId
 from cluster.upgrading import HOLD
 from tests.cluster.world import World, in_world
 
@@ -121,4 +123,123 @@ async def test_nodes_are_rolled_to_a_newer_release_and_back_as_long_as_one_is_ol
         await rolled(world, name, NOW)
         await world.publish("q", name.encode())
     assert world.ready("q", str(world.leading(world.group_of("q")))) == 4
+    await world.stop()
+
+
+# --- what is beyond a release
+
+
+async def outgrown() -> World:
+    """All but n3, which is down, run the newer release and its machine version."""
+    world = await World().born()
+    await world.declare("q")
+    await world.publish("q", b"1")
+    for name in ("n1", "n2"):
+        await rolled(world, name, NEWER)
+    await world.nodes.pop("n3").stop()
+    await world.start("n3", **NEWER)
+    await world.until(lambda: versions(world) == {MACHINE_VERSION + 1})
+    await world.nodes.pop("n3").stop()
+    await world.settled()
+    await world.publish("q", b"2")
+    return world
+
+
+async def failed(world: World, name: str) -> str:
+    """Why the node ended, which takes itself out."""
+    node = world[name]
+    await world.until(lambda: node.failed is not None)
+    await world.nodes.pop(name).stop()
+    return str(node.failed)
+
+
+def stopped(world: World, name: str) -> bool:
+    """Its copy of the group of queues."""
+    group = world[name].groups.get(GroupId(1))
+    return group is not None and group.poisoned is not None
+
+
+@in_world
+async def test_an_older_release_ends_before_a_newer_catalog_and_the_newer_one_goes_on() -> None:
+    world = await outgrown()
+    await world.start("n3", **NOW)
+
+    assert f"needs machine version {MACHINE_VERSION + 1}" in await failed(world, "n3")
+
+    await world.start("n3", **NEWER)
+    await world.until(lambda: world.ready("q", "n3") == 2)
+    await world.stop()
+
+
+@in_world
+async def test_a_copy_neither_applies_nor_acknowledges_what_a_later_release_wrote() -> None:
+    """Only the group of queues has risen: the node stays, and says which copy stopped."""
+    world = World(default_groups=1)
+    await world.start("n1", "n2", machines=(NOW["machines"][0], NEWER["machines"][1]))
+    await world.start("n3", **NOW)
+    await world.settled()
+    await world.declare("q")
+    await world.publish("q", b"1")
+    await world.until(lambda: all(world.ready("q", name) == 1 for name in world.names))
+    copy = world["n3"].groups[GroupId(1)]
+    leader = world.group(1)
+    if leader.node == "n3":
+        leader.transfer(NodeId("n1"))
+        await world.until(lambda: world.leading(1) == "n1")
+        leader = world.group(1)
+    before, applied = copy.last_index, copy.applied_index
+
+    leader.version_of_members = lambda: MACHINE_VERSION + 1
+    leader.upgrade_machine()
+    await world.until(lambda: leader.machine.version == MACHINE_VERSION + 1)
+    await world.publish("q", b"2")
+    await world.until(lambda: copy.poisoned is not None)
+    await asyncio.sleep(3)
+
+    assert copy.status()["needs_version"] == MACHINE_VERSION + 1
+    assert (copy.last_index, copy.applied_index) == (before, applied)
+    assert leader.lag()[NodeId("n3")] == leader.last_index - before
+    assert world.ready("q", "n3") == 1
+    assert world["n3"].failed is None
+    assert copy.role is Role.FOLLOWER
+
+    await world.nodes.pop("n3").stop()
+    await world.start("n3", machines=(NOW["machines"][0], NEWER["machines"][1]))
+    await world.until(lambda: world.ready("q", "n3") == 2)
+    await world.stop()
+
+
+@in_world
+async def test_a_snapshot_of_a_later_release_stops_the_copy_and_not_the_node() -> None:
+    newer = (NOW["machines"][0], NEWER["machines"][1])
+    world = World(default_groups=1, snapshot_entries=20)
+    await world.start("n1", "n2", machines=newer)
+    await world.start("n3", **NOW)
+    await world.settled()
+    await world.declare("q")
+    await world.nodes.pop("n3").stop()
+    await world.settled()
+    leader = world.group(1)
+    leader.version_of_members = lambda: MACHINE_VERSION + 1
+    leader.upgrade_machine()
+    for number in range(60):
+        await world.publish("q", b"%d" % number)
+    await world.until(lambda: leader.journal.base_index > 20)
+
+    await world.start("n3", **NOW)
+    await world.until(lambda: stopped(world, "n3"))
+    await asyncio.sleep(5)
+    status = world["n3"].groups[GroupId(1)].status()
+    assert status["needs_version"] == MACHINE_VERSION + 1
+    assert world["n3"].failed is None
+
+    for release in (newer, NOW["machines"], newer):  # back again: it has the snapshot on its disk
+        await world.nodes.pop("n3").stop()
+        await world.start("n3", machines=release)
+        if release is newer:
+            await world.until(lambda: world.ready("q", "n3") == 60)
+        else:
+            await world.until(lambda: stopped(world, "n3"))
+            await asyncio.sleep(5)
+            assert world["n3"].failed is None
     await world.stop()

@@ -138,6 +138,9 @@ class Host:
         self.state = 0 if snapshot is None else int.from_bytes(split(snapshot.data)[1])
         self.installing: Any = None
 
+    def beyond(self, command: bytes) -> None:
+        """All members are of one release."""
+
     def apply_entry(self, command: bytes, index: int, term: int) -> None:
         if index != self.index + 1:
             raise Broken(f"state machine safety: entry {index} applied after {self.index}")

@@ -20,6 +20,7 @@ from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.commands import DeleteQueue, Enqueue, Purge, Tick
 from cluster.machine.effects import Applied, DeadLettersReady, Effect
 from cluster.machine.replies import Enqueued, Ok, Refused
+from cluster.machine.versions import NeedsNewer
 from cluster.raft.rounds import Rounds
 from cluster.types import GroupId, NodeId, QueueId, Stamp
 
@@ -65,6 +66,9 @@ class ListMachine:
 
     def snapshot(self) -> bytes:
         return cbor2.dumps([self.refs, self.now_ms], canonical=True)
+
+    def beyond(self, data: bytes) -> NeedsNewer | None:
+        return None
 
     def restore(self, data: bytes) -> None:
         self.refs, self.now_ms = cbor2.loads(data)

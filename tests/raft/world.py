@@ -337,6 +337,7 @@ class Recorder:
         self.poisons: list[int] = []
         self.attempts = 0
         self.raises_at: int | None = None
+        self.later: bytes | None = None
         self.installing: Any = None
         self.base: bytes | None = None
 
@@ -345,6 +346,9 @@ class Recorder:
         if index == self.raises_at:
             raise ValueError("a bug")
         self.applied.append((command, index, term))
+
+    def beyond(self, command: bytes) -> Exception | None:
+        return ValueError("of a later release") if command == self.later else None
 
     def install(self, incoming: Any) -> None:
         self.installing = incoming
