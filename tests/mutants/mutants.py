@@ -134,7 +134,7 @@ CONSENSUS = (
     Mutant(
         "equal entries are truncated",
         _RAFT + "following.py",
-        "if index <= base or journal.term_at(index) == term:",
+        "if index <= last and (index <= base or journal.term_at(index) == term):",
         "if index <= base:",
         (RAFT, FUZZ),
     ),
@@ -365,8 +365,8 @@ LOGS = (
     Mutant(
         "the log speaks of a snapshot before it is synced",
         _LOG + "snapshots.py",
-        "                file.append([data])\n                await file.sync()\n",
-        "                file.append([data])\n",
+        "                    raise no_room from error\n                await file.sync()\n",
+        "                    raise no_room from error\n",
         (LOG, SIMULATOR),
     ),
     Mutant(
