@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from chaos.simulator.command import fresh_seed
 from tests import FIRST_SEED
@@ -18,6 +18,10 @@ settings.register_profile(
 )
 # The same examples every time: what lands is decided by the change, not by luck.
 settings.register_profile("ci", settings.get_profile("quick"), derandomize=True)
+# For who wants to know that something fails, and not the smallest example of it.
+settings.register_profile(
+    "first", settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate)
+)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "quick"))
 

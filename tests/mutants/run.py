@@ -68,7 +68,7 @@ def run(catcher: Catcher, folder: Path) -> tuple[bool, str]:
         **os.environ,
         "PYTHONPATH": str(folder),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "HYPOTHESIS_PROFILE": "ci",
+        "HYPOTHESIS_PROFILE": "first",
         "COLUMNS": "200",
     }
     process = subprocess.Popen(
@@ -140,12 +140,12 @@ def sound(catchers: Sequence[Catcher], folder: Path, jobs: int) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--only", help="mutants whose names have these words")
+    parser.add_argument("--only", help="those with these words in name or file")
     parser.add_argument("--by", help="only by this kind of catcher: tests, raft fuzz, simulator")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--trust", action="store_true", help="do not run the catchers unbroken")
     args = parser.parse_args()
-    chosen = [m for m in MUTANTS if args.only is None or args.only in m.name]
+    chosen = [m for m in MUTANTS if args.only is None or args.only in f"{m.name} {m.file}"]
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console = Console(highlight=False, width=200)
