@@ -367,7 +367,8 @@ class Group(GroupFacts):
         try:
             call(*args)
         except Exception:
-            log.exception("listener_failed", group=self.name, listener=repr(call))
+            name = getattr(call, "__qualname__", type(call).__name__)
+            log.exception("listener_failed", group=self.name, listener=name)
 
     def _expire(self, now: float) -> None:
         if overdue := self._proposals.overdue(now):

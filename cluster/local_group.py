@@ -215,7 +215,8 @@ class LocalGroup:
         try:
             call(*args)
         except Exception:
-            log.exception("listener_failed", group=self.name, listener=repr(call))
+            name = getattr(call, "__qualname__", type(call).__name__)
+            log.exception("listener_failed", group=self.name, listener=name)
 
     # --- bodies
 

@@ -27,10 +27,16 @@ def configure_logs(settings: Settings, stream: TextIO | None = None) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    # Both show local variables unless told otherwise, and those hold bodies and passwords.
     if human:
-        last: list[structlog.typing.Processor] = [structlog.dev.ConsoleRenderer()]
+        plain = structlog.dev.plain_traceback
+        last: list[structlog.typing.Processor] = [
+            structlog.dev.ConsoleRenderer(exception_formatter=plain)
+        ]
     else:
-        last = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        as_dicts = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        exceptions = structlog.processors.ExceptionRenderer(as_dicts)
+        last = [exceptions, structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.log_level]),

@@ -173,6 +173,33 @@ def test_log_lines_are_json_unless_people_read_them():
         structlog.reset_defaults()
 
 
+@pytest.mark.parametrize("log_format", ["human", "json"])
+async def test_a_traceback_has_no_values_of_variables(log_format: str):
+    """Buffers of the log hold bodies of messages; checks of logins hold passwords."""
+    stream = io.StringIO()
+
+    def write(buffers: list[bytes], password: str) -> None:
+        kept = dict.fromkeys(buffers, password)
+        raise OSError(28, f"No space left for {len(kept)}")
+
+    try:
+        configure_logs(load(environment={}, flags={"log_format": log_format}), stream)
+        log = structlog.get_logger()
+        try:
+            first = 7_000  # source lines are shown
+            write([b"body-%d" % (first + 1)], f"password-{first + 2}")
+        except OSError as error:
+            log.exception("listener_failed")
+            log.error("node_failed", exc_info=error)
+    finally:
+        structlog.reset_defaults()
+    said = stream.getvalue()
+    assert said.count("No space left for 1") >= 2
+    assert said.count("test_life.py") >= 2
+    assert "7001" not in said
+    assert "7002" not in said
+
+
 def process(*flags: str) -> subprocess.Popen[str]:
     """A node in a process of its own."""
     code = (
