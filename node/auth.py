@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -54,10 +54,16 @@ class Auth:
         catalog: Callable[[], Catalog],
         *,
         loopback_users: Sequence[str] = (GUEST,),
+        passwordless_guest: bool = False,
+        hosts: Collection[str] = (),
         catch_up: Callable[[], Awaitable[bool]] = _up_to_date,
         guest_goes: bool = False,
     ) -> None:
-        """`guest_goes`: who is guest cannot be said before this node has caught up."""
+        """`guest_goes`: who is guest cannot be said before this node has caught up. `hosts`: names
+        of this node that a request from its own machine may be addressed to.
+        """
+        self.passwordless_guest = passwordless_guest
+        self.hosts = frozenset(hosts)
         self._catalog = catalog
         self._loopback_users = frozenset(loopback_users)
         self._catch_up = catch_up

@@ -1,9 +1,11 @@
-"""Who guesses a password waits, longer after each wrong one: that user, from that address. Nobody
-else does: who knows a name must not be able to lock its owner out.
+"""Who guesses a password waits, longer after each wrong one: that user, from that address. Others
+do not: who knows a name must not be able to lock its owner out. Only where guesses for many users
+come from, every login waits whose password this node does not remember as right.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from asyncio import sleep
 from collections import OrderedDict
@@ -14,6 +16,9 @@ from node.errors import Refused
 
 #: Wrong passwords that cost nothing: people mistype.
 FREE_MAX = 3
+#: Users of one address whose passwords were wrong that cost nothing. One client with an old
+#: password is one user however often it tries: many may share an address.
+USERS_FREE_MAX = 20
 DELAY_S_MIN = 0.1
 DELAY_S_MAX = 2.0
 #: Who would have to wait longer is refused.
@@ -21,6 +26,10 @@ WAIT_S_MAX = 5.0
 #: After so long without a wrong one all is forgotten.
 FORGET_S = 60.0
 TRACKED_MAX = 10_000
+#: Of a name: nobody's is longer.
+NAME_CHARACTERS_MAX = 255
+#: Who has one address of IPv6 has all that begin with these bits.
+IPV6_PREFIX_BITS = 64
 
 
 @dataclass(slots=True)
@@ -40,7 +49,8 @@ class Waits:
     def __len__(self) -> int:
         return len(self._wrong)
 
-    def wrong(self, who: Hashable, now_s: float) -> None:
+    def wrong(self, who: Hashable, now_s: float) -> int:
+        """How many there were lately, with this one."""
         known = self._wrong.get(who)
         if known is None or known.last_s + FORGET_S < now_s:
             known = self._wrong[who] = _Wrong()
@@ -49,6 +59,7 @@ class Waits:
         self._wrong.move_to_end(who)
         if len(self._wrong) > TRACKED_MAX:
             self._wrong.popitem(last=False)
+        return known.count
 
     def right(self, who: Hashable) -> None:
         self._wrong.pop(who, None)
@@ -74,17 +85,42 @@ class LoginDelay:
 
     def __init__(self) -> None:
         self._waits = Waits()
+        self._sprays = Waits(USERS_FREE_MAX)
 
     async def wait(self, user: str, address: str) -> None:
         """Until this attempt may be made. Refused when too many are before it."""
-        wait_s = self._waits.reserve((address, user), time.monotonic())
-        if wait_s is None:
+        now_s = time.monotonic()
+        of_user = self._waits.reserve(_who(user, address), now_s)
+        of_all = None if of_user is None else self._sprays.reserve(network_of(address), now_s)
+        if of_user is None or of_all is None:
             raise Refused("overloaded", "too many wrong passwords: try again in a minute")
+        wait_s = max(of_user, of_all)
         if wait_s > 0:
             await sleep(wait_s)
 
     def wrong(self, user: str, address: str) -> None:
-        self._waits.wrong((address, user), time.monotonic())
+        now_s = time.monotonic()
+        if self._waits.wrong(_who(user, address), now_s) == 1:
+            self._sprays.wrong(network_of(address), now_s)
 
     def right(self, user: str, address: str) -> None:
-        self._waits.right((address, user))
+        """The address is not forgiven: who sprays may have a password of its own."""
+        self._waits.right(_who(user, address))
+
+
+def _who(user: str, address: str) -> Hashable:
+    return network_of(address), user[:NAME_CHARACTERS_MAX]
+
+
+def network_of(address: str) -> str:
+    """What one client has of addresses."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    prefix = int(found) >> (128 - IPV6_PREFIX_BITS)
+    return f"{prefix:x}/{IPV6_PREFIX_BITS}"

@@ -173,6 +173,8 @@ class Node:
         self.auth = Auth(
             lambda: self.cluster.catalog_machine,
             loopback_users=settings.auth.loopback_users,
+            passwordless_guest=settings.auth.passwordless_guest,
+            hosts=self._http.hosts,
             catch_up=self._first_user.catch_up,
             guest_goes=given is not None,
         )

@@ -31,6 +31,26 @@ def hash_password(password: str, salt: bytes | None = None) -> tuple[str, str]:
     return base64.b64encode(salt + _scrypt(password, salt)).decode(), SCRYPT
 
 
+def wrong_hash(password_hash: str, algorithm: str) -> str | None:
+    """What it would have to be, in words. None: somebody may have made it, or nobody has one."""
+    if algorithm == SCRYPT:
+        salt, digest = SCRYPT_SALT_BYTES, SCRYPT_DIGEST_BYTES
+    elif algorithm in _SALTED:
+        salt, digest = RABBIT_SALT_BYTES, hashlib.new(_SALTED[algorithm]).digest_size
+    else:
+        return None  # the catalog knows no such algorithm, and says so
+    try:
+        size = len(base64.b64decode(password_hash, validate=True))
+    except (binascii.Error, ValueError):
+        size = -1
+    if not password_hash or size == salt + digest:
+        return None
+    return (
+        f"password_hash is no hash of {algorithm}: that is base64 of {salt + digest} bytes,"
+        f" {salt} of salt and {digest} of digest"
+    )
+
+
 def verify(password: str, password_hash: str, algorithm: str) -> bool:
     """Whether this is the password. False, too, for a hash that nobody can have made."""
     try:

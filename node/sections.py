@@ -258,6 +258,11 @@ class AuthSettings(Section):
         default=["guest"],
         description="Users who may connect only from the machine of the node.",
     )
+    passwordless_guest: bool = Field(
+        default=False,
+        description="HTTP requests from the machine of the node, addressed to loopback or an "
+        "advertised address, need no password and are guest's. Never where a proxy is in front.",
+    )
 
 
 class AmqpSettings(Section):

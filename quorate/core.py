@@ -38,6 +38,8 @@ class Core:
         password: str | None,
     ) -> None:
         urls, headers = split_credentials(addresses, user, password)
+        if not headers:
+            _, headers = split_credentials((), "guest", "guest")
         self.session = session or f"s-{secrets.token_hex(8)}"
         self.vhost = vhost
         self.timeout_s = timeout_s

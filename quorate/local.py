@@ -366,8 +366,9 @@ def _write_settings(node: LocalNode, nodes: list[LocalNode], secret: str, extra:
         "amqp": f"127.0.0.1:{node.amqp}",
         "peers": [f"{each.name}=127.0.0.1:{each.peer}" for each in nodes],
         "secret_file": secret,
+        "auth.passwordless_guest": True,
     }
-    # JSON text and lists of it are TOML too.
+    # JSON text, lists of it and booleans are TOML too.
     text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
     (node.folder / "quorate.toml").write_text(
         f"# Written by `quorate up` at each start.\n{text}{extra}", encoding="utf-8"

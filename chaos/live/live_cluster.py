@@ -377,6 +377,7 @@ class LiveCluster:
             "log_format": "json",
             # Clients of the harness may be on another host than the node.
             "auth.loopback_users": [],
+            "auth.passwordless_guest": True,
         }
         if joins:
             lines["join"] = True

@@ -11,7 +11,7 @@ from node.management.context import DONE, Answer, Call, Route, created, deleted
 from node.management.errors import bad_request, not_found
 from node.management.paging import listed_as_is
 from node.management.values import Body
-from node.passwords import hash_password
+from node.passwords import hash_password, wrong_hash
 from node.patterns import check_pattern
 
 Json = dict[str, Any]
@@ -61,6 +61,9 @@ async def put_user(call: Call, name: str, body: Body) -> int:
     if "password_hash" in body:
         kept = body.text("password_hash")
         algorithm = body.text("hashing_algorithm", HASHING_DEFAULT)
+        wrong = wrong_hash(kept, algorithm)
+        if wrong is not None:
+            raise bad_request(wrong)
     elif body.text("password", ""):
         kept, algorithm = await asyncio.to_thread(hash_password, body.text("password"))
     value = {"password_hash": kept, "hashing_algorithm": algorithm, "tags": body.words("tags")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+from collections.abc import Collection
 
 from aiohttp import web
 
@@ -13,8 +14,14 @@ from node.errors import AccessRefused
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="quorate", charset="UTF-8"'}
 #: A proxy on this machine says so, and then the request may be anybody's.
-PROXY_HEADERS = ("Forwarded", "X-Forwarded-For")
-
+PROXY_HEADERS = (
+    "Forwarded",
+    "Via",
+    "X-Forwarded-For",
+    "X-Forwarded-Host",
+    "X-Forwarded-Proto",
+    "X-Real-IP",
+)
 
 OTHER_SITES = "pages of other sites may not change anything"
 
@@ -24,7 +31,7 @@ class LoginRefused(AccessRefused):
 
 
 class BasicAuth:
-    """Without credentials a request from the machine itself is the user guest's."""
+    """Where that is allowed, a request from the machine itself without credentials is guest's."""
 
     def __init__(self, auth: Auth, protocol: Protocol) -> None:
         self._auth = auth
@@ -32,9 +39,7 @@ class BasicAuth:
 
     async def user(self, request: web.Request) -> User:
         """Raises LoginRefused, or Refused when it cannot be said now."""
-        loopback = is_loopback(request.remote) and not any(
-            header in request.headers for header in PROXY_HEADERS
-        )
+        loopback = comes_from_here(request, self._auth.hosts)
         given = request.headers.get("Authorization")
         if given is not None:
             acts = request.method not in {"GET", "HEAD"} or "Upgrade" in request.headers
@@ -52,11 +57,33 @@ class BasicAuth:
             except AccessRefused as error:
                 raise LoginRefused(error.reason) from None
         # A browser sends an origin with what a page asks for: any page, of whatever site.
-        if loopback and "Origin" not in request.headers:
+        if self._auth.passwordless_guest and loopback and "Origin" not in request.headers:
             guest = await self._auth.guest()
             if guest is not None:
                 return guest
         raise LoginRefused("name and password of a user are needed (HTTP Basic)")
+
+
+def comes_from_here(request: web.Request, hosts: Collection[str]) -> bool:
+    """From a program on this machine that meant this node. A browser on it may be made to ask for
+    others: a site lets its own name resolve to 127.0.0.1, so that its pages may read what the node
+    answers; but that name is then in `Host`. `hosts`: names of this node besides loopback's.
+    """
+    if not is_loopback(request.remote) or any(each in request.headers for each in PROXY_HEADERS):
+        return False
+    named = [host_of(each) for each in request.headers.getall("Host", ())]
+    return len(named) == 1 and (
+        named[0] == "localhost" or named[0] in hosts or is_loopback(named[0])
+    )
+
+
+def host_of(address: str) -> str:
+    """Of `host:port`, `[host]:port` or `host`."""
+    address = address.strip().lower()
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    host, colon, port = address.rpartition(":")
+    return (host if colon and port.isdigit() else address).rstrip(".")
 
 
 def of_another_site(request: web.Request) -> bool:

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from node.protocols.basic_auth import host_of
 from node.protocols.entrance import BACKLOG, Entrance, SecureListener, bound_socket
 from node.protocols.http_door import HttpDoor
 from node.settings import Settings
@@ -63,6 +64,12 @@ class HttpServer:
             self._sockets[key] = await bound_socket(key, at)
             bound = self._sockets[key].getsockname()[1]
             self.addresses[key] = advertised or f"{at.rpartition(':')[0]}:{bound}"
+
+    @property
+    def hosts(self) -> list[str]:
+        """Names and addresses by which clients are told to reach it."""
+        hosts = [host_of(address) for address in self.addresses.values()]
+        return [host for host in hosts if host not in _LOOPBACK]
 
     @property
     def local_url(self) -> str:

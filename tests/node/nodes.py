@@ -56,6 +56,7 @@ class Nodes:
                 "secret": "a secret for tests",
                 "default_groups": 3,
                 "log.min_free_bytes": 0,
+                "auth.passwordless_guest": True,
                 # A node that ended is replaced without a timeout. Those that live share a loop,
                 # which may stand still for seconds: no reason for an election.
                 "raft.election_ms_min": 6_000,

@@ -190,6 +190,52 @@ async def test_who_guesses_delays_neither_other_addresses_nor_other_users(
     assert auth.logins_failed == {"amqp": 9, "http": 0, "native": 0}
 
 
+async def test_one_password_tried_on_many_users_is_slowed_for_the_whole_address(
+    auth: Auth, monkeypatch: pytest.MonkeyPatch
+):
+    slept: list[float] = []
+
+    async def sleep(span_s: float) -> None:
+        slept.append(span_s)
+
+    monkeypatch.setattr(login_delay, "sleep", sleep)
+    await auth.login("guest", "guest", loopback=True, address="2001:db8:0:66::1")
+    for number in range(login_delay.USERS_FREE_MAX):
+        await refused_at(auth, f"user-{number}", "Winter26", f"2001:db8:0:66::{number:x}")
+    assert slept == []
+    await refused_at(auth, "user-x", "Winter26", "2001:db8:0:66:1:2:3:4")
+    await refused_at(auth, "user-y", "Winter26", "2001:db8:0:66::5")
+    await auth.login("shop", "secret", loopback=True, address="2001:db8:0:66::1")
+    assert len(slept) == 2
+    # Nobody else waits, nor does who is known.
+    await auth.login("shop", "secret", loopback=True, address="2001:db8:0:67::1")
+    await auth.login("guest", "guest", loopback=True, address="2001:db8:0:66::1")
+    assert len(slept) == 2
+
+
+def test_one_client_with_an_old_password_slows_no_others_of_its_address():
+    delay = login_delay.LoginDelay()
+    for _ in range(500):
+        delay.wrong("app", "192.0.2.1")
+    waits = delay._sprays
+    assert waits.reserve(login_delay.network_of("192.0.2.1"), 0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:0:66::1", "20010db800000066/64"),
+        ("2001:db8:0:66:ffff::1%eth0", "20010db800000066/64"),
+        ("", ""),
+        ("a socket", "a socket"),
+    ],
+)
+def test_who_has_one_address_has_its_network(address: str, network: str):
+    assert login_delay.network_of(address) == network
+
+
 async def refused_at(auth: Auth, name: str, password: str, address: str) -> None:
     with pytest.raises(AccessRefused):
         await auth.login(name, password, loopback=False, address=address, protocol="amqp")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -122,6 +123,74 @@ async def test_a_page_of_another_site_changes_nothing_with_a_password_that_a_bro
 
     own = {"Origin": nodes.url("n1"), **SHOP}
     assert (await http("POST", f"{ORDERS}/messages", headers=own))[0] != 403
+
+
+REBOUND = [
+    "evil.example",
+    "evil.example:8080",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example:8080",
+    "0.0.0.0:8080",
+    "10.0.0.1",
+    "[::ffff:10.0.0.1]:8080",
+    "",
+]
+
+
+@pytest.mark.parametrize("host", REBOUND)
+async def test_a_site_whose_name_leads_to_this_machine_is_not_on_it(
+    nodes: Nodes, http: Http, host: str
+):
+    """DNS rebinding: to the browser its pages and the node are one site, and they may read."""
+    for headers in ({"Host": host}, {"Host": host, **basic("guest", "guest")}):
+        for method, path in (("GET", f"{ORDERS}/peek"), ("POST", f"{ORDERS}/messages")):
+            status, refusal = await http(method, path, headers=headers)
+            assert (status, refusal["code"]) == (401, "access_refused"), path
+        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+            await http.session.ws_connect(f"{nodes.url('n1')}/v1/connect", headers=headers)
+        assert caught.value.status == 401
+    assert (await http("GET", "/api/overview", headers={"Host": host, **basic("guest", "guest")}))[
+        0
+    ] == 401
+    assert (await http("GET", ORDERS, headers={"Host": host, **SHOP}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "localhost.", "127.0.0.9:80", "[::1]:8080", "[::1]"]
+)
+async def test_loopback_by_any_of_its_names_is_this_machine(http: Http, host: str):
+    assert (await http("GET", ORDERS, headers={"Host": host}))[0] == 200
+
+
+async def test_so_is_an_advertised_address(tmp_path: Path):
+    async with Nodes(tmp_path, http_advertise="quorate.example:8080") as nodes:
+        await nodes.declare("orders")
+        async with aiohttp.ClientSession() as session:
+            http = Http(nodes.one._http.local_url, session)
+            named = {"Host": "Quorate.example:8080"}
+            assert (await http("GET", ORDERS, headers=named))[0] == 200
+            assert (await http("GET", ORDERS, headers={"Host": "other.example"}))[0] == 401
+
+
+async def test_two_hosts_are_none(nodes: Nodes):
+    reader, writer = await asyncio.open_connection(*nodes.one.http_address.split(":"))
+    writer.write(b"GET /v1/queues HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+    status = await reader.readline()
+    assert status.split()[1] in (b"400", b"401")
+    writer.close()
+
+
+async def test_unless_it_is_set_who_is_on_the_machine_says_who_they_are(tmp_path: Path):
+    flags: dict[str, Any] = {"auth.passwordless_guest": False}
+    async with Nodes(tmp_path, **flags) as nodes:
+        await nodes.declare("orders")
+        async with aiohttp.ClientSession() as session:
+            http = Http(nodes.url("n1"), session)
+            assert (await http("GET", ORDERS))[0] == 401
+            assert (await http("GET", ORDERS, headers=basic("guest", "guest")))[0] == 200
+        # Which is what our client says unless it is told otherwise.
+        async with quorate.connect([nodes.url("n1")]) as client:
+            await client.publish("orders", b"x")
 
 
 async def test_guest_is_for_the_machine_itself(http: Http):

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_entries import HASHING_ALGORITHMS
-from node.passwords import hash_password, verify
+from node.passwords import SCRYPT, hash_password, verify, wrong_hash
 
 #: The example of RabbitMQ's documentation: "test12" with the salt 908DC60A.
 DOCUMENTED = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
@@ -72,3 +72,22 @@ def test_equal_passwords_have_different_hashes():
 @pytest.mark.parametrize("password", ["", "secret", "\ud800"])
 def test_a_hash_that_nobody_made_has_no_password(kept: str, algorithm: str, password: str):
     assert not verify(password, kept, algorithm)
+
+
+@pytest.mark.parametrize("algorithm", [SCRYPT, SHA256, SHA512])
+def test_what_cannot_be_a_hash_is_known(algorithm: str):
+    size = {SCRYPT: 48, SHA256: 36, SHA512: 68}[algorithm]
+    for fine in ("", base64.b64encode(bytes(size)).decode()):
+        assert wrong_hash(fine, algorithm) is None
+    for wrong in (
+        "secret",
+        "é",
+        "A" * 7,
+        *(base64.b64encode(bytes(other)).decode() for other in (1, size - 1, size + 1, size * 2)),
+    ):
+        assert f"base64 of {size} bytes" in (wrong_hash(wrong, algorithm) or "")
+
+
+def test_what_was_hashed_can_be_a_hash():
+    assert wrong_hash(*hash_password("secret")) is None
+    assert wrong_hash(DOCUMENTED, SHA256) is None

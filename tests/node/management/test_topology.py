@@ -226,6 +226,25 @@ async def test_definitions_come_back_as_they_went(api: Api):
     assert (await api.ask("POST", "definitions", b"{")).value["reason"] == "not_json"
 
 
+async def test_a_password_hash_that_cannot_be_one_is_refused(api: Api):
+    for given in (
+        {"password_hash": "secret"},
+        {"password_hash": "c2VjcmV0"},
+        {
+            "password_hash": "56Eg5N6ogNR8LbQjCShUS05hhkcuGTEX3eTcRpVyYrZCiO6F",
+            "hashing_algorithm": "rabbit_password_hashing_sha512",
+        },
+    ):
+        put = await api.ask("PUT", "users/u9", {"tags": "", **given})
+        assert (put.status, put.value["error"]) == (400, "bad_request")
+        assert put.value["reason"].startswith("password_hash is no hash of rabbit_password")
+        user = {"name": "u9", "tags": [], **given}
+        imported = await api.post("definitions", users=[user])
+        assert imported.status == 400
+        assert imported.value["reason"].startswith("users 'u9': password_hash is no hash")
+    assert (await api.ask("GET", "users/u9")).status == 404
+
+
 async def test_a_definitions_file_of_rabbitmq_is_taken(api: Api):
     """The salted hash of 'p', as RabbitMQ exports users."""
     taken = await api.post(
