@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from cluster.machine import snapshot
@@ -66,6 +66,8 @@ from cluster.types import ConsumerKey, QueueId, SessionId, Stamp, made
 
 NOW_MS_MAX = 1 << 53
 DIGEST_BYTES = 16
+#: Entries of the timetable that may be out of date, beside one for each queue.
+TIMETABLE_SLACK = 64
 
 
 class QueueMachine:
@@ -285,6 +287,13 @@ class QueueMachine:
         if due_ms is not None and (queue.scheduled_ms is None or due_ms < queue.scheduled_ms):
             queue.scheduled_ms = due_ms
             heappush(self._timetable, (due_ms, queue.id))
+            if len(self._timetable) > 2 * len(self._queues) + TIMETABLE_SLACK:
+                self._timetable = [
+                    (each.scheduled_ms, each.id)
+                    for each in self._queues.values()
+                    if each.scheduled_ms is not None
+                ]
+                heapify(self._timetable)
 
     def next_due_ms(self) -> int | None:
         timetable = self._timetable

@@ -10,6 +10,7 @@ import pytest
 from cluster.machine import QueueMachine
 from cluster.machine.commands import (
     CreateQueue,
+    DeleteQueue,
     Enqueue,
     OpenSession,
     QueueConfig,
@@ -105,3 +106,25 @@ def test_priorities_that_starve_others_take_no_memory():
 
     log.machine.invariants()
     assert len(log.machine.snapshot()) < 1_000
+
+
+def test_the_timetable_holds_no_more_than_there_is_to_come():
+    """Each message that expires before the queue does once left an entry behind, for a week."""
+    log = Log(QueueConfig(message_ttl_ms=10, expires_ms=7 * 86_400_000))
+    for cycle in range(20_000):
+        for now_ms, command in ((0, Enqueue(Q, None, 0, [BODY])), (20, Tick())):
+            log.index += 1
+            log.machine.apply(Stamp(log.index, 1, 1_000 + cycle * 40 + now_ms), command)
+    assert log.machine.overview()["ready"] == 0
+    assert len(log.machine._timetable) < 200
+    log.machine.invariants()
+
+
+def test_queues_that_come_and_go_leave_nothing_in_the_timetable():
+    log = Log()
+    config = QueueConfig(expires_ms=7 * 86_400_000)
+    for number in range(2, 2_000):
+        log.apply(CreateQueue(QueueId(number), "/", f"q{number}", config))
+        log.apply(DeleteQueue(QueueId(number)))
+    assert len(log.machine._timetable) < 200
+    assert log.machine.next_due_ms() is None
