@@ -44,6 +44,8 @@ FAULTS = (
     "damage: log_bit",
     "damage: snapshot_bit",
     "clock jumps",
+    "clock jumps by days",
+    "most clocks wrong",
     "conflicts provoked",
     "directed strikes",
     "backups",

@@ -130,6 +130,40 @@ class Ttl(Feature):
         return check_all(mine, checkers)
 
 
+class Rare(Consumer):
+    """Comes now and then, so that messages wait in the queue meanwhile."""
+
+    async def _subscribe(self, connection: Connection) -> bool:
+        if not self.scene.stopping:
+            await asyncio.sleep(self.dice.uniform(1.0, 5.0))
+        return await super()._subscribe(connection)
+
+    async def _until(self, lost: asyncio.Event, again: asyncio.Event) -> None:
+        if self.scene.stopping:
+            await super()._until(lost, again)
+        else:
+            await asyncio.sleep(self.dice.uniform(0.2, 1.0))
+
+
+class Daily(Feature):
+    """Messages may stay for a day, so none expires in a run; nor does what is known of their
+    publisher. Unless a majority of the clocks was wrong, which nobody can tell from the truth.
+    """
+
+    queues: ClassVar = {"daily": {**LIMITS, "x-message-ttl": 86_400_000}}
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._publishes("daily")
+        self.consumers.append(Rare(scene, "k-daily", "daily", patient=True))
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        mine = _of(ops, self.queues)
+        if self.scene.cluster.trace.counts["most clocks wrong"]:
+            mine = [op for op in mine if op.f != "publish" or op.type == "invoke"]
+        return check_all(mine, {"total-queue": total_queue, "publisher-order": publisher_order})
+
+
 class Delay(Feature):
     """Messages wait until their time has come, and are not lost meanwhile."""
 
@@ -461,6 +495,7 @@ KINDS: Mapping[str, Callable[[Scene], Feature]] = {
     "purge": PurgeQueue,
     "exchanges": Exchanges,
     "policies": Policies,
+    "daily": Daily,
 }
 
 

@@ -18,6 +18,7 @@ from cluster.types import GroupId, NodeId
 WATCH_S = 0.001
 PATIENCE_S = 3.0
 BATCHES_IN_FLIGHT = 3
+DAY_MS = 86_400_000
 
 
 class Nemesis:
@@ -38,6 +39,7 @@ class Nemesis:
             "slow_disk": self._slow_disk,
             "failing_fsync": self._failing_fsync,
             "skew_clock": self._skew_clock,
+            "wrong_clock": self._wrong_clock,
             "cut_clients": self._cut_clients,
             "directed": self._directed,
             "conflict": self._conflict,
@@ -158,6 +160,20 @@ class Nemesis:
     async def _skew_clock(self) -> None:
         jump = self.dice.choice((200, 5_000, 300_000)) * self.dice.choice((-1, 1))
         self.cluster.skew_clock(self._node(), jump)
+
+    async def _wrong_clock(self) -> None:
+        """Days off for a moment or for longer: one clock, the only wrong one; seldom all."""
+        cluster, dice = self.cluster, self.dice
+        struck = cluster.nodes if dice.random() < 0.1 else [self._target()]
+        for node in cluster.nodes:
+            if cluster.clock_is_wrong(node):
+                cluster.skew_clock(node, 0)
+        days = dice.choice((1, 8, 30)) * dice.choice((1, 1, -1))
+        for node in struck:
+            cluster.skew_clock(node, days * DAY_MS)
+        await self._wait(*dice.choice(((0.0, 0.3), (1.0, 8.0))))
+        for node in struck:
+            cluster.skew_clock(node, 0)
 
     # --- directed: wait for a fragile moment
 

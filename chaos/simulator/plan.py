@@ -110,7 +110,7 @@ FIRST_FAULT_KINDS = (
     "directed",
 )
 #: New kinds are added here, never above: what old seeds draw from must stay as it is.
-FAULT_KINDS = (*FIRST_FAULT_KINDS, "conflict", "backup")
+FAULT_KINDS = (*FIRST_FAULT_KINDS, "conflict", "backup", "wrong_clock")
 DISK_KINDS = ("wipe", "old_copy", "damage", "disk_full", "terminate")
 #: Each brings a queue or more, clients and a judge: see `features`.
 FEATURES = (
@@ -124,6 +124,7 @@ FEATURES = (
     "purge",
     "exchanges",
     "policies",
+    "daily",
 )
 FEATURES_A_RUN_MAX = 4
 
@@ -211,6 +212,8 @@ def _weights(nemesis: str, *, all_kinds: bool) -> tuple[tuple[str, int], ...]:
         "calm": {"skew_clock": 1},
     }
     weights = chosen[nemesis]
+    if all_kinds:
+        weights = {"wrong_clock": 2, **weights}
     if all_kinds and nemesis != "calm":
         weights = {"conflict": 3, "backup": 2, **weights}
     return tuple(sorted(weights.items()))

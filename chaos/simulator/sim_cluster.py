@@ -35,6 +35,9 @@ MISSING = {
 }
 #: Digests are compared at indexes divisible by this; machines check themselves at the same ones.
 DIGEST_EVERY = 8
+#: From here on a clock is wrong, and counts as wrong by days.
+CLOCK_MS_MAX = 2_000
+A_DAY_MS = 86_400_000
 
 
 class SimCluster(DiskFaults):
@@ -260,6 +263,15 @@ class SimCluster(DiskFaults):
         self.machines[node].clock.offset_ms = offset_ms
         self.trace.event(node, "!", f"wall clock is off by {offset_ms} ms")
         self.trace.count("clock jumps")
+        if abs(offset_ms) >= A_DAY_MS:
+            self.trace.count("clock jumps by days")
+        wrong = sum(self.clock_is_wrong(each) for each in self.machines)
+        if 2 * wrong >= len(self.machines):
+            self.trace.count("most clocks wrong")
+
+    def clock_is_wrong(self, node: NodeId) -> bool:
+        """By more than clocks of nodes usually differ."""
+        return abs(self.machines[node].clock.offset_ms) > CLOCK_MS_MAX
 
     def reset_links(self, a: NodeId, b: NodeId) -> None:
         self.network.reset(a, b)
