@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.mutants.mutants import MUTANTS, Catcher, Mutant
+from tests.mutants.mutants import MUTANTS, SIMULATOR, Catcher, Mutant
 
 ROOT = Path(__file__).parents[2]
 #: What catchers run.
@@ -29,8 +29,8 @@ CATCHER_S_MAX = 600.0
 SAID = (
     re.compile(r"^FAILED (\S+?)(?: - .*)?$", re.MULTILINE),
     re.compile(r"^ERROR (\S+?)(?: - .*)?$", re.MULTILINE),
-    re.compile(r"^(seed \d+: .*)$", re.MULTILINE),
 )
+SEED = re.compile(r"^seed (\d+): ([^,\n]*)", re.MULTILINE)
 
 
 class Survived(Exception):
@@ -93,7 +93,12 @@ def run(catcher: Catcher, folder: Path) -> tuple[bool, str]:
     return True, said
 
 
-def gist(said: str) -> str:
+def gist(catcher: Catcher, said: str) -> str:
+    """What failed, and in how many seeds."""
+    if "--first" in catcher.arguments and (found := SEED.search(said)) is not None:
+        first = int(catcher.arguments[catcher.arguments.index("--first") + 1])
+        count = int(found[1]) - first + 1
+        return f"{count} {'seed' if count == 1 else 'seeds'}: {found[2]}"
     for pattern in SAID:
         found = pattern.search(said)
         if found is not None:
@@ -102,27 +107,39 @@ def gist(said: str) -> str:
 
 
 def catch(
-    mutant: Mutant, folder: Path, *, only: str | None = None, seeds: int | None = None
-) -> Caught:
-    """By the first catcher that sees it."""
+    mutant: Mutant,
+    folder: Path,
+    *,
+    only: str | None = None,
+    seeds: int | None = None,
+    everyone: bool = False,
+) -> list[Caught]:
+    """By the first catcher that sees it; or by each that does, of its own and the simulator."""
+    chosen = dict.fromkeys((*mutant.catchers, *((SIMULATOR,) if everyone else ())))
+    caught: list[Caught] = []
     place = folder / re.sub(r"\W+", "-", mutant.name)
     copy_source(place)
     try:
         path = place / mutant.file
         path.write_text(broken(path.read_text(encoding="utf-8"), mutant), encoding="utf-8")
-        began_s = time.monotonic()
-        for catcher in mutant.catchers:
+        for catcher in chosen:
             if only not in (None, catcher.kind):
                 continue
+            began_s = time.monotonic()
             arguments = list(catcher.arguments)
             if seeds is not None:
                 arguments[arguments.index("--seeds") + 1] = str(seeds)
             failed, said = run(Catcher(catcher.kind, tuple(arguments)), place)
             if failed:
-                return Caught(catcher.kind, gist(said), time.monotonic() - began_s)
+                seconds = time.monotonic() - began_s
+                caught.append(Caught(catcher.kind, gist(catcher, said), seconds))
+                if not everyone:
+                    break
     finally:
         shutil.rmtree(place)
-    raise Survived(mutant.name)
+    if not caught:
+        raise Survived(mutant.name)
+    return caught
 
 
 def sound(catchers: Sequence[Catcher], folder: Path, jobs: int) -> list[str]:
@@ -132,7 +149,7 @@ def sound(catchers: Sequence[Catcher], folder: Path, jobs: int) -> list[str]:
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         results = list(pool.map(lambda catcher: run(catcher, place), catchers))
     return [
-        f"{' '.join(catcher.arguments)}: {gist(said)}"
+        f"{' '.join(catcher.arguments)}: {gist(catcher, said)}"
         for catcher, (failed, said) in zip(catchers, results, strict=True)
         if failed
     ]
@@ -142,6 +159,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", help="those with these words in name or file")
     parser.add_argument("--by", help="only by this kind of catcher: tests, raft fuzz, simulator")
+    parser.add_argument("--all", action="store_true", help="each that catches it, not the first")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--trust", action="store_true", help="do not run the catchers unbroken")
     args = parser.parse_args()
@@ -172,22 +190,24 @@ def _run(chosen: Sequence[Mutant], folder: Path, console: Console, args: argpars
     table.add_column("s", justify="right")
     survivors: list[str] = []
 
-    def one(mutant: Mutant) -> Caught | None:
+    def one(mutant: Mutant) -> list[Caught]:
         try:
-            return catch(mutant, folder, only=args.by)
+            return catch(mutant, folder, only=args.by, everyone=args.all)
         except Survived:
-            return None
+            return []
 
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         for mutant, caught in zip(chosen, pool.map(one, chosen), strict=True):
-            if caught is None:
+            if not caught:
                 survivors.append(mutant.name)
                 table.add_row(mutant.name, mutant.file, "SURVIVED", "", "")
                 console.print(f"SURVIVED: {mutant.name}", markup=False)
                 continue
-            row = (caught.by, caught.said, f"{caught.seconds:.0f}")
-            console.print(f"{caught.by:>10}: {mutant.name} ({caught.seconds:.0f} s)", markup=False)
-            table.add_row(mutant.name, mutant.file, *row)
+            by = ", ".join(each.by for each in caught)
+            seconds = sum(each.seconds for each in caught)
+            console.print(f"{by:>10}: {mutant.name} ({seconds:.0f} s)", markup=False)
+            said = "\n".join(f"{each.by}: {each.said}" for each in caught)
+            table.add_row(mutant.name, mutant.file, by, said, f"{seconds:.0f}")
     console.print(table)
     if survivors:
         console.print(f"{len(survivors)} of {len(chosen)} survived", markup=False)
