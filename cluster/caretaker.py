@@ -28,10 +28,8 @@ log = structlog.get_logger(__name__)
 #: A group that agreed with the catalog is compared again after so many periods though neither seems
 #: to have changed.
 COMPARE_PERIODS = 10
-#: The transient queues of a node are given up when its process has been gone for so long (a link
-#: that was merely reset is up again by then)...
-FORGET_GONE_S = 1.0
-#: ...and when it has been silent for so long, as it may be a partition.
+#: The transient queues of a node go when it is gone, and when nothing was heard of it for so long:
+#: until then it may be a partition.
 FORGET_SILENT_S = 60.0
 
 
@@ -178,7 +176,7 @@ class Caretaker:
                 continue
             down_s = now - self._down_since.setdefault(node, now)
             info = catalog.node(node)
-            if down_s < (FORGET_GONE_S if state.gone else FORGET_SILENT_S) or info is None:
+            if not (state.gone or down_s >= FORGET_SILENT_S) or info is None:
                 continue
             if not cluster.catalog.ready or node in self._forgotten:
                 continue

@@ -35,7 +35,7 @@ from cluster.raft.rounds import Rounds
 from cluster.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
 from cluster.registration import Registration
 from cluster.relief import Relief
-from cluster.seams import Clock, Disk, Links
+from cluster.seams import Clock, Disk, Down, Links
 from cluster.standing import Standing
 from cluster.transient import TransientGroups
 from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, NodeId, Stamp
@@ -329,7 +329,7 @@ class ClusterNode:
     def forget(self, peer: NodeId) -> None:
         """It was removed from the cluster: its process counts as gone, and is not let in again."""
         self.links.remove_peer(peer)
-        self._on_down(peer, gone=True)
+        self._on_down(peer, Down.GONE)
         self.peers.forget(peer)
 
     def _on_applied(self, group: GroupLike, stamp: Stamp, effects: Sequence[Effect]) -> None:
@@ -400,16 +400,20 @@ class ClusterNode:
         self.ask_clocks([peer])
         self.rounds.wake()
 
-    def _on_down(self, peer: NodeId, gone: bool) -> None:
+    def _on_down(self, peer: NodeId, down: Down) -> None:
+        """An election need not wait when the link was closed. What clients of that node hold waits
+        until it is gone for certain: it may live behind a firewall.
+        """
+        gone, closed = down is Down.GONE, down is not Down.SILENT
         incarnation = self.peers.down(peer, gone=gone, now=asyncio.get_running_loop().time())
-        log.info("link_down", peer=peer, gone=gone)
-        self.notes.link_down(peer, incarnation, gone=gone)
         self.time.forget(peer)
+        log.info("link_down", peer=peer, why=down.value)
+        self.notes.link_down(peer, incarnation, gone=closed)
         self.forwarder.on_down(peer)
         self.visibility.down(peer)
         self.warmth.down(peer)
         for group in self.groups.values():
-            group.peer_down(peer, gone=gone)
+            group.peer_down(peer, closed=closed)
         if incarnation:
             self.presence.tell_groups(NodeDown(peer, incarnation, gone))
         self.rounds.wake()

@@ -246,8 +246,8 @@ class Group(GroupFacts):
         self._inbox.append((peer, [], False))
         self.wake()
 
-    def peer_down(self, peer: NodeId, *, gone: bool) -> None:
-        self._inbox.append((peer, None, gone))
+    def peer_down(self, peer: NodeId, *, closed: bool) -> None:
+        self._inbox.append((peer, None, closed))
         self.wake()
 
     # --- the round
@@ -260,7 +260,7 @@ class Group(GroupFacts):
         member = self.member
         member.now = now
         inbox, self._inbox = self._inbox, []
-        for position, (peer, message, gone) in enumerate(inbox):
+        for position, (peer, message, closed) in enumerate(inbox):
             if message:
                 member.receive(peer, message)
                 if self._installing:
@@ -268,7 +268,7 @@ class Group(GroupFacts):
                     self.due = now + TICK_S_MAX
                     return
             elif message is None:
-                member.link_down(peer, gone=gone)
+                member.link_down(peer, closed=closed)
             else:
                 member.link_up(peer)
         member.tick(now)

@@ -16,7 +16,7 @@ class PeerState:
 
     up: bool
     incarnation: int  # of its process; 0: never heard
-    gone: bool = False  # its process ended, as far as a refused or reset link can tell
+    gone: bool = False  # its process ended: see `Down`
     since: float = 0.0  # loop time of the last change, s
 
 
@@ -36,6 +36,8 @@ class Peers:
         """The incarnation that is gone or silent; 0 when it was never heard."""
         before = self.states.get(peer)
         incarnation = 0 if before is None else before.incarnation
+        if before is not None and not before.up:  # more is known of it now
+            gone, now = gone or before.gone, before.since
         self.states[peer] = PeerState(up=False, incarnation=incarnation, gone=gone, since=now)
         self.learn_leads(peer, ())
         return incarnation

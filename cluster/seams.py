@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, Protocol
 
 from cluster.types import NodeId
@@ -53,9 +54,25 @@ class Disk(Protocol):
     def total_bytes(self, path: str) -> int: ...
 
 
+#: A peer that was not heard for so long is down.
+LINK_TIMEOUT_MS = 1_500
+#: A node whose host refuses every connection for so long is taken for gone.
+GONE_AFTER_S = 10.0
+
+
+class Down(Enum):
+    """What is known of a peer whose link is down."""
+
+    SILENT = "silent"  # nothing was heard for a while: perhaps a partition
+    CLOSED = "closed"  # its link was reset or closed: perhaps its process ended, perhaps a firewall
+    #: Its process ended: it said so, a later one took its place, or nothing but refusals was heard
+    #: for a long time.
+    GONE = "gone"
+
+
 OnMessage = Callable[[NodeId, list[Any]], None]
 OnUp = Callable[[NodeId, int], None]
-OnDown = Callable[[NodeId, bool], None]
+OnDown = Callable[[NodeId, Down], None]
 
 
 class Links(Protocol):
@@ -82,9 +99,7 @@ class Links(Protocol):
         ...
 
     async def start(self, on_message: OnMessage, on_up: OnUp, on_down: OnDown) -> None:
-        """`on_down(peer, gone)`: gone means refused or reset, so its process ended; else it fell
-        silent.
-        """
+        """`on_down` is called again when more is known of a peer that is down."""
         ...
 
     async def stop(self) -> None: ...

@@ -70,4 +70,6 @@ def tcp_links(
         clock=clock,
         random=random.Random(),
         versions=versions_of(),
+        link_timeout_ms=settings.raft.link_timeout_ms,
+        gone_after_s=settings.raft.gone_after_ms / 1000,
     )

@@ -18,6 +18,7 @@ from pydantic import (
 from cluster.agreed_time import CLOCK_CONFIRM_MS, CLOCK_OFFSET_MS_MAX
 from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.commands import CONSUMER_TIMEOUT_MS
+from cluster.seams import GONE_AFTER_S, LINK_TIMEOUT_MS
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -132,6 +133,18 @@ class RaftSettings(Section):
         ge=0,
         description="When the clocks of a majority jump further than that together, nothing is "
         "written until they have said the same for so long.",
+    )
+    link_timeout_ms: int = Field(
+        default=LINK_TIMEOUT_MS,
+        ge=200,
+        description="A node that was not heard for this long is down: its consumers are suspected,"
+        " and keep what they hold for a minute.",
+    )
+    gone_after_ms: int = Field(
+        default=round(GONE_AFTER_S * 1000),
+        ge=1000,
+        description="A node whose machine refuses every connection for this long is gone: its"
+        " sessions end, their messages are delivered again, its transient queues are dropped.",
     )
 
 

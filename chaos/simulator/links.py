@@ -4,10 +4,10 @@ Messages of one connection arrive in order, each once, or not at all when the co
 What may happen:
 - latency and bandwidth: drawn for each direction; a message waits for those before it;
 - a silent cut, also of one direction alone: packets are dropped (a firewall, a dead switch port).
-  TCP resends them when it heals in time; else the end that hears nothing gives up (`gone=False`)
+  TCP resends them when it heals in time; else the end that hears nothing gives up (`SILENT`)
   and its FIN, if it gets through, tells the other;
-- a reset: both ends are told and what was in flight is lost (a firewall that rejects, a NAT that
-  forgets);
+- a reset: both ends are told and what was in flight is lost (a NAT that forgets); for as long as a
+  pair is `refused`, every connect is answered with a reset as well (a firewall that rejects);
 - a killed process: its kernel closes the socket, with a FIN behind what was sent or with a RST that
   loses it;
 - a lost machine: silence, and nobody answers a connect until it is back; then its kernel answers
@@ -27,7 +27,7 @@ from typing import Any
 import cbor2
 
 from chaos.simulator.loop import NS, Process, ProcessState, World
-from cluster.seams import OnDown, OnMessage, OnUp
+from cluster.seams import GONE_AFTER_S, Down, OnDown, OnMessage, OnUp
 from cluster.types import NodeId
 
 MS = 1_000_000
@@ -40,6 +40,7 @@ class NetworkOptions:
     bytes_per_s: float = 100e6
     silence_ms: int = 1_000  # an end that hears nothing for this long gives the connection up
     dial_ms: int = 100  # between two attempts to connect
+    gone_after_ms: int = round(GONE_AFTER_S * 1000)  # of nothing but refused attempts
     bytes_max: int = 8 << 20  # of one direction, unsent
 
 
@@ -71,6 +72,7 @@ class SimNetwork:
         self.world = world
         self.options = options
         self.cut: set[tuple[NodeId, NodeId]] = set()  # directions in which packets are dropped
+        self.refused: set[frozenset[NodeId]] = set()  # pairs between which a firewall rejects
         self.machines_off: set[NodeId] = set()
         self.on_send: Callable[[NodeId, NodeId, list[Any]], None] | None = None
         self.on_deliver: Callable[[NodeId, NodeId, list[Any], int], None] | None = None
@@ -127,9 +129,10 @@ class SimNetwork:
         other = self._ends.get(peer)
         answered = self.passes(end.node, peer) and self.passes(peer, end.node)
         if end.process.state is ProcessState.PAUSED or not answered:
+            end.refused_since_ns.pop(peer, None)
             self.dial_later(end, peer, 3 * self.options.dial_ms)
-        elif other is None or not other.listening:
-            end.process.call_soon(end.went_down, peer, True)
+        elif other is None or not other.listening or frozenset((end.node, peer)) in self.refused:
+            end.process.call_soon(end.was_refused, peer)
             self.dial_later(end, peer, self.options.dial_ms)
         elif other.process.state is ProcessState.PAUSED or end.node not in other.peers():
             self.dial_later(end, peer, self.options.dial_ms)
@@ -141,7 +144,8 @@ class SimNetwork:
         if old is not None:
             for way in old.ways.values():
                 now_there = b if way.source.node == a.node else a
-                self._close_if_open(way, gone=now_there.incarnation > way.target.incarnation)
+                later = now_there.incarnation > way.target.incarnation
+                self._close_if_open(way, Down.GONE if later else Down.SILENT)
         now = self.world.now_ns
         ways = {
             source.node: Way(source, target, heard_ns=now, due_ns=now)
@@ -198,7 +202,7 @@ class SimNetwork:
         back = self._way_back(way)
         if back is not None and back.open:
             back.open = False
-            way.target.process.call_soon(way.target.lost, way.source.node, back, True)
+            way.target.process.call_soon(way.target.lost, way.source.node, back, Down.CLOSED)
 
     def _way_back(self, way: Way) -> Way | None:
         connection = self.connection(way.source.node, way.target.node)
@@ -227,19 +231,25 @@ class SimNetwork:
             )  # TCP's retransmission timer, which backed off meanwhile
             self._later(wait_ms, self._pump, way)
 
-    def reset(self, a: NodeId, b: NodeId) -> None:
+    def reset(self, a: NodeId, b: NodeId, down: Down = Down.CLOSED) -> None:
         """Both ends are told that the connection was reset; what was in flight is lost."""
         connection = self.connection(a, b)
         if connection is not None:
             self.resets += 1
             for way in connection.ways.values():
-                self._close_if_open(way, gone=True)
+                self._close_if_open(way, down)
 
-    def _close_if_open(self, way: Way, *, gone: bool) -> None:
+    def set_refused(self, pairs: set[frozenset[NodeId]]) -> None:
+        """Reset the connections of exactly these pairs, and whatever they try, from now on."""
+        self.refused = set(pairs)
+        for pair in sorted(map(sorted, pairs)):
+            self.reset(NodeId(pair[0]), NodeId(pair[1]))
+
+    def _close_if_open(self, way: Way, down: Down) -> None:
         way.queue.clear()
         way.buffered = 0
         if way.open:
-            self._close(way, gone=gone)
+            self._close(way, down)
 
     def _process_died(self, end: SimLinks) -> None:
         """Its kernel closes its sockets; when the machine is gone too, nobody is told anything."""
@@ -284,20 +294,20 @@ class SimNetwork:
             if not back.open or way.target.process.state is not ProcessState.RUNNING:
                 continue
             if now - way.heard_ns >= self.options.silence_ms * MS:
-                self._close(back, gone=False)
+                self._close(back, Down.SILENT)
                 self.carry(back, None)
                 continue
             answers = not way.open and clear and self.passes(way.target.node, way.source.node)
             if answers and not any(data is None for _, data in way.queue):
-                self._close(back, gone=True)  # RST: "I know no such connection"
+                self._close(back, Down.CLOSED)  # RST: "I know no such connection"
         if any(way.open for way in ways):
             self._later(self.options.silence_ms / 4, self._watch, connection)
 
-    def _close(self, way: Way, *, gone: bool) -> None:
+    def _close(self, way: Way, down: Down) -> None:
         way.open = False
         way.queue.clear()
         way.buffered = 0
-        way.source.process.call_soon(way.source.lost, way.target.node, way, gone)
+        way.source.process.call_soon(way.source.lost, way.target.node, way, down)
 
     def redial(self, end: SimLinks, peer: NodeId) -> None:
         self.dial_later(end, peer, self._dice.uniform(0.1, 1.0) * self.options.dial_ms)
@@ -319,14 +329,15 @@ class SimLinks:
         self.incarnation = incarnation
         self.listening = False
         self.dialing: set[NodeId] = set()  # an attempt is already planned
+        self.refused_since_ns: dict[NodeId, int] = {}
         self._network = network
         self._peers = peers
         self._up: dict[NodeId, Way] = {}
-        self._told: dict[NodeId, str] = {}
+        self._told: dict[NodeId, Down | None] = {}
         self._unflushed: dict[NodeId, list[bytes]] = {}
         self._on_message: OnMessage = lambda _peer, _message: None
         self._on_up: OnUp = lambda _peer, _incarnation: None
-        self._on_down: OnDown = lambda _peer, _gone: None
+        self._on_down: OnDown = lambda _peer, _down: None
 
     # --- the seam
 
@@ -356,7 +367,7 @@ class SimLinks:
     async def stop(self) -> None:
         self.listening = False
         for peer in list(self._up):
-            self._network.reset(self.node, peer)
+            self._network.reset(self.node, peer, Down.GONE)  # it says goodbye
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         way = self._up.get(peer)
@@ -401,7 +412,8 @@ class SimLinks:
         if not way.open or not self.listening or self._up.get(other.node) is way:
             return
         self._up[other.node] = way
-        self._told[other.node] = "up"
+        self._told[other.node] = None
+        self.refused_since_ns.pop(other.node, None)
         self._on_up(other.node, other.incarnation)
 
     def arrived(self, way: Way, data: bytes) -> None:
@@ -420,16 +432,21 @@ class SimLinks:
             self._network.on_deliver(peer, self.node, message, len(data))
         self._on_message(peer, message)
 
-    def lost(self, peer: NodeId, way: Way, gone: bool) -> None:
+    def lost(self, peer: NodeId, way: Way, down: Down) -> None:
         if self._up.get(peer) is way:
             del self._up[peer]
             self._unflushed.pop(peer, None)
-            self.went_down(peer, gone)
+            self.went_down(peer, down)
         self._network.redial(self, peer)
 
-    def went_down(self, peer: NodeId, gone: bool) -> None:
-        told = "gone" if gone else "silent"
-        if peer in self._up or self._told.get(peer) in (told, "gone"):
+    def was_refused(self, peer: NodeId) -> None:
+        since_ns = self.refused_since_ns.setdefault(peer, self._network.world.now_ns)
+        refused_ns = self._network.world.now_ns - since_ns
+        gone = refused_ns >= self._network.options.gone_after_ms * MS
+        self.went_down(peer, Down.GONE if gone else Down.CLOSED)
+
+    def went_down(self, peer: NodeId, down: Down) -> None:
+        if peer in self._up or self._told.get(peer) in (down, Down.GONE):
             return
-        self._told[peer] = told
-        self._on_down(peer, gone)
+        self._told[peer] = down
+        self._on_down(peer, down)

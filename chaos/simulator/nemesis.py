@@ -44,6 +44,7 @@ class Nemesis:
             "directed": self._directed,
             "conflict": self._conflict,
             "backup": self._backup,
+            "reject": self._reject,
         }
 
     async def run(self) -> None:
@@ -107,6 +108,14 @@ class Nemesis:
                 a, b = self.dice.sample(self.cluster.nodes, 2)
                 self.cluster.reset_links(a, b)
                 await self._wait(0.0, 0.3)
+
+    async def _reject(self) -> None:
+        """For seconds a firewall resets what a living node sends and is sent."""
+        node = self._target()
+        if len(self.cluster.nodes) > 1:
+            self.cluster.reject(node)
+            await self._wait(1.0, 4.0)
+            self.cluster.reject(None)
 
     async def _cut_clients(self) -> None:
         self.cluster.cut_clients(self._target())

@@ -110,7 +110,7 @@ FIRST_FAULT_KINDS = (
     "directed",
 )
 #: New kinds are added here, never above: what old seeds draw from must stay as it is.
-FAULT_KINDS = (*FIRST_FAULT_KINDS, "conflict", "backup", "wrong_clock")
+FAULT_KINDS = (*FIRST_FAULT_KINDS, "conflict", "backup", "wrong_clock", "reject")
 DISK_KINDS = ("wipe", "old_copy", "damage", "disk_full", "terminate")
 #: Each brings a queue or more, clients and a judge: see `features`.
 FEATURES = (
@@ -215,7 +215,7 @@ def _weights(nemesis: str, *, all_kinds: bool) -> tuple[tuple[str, int], ...]:
     if all_kinds:
         weights = {"wrong_clock": 2, **weights}
     if all_kinds and nemesis != "calm":
-        weights = {"conflict": 3, "backup": 2, **weights}
+        weights = {"conflict": 3, "backup": 2, "reject": 2, **weights}
     return tuple(sorted(weights.items()))
 
 

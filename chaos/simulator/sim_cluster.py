@@ -236,6 +236,7 @@ class SimCluster(DiskFaults):
 
     def heal(self) -> None:
         self.heal_network()
+        self.network.set_refused(set())
         self.network.options.latency_ms = self.plan.latency_ms
         self.network.options.jitter_ms = self.plan.jitter_ms
         self.network.options.bytes_per_s = self.plan.bytes_per_s
@@ -277,6 +278,16 @@ class SimCluster(DiskFaults):
         self.network.reset(a, b)
         self.trace.event("network", "!", f"connection {a}-{b} reset")
         self.trace.count("resets")
+
+    def reject(self, node: NodeId | None) -> None:
+        """Reset all links of the node, and whatever they try, from now on. None: no more."""
+        others = [other for other in self.nodes if other != node]
+        self.network.set_refused(
+            set() if node is None else {frozenset((node, other)) for other in others}
+        )
+        if node is not None:
+            self.trace.event("network", "!", f"a firewall resets the links of {node}")
+            self.trace.count("rejected links")
 
     def cut_clients(self, node: NodeId) -> None:
         machine = self.machines[node]
@@ -333,6 +344,15 @@ class SimCluster(DiskFaults):
                 )
                 self.trace.count("snapshot installs")
 
+    def _look_for_the_living(self, cluster: ClusterNode) -> None:
+        for peer, state in cluster.peers.states.items():
+            other = self.machines.get(peer)
+            if not state.gone or other is None or other.cluster is None:
+                continue
+            links = other.cluster.links
+            if not other.cluster.stopping and links.incarnation == state.incarnation:
+                self._break("a living node is not gone", f"{cluster.node} gave {peer} up")
+
     def _delivered(self, source: NodeId, target: NodeId, message: list[Any], size: int) -> None:
         self.trace.mark(f"{source}{target}{size}{message[0]}")
 
@@ -340,6 +360,8 @@ class SimCluster(DiskFaults):
         """Check every copy of one node: called before anything leaves it."""
         self.watch.now_s = self.world.now_s
         machine = self.machines[node]
+        if machine.cluster is not None:
+            self._look_for_the_living(machine.cluster)
         for group_id in self._held.get(node, set()) - set(machine.groups()):
             if machine.cluster is not None:  # its copy was dropped
                 self.watch.dropped(node, group_id)

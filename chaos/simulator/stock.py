@@ -30,6 +30,7 @@ from pysyncobj.transport import Transport
 from chaos.simulator.invariants import LogWatch, Violation
 from chaos.simulator.links import NetworkOptions, SimLinks, SimNetwork
 from chaos.simulator.loop import Process, World
+from cluster.seams import Down
 from cluster.types import NodeId
 
 GROUP = 0
@@ -80,7 +81,7 @@ class LinkTransport(Transport):
     def _up(self, peer: NodeId, _incarnation: int) -> None:
         self._onNodeConnected(self._peers[peer])
 
-    def _down(self, peer: NodeId, _gone: bool) -> None:
+    def _down(self, peer: NodeId, _down: Down) -> None:
         self._onNodeDisconnected(self._peers[peer])
 
 

@@ -18,15 +18,15 @@ from cluster.types import NodeId
 if TYPE_CHECKING:
     from cluster.raft.member import Member
 
-#: A leader whose process ended is replaced after this long, times one more for every rank...
-GONE_DELAY_S = 0.010
+#: A leader whose link was closed is replaced after this long, times one more for every rank...
+LOST_DELAY_S = 0.010
 #: ...plus this for every rank, so that two members do not stand at once, and up to this much at
 #: random.
-GONE_RANK_S = 0.040
-GONE_JITTER_S = 0.008
+LOST_RANK_S = 0.040
+LOST_JITTER_S = 0.008
 #: How often that is tried before the usual timeout is waited for: the others may learn of it a
 #: little later.
-GONE_TRIES = 15
+LOST_TRIES = 15
 #: The first election after a start or a reconnection does not wait for the usual timeout either.
 START_DELAY_S = 0.100
 START_RANK_S = 0.060
@@ -41,7 +41,7 @@ class Elections:
         self._min_s = options.election_min_ms / 1000
         self._max_s = options.election_max_ms / 1000
         self._timeout = self.timeout()
-        self._gone_tries = 0
+        self._lost_tries = 0
         self._pre_votes: set[Peer] | None = None  # None: not asking
         self._votes: set[Peer] = set()
         self.deadline = math.inf  # when to ask, unless a leader is heard
@@ -66,7 +66,7 @@ class Elections:
         if self._member.term != self._led_term:
             self._count_leader()
         self.deadline = now + self._timeout
-        self._gone_tries = 0
+        self._lost_tries = 0
         self._pre_votes = None
 
     def connected(self, now: float) -> None:
@@ -75,14 +75,16 @@ class Elections:
             soon = now + START_DELAY_S + self._member.rank * START_RANK_S
             self.deadline = min(self.deadline, soon)
 
-    def leader_gone(self, leader: Peer, now: float) -> None:
-        """The leader's process ended: no reason to wait for a timeout."""
+    def leader_lost(self, leader: Peer, now: float) -> None:
+        """The link to the leader was closed: no reason to wait for a timeout. If it lives, the
+        others hear it, and grant no pre-vote.
+        """
         self.heard_at = -math.inf
-        self._gone_tries = GONE_TRIES
+        self._lost_tries = LOST_TRIES
         rank = self._member.rank
         rank -= self._member.rank_of(leader) < rank
-        jitter = GONE_JITTER_S * self._random.random()
-        self.deadline = now + GONE_DELAY_S + rank * GONE_RANK_S + jitter
+        jitter = LOST_JITTER_S * self._random.random()
+        self.deadline = now + LOST_DELAY_S + rank * LOST_RANK_S + jitter
 
     def tick(self, now: float) -> None:
         if now >= self.deadline:
@@ -90,10 +92,10 @@ class Elections:
 
     def _again(self, now: float) -> None:
         """When to ask next, should this attempt come to nothing."""
-        if self._gone_tries > 0:
-            self._gone_tries -= 1
+        if self._lost_tries > 0:
+            self._lost_tries -= 1
             rank = self._member.rank
-            self.deadline = now + (2 + rank) * GONE_RANK_S + GONE_JITTER_S * self._random.random()
+            self.deadline = now + (2 + rank) * LOST_RANK_S + LOST_JITTER_S * self._random.random()
         else:
             self._timeout = self.timeout()
             self.deadline = now + self._timeout

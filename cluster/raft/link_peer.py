@@ -10,6 +10,7 @@ import structlog
 
 from cluster.raft.link_auth import LinkRefused
 from cluster.raft.link_protocol import LinkConnection
+from cluster.seams import Down
 from cluster.types import NodeId
 
 #: The same refusal of the same address is logged once in this time, with a count of the others.
@@ -26,7 +27,8 @@ class Peer:
     node: NodeId
     host: str
     port: int
-    told: Literal["nothing", "up", "silent", "gone"] = "nothing"  # by the last callback
+    told: Down | Literal["nothing", "up"] = "nothing"  # by the last callback
+    refused_since_s: float | None = None  # since then every attempt to connect to it was refused
     connection: LinkConnection | None = None
     up_since_s: float = 0.0
     queue: list[bytes] = field(default_factory=list[bytes])  # encoded messages, until the flush

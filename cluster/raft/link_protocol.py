@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
 from cluster.raft.link_auth import GOODBYE, PING, PONG, REFUSAL, Handshake, LinkRefused
-from cluster.seams import Clock
+from cluster.seams import Clock, Down
 from cluster.types import NodeId
 
 #: Must hold the largest entry (17 MiB) and what surrounds it.
@@ -61,7 +61,7 @@ class LinkOwner(Protocol):
     def messages(self, connection: LinkConnection, messages: Sequence[list[Any]]) -> None: ...
     def sampled(self, connection: LinkConnection, sample: ClockSample) -> None: ...
     def refused(self, connection: LinkConnection, error: LinkRefused) -> None: ...
-    def lost(self, connection: LinkConnection, gone: bool) -> None: ...
+    def lost(self, connection: LinkConnection, down: Down) -> None: ...
     def accepted(self, connection: LinkConnection, transport: asyncio.Transport) -> None: ...
 
 
@@ -71,18 +71,19 @@ class LinkConnection(asyncio.Protocol):
     def __init__(self, owner: LinkOwner, clock: Clock, *, accepted: bool) -> None:
         self._owner = owner
         self._clock = clock
-        self._accepted = accepted
+        self.accepted = accepted
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None
         self._rest = bytearray()  # of a frame that has not fully arrived
-        self._gone: bool | None = None  # what the peer said of itself when it left
+        self._down: Down | None = None  # what the peer said of itself when it left
         self.address = "?"
         self.closed = False
         self.said = ""  # the code of the refusal that ended it
         self.settled = asyncio.Event()  # the handshake has ended, one way or the other
         self.finished = asyncio.Event()  # the transport is gone
         self.heard_s = self._loop.time()
+        self.spoke = False  # anything was received
         self.transport_plain: asyncio.Transport | None = None
 
     @property
@@ -118,13 +119,14 @@ class LinkConnection(asyncio.Protocol):
         self.transport_plain = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
         self.address = f"{name[0]}:{name[1]}" if name else "?"
-        if self._accepted:
+        if self.accepted:
             self._owner.accepted(self, self.transport_plain)
 
     def data_received(self, data: bytes) -> None:
         if self.closed:
             return
         self.heard_s = self._loop.time()
+        self.spoke = True
         try:
             self._receive(data)
         except LinkRefused as error:
@@ -135,8 +137,7 @@ class LinkConnection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
-        gone = is_gone(exc) if self._gone is None else self._gone
-        self._owner.lost(self, gone)
+        self._owner.lost(self, why_down(exc) if self._down is None else self._down)
 
     # --- in ---------------------------------------------------------------------------------------
 
@@ -211,9 +212,9 @@ class LinkConnection(asyncio.Protocol):
                 sample = ClockSample(peer, sent, received, answered, self._clock.wall_ns())
                 self._owner.sampled(self, sample)
             case [5, bool(gone)]:
-                self._gone = gone
+                self._down = Down.GONE if gone else Down.SILENT
             case [6, str(code), str(reason)]:
-                self._gone = False
+                self._down = Down.SILENT
                 raise LinkRefused(f"peer_says_{code[:40]}", f"it refused this node: {reason[:200]}")
             case [int(), *_]:
                 pass  # of a later version that knows more than we do
@@ -297,14 +298,11 @@ def _frame_of(parts: Sequence[bytes], size: int) -> list[bytes]:
     return [_LENGTH.pack(len(head) + size), head, *parts]
 
 
-def is_gone(error: BaseException | None) -> bool:
-    """Whether a connection that ended so means that the peer's process ended.
+def why_down(error: BaseException | None) -> Down:
+    """What a connection that ended so says of the peer.
 
-    End of stream, reset and refused come from a kernel that no longer has the socket. A timeout or
-    an unreachable network says nothing about the process.
+    End of stream, reset and refused come from a kernel that no longer has the socket, or from a
+    firewall. A timeout or an unreachable network says nothing about the process.
     """
-    if error is None:
-        return True
-    if isinstance(error, ssl.SSLError):
-        return False
-    return isinstance(error, ConnectionError)
+    closed = error is None or isinstance(error, ConnectionError)
+    return Down.CLOSED if closed and not isinstance(error, ssl.SSLError) else Down.SILENT

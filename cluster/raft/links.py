@@ -6,10 +6,13 @@ place of the old: down, then up. Names are resolved at every attempt: a restarte
 new address.
 
 A peer is *up* once both ends have proven who they are (see `link_auth` for what a cluster secret
-does and does not protect; TLS when frames must be secret). It is *down* with `gone=True` when its
-kernel says that the process is not there (end of stream, reset, refused) and with `gone=False` when
-nothing was heard for `link_timeout_ms`, pings included: it may be alive behind a partition. A node
-that gives up a connection to a living peer says so first, so that it is not taken for dead itself.
+does and does not protect; TLS when frames must be secret). It is down as *closed* when its kernel,
+or a firewall, ended the connection (end of stream, reset, refused), and as *silent* when nothing
+was heard for `link_timeout_ms`, pings included. Both may be alive. It is *gone* when it said so as
+it stopped, when a later process of it connects, or when every attempt to reach it was refused for
+`gone_after_s`; of two nodes the one that does not dial looks whether the other refuses, too.
+A node that gives up a connection to a living peer says so first, so that it is not taken for dead
+itself.
 """
 
 from __future__ import annotations
@@ -33,7 +36,15 @@ from cluster.raft.link_protocol import (
     LinkConnection,
 )
 from cluster.raft.link_tls import TlsConfig, secured
-from cluster.seams import Clock, OnDown, OnMessage, OnUp
+from cluster.seams import (
+    GONE_AFTER_S,
+    LINK_TIMEOUT_MS,
+    Clock,
+    Down,
+    OnDown,
+    OnMessage,
+    OnUp,
+)
 from cluster.types import NodeId
 
 __all__ = ["LINK_BYTES_MAX", "LINK_FRAME_BYTES_MAX", "ClockSample", "TcpLinks", "TlsConfig"]
@@ -44,6 +55,8 @@ LINK_BYTES_MAX = 64 << 20
 HANDSHAKES_MAX = 64
 RECONNECT_S_MIN = 0.05
 RECONNECT_S_MAX = 1.0
+#: How often a node that waits to be dialed looks whether the port of the other is refused.
+PROBE_S = 1.0
 CLOCK_SAMPLE_S = 1.0
 
 log = structlog.stdlib.get_logger(__name__)
@@ -64,7 +77,8 @@ class TcpLinks:
         tls: TlsConfig | None,
         clock: Clock,
         random: random_module.Random,
-        link_timeout_ms: int = 1_000,
+        link_timeout_ms: int = LINK_TIMEOUT_MS,
+        gone_after_s: float = GONE_AFTER_S,
         link_bytes_max: int = LINK_BYTES_MAX,
         versions: str = "",
     ) -> None:
@@ -86,6 +100,7 @@ class TcpLinks:
         self._clock = clock
         self._random = random
         self._timeout_s = link_timeout_ms / 1e3
+        self._gone_after_s = gone_after_s
         self._bytes_max = link_bytes_max
         self._peers: dict[NodeId, Peer] = {}
         self._dirty: dict[Peer, None] = {}
@@ -216,7 +231,7 @@ class TcpLinks:
         for peer in self._peers.values():
             if peer.connection is not None:
                 peer.connection.close(gone=False)
-                self._disconnect(peer, gone=False)
+                self._disconnect(peer, Down.SILENT)
 
     def remove_peer(self, peer: NodeId) -> None:
         """A node left for good: its connection ends, and it is not let in again."""
@@ -227,15 +242,32 @@ class TcpLinks:
             state.dialer.cancel()
         if state.connection is not None:
             state.connection.close(gone=False)
-            self._disconnect(state, gone=False)
+            self._disconnect(state, Down.SILENT)
         self.clock_samples.pop(peer, None)
 
     # --- dialing ----------------------------------------------------------------------------------
 
     def _start_dialing(self, peer: Peer) -> None:
-        if self.node < peer.node:
-            name = f"dial {peer.node}"
-            peer.dialer = asyncio.create_task(self._keep_connected(peer), name=name)
+        dials = self.node < peer.node
+        work = self._keep_connected(peer) if dials else self._probe_when_down(peer)
+        peer.dialer = asyncio.create_task(work, name=f"dial {peer.node}")
+
+    async def _probe_when_down(self, peer: Peer) -> None:
+        """It dials us. While it does not, is there anybody?"""
+        while True:
+            await asyncio.sleep(PROBE_S)
+            if peer.connection is not None:
+                peer.down.clear()
+                await peer.down.wait()
+                continue
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    made = self._loop.create_connection(asyncio.Protocol, peer.host, peer.port)
+                    transport, _ = await made
+                transport.abort()
+                peer.refused_since_s = None
+            except (OSError, UnicodeError) as error:
+                self._dial_failed(peer, error)
 
     async def _keep_connected(self, peer: Peer) -> None:
         delay_s = RECONNECT_S_MIN
@@ -266,6 +298,7 @@ class TcpLinks:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._loop.create_connection(factory, peer.host, peer.port)
+                peer.refused_since_s = None
                 connection = made[-1]
                 await self._secure(connection, dialing=peer)
             await connection.settled.wait()
@@ -284,10 +317,24 @@ class TcpLinks:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         address = f"{peer.host}:{peer.port}"
         self._refusals.write("link_failed", address, LinkRefused(code, reason), self._loop.time())
-        # A peer that fell silent and now refuses is known to have ended after all.
-        if isinstance(error, ConnectionRefusedError) and peer.told in ("nothing", "silent"):
-            peer.told = "gone"
-            self._on_down(peer.node, True)
+        if peer.connection is not None:
+            return
+        if not isinstance(error, ConnectionRefusedError):
+            peer.refused_since_s = None
+            return
+        now_s = self._loop.time()
+        if peer.refused_since_s is None:
+            peer.refused_since_s = now_s
+        if now_s - peer.refused_since_s >= self._gone_after_s:
+            self._tell_down(peer, Down.GONE)
+        elif peer.told in ("nothing", Down.SILENT):
+            self._tell_down(peer, Down.CLOSED)
+
+    def _tell_down(self, peer: Peer, down: Down) -> None:
+        if self._running and peer.told is not down:
+            peer.told = down
+            log.info("link_down", peer=peer.node, why=down.value)
+            self._on_down(peer.node, down)
 
     # --- connections to be ------------------------------------------------------------------------
 
@@ -310,6 +357,8 @@ class TcpLinks:
                 await self._secure(connection, dialing=None)
         except OSError as error:
             connection.abort()
+            if isinstance(error, ConnectionError):
+                return  # it only looked whether there is anybody
             slow = isinstance(error, TimeoutError)
             reason = "its TLS handshake took too long" if slow else f"TLS failed: {error}"
             self.refused(connection, LinkRefused("slow_handshake" if slow else "tls", reason))
@@ -391,10 +440,12 @@ class TcpLinks:
                 reason = f"a newer process of node {peer.node!r} is connected"
                 raise LinkRefused("old_incarnation", reason)
             old.close(gone=False)
-            self._disconnect(peer, gone=connection.incarnation > old.incarnation)
+            later = connection.incarnation > old.incarnation
+            self._disconnect(peer, Down.GONE if later else Down.SILENT)
         peer.connection = connection
         peer.up_since_s = self._loop.time()
         peer.told = "up"
+        peer.refused_since_s = None
         log.info("link_up", peer=peer.node, address=connection.address)
         connection.ping()
         self._on_up(peer.node, connection.incarnation)
@@ -413,7 +464,7 @@ class TcpLinks:
                 log.exception("link_message_failed", peer=peer, kind=str(message[:2])[:80])
                 # A message was lost, so order is broken: both sides must see that.
                 connection.close(gone=False)
-                self.lost(connection, gone=False)
+                self.lost(connection, Down.SILENT)
 
     def sampled(self, connection: LinkConnection, sample: ClockSample) -> None:
         peer = self._peers.get(sample.peer)
@@ -428,28 +479,27 @@ class TcpLinks:
     def refused(self, connection: LinkConnection, error: LinkRefused) -> None:
         self._shaken(connection)
         self._refusals.write("link_refused", connection.address, error, self._loop.time())
-        self.lost(connection, gone=False)
+        self.lost(connection, Down.SILENT)
 
-    def lost(self, connection: LinkConnection, gone: bool) -> None:
+    def lost(self, connection: LinkConnection, down: Down) -> None:
         if connection in self._shaking:
             self._shaken(connection)
+            if not connection.spoke and connection.accepted:
+                return  # it only looked whether there is anybody
             hung_up = LinkRefused("hung_up", "it hung up during the handshake")
             self._refusals.write("link_refused", connection.address, hung_up, self._loop.time())
         node = connection.peer
         peer = None if node is None else self._peers.get(node)
         if peer is not None and peer.connection is connection:
-            self._disconnect(peer, gone=gone)
+            self._disconnect(peer, down)
 
-    def _disconnect(self, peer: Peer, *, gone: bool) -> None:
+    def _disconnect(self, peer: Peer, down: Down) -> None:
         peer.connection = None
         peer.queue.clear()
         peer.queued_bytes = 0
         self._dirty.pop(peer, None)
         peer.down.set()
-        if self._running:
-            peer.told = "gone" if gone else "silent"
-            log.info("link_down", peer=peer.node, gone=gone)
-            self._on_down(peer.node, gone)
+        self._tell_down(peer, down)
 
     # --- the rest ---------------------------------------------------------------------------------
 
@@ -475,6 +525,6 @@ class TcpLinks:
                 connection.heard_s = now_s
             if now_s - connection.heard_s > self._timeout_s:
                 connection.close(gone=False)
-                self._disconnect(peer, gone=False)
+                self._disconnect(peer, Down.SILENT)
             else:
                 connection.ping()

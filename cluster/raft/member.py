@@ -316,13 +316,14 @@ class Member(Seats, SyncObj):
     def link_up(self, node: NodeId) -> None:
         self.transport.up(node)
 
-    def link_down(self, node: NodeId, *, gone: bool) -> None:
+    def link_down(self, node: NodeId, *, closed: bool) -> None:
+        """`closed`: reset or refused, so perhaps its process ended."""
         self.transport.forget(node)
         self.transport.down(node)
         leader = self.leader
-        if gone and leader is not None and leader.id == node:
+        if closed and leader is not None and leader.id == node:
             self.leader = None
-            self.elections.leader_gone(leader, self.now)
+            self.elections.leader_lost(leader, self.now)
 
     def send(self, peer: Peer, kind: str, *fields: Any) -> bool:
         return self.transport.send(peer, [self.group, kind, self.term, *fields])

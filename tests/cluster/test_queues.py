@@ -12,6 +12,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.machine import QueueMachine
 from cluster.machine.commands import Barrier, CreateQueue, DeclareQueue, DeleteQueue, QueueConfig
 from cluster.machine.replies import Declared
+from cluster.seams import Down
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from tests.cluster.world import World, enqueue, in_world
 
@@ -380,7 +381,7 @@ async def test_an_answer_that_a_broken_link_took_is_unknown() -> None:
     asking = asyncio.create_task(node.ask(group, enqueue(queue, b"x")))
     await asyncio.sleep(0.1)
     assert not asking.done()
-    world.break_link(leader, node.node, gone=False)
+    world.break_link(leader, node.node, Down.SILENT)
     outcome = await asking
     assert (outcome.kind, outcome.code) == ("unknown", "link_lost")
     await world.stop()

@@ -17,6 +17,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.effects import ConsumerEnded, Deliver, Effect, QueueExpired, SessionEnded
 from cluster.machine.replies import Declared, Got, Subscribed
+from cluster.seams import GONE_AFTER_S
 from cluster.types import TRANSIENT_GROUPS, SessionId
 from tests.cluster.world import World, enqueue, in_world
 
@@ -74,7 +75,7 @@ async def test_it_is_gone_when_its_node_dies_and_does_not_come_back() -> None:
     durable = await world["n2"].declare_queue("/", "durable", {})
     assert durable.kind == "ok"
     world.kill("n1")
-    await world.until(lambda: everybody_lacks(world, "q"), seconds=10)
+    await world.until(lambda: everybody_lacks(world, "q"), seconds=GONE_AFTER_S + 2)
 
     await world.start("n1")
     await world.settled()

@@ -16,14 +16,15 @@ from cluster.group import Group
 from cluster.log import LogOptions
 from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.commands import Enqueue
+from cluster.seams import GONE_AFTER_S, Down
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
 from tests.raft.nodes import LoopClock, VirtualLoop, run_virtual
 
 __all__ = ["World", "enqueue", "in_world"]
 
 LATENCY_S = 0.0005
-#: How long the kernel takes to say that a process is gone: less, so that down comes before up.
-GONE_S = 0.0002
+#: How long the kernel takes to close the links of a process: less, so that down comes before up.
+CLOSE_S = 0.0002
 
 
 class MeshLinks:
@@ -50,13 +51,13 @@ class MeshLinks:
     def renumber(self, incarnation: int) -> None:
         self.incarnation = incarnation
         for peer in list(self.up):
-            self.world.break_link(self.node, peer, gone=False)
+            self.world.break_link(self.node, peer, Down.SILENT)
             self.world.loop.call_later(LATENCY_S, self.world.connect_again, self.node, peer)
 
     def remove_peer(self, peer: NodeId) -> None:
         self.known.discard(peer)
         if peer in self.up:
-            self.world.break_link(self.node, peer, gone=False)
+            self.world.break_link(self.node, peer, Down.SILENT)
 
     async def start(self, on_message: Any, on_up: Any, on_down: Any) -> None:
         self.on_message, self.on_up, self.on_down = on_message, on_up, on_down
@@ -65,7 +66,7 @@ class MeshLinks:
 
     async def stop(self) -> None:
         self.running = False
-        self.world.hang_up(self)
+        self.world.hang_up(self, Down.GONE)
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         if peer not in self.up or peer in self.full:
@@ -188,7 +189,9 @@ class World:
             task.cancel()
         node.transient.stop()
         links.running = False
-        self.hang_up(links)
+        self.hang_up(links, Down.CLOSED)
+        for other in self.links:
+            self.loop.call_later(GONE_AFTER_S, self._refused, other, name)
         if power:
             self.disks[name] = self.disks[name].after_crash()
 
@@ -223,24 +226,37 @@ class World:
         if links.running and links.up.get(peer.node) == number:
             links.on_up(NodeId(peer.node), peer.incarnation)
 
-    def hang_up(self, links: MeshLinks) -> None:
-        for peer in list(links.up):
-            self.break_link(links.node, peer, gone=True, mine=links)
+    def _refused(self, name: str, dead: str) -> None:
+        links = self.links.get(name)
+        if links is not None and links.running and dead not in self.links:
+            links.on_down(NodeId(dead), Down.GONE)
 
-    def break_link(self, a: str, b: str, *, gone: bool, mine: MeshLinks | None = None) -> None:
+    def hang_up(self, links: MeshLinks, down: Down) -> None:
+        for peer in list(links.up):
+            self.break_link(links.node, peer, down, mine=links)
+
+    def break_link(self, a: str, b: str, down: Down, *, mine: MeshLinks | None = None) -> None:
         one, two = mine or self.links[a], self.links.get(b)
         one.up.pop(b, None)
         if two is not None and two.up.pop(a, None) is not None and two.running:
-            self.loop.call_later(GONE_S if gone else 0, two.on_down, NodeId(a), gone)
+            delay_s = 0 if down is Down.SILENT else CLOSE_S
+            self.loop.call_later(delay_s, two.on_down, NodeId(a), down)
         if one.running:
-            one.on_down(NodeId(b), gone)
+            one.on_down(NodeId(b), down)
 
     def isolate(self, name: str) -> None:
         for other in self.names:
             if other != name:
                 self.cut.add(frozenset((name, other)))
                 if name in self.links and other in self.links:
-                    self.break_link(name, other, gone=False)
+                    self.break_link(name, other, Down.SILENT)
+
+    def refuse(self, name: str) -> None:
+        """A firewall resets and refuses its links; its process lives."""
+        for other in self.names:
+            if other != name:
+                self.cut.add(frozenset((name, other)))
+                self.break_link(name, other, Down.CLOSED)
 
     def heal(self) -> None:
         pairs, self.cut = self.cut, set()

@@ -20,6 +20,7 @@ from cluster.machine.commands import (
     Subscribe,
 )
 from cluster.machine.replies import NO_QUEUE, Committed, Subscribed
+from cluster.seams import Down
 from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, SessionId
 from node.errors import BrokerError, OutcomeUnknown, Refused
 from node.tasks import Tasks
@@ -247,7 +248,7 @@ async def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_done_twi
     world.links[leader].drop = drop
     commit = asyncio.create_task(world.transactions[name].commit(steps))
     await lost.wait()
-    world.break_link(name, leader, gone=False)
+    world.break_link(name, leader, Down.SILENT)
     world.connect(name, leader)
 
     await commit

@@ -304,14 +304,14 @@ class Fuzz:
         self._wires.setdefault((source, target), deque()).append(message)
         return True
 
-    def _cut_link(self, a: str, b: str, *, gone: bool) -> None:
+    def _cut_link(self, a: str, b: str, *, closed: bool) -> None:
         self._cut.add(frozenset((a, b)))
         for source, target in ((a, b), (b, a)):
             self._wires.pop((source, target), None)
             node = self.nodes[source]
             if node.up:
                 node.member.now = self.now
-                node.member.link_down(NodeId(target), gone=gone)
+                node.member.link_down(NodeId(target), closed=closed)
 
     def _heal_link(self, a: str, b: str) -> None:
         pair = frozenset((a, b))
@@ -406,7 +406,7 @@ class Fuzz:
         a, b = self._pair()
         if frozenset((a, b)) not in self._cut:
             self._say(f"{a} and {b} are cut")
-            self._cut_link(a, b, gone=False)
+            self._cut_link(a, b, closed=False)
 
     def _isolate(self) -> None:
         leaders = [node.name for node in self.nodes.values() if node.member.leads]
@@ -414,7 +414,7 @@ class Fuzz:
         self._say(f"{one} is alone")
         for other in self.names:
             if other != one:
-                self._cut_link(one, other, gone=False)
+                self._cut_link(one, other, closed=False)
 
     def _heal_some(self) -> None:
         self._say("links heal")
@@ -434,7 +434,7 @@ class Fuzz:
         self.known.counts["kills"] += 1
         for other in self.names:
             if other != node.name:
-                self._cut_link(node.name, other, gone=True)
+                self._cut_link(node.name, other, closed=True)
         node.up = False
         node.journal = node.journal.crash()
 

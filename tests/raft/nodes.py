@@ -209,14 +209,14 @@ class Cluster:
         node.task.cancel()
         self.disks[name] = self.disks[name].after_crash()
         for other in self.nodes.values():
-            other.peer_down(name, gone=True)
+            other.peer_down(name, closed=True)
 
     def isolate(self, name: str) -> None:
         for other in self.names:
             if other != name:
                 self.cut.add(frozenset((name, other)))
-                self.nodes[name].peer_down(other, gone=False)
-                self.nodes[other].peer_down(name, gone=False)
+                self.nodes[name].peer_down(other, closed=False)
+                self.nodes[other].peer_down(name, closed=False)
 
     def heal(self) -> None:
         pairs, self.cut = self.cut, set()
@@ -291,9 +291,9 @@ class ClusterMember:
         for group in self.groups.values():
             group.peer_up(NodeId(name))
 
-    def peer_down(self, name: str, *, gone: bool) -> None:
+    def peer_down(self, name: str, *, closed: bool) -> None:
         for group in self.groups.values():
-            group.peer_down(NodeId(name), gone=gone)
+            group.peer_down(NodeId(name), closed=closed)
 
     async def stop(self) -> None:
         await self.rounds.stop()

@@ -131,9 +131,9 @@ def test_it_is_also_replaced_quickly_when_the_others_learn_of_it_one_after_the_o
     leader = world.elect("n3")
     world.wires.latency_ms = 1
     leader.up = False
-    world.cut("n1", "n3", gone=True)
+    world.cut("n1", "n3", closed=True)
     world.run(90)
-    world.cut("n2", "n3", gone=True)
+    world.cut("n2", "n3", closed=True)
 
     gap = world.until(lambda: world.leader() is not None)
     assert gap <= 250

@@ -19,9 +19,10 @@ import structlog
 import trustme
 import uvloop
 
-from cluster.raft import link_protocol
+from cluster.raft import link_protocol, links
 from cluster.raft.link_auth import Handshake, Identity
 from cluster.raft.links import LINK_FRAME_BYTES_MAX, TcpLinks, TlsConfig
+from cluster.seams import Down
 from cluster.types import NodeId
 from quorate.ports import free_port
 
@@ -70,6 +71,7 @@ class End:
         peers: tuple[str, ...] = ("n1", "n2"),
         host: str = "127.0.0.1",
         link_timeout_ms: int = 5_000,
+        gone_after_s: float = 60.0,
         clock: WallClock | None = None,
         link_bytes_max: int = 64 << 20,
         versions: str = "",
@@ -88,6 +90,7 @@ class End:
             clock=clock or WallClock(),
             random=random.Random(1),
             link_timeout_ms=link_timeout_ms,
+            gone_after_s=gone_after_s,
             link_bytes_max=link_bytes_max,
             versions=versions,
         )
@@ -96,7 +99,7 @@ class End:
         await self.links.start(
             lambda peer, message: self.note(self.received, (peer, message)),
             lambda peer, incarnation: self.note(self.events, ("up", peer, incarnation)),
-            lambda peer, gone: self.note(self.events, ("down", peer, gone)),
+            lambda peer, down: self.note(self.events, ("down", peer, down)),
         )
 
     def note(self, where: list[Any], what: Any) -> None:
@@ -212,7 +215,7 @@ async def test_a_stopped_peer_is_gone_and_comes_back_with_its_new_incarnation() 
     async with started(a):
         await a.until_event("up", "n2", 1)
         await b.links.stop()
-        await a.until_event("down", "n2", True)
+        await a.until_event("down", "n2", Down.GONE)
         assert not a.links.send(NodeId("n2"), [1])
         again = End("n2", incarnation=2)
         async with started(again):
@@ -220,28 +223,60 @@ async def test_a_stopped_peer_is_gone_and_comes_back_with_its_new_incarnation() 
         await a.until(lambda: len(a.events) >= 4 and a.events[-1][0] == "down")
         assert a.events[-4:] == [
             ("up", "n2", 1),
-            ("down", "n2", True),
+            ("down", "n2", Down.GONE),
             ("up", "n2", 2),
-            ("down", "n2", True),
+            ("down", "n2", Down.GONE),
         ]
 
 
-async def test_a_peer_whose_process_dies_without_a_word_is_gone() -> None:
+async def test_a_peer_whose_process_dies_without_a_word_is_closed() -> None:
     a, b = End("n1"), End("n2")
     async with started(a, b):
         await asyncio.gather(a.until_event("up", "n2", 1), b.until_event("up", "n1", 1))
         connection = a.links._peers[NodeId("n2")].connection
         assert connection is not None
         connection.abort()  # what the kernel does for a killed process
-        await b.until_event("down", "n1", True)
+        await b.until_event("down", "n1", Down.CLOSED)
 
 
-async def test_a_refused_connection_says_once_that_the_peer_is_gone() -> None:
+async def test_a_refused_connection_says_once_that_the_peer_is_closed() -> None:
     a = End("n1", peers=("n1", "n2"))
     async with started(a):
-        await a.until_event("down", "n2", True)
+        await a.until_event("down", "n2", Down.CLOSED)
         await asyncio.sleep(0.2)
-    assert a.events == [("down", "n2", True)]
+    assert a.events == [("down", "n2", Down.CLOSED)]
+
+
+@pytest.mark.parametrize("name", ["n1", "n2"], ids=["that dials", "that is dialed"])
+async def test_a_peer_that_refuses_for_long_enough_is_gone(name: str) -> None:
+    other = "n2" if name == "n1" else "n1"
+    one = End(name, gone_after_s=2.0)
+    async with started(one):
+        dead = End(other)
+        await dead.start()
+        await asyncio.gather(one.until_event("up", other, 1), dead.until_event("up", name, 1))
+        connection = dead.links._peers[NodeId(name)].connection
+        assert connection is not None
+        dead.links._peers[NodeId(name)].connection = None  # it dies without a word
+        connection.abort()
+        await dead.links.stop()
+        await one.until_event("down", other, Down.GONE)
+        assert one.events[-3:] == [
+            ("up", other, 1),
+            ("down", other, Down.CLOSED),
+            ("down", other, Down.GONE),
+        ]
+
+
+async def test_who_waits_to_be_dialed_and_only_looks_is_no_stranger(monkeypatch: Any) -> None:
+    monkeypatch.setattr(links, "PROBE_S", 0.01)
+    a, b = End("n1"), End("n2", gone_after_s=0.1)
+    a.links._start_dialing = lambda peer: None  # type: ignore[method-assign]
+    with structlog.testing.capture_logs() as lines:
+        async with started(a, b):
+            await asyncio.sleep(0.5)
+            assert b.events == []
+    assert [line for line in lines if line["event"] == "link_refused"] == []
 
 
 async def test_a_peer_that_falls_silent_is_down_but_not_gone() -> None:
@@ -251,10 +286,10 @@ async def test_a_peer_that_falls_silent_is_down_but_not_gone() -> None:
         connection = b.links._peers[NodeId("n1")].connection
         assert connection is not None
         connection._write_control = lambda frame: None  # it hears, but cannot be heard
-        await a.until_event("down", "n2", False)
+        await a.until_event("down", "n2", Down.SILENT)
         # And the one that was given up is told that this is no death.
-        await b.until_event("down", "n1", False)
-        assert ("down", "n1", True) not in b.events
+        await b.until_event("down", "n1", Down.SILENT)
+        assert ("down", "n1", Down.CLOSED) not in b.events
 
 
 async def test_an_idle_link_stays_up_by_its_pings() -> None:
@@ -284,7 +319,7 @@ async def test_a_new_process_takes_the_place_of_the_old_connection() -> None:
         new.links._bind = ("127.0.0.1", 0)
         async with started(new):
             await b.until_event("up", "n1", 2)
-            assert b.events[-3:] == [("up", "n1", 1), ("down", "n1", True), ("up", "n1", 2)]
+            assert b.events[-3:] == [("up", "n1", 1), ("down", "n1", Down.GONE), ("up", "n1", 2)]
             # The old process comes again and again, and is kept out.
             await until(lambda: ("127.0.0.1", "old_incarnation") in b.links._refusals.seen)
             assert b.events[-1] == ("up", "n1", 2)
@@ -299,7 +334,7 @@ async def test_a_second_connection_of_the_same_process_replaces_the_first() -> N
         second = await asyncio.open_connection("127.0.0.1", PORTS["n2"])
         await prove(*second)
         await b.until(lambda: len(b.events) == 3)
-        assert b.events == [("up", "n1", 1), ("down", "n1", False), ("up", "n1", 1)]
+        assert b.events == [("up", "n1", 1), ("down", "n1", Down.SILENT), ("up", "n1", 1)]
         first[1].write(frame([[0, "too late"]]))
         second[1].write(frame([[0, "in time"]]))
         await b.until(lambda: len(b.received) > 0)
@@ -316,7 +351,7 @@ async def test_what_was_queued_for_a_broken_link_is_not_sent_on_the_next() -> No
         connection = b.links._peers[NodeId("n1")].connection
         assert connection is not None
         connection.close(gone=False)
-        await a.until(lambda: a.events[-2:] == [("down", "n2", False), ("up", "n2", 1)])
+        await a.until(lambda: a.events[-2:] == [("down", "n2", Down.SILENT), ("up", "n2", 1)])
         a.links.send(NodeId("n2"), ["of the new one"])
         a.links.flush()
         await b.until(lambda: len(b.received) > 0)
@@ -334,8 +369,8 @@ async def test_a_message_whose_handler_fails_breaks_the_link_without_a_death() -
         b.links._on_message = fail
         a.links.send(NodeId("n2"), [1])
         a.links.flush()
-        await b.until_event("down", "n1", False)
-        await a.until_event("down", "n2", False)
+        await b.until_event("down", "n1", Down.SILENT)
+        await a.until_event("down", "n2", Down.SILENT)
         await a.until(lambda: a.events[-1] == ("up", "n2", 1))
 
 
@@ -347,15 +382,15 @@ async def test_peers_are_added_and_removed_while_it_runs() -> None:
         await a.until_event("up", "n2", 1)
         await b.until_event("up", "n1", 1)
         a.links.remove_peer(NodeId("n2"))
-        await a.until_event("down", "n2", False)
-        await b.until_event("down", "n1", False)
+        await a.until_event("down", "n2", Down.SILENT)
+        await b.until_event("down", "n1", Down.SILENT)
         assert a.links.peers() == []
 
 
 async def test_a_new_address_of_a_peer_is_used_at_the_next_attempt() -> None:
     a = End("n1")
     async with started(a):
-        await a.until_event("down", "n2", True)
+        await a.until_event("down", "n2", Down.CLOSED)
         PORTS["n2"] = free_port()
         b = End("n2")
         async with started(b):
@@ -536,7 +571,7 @@ async def test_a_proven_peer_that_talks_nonsense_is_cut_off_but_not_taken_for_de
             reader, writer = await asyncio.open_connection("127.0.0.1", PORTS["n2"])
             await prove(reader, writer)
             writer.write(data)
-            await b.until_event("down", "n1", False)
+            await b.until_event("down", "n1", Down.SILENT)
             writer.close()
     assert code in [line.get("code") for line in logs]
 
@@ -674,7 +709,7 @@ async def test_nodes_with_certificates_for_their_ids_are_up(
         a.links.flush()
         await b.until(lambda: len(b.received) == 1)
         await b.links.stop()
-        await a.until_event("down", "n2", True)
+        await a.until_event("down", "n2", Down.GONE)
 
 
 async def test_a_certificate_for_the_configured_host_will_do(
@@ -754,7 +789,7 @@ def test_links_work_the_same_on_uvloop(
             a.links.flush()
             await b.until(lambda: len(b.received) == 100)
             await b.links.stop()
-            await a.until_event("down", "n2", True)
+            await a.until_event("down", "n2", Down.GONE)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())

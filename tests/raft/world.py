@@ -520,7 +520,7 @@ class World:
 
     # faults
 
-    def cut(self, a: str, b: str, *, gone: bool = False) -> None:
+    def cut(self, a: str, b: str, *, closed: bool = False) -> None:
         """The connection breaks: what is on its way is lost, both ends are told."""
         self.wires.cut.add(frozenset((a, b)))
         for pair in ((a, b), (b, a)):
@@ -529,7 +529,7 @@ class World:
             node.inbox = [each for each in node.inbox if each[0] != pair[1]]
             if node.up:
                 node.member.now = self.now
-                node.member.link_down(NodeId(pair[1]), gone=gone)
+                node.member.link_down(NodeId(pair[1]), closed=closed)
 
     def heal(self, a: str, b: str) -> None:
         if frozenset((a, b)) in self.wires.cut and self[a].up and self[b].up:
@@ -554,7 +554,7 @@ class World:
         """kill -9, or the power goes: what was not synced is lost."""
         for other in self.names:
             if other != name:
-                self.cut(name, other, gone=True)
+                self.cut(name, other, closed=True)
         self[name].up = False
         self[name].journal = self[name].journal.crash()
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from chaos.simulator.links import NetworkOptions, SimLinks, SimNetwork
 from chaos.simulator.loop import Process, World
+from cluster.seams import Down
 from cluster.types import NodeId
 
 A, B = NodeId("a"), NodeId("b")
@@ -25,7 +26,7 @@ class End:
             self.links.start(
                 lambda peer, message: self.told.append(("message", *message)),
                 lambda peer, incarnation: self.told.append(("up", incarnation)),
-                lambda peer, gone: self.told.append(("down", gone)),
+                lambda peer, down: self.told.append(("down", down)),
             )
         )
 
@@ -63,8 +64,8 @@ def test_a_reset_tells_both_ends_loses_what_was_in_flight_and_heals_by_itself() 
     a.send(2)
     world.run(4)
 
-    assert a.told == [("up", 1), ("down", True), ("up", 1)]
-    assert b.told == [("up", 1), ("down", True), ("up", 1), ("message", 2)]
+    assert a.told == [("up", 1), ("down", Down.CLOSED), ("up", 1)]
+    assert b.told == [("up", 1), ("down", Down.CLOSED), ("up", 1), ("message", 2)]
 
 
 def test_a_short_silence_only_delays() -> None:
@@ -83,7 +84,7 @@ def test_a_long_silence_is_noticed_by_who_does_not_hear() -> None:
     world, network, _, b = _pair(silence_ms=1_000)
     network.set_cut({(A, B), (B, A)})
     world.run(5)
-    assert b.told == [("up", 1), ("down", False)]
+    assert b.told == [("up", 1), ("down", Down.SILENT)]
     network.set_cut(set())
     world.run(7)
 
@@ -95,15 +96,15 @@ def test_in_a_one_way_cut_the_end_that_hears_learns_of_the_close() -> None:
     network.set_cut({(A, B)})
     world.run(3)
 
-    assert b.told == [("up", 1), ("down", False)]
-    assert a.told == [("up", 1), ("down", True)]
+    assert b.told == [("up", 1), ("down", Down.SILENT)]
+    assert a.told == [("up", 1), ("down", Down.CLOSED)]
 
 
 def test_a_killed_process_is_gone_at_once_and_comes_back_with_a_new_incarnation() -> None:
     world, network, a, b = _pair()
     a.process.kill()
     world.run(1.1)
-    assert b.told == [("up", 1), ("down", True)]
+    assert b.told == [("up", 1), ("down", Down.CLOSED)]
     End(network, A, B, incarnation=2)
     world.run(3)
 
@@ -118,7 +119,7 @@ def test_a_lost_machine_is_silent() -> None:
     assert b.told == [("up", 1)]
     world.run(4)
 
-    assert b.told == [("up", 1), ("down", False)]
+    assert b.told == [("up", 1), ("down", Down.SILENT)]
 
 
 def test_a_paused_process_gets_later_what_was_sent_meanwhile() -> None:
