@@ -229,6 +229,12 @@ class ClusterNode:
         """The error that stopped this node (a disk that cannot be trusted, a bug), if any."""
         return self._failure
 
+    @property
+    def sound(self) -> bool:
+        """None of its copies has stopped, or diverged from the others."""
+        groups = self.groups.values()
+        return not any(group.poisoned or group.member.diverged for group in groups)
+
     # --- groups -----------------------------------------------------------------------------------
 
     @property

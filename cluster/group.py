@@ -419,7 +419,8 @@ class Group(GroupFacts):
                 index=index,
                 digest=own.hex(),
                 leaders_digest=leaders.hex(),
-                next="keep both folders and report it; then start this node with an empty one",
+                next="keep both folders and report it; then `quorate group rebuild"
+                f" {self.name} {self.node}`",
             )
 
     def _tell_effects(self, stamp: Stamp, effects: Sequence[Effect]) -> None:
@@ -455,6 +456,7 @@ class Group(GroupFacts):
     def restore(self, data: bytes, index: int) -> None:
         self._applying.restore(data)
         self.diverged = None  # whatever it was, it is the leader's state now
+        self.member.diverged = False
         self._snapshots.restart()
         overtaken = self._proposals.up_to(index)
         self._proposals.give_up(overtaken, unknown("a snapshot took the place of the entry"))

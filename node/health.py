@@ -80,6 +80,12 @@ class Health:
             for group in (*self._cluster.groups.values(), self._cluster.transient.own)
             if group is not None and group.poisoned is not None
         ]
+        reasons += [
+            f"the copy of group {group.name} here has diverged from the others: `quorate group"
+            f" rebuild {group.name} {group.node}` gets it anew"
+            for group in self._cluster.groups.values()
+            if group.member.diverged
+        ]
         return reasons
 
     async def why_critical(self) -> list[str]:

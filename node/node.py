@@ -301,7 +301,9 @@ class Node:
         self._watchdog.start()
         patience_s = self.settings.health.catch_up_ms_max / 1000
         catch_up = self.catch_up = CatchUp(self.cluster, self.questions, patience_s=patience_s)
-        self.quorum = Quorum(self.cluster, self.questions, caught_up=lambda: catch_up.done)
+        self.quorum = Quorum(
+            self.cluster, self.questions, caught_up=lambda: catch_up.done and self.cluster.sound
+        )
         self.health = Health(
             self.cluster,
             alarms=self.alarms,

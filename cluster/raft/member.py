@@ -32,8 +32,10 @@ from cluster.raft.stock import NO_OP, REGULAR, Peer, injected
 from cluster.raft.transport import (
     APPEND,
     APPENDED,
+    DIGESTED,
     INSTALL,
     INSTALLED,
+    JUDGED,
     PRE_VOTE,
     PRE_VOTED,
     REJECTED,
@@ -125,6 +127,7 @@ class Member(Seats, SyncObj):
         self.group = group
         self.journal = journal
         self.poisoned: str | None = None
+        self.diverged = False  # its state is not that of the others: it must not lead
         self.stopped = False  # before what a later release wrote: it takes nothing any more
         self.now = clock.monotonic_ns() / 1e9
         snapshot = journal.load_snapshot()
@@ -149,6 +152,8 @@ class Member(Seats, SyncObj):
             TIMEOUT_NOW: self.following.on_timeout_now,
             TRUST: self.following.on_trust,
             DIGEST: self.digests.on_digest,
+            DIGESTED: self.digests.on_digested,
+            JUDGED: self.digests.on_judged,
             INSTALL: self.following.on_install,
             INSTALLED: self.replication.on_installed,
         }
@@ -264,8 +269,11 @@ class Member(Seats, SyncObj):
 
     @property
     def may_lead(self) -> bool:
-        """Not when it could not apply what it would commit, or does not have all of it."""
-        return self.votes and self.poisoned is None and not self.withholds_votes
+        """Not when it could not apply what it would commit, does not have all of it, or made
+        something else of it than the others.
+        """
+        sound = self.poisoned is None and not self.diverged
+        return self.votes and sound and not self.withholds_votes
 
     def has_quorum(self) -> bool:
         """Leading, and a majority answered within an election timeout."""

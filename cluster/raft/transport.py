@@ -33,11 +33,15 @@ VOTED = "vr"  # term, granted
 TIMEOUT_NOW = "tn"  # term
 INSTALL = "si"  # term, snapshot index, number, part
 DIGEST = "dg"  # term, index, digest of the leader's state after it
+DIGESTED = "dd"  # term, index, digest of the follower's state after it
+JUDGED = "dj"  # term, index, the digest that holds: yours, or the leader's, is another
 TRUST = "tr"  # term, index: with the entry there, what you forgot helps nobody any more
 INSTALLED = "sa"  # term, snapshot index, number of the part received; -1: start again
 
 #: Kinds that promise nothing about the disk.
-AT_ONCE = frozenset({APPEND, DIGEST, INSTALL, INSTALLED, PRE_VOTE, PRE_VOTED, TIMEOUT_NOW})
+AT_ONCE = frozenset(
+    {APPEND, DIGEST, DIGESTED, JUDGED, INSTALL, INSTALLED, PRE_VOTE, PRE_VOTED, TIMEOUT_NOW}
+)
 
 Message = list[Any]
 

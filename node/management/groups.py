@@ -31,6 +31,16 @@ async def one_group(call: Call) -> Json:
     return found
 
 
+async def copies(call: Call) -> Json:
+    """What each node that is up says of its own copy, if it has one."""
+    info = call.catalog.group_named(call.name)
+    if info is None and call.name != CATALOG:
+        raise no_group(call.name)
+    group = CATALOG_GROUP if info is None else info.id
+    statuses = await call.observer.group_statuses(group)
+    return {str(node): status for node, status in statuses.items()}
+
+
 def no_group(name: str) -> ApiError:
     return no_such(f"there is no group {name!r}")
 
@@ -151,6 +161,7 @@ def plan(
 ROUTES = (
     Route("GET", "groups", list_groups, "monitoring"),
     Route("GET", "groups/{name}", one_group, "monitoring"),
+    Route("GET", "groups/{name}/copies", copies, "monitoring"),
     Route("PUT", "groups/{name}/members", put_members, "administrator"),
     Route("POST", "groups/spread", post_spread, "administrator"),
 )

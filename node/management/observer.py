@@ -213,4 +213,5 @@ class Observer:
             return None
         status = group.status()
         names = ("role", "leader", "term", "commit", "applied", "last", "base", "poisoned")
+        names += ("diverged", "machine_version", "needs_version")
         return {name: status[name] for name in names}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from quorate.cli.api import done
-from quorate.cli.moves import Anybody, Row, Stage, View, until, watched, word_of
+from quorate.cli.moves import LOOK_S, Anybody, Row, Stage, View, until, watched, word_of
 from quorate.cli.output import CommandError, Json, Timeout, Url, run_async, say
 from quorate.cli.tables import show_rows
 
@@ -73,6 +74,59 @@ def group_move(
         return done(as_json, words, **row)
 
     return watched(work(), stage)
+
+
+@group_app.command("rebuild")
+def group_rebuild(
+    group: Annotated[str, typer.Argument(help="Name of the group.")],
+    node: Annotated[str, typer.Argument(help="The node whose copy is dropped and got anew.")],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Though it has one copy less meanwhile.")
+    ] = False,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Drop a node's copy of a group and get it from the leader: for one that has diverged."""
+    stage = Stage()
+
+    async def work() -> int:
+        anybody = Anybody(url, timeout)
+        row = (await anybody.view()).group(group)
+        if row is None:
+            raise CommandError(f"there is no group {group}\n  next: `quorate group list`")
+        if row["name"] == "catalog":
+            raise CommandError(
+                "every node has the catalog\n  next: stop the node, move its data folder away and"
+                " start it again: it gets everything from the others"
+            )
+        members: list[str] = row["members"]
+        if node not in members:
+            raise CommandError(f"node {node} holds no copy of group {group}: {', '.join(members)}")
+        if len(members) < 2:
+            raise CommandError(f"node {node} holds the only copy of group {group}")
+        if not yes:
+            raise CommandError(
+                f"group {group} will be on {len(members) - 1} nodes until node {node} has it again"
+                "\n  next: repeat it with --yes"
+            )
+        stage.words = f"it goes on; then `quorate group move {group} {' '.join(members)}`"
+        others = [each for each in members if each != node]
+        await _moved(anybody, group, others)
+        while node in await anybody.ask(lambda api: api.get("groups", group, "copies")):  # noqa: ASYNC110 -- it is no event
+            await asyncio.sleep(LOOK_S)  # what it has must be gone before it gets it again
+        view = await _moved(anybody, group, members)
+        row = view.group(group) or {}
+        return done(as_json, f"group {group}: node {node} has it anew", **row)
+
+    return watched(work(), stage)
+
+
+async def _moved(anybody: Anybody, group: str, members: list[str]) -> View:
+    body = {"members": members, "fewer": True}
+    await anybody.ask(lambda api: api.put("groups", group, "members", body=body))
+    words = f"{group}: on {', '.join(members)}"
+    return await until(anybody, lambda view: not _moves(view, {group}), words)
 
 
 def _check(view: View, group: str, nodes: Sequence[str]) -> None:

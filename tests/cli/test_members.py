@@ -248,3 +248,29 @@ async def test_a_node_that_is_silent_and_then_killed_is_replaced_by_another(loca
 
 async def _is_known(commands: Commands, name: str) -> bool:
     return name in await commands.rows("node", "list")
+
+
+@pytest.mark.live
+async def test_a_copy_is_dropped_and_got_anew(local: LocalCluster):
+    quorate_ = Commands(*local.urls)
+    async with quorate.connect(local.urls) as client:
+        await client.declare("orders")
+        await client.publish_many("orders", [b"%d" % number for number in range(100)], batch=10)
+        group = json.loads(await quorate_.run("queue", "show", "orders", "--json"))["group"]
+        refused = await quorate_.run("group", "rebuild", group, "node-2", status=1)
+        assert "will be on 2 nodes until node node-2 has it again" in refused
+
+        said = await quorate_.run("group", "rebuild", group, "node-2", "--yes")
+
+        assert f"group {group}: node node-2 has it anew" in said
+        row = (await quorate_.rows("group", "list"))[group]
+        assert sorted(row["voters"]) == ["node-1", "node-2", "node-3"]
+        log = await asyncio.to_thread(local.nodes[1].log_file.read_text)
+        assert log.count("copy_dropped") == 1
+        async with client.consume_batches("orders", credit=200) as consumer:
+            got: set[bytes] = set()
+            async for batch in consumer:
+                got.update(batch.bodies)
+                await batch.settle()
+                if len(got) == 100:
+                    break

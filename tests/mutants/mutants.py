@@ -58,22 +58,22 @@ CONSENSUS = (
     Mutant(
         "a vote leaves before it is synced",
         _RAFT + "transport.py",
-        "AT_ONCE = frozenset({APPEND, ",
-        "AT_ONCE = frozenset({VOTED, APPEND, ",
+        "    {APPEND, DIGEST, ",
+        "    {VOTED, APPEND, DIGEST, ",
         (FUZZ, RAFT),
     ),
     Mutant(
         "a request for votes leaves before the own vote is synced",
         _RAFT + "transport.py",
-        "AT_ONCE = frozenset({APPEND, ",
-        "AT_ONCE = frozenset({VOTE, APPEND, ",
+        "    {APPEND, DIGEST, ",
+        "    {VOTE, APPEND, DIGEST, ",
         (FUZZ, RAFT),
     ),
     Mutant(
         "an entry is acknowledged before it is synced",
         _RAFT + "transport.py",
-        "AT_ONCE = frozenset({APPEND, ",
-        "AT_ONCE = frozenset({APPENDED, APPEND, ",
+        "    {APPEND, DIGEST, ",
+        "    {APPENDED, APPEND, DIGEST, ",
         (FUZZ, RAFT),
     ),
     Mutant(
