@@ -24,6 +24,7 @@ from cluster.raft.configuration import (
     first_term_of,
     split,
 )
+from cluster.raft.journal import RaftJournal
 from cluster.raft.stock import REGULAR
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
 
@@ -53,13 +54,14 @@ def examine(
         if info is None and group != CATALOG_GROUP:
             continue
         journal = log.journal(group)
+        if journal.last_index == 1 and (info is None or info.held_at):
+            continue  # a copy that began anew and was told nothing yet
         first = Configuration(tuple(sorted(founders if info is None else info.founders)))
         configurations = _configurations(journal, first)
-        voters = configurations.current.voters
-        survivors = tuple(node for node in voters if node not in lost)
-        # Until survivors of an earlier recovery have a leader, it needs all of them.
-        needed = len(voters) // 2 + 1 if configurations.forced is None else len(voters)
-        if len(survivors) < needed:
+        voters, members = configurations.current.voters, configurations.current.members
+        # Learners too: one of them may have most, and their old promises are void.
+        survivors = tuple(node for node in members if node not in lost)
+        if lacks_majority(configurations, lost):
             name = "catalog" if info is None else info.name
             about = voters, survivors, journal.last_index, journal.commit_index
             before = configurations.current.lost
@@ -77,14 +79,28 @@ def give_up(
     for each in found:
         assert node in each.survivors, f"{node} has no vote in {each.name}"
         journal = log.journal(each.group)
-        era = era_of(journal.current_term) + 1
-        term = first_term_of(era)
-        log.note(KIND_GIVEN_UP, each.group, each.last_index, term, pack([sorted(lost), node]))
-        # The new term makes void what was promised, by this disk and by lost ones, in older ones.
-        journal.set_term(term, None)
-        journal.withhold(False)
-        gone = tuple(sorted({*lost, *each.lost}))
-        journal.force(Forced(Configuration(each.survivors, lost=gone, era=era)).payload)
+        go_on(journal, each.survivors, {*lost, *each.lost})
+        told = pack([sorted(lost), node])
+        log.note(KIND_GIVEN_UP, each.group, each.last_index, journal.current_term, told)
+
+
+def lacks_majority(configurations: Configurations, lost: Collection[str]) -> bool:
+    """Whether there will be no leader without the lost ones."""
+    current = configurations.current
+    there = sum(node not in lost for node in current.voters)
+    # Until survivors of an earlier recovery have a leader, it needs all of them.
+    needed = current.quorum if configurations.forced is None else len(current.voters)
+    return there < needed
+
+
+def go_on(journal: RaftJournal, survivors: Sequence[NodeId], lost: Collection[NodeId]) -> None:
+    """As one of the survivors of a group."""
+    era = era_of(journal.current_term) + 1
+    # The new term makes void what was promised, by this disk and by lost ones, in older ones.
+    journal.set_term(first_term_of(era), None)
+    journal.withhold(False)
+    members = Configuration(tuple(sorted(survivors)), lost=tuple(sorted(lost)), era=era)
+    journal.force(Forced(members).payload)
 
 
 def _configurations(journal: Journal, first: Configuration) -> Configurations:

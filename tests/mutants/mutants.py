@@ -257,13 +257,13 @@ CONSENSUS = (
         _RAFT + "member.py",
         "if peer.id in self.configuration.lost:",
         "if False:",
-        (RECOVERY,),
+        (FUZZ, RECOVERY),
     ),
     Mutant(
-        "what overrides the members stays for ever",
+        "what overrides the members is kept though an entry took its place",
         _RAFT + "configuration.py",
-        "self._known[-1][1].era >= self._forced.configuration.era:",
-        "False:",
+        "if any(at <= index and each.era >= era for at, each in self._known):",
+        "if False:",
         (RECOVERY,),
     ),
     Mutant(

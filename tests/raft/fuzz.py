@@ -2,7 +2,8 @@
 
 `python -m tests.raft.fuzz --seconds 60`: as many seeds as it can; 1 when a promise was broken.
 `--seed N` plays one again and prints each step. A step delivers a message, ends an fsync, moves
-time, proposes, cuts a link, takes a member's power, changes the membership, takes a snapshot. How
+time, proposes, cuts a link, takes a member's power, changes the membership, takes a snapshot; and
+in some seeds a majority of disks is lost for good, and the survivors are ordered to go on. How
 likely each is, the seed decides too, so that rare things meet in some of them. After every step:
 
 - election safety: one leader a term; and one vote a member and term, restarts included;
@@ -12,6 +13,8 @@ likely each is, the seed decides too, so that rare things meet in some of them. 
 - what a leader commits is on the disks of a majority of the voters;
 - a member goes by the newest members that its own log names;
 - a voter is added or removed only when the change before is committed.
+
+After a lost majority what a survivor has, and knows to be committed, is still committed.
 
 When the faults end, a leader is found and all members become equal.
 """
@@ -29,7 +32,8 @@ from random import Random
 from typing import Any
 
 from cluster.log import MEMBERSHIP, SnapshotRefused
-from cluster.raft.configuration import split
+from cluster.lost_majority import go_on, lacks_majority
+from cluster.raft.configuration import Configuration, Configurations, decode, split
 from cluster.raft.host import Role
 from cluster.raft.member import Member
 from cluster.raft.options import RaftOptions
@@ -89,6 +93,16 @@ class Journal(MemoryJournal):
         shown.__dict__.update(after.__dict__)
         shown.known = self.known
         return shown
+
+    @property
+    def begins_anew(self) -> bool:
+        return self.withholds and self.last_index == 1
+
+    @property
+    def safe_last(self) -> tuple[int, int]:
+        """Index and term of what is on the disk."""
+        base, base_term, tail = self._safe[0], self._safe[1], self._safe[2]
+        return (tail[-1][1], tail[-1][2]) if tail else (base, base_term)
 
     def safe_term_at(self, index: int) -> int | None:
         """Of what is on the disk. -1: behind a snapshot there, so committed."""
@@ -185,12 +199,13 @@ class Node:
         self.syncing = False
         self.up = True
         self.commit = 0
-        self.host = Host(fuzz.known, self.journal)
+        # What one that was given up had seen committed holds for nobody else.
+        self.host = Host(fuzz.past if self.name in fuzz.stale else fuzz.known, self.journal)
         self.starts = getattr(self, "starts", 0) + 1
         self.member = Member(
             GROUP,
             NodeId(self.name),
-            [NodeId(name) for name in fuzz.names[:FIRST_VOTERS]],
+            [NodeId(name) for name in fuzz.names[: fuzz.founders]],
             host=self.host,  # type: ignore[arg-type]
             journal=self.journal,  # type: ignore[arg-type]
             links=Links(fuzz, self.name),  # type: ignore[arg-type]
@@ -264,14 +279,22 @@ class Fuzz:
         self.clock = WorldClock()
         self.changes = dice.random() < 0.5  # of the members
         self.wipes = dice.random() < 0.25
+        other = Random(f"lost majority/{seed}")  # so that other seeds stay what they are
+        self.loses_majority = other.random() < 0.3
+        self.dead: set[str] = set()  # their disks are gone
+        self.stale: set[str] = set()  # given up, and back on the disk that they had
+        self.past = Known()  # what these say among themselves
         count = 5 if self.changes else dice.choice((3, 3, 5))
+        self.founders = FIRST_VOTERS
+        if self.loses_majority and other.random() < 0.5:
+            count, self.founders = other.choice(((5, 5), (7, 7), (7, 5)))
         self.names = [f"n{number}" for number in range(1, count + 1)]
         self._wires: dict[tuple[str, str], deque[list[Any]]] = {}
         self._cut: set[frozenset[str]] = set()
         self.proposed = 0
         self.nodes: dict[str, Node] = {}
         for number, name in enumerate(self.names):
-            self.nodes[name] = Node(self, name, new=number >= FIRST_VOTERS)
+            self.nodes[name] = Node(self, name, new=number >= self.founders)
         for a in self.names:
             for b in self.names:
                 if a != b:
@@ -339,6 +362,7 @@ class Fuzz:
             self._change: 4 if self.changes else 0,
             self._wipe: 0.5 if self.wipes else 0,
             self._isolate: dice.choice((0, 0.5, 1)),
+            self._lose_majority: 1 if self.loses_majority else 0,
         }
         kinds, weights = list(steps), list(steps.values())
         for step in dice.choices(kinds, weights, k=STEPS):
@@ -386,7 +410,8 @@ class Fuzz:
                 node.step()
 
     def _leaders(self) -> list[Node]:
-        return [node for node in self.nodes.values() if node.idle and node.member.accepts]
+        there = [node for node in self.nodes.values() if node.name not in self.stale]
+        return [node for node in there if node.idle and node.member.accepts]
 
     def _propose(self) -> None:
         leaders = self._leaders()
@@ -439,7 +464,7 @@ class Fuzz:
         node.journal = node.journal.crash()
 
     def _restart(self) -> None:
-        down = [node for node in self.nodes.values() if not node.up]
+        down = [each for each in self.nodes.values() if not each.up and each.name not in self.dead]
         if down:
             self._start(self.dice.choice(down))
 
@@ -469,7 +494,10 @@ class Fuzz:
         member = node.member
         now = member.configuration
         self._check_may_change(node)
-        other = NodeId(self.dice.choice([name for name in self.names if name != node.name]))
+        others = [name for name in self.names if name not in (node.name, *self.stale)]
+        if not others:
+            return
+        other = NodeId(self.dice.choice(others))
         if other in now.learners:
             ready = member.replication.lacks(other) <= 2
             after = now.with_voter(other) if ready else now.without(other)
@@ -499,6 +527,8 @@ class Fuzz:
     def _wipe(self) -> None:
         """A disk is lost, of one member at a time; the others know."""
         forgot = self._forgot
+        if self.stale or self.dead or not self.wipes:
+            return
         if forgot is not None:
             node = self.nodes[forgot]
             if not node.up or node.journal.withholds:
@@ -521,11 +551,76 @@ class Fuzz:
             node.journal.keep()
             self._forgot = node.name
 
+    # --- a majority is lost for good
+
+    def _lose_majority(self) -> None:
+        """All lose power, some for good; the others are told so, and go on."""
+        lost = set(self.dice.sample(self.names, self.dice.randint(1, len(self.names) - 1)))
+        # A copy that began anew and was told nothing yet is none.
+        lost |= {n for n in self.names if self.nodes[n].journal.crash().begins_anew}
+        survivors = [name for name in self.names if name not in lost | self.stale]
+        views = {name: self._view(name) for name in survivors}
+        kept = {name: view for name, view in views.items() if name in view.current.members}
+        if self.dead or self.stale or not kept:
+            return
+        if not all(lacks_majority(view, lost) for view in kept.values()):
+            return  # it goes on by itself, as far as one of them knows
+        alive = {n: [v for v in view.current.members if v not in lost] for n, view in kept.items()}
+        journals = {name: self.nodes[name].journal for name in kept}
+        most = max(kept, key=lambda n: (journals[n].safe_last[1], journals[n].safe_last[0]))
+        if any(most not in each for each in alive.values()):
+            return  # members of which the others have not heard: a person must see that
+        commits = {name: self.nodes[name].commit for name in survivors if self.nodes[name].up}
+        for node in self.nodes.values():
+            if node.up:
+                self._take_power(node)
+        self._say(f"{sorted(lost)} are lost for good")
+        self.known.counts["lost majorities"] += 1
+        for name, view in kept.items():
+            journal = self.nodes[name].journal
+            go_on(journal, alive[name], {*map(NodeId, lost), *view.current.lost})
+            journal.keep()
+        known_to = (min(at, self.nodes[n].journal.last_index) for n, at in commits.items())
+        self._forget_above(max(known_to, default=1))
+        self._after_loss(lost)
+
+    def _view(self, name: str) -> Configurations:
+        """Of what is on the disk."""
+        journal = self.nodes[name].journal.crash()
+        first = Configuration(tuple(map(NodeId, self.names[: self.founders])))
+        snapshot = journal.load_snapshot()
+        return Configurations(first, journal, None if snapshot is None else snapshot.data)  # type: ignore[arg-type]
+
+    def _forget_above(self, index: int) -> None:
+        """What was committed there is lost with the majority, unless a survivor brings it."""
+        known = self.known
+        for table in (known.committed, known.committed_in, known.states):
+            for above in [each for each in table if each > index]:
+                del table[above]
+        known.last_committed = min(known.last_committed, index)
+
+    def _after_loss(self, lost: set[str]) -> None:
+        """Some never come back; the others do on new disks, or by mistake on their old ones."""
+        self.wipes, self._forgot = False, None
+        back = self.dice.choice(("new", "old"))
+        for name in sorted(lost):
+            node = self.nodes[name]
+            fate = self.dice.choice(("dead", back))
+            if fate == "old":
+                self.stale.add(name)
+            elif fate == "new":
+                node.journal = Journal()
+                node.journal.known = self.known
+                node.journal.withhold(True)
+                node.journal.keep()
+            else:
+                self.dead.add(name)
+
     # --- what must hold
 
     def _look(self) -> None:
         for node in self.nodes.values():
-            if node.up:
+            if node.up and node.name not in self.stale:
                 self._look_at(node)
 
     def _entry(self, node: Node, index: int) -> Entry | None:
@@ -548,6 +643,10 @@ class Fuzz:
                 raise Broken(f"leader completeness: {node.name} leads without entry {last}")
         at = member.configurations.index
         entry = self._entry(node, at)
+        if entry is not None and not node.journal.forced:
+            named = decode(entry[0])
+            if member.configuration != named:
+                raise Broken(f"members: {node.name} does not go by {named}")
         if at > node.journal.last_index or (entry and entry[0][:1] != MEMBERSHIP):
             raise Broken(f"members: {node.name} goes by entry {at}, which is none that says so")
         commit = member.commit_index
@@ -581,7 +680,8 @@ class Fuzz:
     # --- after the faults
 
     def _calm(self) -> None:
-        for node in self.nodes.values():
+        there = [node for node in self.nodes.values() if node.name not in self.dead]
+        for node in there:
             if not node.up:
                 self._start(node)
         for pair in sorted(map(sorted, self._cut)):
@@ -589,7 +689,7 @@ class Fuzz:
         proposed = False
         for _ in range(CALM_ROUNDS):
             self.clock.ns += 50_000_000
-            for node in self.nodes.values():
+            for node in there:
                 if node.syncing:
                     node.synced()
                 node.step()
@@ -620,7 +720,8 @@ class Fuzz:
             return False
         leader = leaders[0]
         last = leader.journal.last_index
-        members = [self.nodes[name] for name in leader.member.configuration.members]
+        there = [n for n in leader.member.configuration.members if n not in self.dead]
+        members = [self.nodes[name] for name in there]
         return all(node.host.index == last == node.journal.last_index for node in members)
 
 
