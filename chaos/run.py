@@ -167,7 +167,7 @@ class Run:
             shuffled=plan.shuffled,
         )
         found.missing = dict(nemesis.not_tried)
-        true_clocks = all(name != "skew_clock" for name, _ in nemesis.mix)
+        true_clocks = not {name for name, _ in nemesis.mix} & {"skew_clock", "wrong_clock"}
         workloads = make_workloads(plan.workloads, scene, true_clocks=true_clocks)
         found.workloads = workloads
         self._say("declaring queues")

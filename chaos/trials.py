@@ -18,6 +18,7 @@ from chaos.faults import deafen, isolate
 from chaos.live.live_cluster import LiveCluster, NotReadyError
 from chaos.load.client import Client, publish_until, wait
 from chaos.load.door import Consumption, Received
+from chaos.load.expiry import DAY_MS, Expiry
 from chaos.load.lengths import Lengths
 from chaos.load.numbered_publishers import NumberedPublishers
 from chaos.load.publish_consume import PublishConsume
@@ -164,6 +165,15 @@ async def wipe_one_of_a_majority(arena: Arena) -> None:
     await arena.ready()
 
 
+async def set_a_leaders_clock(arena: Arena) -> None:
+    """Eight days ahead for a moment."""
+    await arena.pause(1.0, 1.5)
+    leader = await arena.a_leader()
+    await arena.do(arena.cluster.skew_clock, leader, 8 * DAY_MS)
+    await arena.pause(0.2, 0.3)
+    await arena.do(arena.cluster.skew_clock, leader, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """`build` None: the broker as it is."""
@@ -226,6 +236,10 @@ def _single_active(scene: Scene) -> Sequence[Workload]:
     return [SlowConsumers(scene)]
 
 
+def _daily(scene: Scene) -> Sequence[Workload]:
+    return [Expiry(scene, "native", tolerance_ms=None)]
+
+
 def _lengths(scene: Scene) -> Sequence[Workload]:
     return [Lengths(scene, "native"), Lengths(scene, "amqp")]
 
@@ -249,4 +263,5 @@ TRIALS = (
     Trial(
         "wiped-disk-votes", _both_orders, wipe_one_of_a_majority, needs=("partition",), wipes=True
     ),
+    Trial("own-clock", _daily, set_a_leaders_clock),
 )

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from chaos.builds.build import Build, put, take_back
+from chaos.builds.clocks import OWN_CLOCK
 from chaos.builds.disk import ACK_BEFORE_FSYNC, FORGET_THE_VOTE, WIPED_DISK_VOTES
 from chaos.builds.machine import DEDUP_NOT_REPLICATED, SAC_WITHOUT_FENCING, UNFLAGGED_REDELIVERY
 from chaos.builds.replication import COMMIT_BY_ONE, STALE_READS, TRUNCATE_WITHOUT_CONFLICT
@@ -24,6 +25,7 @@ BUILDS = {
         STALE_READS,
         UNFLAGGED_REDELIVERY,
         WIPED_DISK_VOTES,
+        OWN_CLOCK,
     )
 }
 

@@ -1,5 +1,5 @@
 """w6: messages that expire, by their own time and by their queue's, into queues for dead letters;
-and messages that wait before they may be taken.
+messages that wait before they may be taken; and messages that may stay for a day, and so must.
 
 AMQP has no word for a delay: there only what comes out of a queue that nobody consumes is late on
 purpose, by its time to live.
@@ -21,6 +21,8 @@ from chaos.load.workload import Scene, only
 #: How far the clocks of one machine, and what reads them, may be apart.
 TOLERANCE_MS = 100
 QUEUE_TTL_MS = 400
+DAY_MS = 86_400_000
+DAILY_MAX = 400  # messages of the daily queue, which nobody takes before the end
 TTLS_MS = (None, 50, 300, 1_000, 3_000)
 DELAYS_MS = (None, 100, 700, 2_000)
 PUBLISHES_PER_S = 10.0  # to each queue, of 1 to 4 messages
@@ -41,14 +43,16 @@ class Expiry:
         # Its own time; the queue's, with consumers; the queue's, and nobody consumes.
         self.mixed, self.short, self.waiting = (f"{name}.{q}" for q in ("mixed", "short", "wait"))
         self.delayed = f"{name}.delayed" if protocol == "native" else None
+        self.daily = f"{name}.daily"
         self.sources = (self.mixed, self.short, self.waiting)
         self.dead = {f"{source}.dead": source for source in self.sources}
-        queues = (*self.sources, *([self.delayed] if self.delayed else []))
+        queues = (*self.sources, self.daily, *([self.delayed] if self.delayed else []))
         self._publishers = {
             queue: Client(scene, f"{name}/p{number}", protocol)
             for number, queue in enumerate(queues)
         }
-        consumed = [queue for queue in (*queues, *self.dead) if queue != self.waiting]
+        waiting = (self.waiting, self.daily)
+        consumed = [queue for queue in (*queues, *self.dead) if queue not in waiting]
         self._consumers = {
             queue: Client(scene, f"{name}/c{number}", protocol)
             for number, queue in enumerate(consumed)
@@ -63,9 +67,9 @@ class Expiry:
         }
         for target, source in self.dead.items():
             checkers[f"dead-letters of {source}"] = dead_letters(source, target)
-        if self.delayed is not None:
-            checkers["total-queue"] = only(self.delayed, total_queue)
-            checkers["vanished"] = only(self.delayed, vanished)
+        for queue in filter(None, (self.daily, self.delayed)):
+            checkers[f"total-queue of {queue}"] = only(queue, total_queue)
+            checkers[f"vanished of {queue}"] = only(queue, vanished)
         return checkers
 
     async def prepare(self) -> None:
@@ -74,6 +78,7 @@ class Expiry:
             own_ttl = {} if source == self.mixed else {"x-message-ttl": QUEUE_TTL_MS}
             dies = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": target}
             await declaring.declare_all({target: {}, source: {**own_ttl, **dies}})
+        await declaring.declare_all({self.daily: {"x-message-ttl": DAY_MS}})
         if self.delayed is not None:
             await declaring.declare_all({self.delayed: {}})
 
@@ -95,8 +100,9 @@ class Expiry:
             queue: (client, self._taking(queue, client))
             for queue, client in self._consumers.items()
         }
-        waiting = self._publishers[self.waiting]
-        takers[self.waiting] = waiting, self._taking(self.waiting, waiting)
+        for queue in (self.waiting, self.daily):
+            publisher = self._publishers[queue]
+            takers[queue] = publisher, self._taking(queue, publisher)
         await drain(self.name, self._left, takers)
         await close_all([*self._publishers.values(), *self._consumers.values()])
 
@@ -108,7 +114,9 @@ class Expiry:
             if queue == self.delayed:
                 await client.publish(queue, count, delay_ms=dice.choice(DELAYS_MS))
                 return
-            ttl_ms = dice.choice(TTLS_MS)
+            if queue == self.daily and client.published >= DAILY_MAX:
+                return
+            ttl_ms = None if queue == self.daily else dice.choice(TTLS_MS)
             first = client.published
             answer = await client.publish(queue, count, ttl_ms=ttl_ms)
             if answer.ok:

@@ -24,7 +24,7 @@ DATA: Mix = (
     ("wipe", 1),
     ("old_copy", 1),
 )
-CLOCKS: Mix = (("skew_clock", 1),)
+CLOCKS: Mix = (("skew_clock", 1), ("wrong_clock", 1))
 
 MIXES: Mapping[str, Mix] = {
     "calm": (),

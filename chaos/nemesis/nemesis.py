@@ -24,6 +24,7 @@ STRIKES: Mapping[str, Callable[[Scene], Awaitable[None]]] = {
     "pause": process_strikes.pause,
     "storm": process_strikes.storm,
     "skew_clock": process_strikes.skew_clock,
+    "wrong_clock": process_strikes.wrong_clock,
     "partition": network_strikes.partition,
     "degrade": network_strikes.degrade,
     "cut_clients": network_strikes.cut_clients,

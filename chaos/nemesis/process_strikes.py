@@ -10,6 +10,9 @@ STORM_TURNS_MAX = 12
 STORM_S = (0.05, 1.5)
 JUMPS_MS = (200, 1_000, 5_000, 60_000, 300_000)
 JUMPS_MAX = 4
+DAY_MS = 86_400_000
+DAYS = (1, 8, 30)
+MOMENT_S = 0.2
 
 
 async def kill(scene: Scene) -> None:
@@ -79,3 +82,22 @@ async def skew_clock(scene: Scene) -> None:
         await scene.wait(scene.episode.lasts_s / jumps)
     for node in nodes:
         scene.cluster.skew_clock(node, 0)
+
+
+async def wrong_clock(scene: Scene) -> None:
+    """Days off, for moments or for all of the episode; all other clocks are right."""
+    nodes = scene.targets()[:1]
+    moments = scene.dice.random() < 0.5
+    plan = [
+        scene.dice.choice(DAYS) * scene.dice.choice((1, 1, -1)) * DAY_MS
+        for _ in range(scene.dice.randint(1, JUMPS_MAX))
+    ]
+    scene.begin(nodes, offsets_ms=plan, moments=moments)
+    for offset_ms in plan:
+        for node in nodes:
+            scene.cluster.skew_clock(node, offset_ms)
+        await scene.wait(MOMENT_S if moments else scene.episode.lasts_s / len(plan))
+        for node in nodes:
+            scene.cluster.skew_clock(node, 0)
+        if moments:
+            await scene.wait(scene.episode.lasts_s / len(plan))

@@ -30,6 +30,8 @@ FAULTS = {
     "unflagged-redelivery": (("kill", 2), ("reset", 6), ("pause", 2)),
 }
 DISKS = {"wiped-disk-votes": (("wipe", 1), ("old_copy", 1))}
+#: Seen by messages that may stay for a day, and by publishers that are forgotten and ask for ever.
+CLOCKS = {"own-clock": (("wrong_clock", 1),)}
 #: What its checkers see of it is what clients read: see `test_stale_reads_are_answered`.
 READS = {"stale-reads"}
 
@@ -40,25 +42,29 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _first_unsafe(faults: Any, disks: Any = ()) -> Result | None:
+def _first_unsafe(
+    faults: Any, disks: Any = (), features: tuple[str, ...] = (), *, or_stuck: bool = False
+) -> Result | None:
+    bad = {Status.UNSAFE, Status.STUCK} if or_stuck else {Status.UNSAFE}
     for seed in SEEDS:
         plan = replace(
             draw_plan(seed, nodes=3, faults_s=10.0),
             nemesis_weights=faults,
             disk_weights=disks,
+            features=features,
             fault_every_s=0.7,
             messages_per_s_max=300,
             window=16,
             latency_ms=5.0,
         )
         result = Run(plan).go()
-        if result.status is Status.UNSAFE:
+        if result.status in bad:
             return result
     return None
 
 
 def test_every_build_is_tried_here() -> None:
-    assert {*FAULTS, *DISKS, *READS} == {*BUILDS}
+    assert {*FAULTS, *DISKS, *CLOCKS, *READS} == {*BUILDS}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -71,6 +77,17 @@ def test_a_broken_build_is_seen(name: str) -> None:
 def test_a_disk_that_forgot_and_votes_is_seen(name: str) -> None:
     with broken(name):
         assert _first_unsafe(FAULTS["commit-by-one"], DISKS[name]) is not None
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+def test_a_clock_that_is_believed_alone_is_seen(name: str) -> None:
+    with broken(name):
+        assert _first_unsafe(CLOCKS[name], features=("daily",), or_stuck=True) is not None
+
+
+def test_a_clock_that_is_days_off_breaks_nothing_while_a_majority_is_asked() -> None:
+    faults = CLOCKS["own-clock"]
+    assert _first_unsafe(faults, features=("daily",), or_stuck=True) is None
 
 
 @pytest.mark.parametrize("faults", sorted(set(FAULTS.values())))

@@ -97,6 +97,7 @@ async def strike(
         ("pause", "majority"),
         ("storm", "all"),
         ("skew_clock", "all"),
+        ("wrong_clock", "leader"),
         ("degrade", "all"),
         ("cut_clients", "one"),
         ("slow_disk", "leader"),
