@@ -23,6 +23,9 @@ class Outcome:
     leader: NodeId | None = None  # whom to ask instead
 
 
+#: The cluster still runs a machine version that lacks what was proposed.
+NOT_UPGRADED = "not_upgraded"
+
 Done = Callable[[Outcome], None]
 
 
@@ -37,7 +40,7 @@ def unknown(reason: str, leader: NodeId | None = None) -> Outcome:
 def too_new(needed: int, version: int) -> Outcome:
     """Nothing was written: a node of an older release could not run it."""
     return refused(
-        "not_upgraded",
+        NOT_UPGRADED,
         f"this needs machine version {needed}, and the cluster has {version}: it rises when all"
         " nodes run the newer release (`quorate upgrade status`)",
     )

@@ -173,9 +173,17 @@ class Story:
         self._tell("settled", queue, first, last, None, None, consumer)
 
     def returned(
-        self, queue: Queue, consumer: Consumer, first: int, last: int, *, failed: bool, asked: bool
+        self,
+        queue: Queue,
+        consumer: Consumer,
+        first: int,
+        last: int,
+        *,
+        failed: bool,
+        asked: bool,
+        sent: bool = True,
     ) -> None:
-        reason = "asked" if asked else "ended"
+        reason = "unsent" if not sent else "asked" if asked else "ended"
         counts = 1 if failed else 0
         self._tell("returned", queue, first, last, consumer=consumer, failed=counts, reason=reason)
 

@@ -107,10 +107,16 @@ class Progress:
         self._token = 0
 
     def sent(self, batch: Batch) -> None:
+        self.advance(batch.first, batch.first + len(batch.bodies) - 1, batch.token)
+
+    def advance(self, first: int, last: int, token: int) -> None:
         """Tokens come in ascending order; the chunks of one token may leave in several frames."""
-        token = batch.token
         if token > self._token:
             self._token = token
             self.mark = max(self.mark, token - 1)
             self.held = [each for each in self.held if each[2] >= token]
-        self.held.append((batch.first, batch.first + len(batch.bodies) - 1, token))
+        held = self.held
+        if held and held[-1][2] == token and held[-1][1] == first - 1:
+            held[-1] = (held[-1][0], last, token)
+        else:
+            held.append((first, last, token))

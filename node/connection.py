@@ -14,6 +14,7 @@ from cluster.machine.commands import (
     Command,
     Discard,
     Extend,
+    HandedTo,
     OpenSession,
     Return,
     SetCredit,
@@ -59,8 +60,9 @@ class Consumer:
     key: ConsumerKey
     auto_settle: bool
     active: bool
-    progress: Progress = field(default_factory=Progress)
+    progress: Progress = field(default_factory=Progress)  # what this connection was sent
     cancelled: bool = False
+    handed: Progress = field(default_factory=Progress)  # of that, what the network has
 
 
 class Attaching(Protocol):
@@ -104,6 +106,7 @@ class Connection:
         self.consumers: dict[tuple[QueueId, ConsumerKey], Consumer] = {}
         self.groups: set[GroupId] = set()  # in which this connection opened the session
         self.moved_groups: set[GroupId] = set()  # where it was, and may be elsewhere now
+        self._handed_before: dict[tuple[QueueId, ConsumerKey], tuple[GroupId, Progress]] = {}
         self._broker = broker
         self._traffic = traffic
         self._relay = relay
@@ -156,6 +159,31 @@ class Connection:
             self._relay.taken(frame.origin, frame.size_bytes)
         else:
             self._traffic.sent(self.id, frame.size_bytes)
+
+    def handed(self, frame: outgoing.Delivery) -> None:
+        """The network is given this delivery, from now on it may be at the client."""
+        info = self._broker.locate(self.vhost, frame.queue)
+        consumer = None if info is None else self.consumers.get((info.queue, frame.consumer))
+        if consumer is not None:
+            for batch in frame.batches:
+                consumer.handed.sent(batch)
+
+    def handed_in(self, group: GroupId) -> list[HandedTo]:
+        """How far the network is with each consumer of this group."""
+        known = self._handed_before | self._handed_now()
+        return [
+            HandedTo(*ref, progress.mark, tuple(progress.held))
+            for ref, (of_group, progress) in known.items()
+            if of_group == group
+        ]
+
+    def _handed_now(self) -> dict[tuple[QueueId, ConsumerKey], tuple[GroupId, Progress]]:
+        return {ref: (each.info.group, each.handed) for ref, each in self.consumers.items()}
+
+    def take_over(self, older: Connection) -> None:
+        """Groups hear OpenSession again when they are used again, and goodbye in any case."""
+        self.moved_groups |= older.groups | older.moved_groups
+        self._handed_before = older._handed_before | older._handed_now()
 
     def detached(self, event: Detached) -> None:
         consumer = self.consumers.get((event.queue, event.consumer))
@@ -361,9 +389,16 @@ class Connection:
         if self.closed:
             return
         self.peer.send(outgoing.Subscribed(request, reply.consumer, reply.active))
-        progress = Progress(held=held)
-        consumer = Consumer(info, reply.consumer, auto_settle, reply.active, progress)
-        self.consumers[info.queue, reply.consumer] = consumer
+        ref = (info.queue, reply.consumer)
+        consumer = Consumer(
+            info,
+            reply.consumer,
+            auto_settle,
+            reply.active,
+            Progress(held=held),
+            handed=self._handed_before.pop(ref, (info.group, Progress(held=held)))[1],
+        )
+        self.consumers[ref] = consumer
         self.start_delivering(consumer)
 
     def start_delivering(self, consumer: Consumer) -> None:

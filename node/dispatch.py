@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from cluster.group import Outcome
-from cluster.machine.commands import Command, Discard, Enqueue, Return, Settle
+from cluster.machine.commands import Command, Discard, Enqueue, Handed, Return, Settle
+from cluster.machine.consumers import UNLIMITED_CREDIT
 from cluster.machine.effects import (
     ActiveChanged,
     ConsumerEnded,
@@ -251,10 +252,12 @@ class Dispatcher:
         progress: Progress | None = None,
         auto_settle: bool = False,
         active: bool = True,
+        windowed: bool = False,
     ) -> None:
         """From now on this connection gets what the consumer gets; first, what it holds and lacks.
 
-        `holds` is what the machine says, `progress` what the client has of it.
+        `holds` is what the machine says, `progress` what the client has of it; `windowed`: the
+        machine assigns more when it is told what left.
         """
         ref = (queue, consumer)
         state = self._connections[connection]
@@ -265,6 +268,14 @@ class Dispatcher:
         entry = ConsumerState(
             state, group, queue, name, consumer, auto_settle, progress, progress.mark, active
         )
+        entry.windowed = windowed
+        if windowed:
+            for chunk in holds:
+                if chunk.token <= progress.mark:
+                    self._left(entry, chunk.first, chunk.bodies.count, chunk.token)
+            for first, last, token in progress.held:
+                self._left(entry, first, last - first + 1, token)
+            self._report(entry)
         self._consumers[ref] = state.consumers[ref] = entry
         self._of_group.setdefault(group, set()).add(ref)
         self._queue(entry, lacking(holds, progress.held))
@@ -298,6 +309,7 @@ class Dispatcher:
                 consumer = self._consumers.get((effect.queue, effect.consumer))
                 # Not announced yet: when it is, it gets all that it holds.
                 if consumer is not None:
+                    consumer.windowed = effect.windowed
                     self._queue(consumer, effect.chunks)
             else:
                 self._other(group, effect)
@@ -373,6 +385,10 @@ class Dispatcher:
                 self._send(consumer, Delivery(consumer.name, consumer.key, batches, size_bytes))
                 for batch in batches:
                     consumer.progress.sent(batch)
+                if consumer.windowed:
+                    for batch in batches:
+                        self._left(consumer, batch.first, len(batch.bodies), batch.token)
+                    self._report(consumer)
                 if consumer.timed is None:
                     first = batches[0].first
                     end = first + len(batches[0].bodies) - 1
@@ -382,6 +398,17 @@ class Dispatcher:
                     command = Settle(consumer.queue, consumer.key, merged(ranges))
                     self._outputs.append(Propose(consumer.group, command, None))
             self._drop_if_drained(consumer)
+
+    def _left(self, consumer: ConsumerState, first: int, count: int, token: int) -> None:
+        consumer.unreported.append((first, first + count - 1, token))
+        consumer.unreported_count += count
+
+    def _report(self, consumer: ConsumerState) -> None:
+        """Half a window at a time: no command a delivery, and the other half is on its way."""
+        if consumer.unreported_count * 2 >= UNLIMITED_CREDIT:
+            command = Handed(consumer.queue, consumer.key, consumer.unreported)
+            self._outputs.append(Propose(consumer.group, command, None))
+            consumer.unreported, consumer.unreported_count = [], 0
 
     def _next_batches(self, consumer: ConsumerState) -> tuple[list[Batch], int]:
         """As much of what is pending as one frame should hold."""

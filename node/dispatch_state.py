@@ -27,6 +27,9 @@ class ConsumerState:
     active: bool
     pending: deque[Chunk] = field(default_factory=deque[Chunk])  # never sent; at most what it holds
     cancelled: bool = False
+    windowed: bool = False  # the machine waits until it hears what left: first, last, token
+    unreported: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    unreported_count: int = 0
     #: One batch at a time, for how long its client takes: first, last, when it was sent.
     timed: tuple[int, int, float] | None = None
 

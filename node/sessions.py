@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from dataclasses import replace
 from urllib.parse import quote
 
 import structlog
 
-from cluster.machine.commands import CloseSession, Command, DetachSession, OpenSession
+from cluster.machine.commands import CloseSession, DetachSession, OpenSession
+from cluster.outcome import NOT_UPGRADED
 from cluster.types import GroupId, SessionId
 from node.broker import Broker, check_name
 from node.connection import Connection, Peer
@@ -103,8 +105,7 @@ class Sessions:
             forward=forward,
         )
         if older is not None:
-            # Groups hear OpenSession again when they are used again, and goodbye in any case.
-            connection.moved_groups |= older.groups | older.moved_groups
+            connection.take_over(older)
         self._connections[key] = connection
         if counted:
             self._counted.add(key)
@@ -123,11 +124,13 @@ class Sessions:
             until = asyncio.get_running_loop().time() + connection.resume_ms / 1000
             self._resumable[connection.session] = until
         cluster = self._broker.cluster
-        # Detaching does nothing where the session lives at another node by now.
-        detach = DetachSession(connection.session, cluster.node, cluster.links.incarnation)
+        node, incarnation = cluster.node, cluster.links.incarnation
         for group in sorted(groups):
-            ends = goodbye and group in connection.groups
-            command = CloseSession(connection.session) if ends else detach
+            handed = connection.handed_in(group)
+            if goodbye and group in connection.groups:
+                command = CloseSession(connection.session, handed)
+            else:  # does nothing where the session lives at another node by now
+                command = DetachSession(connection.session, node, incarnation, handed)
             work = self._tell(group, connection.session, command)
             self._tasks.start(work, name="end_session")
 
@@ -144,7 +147,9 @@ class Sessions:
                 return
             del self._resumable[session]
 
-    async def _tell(self, group: GroupId, session: SessionId, command: Command) -> None:
+    async def _tell(
+        self, group: GroupId, session: SessionId, command: CloseSession | DetachSession
+    ) -> None:
         """Until the group has heard it, or the session is back: then it hears when that is over."""
         cluster = self._broker.cluster
         pause_s = PAUSE_S_MIN
@@ -154,6 +159,9 @@ class Sessions:
                 back.moved_groups.add(group)
                 return
             outcome = await cluster.ask(group, command)
+            if outcome.code == NOT_UPGRADED:
+                command = replace(command, handed=None)
+                continue
             heard = outcome.kind == "ok" or outcome.reply is not None
             if heard or cluster.transient.is_lost(group, cluster.catalog_machine):
                 return

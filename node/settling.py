@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from cluster.cluster_node import ClusterNode
 from cluster.group import Outcome
-from cluster.machine.commands import Command, Settle
+from cluster.machine.commands import Command, Return, Settle
 from cluster.machine.replies import Ok
+from cluster.outcome import NOT_UPGRADED
 from cluster.types import GroupId
 from node.dispatch import Counts
 from node.tasks import Tasks
@@ -61,6 +63,10 @@ class Settler:
         self._cluster.propose(group, told.command, partial(self._outcome, group, told))
 
     def _outcome(self, group: GroupId, told: Told, outcome: Outcome) -> None:
+        if outcome.code == NOT_UPGRADED and type(told.command) is Return:
+            told = told._replace(command=replace(told.command, unsent=False))
+            self._propose(group, told)
+            return
         decided = outcome.reply is not None or outcome.code in HOPELESS
         if decided or self._is_over(group, told):
             self._decided(told.command, outcome)

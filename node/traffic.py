@@ -37,6 +37,9 @@ from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)
 
+#: After this a proposal for which there was no room is made again.
+OVERLOADED_S = 0.02
+
 
 class Sink(Protocol):
     """Where the frames of one connection go. None of these may block or raise."""
@@ -148,6 +151,7 @@ class Traffic:
             progress=progress,
             auto_settle=auto_settle,
             active=active,
+            windowed=self._broker.machine(group).is_windowed(queue, consumer),
         )
         self._perform()
 
@@ -227,8 +231,17 @@ class Traffic:
         self._perform()
 
     def _propose(self, group_id: GroupId, command: Command, ticket: Ticket | None) -> None:
-        done = None if ticket is None else partial(self._outcome, ticket)
+        if ticket is None:
+            done = partial(self._repeat, group_id, command)
+        else:
+            done = partial(self._outcome, ticket)
         self._cluster.propose(group_id, command, done)
+
+    def _repeat(self, group_id: GroupId, command: Command, outcome: Outcome) -> None:
+        """Nobody else repeats what the dispatcher proposes by itself."""
+        if outcome.code == "overloaded":
+            loop = asyncio.get_running_loop()
+            loop.call_later(OVERLOADED_S, self._propose, group_id, command, None)
 
     def _outcome(self, ticket: Ticket, outcome: Outcome) -> None:
         self.dispatcher.outcome(ticket, outcome)

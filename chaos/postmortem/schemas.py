@@ -148,7 +148,8 @@ TABLES: Final[dict[str, str]] = {
     #   duplicate, refused   not stored; first and last are sequence numbers then
     #   delivered, got       consumer, session, token, acquired (times before), failed, entry
     #   settled    consumer; reason `auto`: by its delivery
-    #   returned   consumer; failed: 1 when it counts as a failed delivery; reason: asked | ended
+    #   returned   consumer; failed: 1 when it counts as a failed delivery;
+    #              reason: asked | ended | unsent (it never left, and is not counted)
     #   died       reason: rejected | expired | maxlen | delivery_limit; goes: on as a dead letter
     #   moved      a dead letter that was carried to another group
     #   purged, deleted      left with the others

@@ -16,6 +16,7 @@ from chaos.simulator.channel import Channel as Link
 from chaos.simulator.channel import Closed
 from chaos.simulator.ledger import Ledger
 from node.auth import User
+from node.handed import Handed, Piece
 from node.outgoing import Delivery, Outgoing
 from node.permissions import Access
 from node.protocols.amqp import closing, writer
@@ -61,15 +62,21 @@ class AmqpHost:
         self._closing_channels: set[int] = set()
         self._pauses: set[str] = set()
         self._written: list[bytes] = []
+        self._handed = Handed()
+        self._written_bytes = 0
         self._untaken_bytes = 0
         self._congested = False
         self._buffer_bytes_max = services.settings.limits.deliver_buffer_bytes_max
 
     # --- what channels use ------------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, piece: Piece | None = None) -> None:
         if self._closing:
             return
+        if piece is not None and self._link.open:
+            self._handed.wrote(self._written_bytes, self._written_bytes + len(data), piece)
+            self._handed.took(self._written_bytes + len(data))
+        self._written_bytes += len(data)
         if not self._written:
             asyncio.get_running_loop().call_soon(self._flush)
         self._written.append(data)
@@ -93,6 +100,8 @@ class AmqpHost:
     @property
     def congested(self) -> bool:
         return self._congested
+
+    def tell_handed(self) -> None: ...
 
     def pause_reading(self, why: str) -> None:
         self._pauses.add(why)

@@ -71,6 +71,8 @@ class ChannelPeer:
             return
         self._channel.to_client(frame)
         if type(frame) is Delivery:
+            if self.connection is not None and self._channel.open:
+                self.connection.handed(frame)
             self._channel.soon_at_node(lambda: self._taken(frame))
 
     def _taken(self, frame: Delivery) -> None:

@@ -25,6 +25,7 @@ from cluster.machine import commands, replies
 from cluster.machine.commands import (
     Command,
     Enqueue,
+    HandedTo,
     QueueConfig,
     Step,
     Transaction,
@@ -61,8 +62,28 @@ class Entry:
     commands: Sequence[AnyCommand]
 
 
+def _triples(packed: Any) -> tuple[tuple[int, int, int], ...]:
+    found = tuple([(first, last, token) for first, last, token in packed])
+    if not all(type(number) is int for triple in found for number in triple):
+        raise TypeError("deliveries are three integers each")
+    return found
+
+
+def _load_handed(packed: Any) -> tuple[HandedTo, ...] | None:
+    if packed is None:
+        return None
+    handed = [
+        HandedTo(queue, consumer, mark, _triples(beyond))
+        for queue, consumer, mark, beyond in packed
+    ]
+    if not all(type(number) is int for each in handed for number in each[:3]):
+        raise TypeError("queue, consumer and mark are integers")
+    return tuple(handed)
+
+
 #: New settings of queues go into `fields_since` with the machine version that brought them.
 _CONFIG = Layout(QueueConfig, fields_since={})
+_HANDED = {"handed": _load_handed}
 _RANGES = {"ranges": pairs}
 _CONFIG_LOAD = {"config": _CONFIG.load_map}
 _CONFIG_DUMP = {"config": _CONFIG.dump_map}
@@ -96,8 +117,8 @@ _COMMANDS: dict[int, Layout] = {
     2: Layout(commands.UpdateQueue, load=_CONFIG_LOAD, dump=_CONFIG_DUMP),
     3: Layout(commands.DeleteQueue),
     4: Layout(commands.OpenSession),
-    5: Layout(commands.DetachSession),
-    6: Layout(commands.CloseSession),
+    5: Layout(commands.DetachSession, load=_HANDED, fields_since={"handed": 2}),
+    6: Layout(commands.CloseSession, load=_HANDED, fields_since={"handed": 2}),
     7: Layout(commands.NodeDown),
     8: Layout(commands.NodeUp),
     9: Layout(commands.Enqueue),
@@ -105,7 +126,7 @@ _COMMANDS: dict[int, Layout] = {
     11: Layout(commands.Cancel),
     12: Layout(commands.SetCredit),
     13: Layout(commands.Settle, load=_RANGES),
-    14: Layout(commands.Return, load=_RANGES),
+    14: Layout(commands.Return, load=_RANGES, fields_since={"unsent": 2}),
     15: Layout(commands.Discard, load=_RANGES),
     16: Layout(commands.Extend, load=_RANGES),
     17: Layout(commands.Get),
@@ -115,6 +136,7 @@ _COMMANDS: dict[int, Layout] = {
     21: Layout(commands.Tick),
     22: Layout(commands.Barrier),
     23: Layout(commands.UpgradeMachine),
+    24: Layout(commands.Handed, load={"deliveries": _triples}, since=2),
     32: Layout(
         commands.Transaction,
         load={**_STEPS_LOAD, "others": _load_others},

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from cluster.machine.commands import CloseSession, DetachSession, NodeDown, OpenSession
+from collections.abc import Sequence
+
+from cluster.machine.commands import CloseSession, DetachSession, HandedTo, NodeDown, OpenSession
 from cluster.machine.effects import SessionEnded
 from cluster.machine.kinds import QueueKind
 from cluster.machine.replies import BAD_ARGUMENT, LIMIT_REACHED, NO_SESSION, Ok, Refused, Reply
 from cluster.machine.sessions import SUSPECTED_GRACE_MS, Session, Sessions
 from cluster.machine.turn import Turn
-from cluster.types import ConsumerKey, NodeId, SessionId
+from cluster.types import ConsumerKey, NodeId, QueueId, SessionId
 
 SESSIONS_MAX = 1_000_000
 RESUME_MS_MAX = 7 * 24 * 3_600_000
@@ -55,6 +57,7 @@ class Attendance:
             return Ok()  # it is attached elsewhere by now
         if session.crashed:
             return Ok()  # heard before: its time runs already
+        self._was_handed(turn, session, command.handed)
         if session.resume_ms == 0:
             self.end(turn, session, "lost", failed=True)
         else:
@@ -65,8 +68,17 @@ class Attendance:
         session = self.sessions.get(command.session)
         if session is None:
             return Ok()
+        self._was_handed(turn, session, command.handed)
         self.end(turn, session, "closed", failed=False)
         return Ok(1)
+
+    def _was_handed(self, turn: Turn, session: Session, handed: Sequence[HandedTo] | None) -> None:
+        if handed is None or turn.version < 2:
+            return
+        known = {(each.queue, each.consumer): each for each in handed}
+        for queue_id, key in session.consumers:
+            each = known.get((QueueId(queue_id), ConsumerKey(key)))
+            self._queues[queue_id].session_was_handed(ConsumerKey(key), each)
 
     def node_down(self, turn: Turn, command: NodeDown) -> Reply:
         if command.incarnation < self.sessions.incarnations.get(command.node, 0):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cluster.machine.catalog_commands import (
     AddNode,
@@ -34,6 +34,8 @@ from cluster.machine.catalog_commands import (
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, value
 
 Ranges = Sequence[tuple[int, int]]
+#: (first, last, token): these positions, as they were delivered under this token.
+Deliveries = Sequence[tuple[int, int, int]]
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 RetryType = Literal["disabled", "all", "failed", "returned"]
 
@@ -119,6 +121,17 @@ class OpenSession:
     resume_ms: int = 0
 
 
+class HandedTo(NamedTuple):
+    """What of a consumer's deliveries its node handed to the network: all up to the token `mark`,
+    and these of later tokens. The others never left the cluster.
+    """
+
+    queue: QueueId
+    consumer: ConsumerKey
+    mark: int
+    beyond: Deliveries
+
+
 @dataclass(frozen=True, slots=True)
 class DetachSession:
     """The connection was lost: suspected until `resume_ms` have passed, then dead. Only if still at
@@ -128,6 +141,9 @@ class DetachSession:
     session: SessionId
     node: NodeId
     incarnation: int
+    # None: not known, and all of it may have been delivered. A consumer
+    # that is not named ended before its node knew how far it was.
+    handed: Sequence[HandedTo] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +153,7 @@ class CloseSession:
     """
 
     session: SessionId
+    handed: Sequence[HandedTo] | None = None  # as for DetachSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +243,7 @@ class Settle:
 @value
 class Return:
     """Back to the original position (B08). `failed` adds one to the delivery count; over the limit
-    it is dead. `token`: as for Settle.
+    it is dead. `token`: as for Settle. `unsent`: no client has seen these deliveries.
     """
 
     queue: QueueId
@@ -235,6 +252,7 @@ class Return:
     failed: bool = False
     delay_ms: int | None = None  # overrides the queue's delayed retry
     token: int | None = None
+    unsent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +310,17 @@ class DeadLettersMoved:
 
     queue: QueueId
     number: int
+
+
+@value
+class Handed:
+    """The network took these of a consumer without a credit limit: as many
+    more may be assigned to it. Told for many at once.
+    """
+
+    queue: QueueId
+    consumer: ConsumerKey
+    deliveries: Deliveries
 
 
 Step = Enqueue | Settle | Return | Discard
@@ -375,6 +404,7 @@ Command = (
     | Purge
     | Pause
     | DeadLettersMoved
+    | Handed
     | Transaction
     | TransactionPart
     | TransactionDone

@@ -15,11 +15,19 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from cluster.machine.commands import HandedTo
 from cluster.machine.runs import RangeMap
-from cluster.types import ConsumerKey, SessionId
+from cluster.types import ConsumerKey, QueueId, SessionId
 
 #: What a consumer with unlimited credit may hold before the machine waits for it all the same.
 UNSETTLED_MAX = 1_000_000
+#: What unlimited credit means: with a delivery limit, so many may be held, as in RabbitMQ's quorum
+#: queues; without one, so many may be assigned and not yet handed to the network. Else a consumer
+#: that crashes would make deliveries fail that never left.
+UNLIMITED_CREDIT = 2_000
+POSITION_MAX = (1 << 62) - 1
+#: Mark of a consumer of which its node does not know how far it is: no token is below.
+NOTHING_KNOWN = -1
 
 
 class Hold(NamedTuple):
@@ -31,12 +39,15 @@ class Hold(NamedTuple):
 
 class Consumer:
     __slots__ = (
+        "ahead",
         "auto_settle",
         "cancelled",
         "credit",
         "due_ms",
         "exclusive",
+        "handed",
         "held",
+        "held_max",
         "here",
         "in_ring",
         "key",
@@ -45,6 +56,7 @@ class Consumer:
         "session",
         "tag",
         "timeout_ms",
+        "windowed",
     )
 
     def __init__(self, key: ConsumerKey, session: SessionId, tag: str) -> None:
@@ -62,17 +74,56 @@ class Consumer:
         self.held: RangeMap[Hold] = RangeMap()
         self.due_ms = 0  # nothing it holds is due before; 0: nothing is
         self.in_ring = False
+        self.held_max = UNSETTLED_MAX
+        self.windowed = False  # also bounded by what is in `ahead`
+        self.ahead: RangeMap[int] = RangeMap()  # held, by token, and not known to be handed over
+        self.handed: HandedTo | None = None  # of a session that was detached, when that is known
 
     @property
     def room(self) -> int:
         """How many messages it may be given now."""
-        credit = self.credit
-        if credit == 0 or self.auto_settle:
-            credit = UNSETTLED_MAX
-        room = credit - self.held.count
+        room = self.held_max - self.held.count
+        if self.windowed:
+            room = min(room, UNLIMITED_CREDIT - self.ahead.count)
         if room < 0:
             room = 0
         return room
+
+    def set_bounds(self, version: int, *, delivery_limit: int | None) -> bool:
+        """Of what it may hold, by its credit and its queue. True: they are others than before."""
+        before = self.held_max, self.windowed
+        unlimited = self.credit == 0 or self.auto_settle
+        bounded = unlimited and version >= 2 and not self.auto_settle and not self.once
+        self.held_max = UNSETTLED_MAX if unlimited else self.credit
+        if bounded and delivery_limit is not None:
+            self.held_max = UNLIMITED_CREDIT
+        self.windowed = bounded and delivery_limit is None
+        if not self.windowed:
+            self.ahead.clear()
+        return before != (self.held_max, self.windowed)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Its node cannot say how far it is."""
+        return self.handed is not None and self.handed.mark == NOTHING_KNOWN
+
+    def held_parts(self) -> list[tuple[int, int, bool]]:
+        """What it holds, and whether that was handed to the network, as far as was told."""
+        handed = self.handed
+        if handed is None or self.is_unknown:
+            return [(first, last, True) for first, last, _ in self.held]
+        beyond: dict[int, RangeMap[bool]] = {}
+        for first, last, token in handed.beyond:
+            if 0 < first <= last <= POSITION_MAX:
+                beyond.setdefault(token, RangeMap()).assign(first, last, True)
+        parts: list[tuple[int, int, bool]] = []
+        for first, last, hold in self.held:
+            of_token = beyond.get(hold.token)
+            if hold.token <= handed.mark or of_token is None:
+                parts.append((first, last, hold.token <= handed.mark))
+            else:
+                parts += [(a, b, bool(known)) for a, b, known in of_token.segments(first, last)]
+        return parts
 
     @property
     def registered(self) -> bool:
@@ -83,9 +134,9 @@ class Consumer:
         """Nothing is left of it but the record."""
         return not self.held.count and (self.cancelled or self.once)
 
-    def dump(self) -> list[Any]:
+    def dump(self, version: int) -> list[Any]:
         firsts, lasts, holds = self.held.dump()
-        return [
+        row = [
             self.key,
             self.session,
             self.tag,
@@ -101,9 +152,17 @@ class Consumer:
             list(lasts),
             [list(hold) for hold in holds],
         ]
+        if version >= 2:
+            firsts, lasts, tokens = self.ahead.dump()
+            handed = self.handed
+            row += [
+                [list(firsts), list(lasts), tokens],
+                None if handed is None else [handed.mark, [list(each) for each in handed.beyond]],
+            ]
+        return row
 
     @classmethod
-    def of(cls, data: Sequence[Any]) -> Consumer:
+    def of(cls, data: Sequence[Any], queue: QueueId) -> Consumer:
         consumer = cls(data[0], data[1], data[2])
         (
             consumer.credit,
@@ -117,6 +176,12 @@ class Consumer:
         ) = data[3:11]
         consumer.held.load(data[11], data[12], [Hold(*hold) for hold in data[13]])
         consumer.due_ms = consumer.earliest_due()
+        if len(data) > 14:
+            consumer.ahead.load(*data[14])
+            if data[15] is not None:
+                mark, beyond = data[15]
+                deliveries = [(first, last, token) for first, last, token in beyond]
+                consumer.handed = HandedTo(queue, consumer.key, mark, deliveries)
         return consumer
 
     def earliest_due(self) -> int:
@@ -273,22 +338,25 @@ class Consumers:
 
     # --- snapshots --------------------------------------------------------------------------------
 
-    def dump(self) -> list[Any]:
+    def dump(self, version: int) -> list[Any]:
         rings = [
             [priority, [consumer.key for consumer in self._rings[priority]]]
             for priority in self._priorities
             if self._rings[priority]
         ]
         return [
-            [consumer.dump() for consumer in self.by_key.values()],
+            [consumer.dump(version) for consumer in self.by_key.values()],
             rings,
             None if self.active is None else self.active.key,
             self.active_token,
         ]
 
-    def load(self, data: Sequence[Any]) -> None:
+    def load(
+        self, data: Sequence[Any], queue: QueueId, version: int, *, delivery_limit: int | None
+    ) -> None:
         for row in data[0]:
-            consumer = Consumer.of(row)
+            consumer = Consumer.of(row, queue)
+            consumer.set_bounds(version, delivery_limit=delivery_limit)
             self.by_key[consumer.key] = consumer
             if not consumer.once:
                 self._by_tag[consumer.session, consumer.tag] = consumer
@@ -308,6 +376,14 @@ class Consumers:
         assert len(in_rings) == len({c.key for c in in_rings}), "a consumer is in two rings"
         for consumer in self.by_key.values():
             consumer.held.invariants()
+            consumer.ahead.invariants()
+            for first, last, token in consumer.ahead:
+                pieces = consumer.held.pieces(first, last)
+                assert sum(end - start + 1 for start, end, _ in pieces) == last - first + 1, (
+                    "assigned, and not held"
+                )
+                assert all(hold.token == token for _, _, hold in pieces), "of another delivery"
+            assert consumer.windowed or not consumer.ahead.count, "counted for no window"
             assert not consumer.gone, "a consumer of which nothing is left is remembered"
             assert consumer.in_ring == (consumer in in_rings), "in_ring is wrong"
             able = consumer.registered and consumer.here and consumer.room > 0

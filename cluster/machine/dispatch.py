@@ -58,7 +58,9 @@ def hand_out(queue: Queue, turn: Turn) -> None:
         else:
             known[1].extend(chunks)
     for consumer, chunks in delivered.values():
-        turn.effects.append(Deliver(queue.id, consumer.key, consumer.session, chunks))
+        turn.effects.append(
+            Deliver(queue.id, consumer.key, consumer.session, chunks, consumer.windowed)
+        )
 
 
 def take(
@@ -95,8 +97,11 @@ def take(
             queue.witness.delivered(queue, consumer, taken)
         if consumer.auto_settle:
             forget(queue, first, last)
+            queue.seen = max(queue.seen, last)
         else:
             consumer.held.put(first, last, hold)
+            if consumer.windowed:
+                consumer.ahead.put(first, last, token)
             queue.unsettled_count += last - first + 1
     if chunks and not consumer.auto_settle:
         queue.expect_by(consumer, due_ms)

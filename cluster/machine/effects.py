@@ -20,6 +20,7 @@ class Deliver:
     consumer: ConsumerKey
     session: SessionId
     chunks: Sequence[Chunk]
+    windowed: bool = False  # it gets more when `Handed` says that the network took these
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from cluster.machine.commands import (
     Enqueue,
     Extend,
     Get,
+    Handed,
     NodeDown,
     NodeUp,
     OpenSession,
@@ -125,7 +126,10 @@ class QueueMachine:
                 | Pause()
                 | UpdateQueue()
                 | DeadLettersMoved()
+                | Handed()
             ):
+                if type(command) is Handed and self.version < 2:
+                    return _unknown(command)
                 queue = self._queues.get(command.queue)
                 if queue is None:
                     return _no_queue(command.queue)
@@ -154,10 +158,9 @@ class QueueMachine:
             case NodeUp():
                 return self._attendance.node_up(turn, command.node, command.incarnation)
             case UpgradeMachine():
-                return self._upgrade(command)
+                return self._upgrade(turn, command)
             case _:
-                name = getattr(command, "tag", type(command).__name__)
-                return Refused(UNKNOWN_COMMAND, f"a group of queues does not know command {name}")
+                return _unknown(command)
 
     def _do_in(self, turn: Turn, queue: QueueKind, command: Any) -> Reply:
         match command:
@@ -171,6 +174,8 @@ class QueueMachine:
                 return queue.discard(turn, command)
             case Extend():
                 return queue.extend(turn, command)
+            case Handed():
+                return queue.handed(command)
             case SetCredit():
                 return queue.set_credit(turn, command)
             case Subscribe():
@@ -211,6 +216,7 @@ class QueueMachine:
         if wrong is not None:
             return Refused(BAD_ARGUMENT, wrong)
         queue = kind(command.queue, command.vhost, command.name, command.config, turn.now_ms)
+        queue.version = self.version
         self._queues[command.queue] = queue
         queue.witness = self._witness
         if self._witness is not None:
@@ -309,13 +315,18 @@ class QueueMachine:
             return sessions_ms if queues_ms is None else queues_ms
         return min(queues_ms, sessions_ms)
 
-    def _upgrade(self, command: UpgradeMachine) -> Reply:
+    def _upgrade(self, turn: Turn, command: UpgradeMachine) -> Reply:
         if not self.version <= command.to <= self.newest:
             return Refused(
                 BAD_ARGUMENT,
                 f"the machine has version {self.version} and can become {self.newest} at most",
             )
+        if command.to == self.version:
+            return Ok(command.to)
         self.version = command.to
+        for queue in self._in_order():
+            queue.set_version(command.to)
+            turn.touch(queue.id)
         return Ok(command.to)
 
     # --- looking ----------------------------------------------------------------------------------
@@ -359,6 +370,11 @@ class QueueMachine:
         """
         found = self._queues.get(queue)
         return None if found is None else found.holds(consumer)
+
+    def is_windowed(self, queue: QueueId, consumer: ConsumerKey) -> bool:
+        """Does it get more only when `Handed` says what the network took?"""
+        found = self._queues.get(queue)
+        return found is not None and found.is_windowed(consumer)
 
     def has_session(self, session: SessionId) -> bool:
         return self._sessions.get(session) is not None
@@ -435,6 +451,7 @@ class QueueMachine:
         for queue_id, vhost, name, config_data, state in queues:
             config = snapshot.load_config(config_data)
             queue = KINDS[config.type](queue_id, vhost, name, config, now_ms)
+            queue.version = version
             queue.load(state, now_ms)
             self._queues[queue_id] = queue
             self._schedule(queue)
@@ -464,6 +481,11 @@ class QueueMachine:
             for queue_id, key in session.consumers
         }
         assert known == listed, "sessions and queues disagree about who consumes"
+
+
+def _unknown(command: Any) -> Refused:
+    name = getattr(command, "tag", type(command).__name__)
+    return Refused(UNKNOWN_COMMAND, f"a group of queues does not know command {name}")
 
 
 def _no_queue(queue: QueueId) -> Refused:

@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 from typing import Any
 
 from cluster.machine import admission, disposal, settling, snapshot, subscribing, timetable, views
-from cluster.machine.commands import QueueConfig
-from cluster.machine.consumers import Consumer, Consumers
+from cluster.machine.commands import HandedTo, QueueConfig
+from cluster.machine.consumers import NOTHING_KNOWN, Consumer, Consumers
 from cluster.machine.deadletters import Deaths, Outbox
 from cluster.machine.dispatch import CHUNKS_AT_ONCE_MAX, hand_out, held_chunks
 from cluster.machine.effects import (
@@ -57,10 +57,12 @@ class Queue:
         "publishers",
         "ready",
         "scheduled_ms",
+        "seen",
         "store",
         "told_ms",
         "unsettled_count",
         "unused_since_ms",
+        "version",
         "vhost",
         "waiting_bytes",
         "witness",
@@ -86,6 +88,7 @@ class Queue:
         self.paused = False
         self.had_consumer = False
         self.last_token = 0
+        self.seen = 0  # up to here clients may have seen messages, besides those held now
         self.unused_since_ms = now_ms  # of no meaning while a consumer is registered
         self.told_ms: int | None = None  # when QueueExpired was last emitted
         self.due_ms: int | None = None  # nothing happens by itself before; perhaps nothing then
@@ -93,6 +96,7 @@ class Queue:
         self.drops_head = False
         self.never_refuses = True
         self.witness: Witness | None = None  # of somebody who replays a log
+        self.version = 1  # of the group's machine
         self._configure(config)
 
     def _configure(self, config: QueueConfig) -> None:
@@ -110,6 +114,7 @@ class Queue:
     give_back = settling.give_back
     discard = settling.discard
     extend = settling.extend
+    handed = settling.handed
     lacks = settling.lacks
     purge = disposal.purge
     dead_letters_moved = disposal.dead_letters_moved
@@ -146,6 +151,10 @@ class Queue:
     @property
     def is_held_up(self) -> bool:
         return self.ready.count > 0 and self.is_used
+
+    def seen_up_to(self) -> int:
+        """The highest position that a client may have seen."""
+        return max([self.seen, *[each.held.end for each in self.consumers.by_key.values()]])
 
     def passing(self) -> int:
         """How many messages would surely go straight through to consumers."""
@@ -251,9 +260,9 @@ class Queue:
         while self.delayed and self.delayed[0][0] <= now_ms:
             _, first, last = heappop(self.delayed)
             self.delayed_count -= last - first + 1
-            self._make_ready(first, last)
+            self.make_ready(first, last)
 
-    def _make_ready(self, first: int, last: int) -> None:
+    def make_ready(self, first: int, last: int) -> None:
         if not self.marks.count:
             self.ready.add(first, last)
             return
@@ -331,6 +340,18 @@ class Queue:
                 auto_delete=self.config.auto_delete,
             )
         )
+        self._bound_consumers()
+
+    def set_version(self, version: int) -> None:
+        """Of the machine: it just has this one."""
+        self.version = version
+        self.seen = self.store.next - 1
+        self._bound_consumers()
+
+    def _bound_consumers(self) -> None:
+        for consumer in list(self.consumers.by_key.values()):
+            if consumer.set_bounds(self.version, delivery_limit=self.config.delivery_limit):
+                self.consumers.changed(consumer)
 
     def used(self, now_ms: int) -> None:
         """Declared again: its expiry starts anew."""
@@ -358,7 +379,16 @@ class Queue:
         """The session of this consumer is suspected, or back."""
         consumer = self.consumers.by_key[key]
         consumer.here = here
+        if here:
+            consumer.handed = None
         self.consumers.changed(consumer)
+
+    def session_was_handed(self, key: ConsumerKey, handed: HandedTo | None) -> None:
+        """How far this consumer is, whose session is about to end; None: its node does not know."""
+        consumer = self.consumers.by_key[key]
+        if handed is None and consumer.registered:
+            handed = HandedTo(self.id, key, NOTHING_KNOWN, ())
+        consumer.handed = handed
 
     def session_over(self, turn: Turn, key: ConsumerKey, *, failed: bool) -> None:
         """The session of this consumer is dead."""
@@ -371,12 +401,23 @@ class Queue:
             self.unused(turn)
             if self.witness is not None:
                 self.witness.consumer_ended(self, consumer, turn.effects)
-        for first, last, _ in list(consumer.held):
-            delay_ms = None if failed else 0
-            if self.witness is not None:
-                self.witness.returned(self, consumer, first, last, failed=failed, asked=False)
-            settling.returned(self, turn, first, last, failed=failed, delay_ms=delay_ms)
+        parts = consumer.held_parts()
         consumer.held.clear()
+        self.seen = max([self.seen, *[last for _, last, handed in parts if handed]])
+        failed = failed and not consumer.is_unknown
+        delay_ms = None if failed else 0
+        for first, last, handed in parts:
+            settling.take_back(
+                self,
+                turn,
+                consumer,
+                (first, last),
+                failed=failed,
+                asked=False,
+                sent=handed,
+                delay_ms=delay_ms,
+            )
+        consumer.ahead.clear()
         self.remove_consumer(turn, consumer)
 
     # --- the end of a command ---------------------------------------------------------------------
@@ -415,7 +456,9 @@ class Queue:
         for consumer in self.consumers.by_key.values():
             chunks = held_chunks(self, consumer)
             if chunks:
-                effects.append(Deliver(self.id, consumer.key, consumer.session, chunks))
+                effects.append(
+                    Deliver(self.id, consumer.key, consumer.session, chunks, consumer.windowed)
+                )
         if self.outbox.count:
             effects.append(DeadLettersReady(self.id))
         if self.told_ms is not None:
@@ -425,6 +468,10 @@ class Queue:
     def holds(self, key: ConsumerKey) -> Sequence[Chunk] | None:
         consumer = self.consumers.by_key.get(key)
         return None if consumer is None else held_chunks(self, consumer)
+
+    def is_windowed(self, key: ConsumerKey) -> bool:
+        consumer = self.consumers.by_key.get(key)
+        return consumer is not None and consumer.windowed
 
     def consumer_keys(self) -> list[tuple[str, ConsumerKey]]:
         return [(consumer.session, consumer.key) for consumer in self.consumers.by_key.values()]

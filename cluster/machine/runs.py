@@ -59,6 +59,11 @@ class RangeMap(Generic[V]):
         """The lowest range. Only when not empty."""
         return self._firsts[self._head], self._lasts[self._head]
 
+    @property
+    def end(self) -> int:
+        """The highest position, 0 when empty."""
+        return self._lasts[-1] if self.count else 0
+
     def get(self, position: int) -> V | None:
         slot = bisect_right(self._firsts, position, self._head) - 1
         if slot < self._head or self._lasts[slot] < position:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.machine.commands import Discard, Extend, Ranges, Return, Settle
+from cluster.machine.commands import Discard, Extend, Handed, Ranges, Return, Settle
 from cluster.machine.consumers import Consumer, Hold
 from cluster.machine.deadletters import DELIVERY_LIMIT, REJECTED
 from cluster.machine.disposal import dead_letter, forget
@@ -37,9 +37,13 @@ def settle(queue: Queue, turn: Turn, command: Settle) -> Reply:
     before = held.count
     for first, last in command.ranges:
         held.cut(first, last)
+        if consumer.windowed:
+            consumer.ahead.cut(first, last)
         if queue.witness is not None:
             queue.witness.settled(queue, consumer, first, last)
         forget(queue, first, last)
+        if last > queue.seen:
+            queue.seen = last
     count = before - held.count
     queue.unsettled_count -= count
     queue.freed(turn, consumer)
@@ -57,9 +61,18 @@ def give_back(queue: Queue, turn: Turn, command: Return) -> Reply:
     for first, last in command.ranges:
         count += last - first + 1
         consumer.held.cut(first, last)
-        if queue.witness is not None:
-            queue.witness.returned(queue, consumer, first, last, failed=command.failed, asked=True)
-        returned(queue, turn, first, last, failed=command.failed, delay_ms=delay_ms)
+        if consumer.windowed:
+            consumer.ahead.cut(first, last)
+        take_back(
+            queue,
+            turn,
+            consumer,
+            (first, last),
+            failed=command.failed,
+            asked=True,
+            sent=turn.version < 2 or not command.unsent,
+            delay_ms=delay_ms,
+        )
     queue.freed(turn, consumer)
     return Ok(count)
 
@@ -72,7 +85,10 @@ def discard(queue: Queue, turn: Turn, command: Discard) -> Reply:
     for first, last in command.ranges:
         count += last - first + 1
         consumer.held.cut(first, last)
+        if consumer.windowed:
+            consumer.ahead.cut(first, last)
         queue.unsettled_count -= last - first + 1
+        queue.seen = max(queue.seen, last)
         dead_letter(queue, turn, first, last, REJECTED)
     queue.freed(turn, consumer)
     return Ok(count)
@@ -118,7 +134,7 @@ def _holder(queue: Queue, key: ConsumerKey, ranges: Ranges) -> Consumer | Refuse
     """The consumer, when it holds every one of these positions."""
     consumer = queue.consumers.by_key.get(key)
     if consumer is None:
-        return Refused(NO_CONSUMER, f"queue {queue.name} has no consumer {key}: subscribe first")
+        return no_consumer(queue, key)
     before = 0
     for first, last in ranges:
         if not before < first <= last:
@@ -139,6 +155,10 @@ def _holder(queue: Queue, key: ConsumerKey, ranges: Ranges) -> Consumer | Refuse
     return consumer
 
 
+def no_consumer(queue: Queue, key: ConsumerKey) -> Refused:
+    return Refused(NO_CONSUMER, f"queue {queue.name} has no consumer {key}: subscribe first")
+
+
 def _newer(consumer: Consumer, ranges: Ranges, token: int) -> Refused | None:
     """The refusal when one of them was delivered again since."""
     for first, last in ranges:
@@ -151,6 +171,42 @@ def _newer(consumer: Consumer, ranges: Ranges, token: int) -> Refused | None:
                     start,
                 )
     return None
+
+
+def take_back(
+    queue: Queue,
+    turn: Turn,
+    consumer: Consumer,
+    messages: tuple[int, int],
+    *,
+    failed: bool,
+    asked: bool,
+    sent: bool,
+    delay_ms: int | None,
+) -> None:
+    """These are in the consumer's hands no more. What was not `sent` is as new, unless clients may
+    have seen messages behind it: then nobody may take its next delivery for one in order.
+    """
+    first, last = messages
+    if sent:
+        fresh = last + 1
+        queue.seen = max(queue.seen, last)
+    else:
+        fresh = max(first, queue.seen_up_to() + 1)
+    if first < fresh:
+        end = min(last, fresh - 1)
+        failed = failed and sent
+        if queue.witness is not None:
+            queue.witness.returned(queue, consumer, first, end, failed=failed, asked=asked)
+        returned(queue, turn, first, end, failed=failed, delay_ms=delay_ms if sent else 0)
+    if fresh <= last:
+        if queue.witness is not None:
+            queue.witness.returned(
+                queue, consumer, fresh, last, failed=False, asked=asked, sent=False
+            )
+        queue.unsettled_count -= last - fresh + 1
+        queue.waiting_bytes += queue.store.bytes_of(fresh, last)
+        queue.make_ready(fresh, last)
 
 
 def returned(
@@ -175,6 +231,21 @@ def returned(
             queue.delay(start, end, turn.now_ms + wait_ms)
         else:
             queue.ready.add(start, end, queue.capped(mark.priority))
+
+
+def handed(queue: Queue, command: Handed) -> Reply:
+    """The network took these: there is room for more. Of other deliveries nothing is said."""
+    consumer = queue.consumers.by_key.get(command.consumer)
+    if consumer is None:
+        return no_consumer(queue, command.consumer)
+    ahead = consumer.ahead
+    before = ahead.count
+    for first, last, token in command.deliveries:
+        for start, end, of_token in ahead.pieces(first, last):
+            if of_token == token:
+                ahead.cut(start, end)
+    queue.consumers.offer(consumer)
+    return Ok(before - ahead.count)
 
 
 def _retry_delay_ms(queue: Queue, mark: Mark, failed: bool) -> int:

@@ -85,11 +85,11 @@ def _dump_rest(queue: Queue) -> list[Any]:
         firsts, lasts, _ = level.dump()
         levels.append([priority, pack(firsts), pack(lasts)])
     firsts, lasts, marks = queue.marks.dump()
-    return [
+    row = [
         levels,
         [pack(firsts), pack(lasts), [list(mark) for mark in marks]],
         [list(delay) for delay in sorted(queue.delayed)],
-        queue.consumers.dump(),
+        queue.consumers.dump(queue.version),
         queue.publishers.dump(),
         queue.dedup_ids.dump(),
         queue.outbox.dump(),
@@ -100,6 +100,9 @@ def _dump_rest(queue: Queue) -> list[Any]:
         queue.waiting_bytes,
         queue.had_consumer,
     ]
+    if queue.version >= 2:
+        row.append(queue.seen)
+    return row
 
 
 def load_queue(queue: Queue, data: Sequence[Any]) -> None:
@@ -122,6 +125,8 @@ def load_queue(queue: Queue, data: Sequence[Any]) -> None:
     ) = data
     # Older snapshots know of no queue for which it matters.
     queue.had_consumer = bool(later and later[0])
+    if queue.version >= 2:
+        queue.seen = later[1]
     queue.unused_since_ms = unused_since_ms or 0
     queue.store.load(store)
     for priority, firsts, lasts in levels:
@@ -133,7 +138,9 @@ def load_queue(queue: Queue, data: Sequence[Any]) -> None:
     queue.marks.load(unpack("q", firsts), unpack("q", lasts), [Mark(*value) for value in values])
     queue.delayed = [(ready_at_ms, first, last) for ready_at_ms, first, last in delayed]
     queue.delayed_count = sum(last - first + 1 for _, first, last in queue.delayed)
-    queue.consumers.load(consumers)
+    queue.consumers.load(
+        consumers, queue.id, queue.version, delivery_limit=queue.config.delivery_limit
+    )
     queue.publishers.load(publishers)
     queue.dedup_ids.load(dedup_ids)
     queue.outbox.load(outbox)

@@ -12,7 +12,6 @@ from cluster.machine.replies import (
     BAD_ARGUMENT,
     EXCLUSIVE_USE,
     LIMIT_REACHED,
-    NO_CONSUMER,
     SINGLE_ACTIVE,
     Got,
     Ok,
@@ -20,6 +19,7 @@ from cluster.machine.replies import (
     Reply,
     Subscribed,
 )
+from cluster.machine.settling import no_consumer
 from cluster.machine.turn import Turn
 from cluster.types import ConsumerKey
 
@@ -60,6 +60,7 @@ def subscribe(queue: Queue, turn: Turn, command: Subscribe) -> Reply:
     consumer.auto_settle = command.auto_settle
     consumer.timeout_ms = command.timeout_ms
     consumer.cancelled = False
+    consumer.set_bounds(turn.version, delivery_limit=queue.config.delivery_limit)
     if fresh:
         consumers.add(consumer)
         turn.group.consumer_added(consumer.session, queue.id, consumer.key)
@@ -74,7 +75,7 @@ def subscribe(queue: Queue, turn: Turn, command: Subscribe) -> Reply:
 def cancel(queue: Queue, turn: Turn, command: Cancel) -> Reply:
     consumer = queue.consumers.by_key.get(command.consumer)
     if consumer is None or not (consumer.registered or command.give_back):
-        return _no_consumer(queue, command.consumer)
+        return no_consumer(queue, command.consumer)
     count = consumer.held.count
     if command.give_back:
         queue.end_consumer(turn, consumer, failed=False)
@@ -91,10 +92,11 @@ def cancel(queue: Queue, turn: Turn, command: Cancel) -> Reply:
 def set_credit(queue: Queue, turn: Turn, command: SetCredit) -> Reply:
     consumer = queue.consumers.by_key.get(command.consumer)
     if consumer is None or not consumer.registered:
-        return _no_consumer(queue, command.consumer)
+        return no_consumer(queue, command.consumer)
     if command.credit < 0:
         return Refused(BAD_ARGUMENT, "credit is a number of at least 0; 0 means unlimited")
     consumer.credit = command.credit
+    consumer.set_bounds(turn.version, delivery_limit=queue.config.delivery_limit)
     queue.consumers.changed(consumer)
     return Ok()
 
@@ -118,7 +120,3 @@ def get(queue: Queue, turn: Turn, command: Get) -> Reply:
         queue.consumers.add(consumer)
         turn.group.consumer_added(consumer.session, queue.id, consumer.key)
     return Got(consumer.key, chunks, queue.ready.count)
-
-
-def _no_consumer(queue: Queue, key: ConsumerKey) -> Refused:
-    return Refused(NO_CONSUMER, f"queue {queue.name} has no consumer {key}: subscribe first")

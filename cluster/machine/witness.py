@@ -56,9 +56,17 @@ class Witness(Protocol):
     def settled(self, queue: Queue, consumer: Consumer, first: int, last: int) -> None: ...
 
     def returned(
-        self, queue: Queue, consumer: Consumer, first: int, last: int, *, failed: bool, asked: bool
+        self,
+        queue: Queue,
+        consumer: Consumer,
+        first: int,
+        last: int,
+        *,
+        failed: bool,
+        asked: bool,
+        sent: bool = True,
     ) -> None:
-        """`asked`: else the consumer ended."""
+        """`asked`: else the consumer ended. Not `sent`: they never left, and nothing is counted."""
         ...
 
     def died(self, queue: Queue, first: int, last: int, reason: str, *, goes: bool) -> None:

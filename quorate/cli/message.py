@@ -153,6 +153,10 @@ _WORDS: dict[str, str] = {
     "purged": "purged",
     "deleted": "gone with its queue",
 }
+_RETURNED: dict[str | None, str] = {
+    "ended": "its consumer ended",
+    "unsent": "it was never sent",
+}
 _STATES: dict[str, str] = {
     "settled": "settled",
     "died": "dead",
@@ -234,7 +238,7 @@ def more(event: Object) -> str:
         parts.append(f"{event['failed']} failed")
     if event["event"] == "returned":
         parts.append("as failed" if event.get("failed") else "not as failed")
-        parts.append("its consumer ended" if event.get("reason") == "ended" else "")
+        parts.append(_RETURNED.get(event.get("reason"), ""))
     elif event.get("reason"):
         parts.append("by its delivery" if event["reason"] == "auto" else event["reason"])
     if event.get("goes"):

@@ -131,7 +131,7 @@ class Twin:
                 held = places[position]
                 assert (held.place, held.consumer) == ("held", event.consumer)
                 held.place, held.consumer = "ready", None
-                held.returns += 1
+                held.returns += event.reason != "unsent"
                 held.failed += event.failed or 0
             case "died":
                 assert places[position].place != "dead"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from cluster.machine import QueueMachine
+from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.commands import (
     ATTR_DEATHS,
     ATTR_DEDUP_ID,
@@ -30,6 +30,8 @@ from cluster.machine.commands import (
     Enqueue,
     Extend,
     Get,
+    Handed,
+    HandedTo,
     NodeDown,
     NodeUp,
     OpenSession,
@@ -45,6 +47,7 @@ from cluster.machine.commands import (
     TransactionDone,
     TransactionPart,
     UpdateQueue,
+    UpgradeMachine,
 )
 from cluster.machine.replies import OUT_OF_SEQUENCE, Enqueued, Refused
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, Stamp
@@ -95,7 +98,10 @@ class History:
     def steps(self, count: int) -> Iterator[tuple[Stamp, Any]]:
         for queue, config in CONFIGS.items():
             yield self.step(CreateQueue(QueueId(queue), "/", f"q{queue}", config))
-        for _ in range(count):
+        upgrade_at = self.random.choice([0, count // 3, count])
+        for number in range(count):
+            if number == upgrade_at:
+                yield self.step(UpgradeMachine(MACHINE_VERSION))
             yield self.step(self.command())
 
     def step(self, command: Any) -> tuple[Stamp, Any]:
@@ -145,7 +151,7 @@ class History:
         if roll < 0.75:
             return Get(queue, session, draw.choice([1, 5]), draw.random() < 0.3)
         if roll < 0.80:
-            return DetachSession(session, node, incarnation)
+            return DetachSession(session, node, incarnation, self.handed(session))
         if roll < 0.84:
             return self.transaction(node, incarnation)
         return draw.choice(
@@ -154,14 +160,16 @@ class History:
                 Tick(),
                 Tick(),
                 Barrier(),
-                CloseSession(session),
+                CloseSession(session, self.handed(session)),
+                self.taken(queue),
+                self.taken(queue),
                 NodeDown(node, incarnation, draw.random() < 0.5),
                 NodeUp(node, incarnation),
                 Cancel(queue, self.consumer(queue)),
                 SetCredit(queue, self.consumer(queue), draw.choice([0, 1, 7])),
                 Pause(queue, draw.random() < 0.3),
                 Purge(queue) if draw.random() < 0.2 else Tick(),
-                DeadLettersMoved(queue, draw.randint(1, 60)),
+                self.moved(queue),
                 self.update(queue),
                 DeleteQueue(queue, if_unused=draw.random() < 0.5) if roll > 0.97 else Tick(),
                 CreateQueue(queue, "/", f"q{queue}", CONFIGS[queue]),
@@ -174,6 +182,44 @@ class History:
         now = self.incarnations[node] + (self.random.random() < 0.02)
         self.incarnations[node] = now
         return now - (self.random.random() < 0.05)
+
+    def deliveries(self, queue: QueueId, key: ConsumerKey) -> list[tuple[int, int, int]]:
+        """Some of what the consumer holds, now and then under a wrong token."""
+        return [
+            (
+                chunk.first,
+                chunk.first + self.random.randrange(chunk.bodies.count),
+                chunk.token - (self.random.random() < 0.1),
+            )
+            for chunk in self.machine.consumer_holds(queue, key) or ()
+            if self.random.random() < 0.5
+        ]
+
+    def handed(self, session: SessionId) -> list[HandedTo] | None:
+        """What the session's node knows of its consumers, perhaps not of all."""
+        if self.random.random() < 0.3:
+            return None
+        return [
+            HandedTo(
+                QueueId(queue),
+                consumer.key,
+                self.random.choice([0, view.last_token - 1]),
+                self.deliveries(QueueId(queue), consumer.key),
+            )
+            for queue in CONFIGS
+            if (view := self.machine.queue(QueueId(queue))) is not None
+            for consumer in view.consumers
+            if consumer.session == session and self.random.random() < 0.8
+        ]
+
+    def taken(self, queue: QueueId) -> Handed:
+        key = self.consumer(queue)
+        return Handed(queue, key, self.deliveries(queue, key))
+
+    def moved(self, queue: QueueId) -> DeadLettersMoved:
+        letters = self.machine.dead_letters(queue, 20)
+        number = self.random.choice(letters).number if letters else self.random.randint(1, 60)
+        return DeadLettersMoved(queue, number)
 
     def update(self, queue: QueueId) -> UpdateQueue:
         return UpdateQueue(queue, CONFIGS[self.random.choice([queue, queue, 1, 2, 4, 5, 7])])
@@ -275,6 +321,7 @@ class History:
                 Settle(queue, key, ranges),
                 Return(queue, key, ranges),
                 Return(queue, key, ranges, failed=True),
+                Return(queue, key, ranges, unsent=True),
                 Return(queue, key, ranges, delay_ms=draw.choice([0, 40])),
                 Discard(queue, key, ranges),
                 Extend(queue, key, ranges, draw.choice([None, 100])),

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cluster.machine import MACHINE_VERSION
 from cluster.machine.commands import (
     ATTR_DELIVER_AT_MS,
     ATTR_PRIORITY,
@@ -20,6 +21,7 @@ from cluster.machine.commands import (
     Discard,
     Enqueue,
     Get,
+    HandedTo,
     OpenSession,
     Pause,
     Purge,
@@ -30,6 +32,7 @@ from cluster.machine.commands import (
     Subscribe,
     Tick,
     Transaction,
+    UpgradeMachine,
 )
 from cluster.machine.effects import Applied, Deliver
 from cluster.machine.replies import Chunk, Committed, Enqueued, Got, Ok, Refused, Subscribed
@@ -82,6 +85,7 @@ class QueueModel(RuleBasedStateMachine):
         overflow=st.sampled_from(["drop-head", "reject-publish"]),
         delivery_limit=st.sampled_from([None, 1]),
         retry=st.sampled_from(["disabled", "failed", "all"]),
+        version=st.integers(1, MACHINE_VERSION),
     )
     def start(
         self,
@@ -91,6 +95,7 @@ class QueueModel(RuleBasedStateMachine):
         overflow: Any,
         delivery_limit: int | None,
         retry: Any,
+        version: int,
     ) -> None:
         self.config = QueueConfig(
             max_priority=max_priority,
@@ -113,6 +118,9 @@ class QueueModel(RuleBasedStateMachine):
         self.transactions = 0
         self.position = 0
         self.token = 0
+        self.version = version
+        self.seen = 0  # no client has seen a message behind this, unless it is held
+        self.do(UpgradeMachine(version))
         self.do(CreateQueue(Q, "/", "q", self.config))
         self.do(CreateQueue(DEAD, "/", "dead", QueueConfig()))
         for session in SESSIONS:
@@ -362,6 +370,7 @@ class QueueModel(RuleBasedStateMachine):
         consumer = self.consumers[key]
         done = [m for m in consumer.held if m.position in chosen]
         consumer.held = [m for m in consumer.held if m.position not in chosen]
+        self.seen = max([self.seen, *chosen])
         for message in sorted(done, key=lambda m: m.position):
             if how in ("return", "failed"):
                 self.give_back(message, failed=how == "failed", delayed=True)
@@ -398,6 +407,7 @@ class QueueModel(RuleBasedStateMachine):
             assert applied.reply == Committed(0, 1)
             for consumer in self.consumers.values():
                 consumer.held = [m for m in consumer.held if m not in settled]
+            self.seen = max([self.seen, *[m.position for m in settled]])
             self.forget_empty()
             for body in bodies:
                 self.position += 1
@@ -432,19 +442,60 @@ class QueueModel(RuleBasedStateMachine):
             self.consumers[applied.reply.consumer] = consumer
         self.follow(applied)
 
-    @rule(session=st.sampled_from(SESSIONS), crash=st.booleans(), really=st.integers(0, 4))
-    def end_session(self, session: str, crash: bool, really: int) -> None:
+    @rule(
+        session=st.sampled_from(SESSIONS),
+        crash=st.booleans(),
+        really=st.integers(0, 4),
+        told=st.booleans(),
+        data=st.data(),
+    )
+    def end_session(
+        self, session: str, crash: bool, really: int, told: bool, data: st.DataObject
+    ) -> None:
+        """Its node may tell how far each consumer is, or does not know some of them."""
         if really < 4:
             return
+        theirs = {k: c for k, c in sorted(self.consumers.items()) if c.session == session}
+        handed = {
+            key: data.draw(st.integers(0, len(consumer.held)))
+            for key, consumer in theirs.items()
+            if data.draw(st.booleans())
+        }
+        said: list[HandedTo] | None = None
+        if told:
+            said = [
+                HandedTo(
+                    Q,
+                    ConsumerKey(key),
+                    0,
+                    [(m.position, m.position, m.token) for m in theirs[key].held[:count]],
+                )
+                for key, count in handed.items()
+            ]
         if crash:
-            applied = self.do(DetachSession(SessionId(session), NODE, 1))
+            applied = self.do(DetachSession(SessionId(session), NODE, 1, said))
         else:
-            applied = self.do(CloseSession(SessionId(session)))
-        for key, consumer in sorted(self.consumers.items()):
-            if consumer.session == session:
-                for message in sorted(consumer.held, key=lambda m: m.position):
-                    self.give_back(message, failed=crash, delayed=crash)
-                del self.consumers[key]
+            applied = self.do(CloseSession(SessionId(session), said))
+        for key, consumer in theirs.items():
+            sent, failed = len(consumer.held), crash
+            if told and self.version >= 2:
+                if key in handed:
+                    sent = handed[key]
+                elif not (consumer.once or consumer.cancelled):
+                    failed = False
+            delivered = {m.position for m in consumer.held[:sent]}
+            others = [m.position for k, c in self.consumers.items() if k != key for m in c.held]
+            self.seen = max([self.seen, *delivered])
+            seen = max([self.seen, *others])
+            for message in sorted(consumer.held, key=lambda m: m.position):
+                if message.position in delivered:
+                    self.give_back(message, failed=failed, delayed=failed)
+                elif message.position <= seen:
+                    self.give_back(message, failed=False, delayed=False)
+                else:
+                    message.ready_ms = self.now
+                    self.waiting.append(message)
+            del self.consumers[key]
         self.follow(applied)
         self.do(OpenSession(SessionId(session), NODE, 1))
 

@@ -20,6 +20,8 @@ HUGE = 1 << 80
 integers = st.sampled_from([-HUGE, -1, 0, 1, 2, 5, 99, 1 << 31, 1 << 63, HUGE])
 texts = st.sampled_from(["", "a", "ann", "n1", "~t", "x" * 2_000])
 ranges = st.lists(st.tuples(integers, integers), max_size=3)
+deliveries = st.lists(st.tuples(integers, integers, integers), max_size=3)
+handed = st.builds(c.HandedTo, integers, integers, integers, deliveries)
 deaths = st.sampled_from(
     [[], [{}], "no", [{"queue": "q", "reason": "r", "count": 1, "to": 3}], [1], {"queue": 1}]
 )
@@ -37,6 +39,8 @@ FIELDS: dict[str, Any] = {
     "SessionId": texts,
     "NodeId": texts,
     "Ranges": ranges,
+    "Deliveries": deliveries,
+    "Sequence[HandedTo] | None": st.none() | st.lists(handed, max_size=2),
     "GroupId": integers,
     "Sequence[GroupId]": st.lists(integers, max_size=3),
     "Sequence[bytes]": st.lists(st.sampled_from([b"", b"body", b"x" * 500]), max_size=4),

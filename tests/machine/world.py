@@ -6,6 +6,7 @@ must answer alike and end alike.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cluster.codec.entries import enqueues_in
@@ -27,6 +28,8 @@ from cluster.machine.commands import (
     Enqueue,
     Extend,
     Get,
+    Handed,
+    HandedTo,
     NodeDown,
     NodeUp,
     OpenSession,
@@ -161,9 +164,14 @@ class World:
                     SessionId(args[0]),
                     NodeId(options.get("node", "n1")),
                     int(options.get("incarnation", "1")),
+                    self.handed(args[1:]),
                 )
             case "close":
-                return CloseSession(SessionId(args[0]))
+                return CloseSession(SessionId(args[0]), self.handed(args[1:]))
+            case "handed":
+                key = self.consumer(args[1])
+                held = self.machine.consumer_holds(self.queue(args[0]), key) or ()
+                return Handed(self.queue(args[0]), key, deliveries(held, ranges(args[2:])))
             case "node-down":
                 incarnation = int(options.get("incarnation", "1"))
                 return NodeDown(NodeId(args[0]), incarnation, "gone" in args)
@@ -193,9 +201,10 @@ class World:
                 return Return(
                     self.queue(args[0]),
                     self.consumer(args[1]),
-                    ranges([arg for arg in args[2:] if arg != "failed"]),
+                    ranges([arg for arg in args[2:] if arg not in {"failed", "unsent"}]),
                     "failed" in args,
                     int(options["delay"]) if "delay" in options else None,
+                    unsent="unsent" in args,
                 )
             case "extend":
                 timeout_ms = int(options["timeout"]) if "timeout" in options else None
@@ -280,6 +289,21 @@ class World:
             else:
                 fields[key] = int(value) if value.isdigit() else value
         return QueueConfig(**fields)
+
+    def handed(self, args: list[str]) -> list[HandedTo] | None:
+        """`handed q a/t 1-3`: these of what the consumer holds, and so on; without: not known."""
+        if not args:
+            return None
+        found: list[HandedTo] = []
+        for words_of in " ".join(args[1:]).split(","):
+            if not words_of.strip():
+                continue
+            queue, name, *positions = words_of.split()
+            key = self.consumer(name)
+            held = self.machine.consumer_holds(self.queue(queue), key) or ()
+            beyond = deliveries(held, ranges(positions))
+            found.append(HandedTo(self.queue(queue), key, 0, beyond))
+        return found
 
     def queue(self, name: str) -> QueueId:
         return self.queues.get(name, QueueId(99))
@@ -402,6 +426,16 @@ class World:
 def ranges(args: list[str]) -> list[tuple[int, int]]:
     pairs = [arg.split("-") for arg in args]
     return [(int(pair[0]), int(pair[-1])) for pair in pairs]
+
+
+def deliveries(held: Sequence[Chunk], told: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """These positions under the tokens that the consumer has for them."""
+    return [
+        (max(first, chunk.first), min(last, chunk.first + chunk.bodies.count - 1), chunk.token)
+        for first, last in told
+        for chunk in held
+        if first < chunk.first + chunk.bodies.count and chunk.first <= last
+    ]
 
 
 def attrs_of(marks: list[str]) -> dict[int, Any]:

@@ -551,8 +551,8 @@ QUEUES = (
     Mutant(
         "a consumer gets more than its credit",
         _MACHINE + "consumers.py",
-        "        room = credit - self.held.count\n",
-        "        room = credit - self.held.count + 1\n",
+        "        room = self.held_max - self.held.count\n",
+        "        room = self.held_max - self.held.count + 1\n",
         (MACHINE,),
     ),
     Mutant(
@@ -628,9 +628,24 @@ QUEUES = (
     Mutant(
         "a new leader forgets what is owed",
         _MACHINE + "queue.py",
-        "            if chunks:\n                effects.append(Deliver(",
-        "            if chunks and not effects:\n                effects.append(Deliver(",
+        "            if chunks:\n                effects.append(\n                    Deliver(",
+        "            if chunks and not effects:\n"
+        "                effects.append(\n                    Deliver(",
         (MACHINE, SIMULATOR),
+    ),
+    Mutant(
+        "what never left counts as a failed delivery",
+        _MACHINE + "settling.py",
+        "        fresh = max(first, queue.seen_up_to() + 1)\n",
+        "        fresh, sent = last + 1, True\n",
+        (MACHINE,),
+    ),
+    Mutant(
+        "unlimited credit has no bound",
+        _MACHINE + "consumers.py",
+        "            self.held_max = UNLIMITED_CREDIT\n",
+        "            self.held_max = UNSETTLED_MAX\n",
+        (MACHINE,),
     ),
 )
 

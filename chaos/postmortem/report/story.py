@@ -82,6 +82,8 @@ def what(step: Step) -> str:
         case "settled":
             return "settled by its delivery" if step.reason == "auto" else "settled"
         case "returned":
+            if step.reason == "unsent":
+                return "returned, and was never sent"
             failed = ", counted as a failure" if step.failed else ""
             return ("the consumer ended" if step.reason == "ended" else "returned") + failed
         case "died":

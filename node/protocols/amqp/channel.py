@@ -19,6 +19,7 @@ from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from node.auth import User
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
+from node.handed import Piece
 from node.permissions import Access
 from node.protocols.amqp import methods, writer
 from node.protocols.amqp.deliveries import Deliveries
@@ -63,7 +64,11 @@ class ChannelHost(Protocol):
     client_capabilities: Mapping[str, Any]
     exclusive_queues: dict[str, None]
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes, piece: Piece | None = None) -> None: ...
+    def tell_handed(self) -> None:
+        """The progress of consumers says now what the network has of their deliveries."""
+        ...
+
     @property
     def congested(self) -> bool: ...
     def channel_error(self, number: int, error: AmqpError) -> None: ...

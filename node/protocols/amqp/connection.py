@@ -12,6 +12,7 @@ from pamqp import base, commands
 
 from node.auth import User
 from node.clients import Clients
+from node.handed import Piece
 from node.permissions import Access
 from node.protocols.amqp import closing, writer
 from node.protocols.amqp.admission import Admission
@@ -151,13 +152,21 @@ class AmqpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.wire.relieved()
-        for channel in list(self.channels.values()):
-            channel.writable()
+        if not self.wire.congested:
+            for channel in list(self.channels.values()):
+                channel.writable()
 
     # --- what channels use ------------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
-        self.wire.write(data)
+    def write(self, data: bytes, piece: Piece | None = None) -> None:
+        self.wire.write(data, piece)
+
+    def tell_handed(self) -> None:
+        wire = self.wire
+        if self._lost:
+            wire.handed.ends_at(wire.sent_bytes)
+        else:
+            wire.handed.took(wire.written_bytes)  # what waits is sent before what comes next
 
     @property
     def congested(self) -> bool:

@@ -25,6 +25,7 @@ from node.chunks import merged
 from node.connection import Connection
 from node.connection import Consumer as BrokerConsumer
 from node.errors import Refused
+from node.handed import Piece
 from node.outgoing import Batch, Delivery, Outgoing
 from node.protocols.amqp import writer
 from node.protocols.amqp.consumers import Consumer, Verdict, cut, runs
@@ -185,7 +186,10 @@ class Deliveries:
         served.consumed(count, auto=consumer.no_ack, redelivered=redelivered)
         number, frame_max = self._channel.number, self._host.frame_max
         wire_tag, name = consumer.wire_tag, consumer.info.name
+        assert self._connection is not None, "deliveries come from the broker"
+        known = self._connection.consumers.get((consumer.info.queue, consumer.key))
         for start, end, where, properties in runs(batch, name, fenced=consumer.fenced):
+            part = bodies[start:end] if end - start < count else bodies
             data = writer.deliveries(
                 number,
                 wire_tag,
@@ -193,10 +197,13 @@ class Deliveries:
                 redelivered=redelivered,
                 where=where,
                 properties=properties,
-                bodies=bodies[start:end] if end - start < count else bodies,
+                bodies=part,
                 frame_bytes_max=frame_max,
             )
-            self._host.write(data)
+            piece = None
+            if known is not None:
+                piece = Piece(known.handed, batch.first + start, batch.token, part)
+            self._host.write(data, piece)
 
     def _taken(self, frame: Delivery) -> None:
         if self._host.congested:
@@ -239,7 +246,7 @@ class Deliveries:
         if info is not None:
             ranges = [(b.first, b.first + len(b.bodies) - 1) for b in frame.batches]
             token = max(batch.token for batch in frame.batches)
-            unseen = Return(info.queue, frame.consumer, merged(ranges), token=token)
+            unseen = Return(info.queue, frame.consumer, merged(ranges), token=token, unsent=True)
             self.settles.tell(info.group, unseen)
 
     def answered(self, where: bytes, properties: bytes, bodies: list[bytes]) -> None:
@@ -305,7 +312,7 @@ class Deliveries:
         info, key = consumer.info, consumer.key
         for batch in self._take_held(consumer):
             last = batch.first + len(batch.bodies) - 1
-            unseen = Return(info.queue, key, [(batch.first, last)], token=batch.token)
+            unseen = Return(info.queue, key, [(batch.first, last)], token=batch.token, unsent=True)
             self.settles.tell(info.group, unseen)
         try:
             await self._channel.patiently(lambda: self.connection.cancel(0, info, key))
@@ -446,4 +453,5 @@ class Deliveries:
             self.reply_name = None
         connection, self._connection = self._connection, None
         if connection is not None:
+            self._host.tell_handed()
             self._services.sessions.disconnect(connection, goodbye=goodbye)

@@ -5,12 +5,15 @@ paused for several reasons at once, and heartbeats.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from node.handed import Handed, Piece, keep_unsent_small
 from node.protocols.amqp.writer import HEARTBEAT
 
-#: Over this, what was written leaves at once.
+#: Over this, what was written leaves at once; and no more than about as much waits in the
+#: transport, which does not say how much of it was sent.
 FLUSH_BYTES: Final = 64 * 1024
 CONGESTED: Final = "congested"
 #: A client that was silent for this many of its heartbeats is gone.
@@ -23,13 +26,14 @@ class Wire:
     """One connection's transport."""
 
     def __init__(self, transport: asyncio.Transport, *, buffer_bytes_max: int) -> None:
-        self.congested = False
-        self.sent_bytes = 0
+        self.congested = False  # the transport takes no more: set by its protocol
+        self.handed = Handed()
+        self.written_bytes = 0
+        self.sent_bytes = 0  # of these, given to the transport
         self.received_bytes = 0
         self._transport = transport
         self._loop = asyncio.get_running_loop()
-        self._buffers: list[bytes] = []
-        self._buffered_bytes = 0
+        self._buffers: deque[bytes] = deque()
         self._flush_soon = False
         self._paused: set[str] = set()
         self._looks: asyncio.TimerHandle | None = None
@@ -38,14 +42,23 @@ class Wire:
         self._silent_looks = 0
         self._on_silence: Callable[[], None] | None = None
         self._buffer_bytes_max = buffer_bytes_max
-        transport.set_write_buffer_limits(high=buffer_bytes_max)
+        transport.set_write_buffer_limits(high=FLUSH_BYTES)
+        keep_unsent_small(transport)
 
     # --- out --------------------------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, piece: Piece | None = None) -> None:
+        """`piece`: the messages that are delivered by it."""
+        start = self.written_bytes
         self._buffers.append(data)
-        self._buffered_bytes += len(data)
-        if self._buffered_bytes >= FLUSH_BYTES:
+        self.written_bytes = start + len(data)
+        if piece is not None:
+            self.handed.wrote(start, self.written_bytes, piece)
+        waiting = self.written_bytes - self.sent_bytes
+        if self.congested:
+            if waiting > 2 * self._buffer_bytes_max:
+                self.pause(CONGESTED)  # a client that asks and asks must take the answers
+        elif waiting >= FLUSH_BYTES:
             self.flush()
         elif not self._flush_soon:
             self._flush_soon = True
@@ -55,27 +68,35 @@ class Wire:
         self._flush_soon = False
         self.flush()
 
-    def flush(self) -> None:
+    def flush(self, *, all_of_it: bool = False) -> None:
+        """As much as the transport takes; what it cannot send now waits here."""
         buffers = self._buffers
-        if not buffers:
-            return
-        self.sent_bytes += self._buffered_bytes
-        self._buffers = []
-        self._buffered_bytes = 0
         if self._transport.is_closing():
+            buffers.clear()
             return
-        if len(buffers) == 1:
-            self._transport.write(buffers[0])
-        else:
-            self._transport.writelines(buffers)
-
-        if self.congested and self._transport.get_write_buffer_size() > 2 * self._buffer_bytes_max:
-            self.pause(CONGESTED)  # a client that asks and asks must take the answers
+        while buffers and (all_of_it or not self.congested):
+            slice_: list[bytes] = []
+            room = FLUSH_BYTES
+            while buffers and room > 0:
+                data = buffers.popleft()
+                if len(data) > room:
+                    buffers.appendleft(data[room:])
+                    data = data[:room]
+                room -= len(data)
+                slice_.append(data)
+            self.sent_bytes += FLUSH_BYTES - room
+            if len(slice_) == 1:
+                self._transport.write(slice_[0])
+            else:
+                self._transport.writelines(slice_)
+        self.handed.took(self.sent_bytes)
 
     def relieved(self) -> None:
         """The transport has room again."""
         self.congested = False
-        self.resume(CONGESTED)
+        self.flush()
+        if not self.congested:
+            self.resume(CONGESTED)
 
     # --- in ---------------------------------------------------------------------------------------
 
@@ -129,7 +150,7 @@ class Wire:
 
     def close(self) -> None:
         """After what was written."""
-        self.flush()
+        self.flush(all_of_it=True)
         self._stop()
         self._transport.close()
 

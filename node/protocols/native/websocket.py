@@ -15,6 +15,7 @@ from node.broker import Broker
 from node.clients import Clients
 from node.connection import Connection
 from node.errors import BrokerError, Refused
+from node.handed import keep_unsent_small
 from node.metrics.tallies import Tallies
 from node.outgoing import Delivery, Outgoing
 from node.permissions import Access
@@ -118,6 +119,8 @@ class SocketPeer:
         while True:
             while outbox:
                 data, delivery = outbox.popleft()
+                if delivery is not None and self.connection is not None:
+                    self.connection.handed(delivery)
                 await socket.send_bytes(data)
                 if delivery is not None and self.connection is not None:
                     self.connection.taken(delivery)
@@ -165,6 +168,7 @@ class WebSockets:
             max_msg_size=frame_bytes_max * 2,
         )
         await socket.prepare(request)
+        keep_unsent_small(request.transport)
         cluster, secure = self._broker.cluster, request.secure
         peer = SocketPeer(socket, lambda node: url_of(cluster, node, secure=secure))
         writer = asyncio.create_task(peer.write(), name="websocket_writer")
