@@ -366,8 +366,8 @@ class ClusterNode:
                 # Versions that do not say it have nothing that must be forgotten.
                 self.warmth.said(peer, warm=rest[:1] != [False])
                 self._caretaker.wake()
-            case [-1, "leaving" | "staying" as word]:
-                self.peers.leaving(peer, leaves=word == "leaving")
+            case [-1, "leaving" | "staying" | "waiting" as word]:
+                self.peers.leaving(peer, leaves=word == "leaving", waits=word == "waiting")
             case [-1, "clock?", int(asked_ns)]:
                 self.links.send(peer, [-1, "clock", asked_ns, self._clock.wall_ns()])
                 self.links.flush()

@@ -27,10 +27,12 @@ class Peers:
         self.states = {node: PeerState(up=True, incarnation=incarnation)}
         self._leads: dict[GroupId, NodeId] = {}
         self._leaving: set[NodeId] = set()
+        self._waiting: set[NodeId] = set()  # would leave, as soon as the others can do without it
 
     def up(self, peer: NodeId, incarnation: int, now: float) -> None:
         self.states[peer] = PeerState(up=True, incarnation=incarnation, since=now)
         self._leaving.discard(peer)
+        self._waiting.discard(peer)
 
     def down(self, peer: NodeId, *, gone: bool, now: float) -> int:
         """The incarnation that is gone or silent; 0 when it was never heard."""
@@ -46,6 +48,7 @@ class Peers:
         """It is no part of the cluster any more."""
         self.states.pop(peer, None)
         self._leaving.discard(peer)
+        self._waiting.discard(peer)
 
     def begin(self, node: NodeId, incarnation: int, now: float) -> None:
         """This node itself starts."""
@@ -70,12 +73,18 @@ class Peers:
         self.states[node] = PeerState(up=False, incarnation=incarnation, gone=gone, since=now)
         return True
 
-    def leaving(self, peer: NodeId, *, leaves: bool) -> None:
-        """It is shutting down or drained, and hands over what it leads; or not any more."""
-        if leaves:
-            self._leaving.add(peer)
-        else:
-            self._leaving.discard(peer)
+    def leaving(self, peer: NodeId, *, leaves: bool, waits: bool = False) -> None:
+        """It is shutting down or drained, and hands over what it leads; or it waits for a drain; or
+        neither any more.
+        """
+        for nodes, member in ((self._leaving, leaves), (self._waiting, waits)):
+            if member:
+                nodes.add(peer)
+            else:
+                nodes.discard(peer)
+
+    def wants_to_leave(self, node: NodeId) -> bool:
+        return node in self._leaving or node in self._waiting
 
     def stays(self, node: NodeId) -> bool:
         """It is up, and has not said that it is shutting down."""

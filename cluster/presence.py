@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LEADS = "leads"
 LEAVING = "leaving"
 STAYING = "staying"
+WAITING = "waiting"  # for the others to do without it; until then it does its share
 STOP_PATIENCE_S = 3.0
 
 
@@ -31,7 +32,7 @@ class Presence:
     def __init__(self, cluster: ClusterNode) -> None:
         self._cluster = cluster
         self._untold: set[GroupId] = set()  # may have missed which nodes came and went
-        self.leaving = False  # about to stop, or drained: wants no leadership
+        self.word = STAYING  # LEAVING: about to stop, or drained: wants no leadership
 
     def tell_groups(self, command: Command) -> None:
         """A node came or went."""
@@ -71,18 +72,29 @@ class Presence:
             info = cluster.catalog_machine.node(peer)
             known = 0 if info is None else info.incarnation
             cluster.links.send(peer, [NODE_LEVEL, LEADS, led, known, cluster.warmth.warm])
-            if self.leaving:  # it may have come after it was said
-                cluster.links.send(peer, [NODE_LEVEL, LEAVING])
+            if self.word != STAYING:  # it may have come after it was said
+                cluster.links.send(peer, [NODE_LEVEL, self.word])
         cluster.links.flush()
 
     # --- who leaves
 
-    def leave(self, *, leaves: bool = True) -> None:
-        """Tell the others that this node wants no leaderships, or takes them again."""
-        self.leaving = leaves
+    def leave(self) -> None:
+        """Tell the others that this node wants no leaderships."""
+        self._say(LEAVING)
+
+    def wait(self) -> None:
+        """It will leave as soon as the others can do without it."""
+        self._say(WAITING)
+
+    def stay(self) -> None:
+        """It takes leaderships again."""
+        self._say(STAYING)
+
+    def _say(self, word: str) -> None:
         links = self._cluster.links
-        for peer in links.peers():
-            links.send(peer, [NODE_LEVEL, LEAVING if leaves else STAYING])
+        for peer in links.peers() if word != self.word else ():
+            links.send(peer, [NODE_LEVEL, word])
+        self.word = word
         links.flush()
 
     async def hand_over(self, *, lacks_max: float = math.inf) -> None:

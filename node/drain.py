@@ -165,7 +165,7 @@ class Drain:
         if self._work is None and not self._health.draining:
             return
         self._work = self._keeper = self._emptied = None
-        self._cluster.presence.leave(leaves=False)
+        self._cluster.presence.stay()
         self._sessions.open()
         if self.door is not None:
             await self.door.listen()
@@ -175,10 +175,21 @@ class Drain:
     # --- not before the others can do without it --------------------------------------------------
 
     async def _until_spared(self, deadline_s: float, *, force: bool) -> None:
+        try:
+            await self._wait_until_spared(deadline_s, force=force)
+        except BaseException:
+            self._cluster.presence.stay()
+            raise
+
+    async def _wait_until_spared(self, deadline_s: float, *, force: bool) -> None:
         loop = asyncio.get_running_loop()
         told: Sequence[Critical] = ()
         while True:
             critical = await self._quorum.critical()
+            if critical and all(map(self._all_leave, critical)):
+                log.info("drain_does_not_wait", reason="the others leave, too")
+                self._cluster.presence.leave()
+                return
             if force or not critical:
                 self._cluster.presence.leave()
                 if force:
@@ -187,7 +198,7 @@ class Drain:
                 critical = await self._quorum.critical()
                 if all(self._goes_first(each) for each in critical):
                     return
-                self._cluster.presence.leave(leaves=False)
+            self._cluster.presence.wait()
             if loop.time() >= deadline_s or not all(each.lacks for each in critical):
                 raise Refused(QUORUM_CRITICAL, why_critical(self._cluster.node, critical))
             if critical != told:
@@ -199,6 +210,15 @@ class Drain:
         peers, own = self._cluster.peers, self._cluster.node
         rivals = [node for node in critical.lacks if peers.is_up(node) and not peers.stays(node)]
         return len(rivals) == len(critical.lacks) > 0 and own < min(rivals)
+
+    def _all_leave(self, critical: Critical) -> bool:
+        """Even if this node stayed, those that do not leave were no majority."""
+        cluster = self._cluster
+        peers, voters = cluster.peers, cluster.groups[critical.group].configuration.voters
+        others = [node for node in voters if node != cluster.node]
+        stay = [node for node in others if peers.is_up(node) and not peers.wants_to_leave(node)]
+        go = [node for node in others if peers.is_up(node) and peers.wants_to_leave(node)]
+        return len(go) > 0 and len(stay) + 1 <= len(voters) // 2
 
     async def until_others_came_back(self, deadline_s: float) -> None:
         """Before a stop that is not to be refused: while what the others lack will be there soon,

@@ -16,6 +16,11 @@ import aiohttp
 from quorate import wire
 from quorate.errors import Unreachable
 
+#: How often a connection is looked at.
+LOOK_S = 0.25
+#: How much of the slowest answer is forgotten with each that is faster.
+FORGET_SHARE = 0.1
+
 #: Unique over all connections, so that a late answer is never taken for another one's.
 _requests = itertools.count(1)
 
@@ -111,6 +116,8 @@ class Connection:
         self._subscribing = 0
         self._blocked: dict[Callable[[], None], None] = {}
         self._heard_at_s = 0.0
+        self._pinged_at_s = 0.0
+        self._slowest_s = 0.0  # answer to a ping, of late
 
     @classmethod
     async def open(
@@ -300,13 +307,33 @@ class Connection:
     async def _ping(self) -> None:
         loop = asyncio.get_running_loop()
         number = 0
+        waits = False  # for what a ping brings
+        looked_at_s = loop.time()
         while True:
-            await asyncio.sleep(wire.PING_INTERVAL_S)
-            if loop.time() - self._heard_at_s > wire.SILENCE_S_MAX:
+            await asyncio.sleep(LOOK_S)
+            before_s, now_s = looked_at_s, loop.time()
+            looked_at_s = now_s
+            if now_s - before_s > 2 * LOOK_S:  # this program stood still: read what came meanwhile
+                self._pinged_at_s = now_s
+                continue
+            if waits and self._heard_at_s >= self._pinged_at_s:
+                waits = False
+                took_s = self._heard_at_s - self._pinged_at_s
+                self._slowest_s = max(took_s, self._slowest_s * (1 - FORGET_SHARE))
+            if waits and now_s - self._pinged_at_s > self.silence_s:
                 self.silent = True
                 return
-            number += 1
-            self.send(wire.encode([wire.PING, number]))
+            interval_s = wire.PING_WAITING_S if self._pending else wire.PING_INTERVAL_S
+            if not waits and now_s - self._heard_at_s >= min(interval_s, wire.PING_INTERVAL_S):
+                waits, self._pinged_at_s = True, now_s
+                number += 1
+                self.send(wire.encode([wire.PING, number]))
+
+    @property
+    def silence_s(self) -> float:
+        """How long an answer may take: a node that is always slow is not given up for that."""
+        wanted_s = max(wire.SILENCE_S_MIN, wire.ANSWER_TIMES * self._slowest_s)
+        return min(wanted_s, wire.SILENCE_S_MAX)
 
     # --- receiving --------------------------------------------------------------------------------
 

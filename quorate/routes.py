@@ -17,7 +17,7 @@ from quorate.connection import ConnectFailed, Connection, NeverWorks
 from quorate.credentials import normal_url
 from quorate.errors import ClientClosed, Refused, Unreachable
 
-#: A node that nobody talks to yet may be down in a way that is not told: others wait no longer.
+#: A machine that is gone does not say so: after this long the next address is tried as well.
 ANOTHER_S_MAX = 0.5
 
 
@@ -115,13 +115,12 @@ class Routes:
                 return live
             url = self._nodes.get(node)
             if url is not None:
-                try:
-                    return await self._open(url)
-                except ConnectFailed:
-                    pass  # perhaps it is gone and another leads: anyone else knows
+                # Perhaps it is gone and another leads: anyone else knows.
+                with contextlib.suppress(ConnectFailed):
+                    return await self._first_of([url], wait_s=ANOTHER_S_MAX)
             self.forget(queue)
         if self._live and queue in self._lost:
-            with contextlib.suppress(ConnectFailed, TimeoutError):
+            with contextlib.suppress(ConnectFailed):
                 return await self._another()
         return await self._any()
 
@@ -131,28 +130,47 @@ class Routes:
         live = self._live.get(node)
         if live is not None:
             return live
-        async with asyncio.timeout(ANOTHER_S_MAX):
-            return await self._open(self._nodes[node])
+        return await self._first_of([self._nodes[node]], wait_s=ANOTHER_S_MAX)
 
     async def _any(self) -> Connection:
         if self._live:
             return random.choice(list(self._live.values()))
-        reasons: list[str] = []
-        for url in self.urls:
-            try:
-                return await self._open(url)
-            except ConnectFailed as error:
-                reasons.append(str(error))
-        raise ConnectFailed("; ".join(reasons))
+        return await self._first_of(self.urls, wait_s=None)
 
-    async def _open(self, url: str) -> Connection:
+    async def _first_of(self, urls: list[str], *, wait_s: float | None) -> Connection:
+        """Whichever is connected first; each address has a start over the next. Attempts go on when
+        nobody waits for them any more.
+        """
+        reasons: dict[str, str] = {}
+        trying: dict[asyncio.Task[Connection], str] = {}
+        for number, url in enumerate(urls, start=1):
+            trying[self._open(url)] = url
+            last = number == len(urls)
+            while trying:
+                done, _ = await asyncio.wait(
+                    trying,
+                    timeout=wait_s if last else ANOTHER_S_MAX,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    failed_url = trying.pop(task)
+                    try:
+                        return task.result()
+                    except ConnectFailed as error:
+                        reasons[failed_url] = str(error)
+                if not done or not last:
+                    break
+        reasons.update({url: f"{url} did not answer in time" for url in trying.values()})
+        raise ConnectFailed("; ".join(reasons.values()))
+
+    def _open(self, url: str) -> asyncio.Task[Connection]:
         """One attempt at a time to each address, shared by all who want it."""
         task = self._opening.get(url)
         if task is None:
             task = asyncio.create_task(self._connect(url))
             self._opening[url] = task
             task.add_done_callback(lambda done: self._opened(url, done))
-        return await asyncio.shield(task)
+        return task
 
     def _opened(self, url: str, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(url, None)

@@ -69,9 +69,14 @@ WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 CONNECT_TIMEOUT_S: Final = 2.0
+#: A node that was not heard for so long is pinged; sooner while an answer of it is waited for.
 PING_INTERVAL_S: Final = 2.0
-#: A connection that says nothing for this long is dropped and another node is asked.
+PING_WAITING_S: Final = 0.5
+#: A connection on which a ping is not answered in time is dropped, and another node is asked: in
+#: ANSWER_TIMES the slowest answer of late, within these bounds.
+SILENCE_S_MIN: Final = 1.5
 SILENCE_S_MAX: Final = 6.0
+ANSWER_TIMES: Final = 4.0
 #: HTTP: a leader may have moved on while we were sent to it.
 REDIRECTS_MAX: Final = 5
 BACKOFF_S_MIN: Final = 0.02

@@ -168,6 +168,49 @@ async def test_a_silent_node_is_given_up(
     assert list(cluster.queue("orders").bodies.values()) == [b"1"]
 
 
+async def test_a_silent_node_is_given_up_soon_while_an_answer_is_waited_for(
+    cluster: FakeCluster, client: quorate.Client, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(wire, "SILENCE_S_MAX", 300.0)
+    monkeypatch.setattr(wire, "PING_INTERVAL_S", 300.0)
+    await client.declare("orders")
+    cluster.nodes[0].script = lambda _: []
+    cluster.nodes[0].deaf = True
+    publishing = asyncio.create_task(client.publish("orders", b"1", timeout=60))
+    await asyncio.sleep(0.01)
+    cluster.leader = cluster.nodes[1]
+
+    await publishing
+
+
+async def test_a_node_that_is_slow_of_late_has_longer_to_answer(client: quorate.Client):
+    await client.declare("orders")
+    connection = client._core.routes.connections[0]
+    assert connection.silence_s == wire.SILENCE_S_MIN
+    connection._slowest_s = 1.0
+    assert connection.silence_s == wire.ANSWER_TIMES
+    connection._slowest_s = 60.0
+    assert connection.silence_s == wire.SILENCE_S_MAX
+
+
+async def test_addresses_that_do_not_answer_are_not_waited_for_one_after_the_other(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """As those of pods that are gone: nobody refuses."""
+    monkeypatch.setattr(wire, "CONNECT_TIMEOUT_S", 300.0)
+    monkeypatch.setattr("random.shuffle", lambda _: None)
+    mute = [
+        await asyncio.start_server(lambda *_: asyncio.sleep(300), "127.0.0.1", 0) for _ in range(2)
+    ]
+    urls = [f"127.0.0.1:{each.sockets[0].getsockname()[1]}" for each in mute]
+    try:
+        async with quorate.connect([*urls, *cluster.urls]) as client, asyncio.timeout(60):
+            await client.declare("orders")
+    finally:
+        for each in mute:
+            each.close()
+
+
 async def test_refused_settings_of_connect_say_what_is_wanted():
     with pytest.raises(ValueError, match="host:port"):
         async with quorate.connect(""):

@@ -246,6 +246,16 @@ async def test_of_two_at_once_one_goes_and_the_other_waits(tmp_path: Path):
         assert nodes.nodes["n3"].cluster.peers.stays(nodes.nodes["n1"].cluster.node) is outcomes[0]
 
 
+async def test_when_all_leave_nobody_is_waited_for(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await all_ready(nodes)
+        async with asyncio.timeout(WAIT_S):  # or else each would wait for its own time
+            reports = await asyncio.gather(
+                *(drain(node, timeout_s=3_600) for node in nodes.nodes.values())
+            )
+        assert len(reports) == 3
+
+
 async def test_any_node_is_asked_over_the_api_and_administrators_only_ask(tmp_path: Path):
     async with Nodes(tmp_path, 3) as nodes:
         await all_ready(nodes)
