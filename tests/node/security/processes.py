@@ -81,6 +81,7 @@ class Process:
             "log_format": "json",
             "default_groups": 3,
             "log.min_free_bytes": 0,
+            "auth.passwordless_guest": "true",
             **{key: f"127.0.0.1:{port}" for key, port in ports.items()},
             **settings,
         }

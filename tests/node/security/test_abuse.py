@@ -13,7 +13,7 @@ import trustme
 from tests.node.nodes import Nodes, until
 from tests.node.security.processes import Processes, Secret, get, trusting
 
-HEAD = b"POST /v1/queues/%2F/q/messages HTTP/1.1\r\nHost: x\r\n"
+HEAD = b"POST /v1/queues/%2F/q/messages HTTP/1.1\r\nHost: localhost\r\n"
 
 
 async def closed(reader: asyncio.StreamReader) -> None:
