@@ -15,8 +15,9 @@ from cluster.cluster_config import ClusterConfig
 from cluster.forwarding import ASK_AGAIN_S, ASK_PATIENCE_S, Forwarder
 from cluster.machine.arguments import ArgumentError, parse_arguments
 from cluster.machine.catalog import CatalogMachine, QueueInfo
+from cluster.machine.checks import is_finite
 from cluster.machine.commands import Barrier, Command, DeclareQueue, DeleteQueue, RemoveQueue
-from cluster.machine.replies import NO_QUEUE, Declared, Ok
+from cluster.machine.replies import BAD_ARGUMENT, NO_QUEUE, Declared, Ok
 from cluster.outcome import Outcome, refused
 from cluster.placement import place
 from cluster.reconcile import create_command
@@ -24,6 +25,11 @@ from cluster.transient import TransientGroups
 from cluster.types import CATALOG_GROUP, NodeId
 from cluster.visibility import Visibility
 from cluster.warmth import Warmth
+
+#: Fields of the catalog's commands that hold whatever a client has put there. They are shown as
+#: JSON, where a NaN in one of them would spoil the list of all.
+_FROM_OUTSIDE = ("arguments", "value")
+_NO_NUMBER = refused(BAD_ARGUMENT, "invalid arguments: NaN and infinity are no values")
 
 
 class QueueNames:
@@ -58,6 +64,8 @@ class QueueNames:
 
     async def change(self, command: Command) -> Outcome:
         """Ask the catalog; when it answers ok, every node that is up has it in its copy."""
+        if not is_finite([getattr(command, field, None) for field in _FROM_OUTSIDE]):
+            return _NO_NUMBER
         await self._warmth.turned()
         return await self._seen(await self._forwarder.ask_until(CATALOG_GROUP, command))
 
@@ -87,6 +95,8 @@ class QueueNames:
 
     async def declare(self, command: DeclareQueue) -> Outcome:
         """`command` as for a replicated queue, unless its node is set: that must be this one."""
+        if not is_finite(command.arguments):
+            return _NO_NUMBER
         config = parse_arguments(command.arguments)
         if isinstance(config, ArgumentError):
             return refused(config.code, config.reason)

@@ -46,6 +46,7 @@ from node.chunks import batch_of, fitting, merged
 from node.errors import Elsewhere, Refused, reply_of
 from node.message import as_map
 from node.outgoing import Batch
+from node.plain_values import wrong_beside_bodies
 from node.routing import Router
 from node.sections import LimitSettings
 
@@ -291,6 +292,9 @@ class Broker:
                 "memory_full",
                 "a node is low on memory: consume, or raise limits.memory_high_watermark",
             )
+        wrong = wrong_beside_bodies(meta) if meta is not None else None
+        if wrong is not None:
+            raise Refused(codes.BAD_ARGUMENT, f"headers and properties of a message: {wrong}")
         if not bodies and (publisher is None or seqno):
             raise Refused(
                 codes.BAD_ARGUMENT,

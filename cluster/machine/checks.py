@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any, cast
 
 NAME_BYTES_MAX = 255
@@ -102,6 +103,21 @@ def is_plain(value: Any) -> bool:
             return False
         if values > PLAIN_VALUES_MAX or size > PLAIN_BYTES_MAX or depth > PLAIN_DEPTH_MAX:
             return False
+    return True
+
+
+def is_finite(value: Any) -> bool:
+    """Whether all numbers in it are some: JSON has no NaN and no infinity."""
+    left: list[Any] = [value]
+    while left:
+        each = left.pop()
+        if type(each) is float:
+            if not isfinite(each):
+                return False
+        elif type(each) is dict:
+            left += cast("dict[Any, Any]", each).values()
+        elif type(each) is list:
+            left += cast("list[Any]", each)
     return True
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
-import json
 from collections.abc import AsyncIterator, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, cast
@@ -39,6 +38,7 @@ from node.management.context import Answer, Call, Needs, Route, Services, check_
 from node.management.errors import ApiError, bad_request, not_authorised, not_found, of_broker
 from node.management.observer import Observer
 from node.management.values import Body
+from node.plain_values import as_json
 from node.protocols.basic_auth import (
     OTHER_SITES,
     BasicAuth,
@@ -238,9 +238,7 @@ def _response(answer: Answer) -> web.Response:
     if answer.value is None:
         return web.Response(status=answer.status, headers=answer.headers)
     return web.Response(
-        body=json.dumps(answer.value, default=_as_json, ensure_ascii=False).encode(
-            errors="replace"
-        ),
+        body=as_json(answer.value, _as_json).encode(errors="replace"),
         status=answer.status,
         headers=answer.headers,
         content_type="application/json",

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -18,8 +19,10 @@ from node.management.messages_here import ACK_MODES
 from node.management.queues import declare_queue, unlocked
 from node.management.values import Body
 from node.message import exchange_and_key, on_wire, where_of
+from node.plain_values import wrong_value
 from node.protocols.amqp import properties as amqp
 from node.protocols.amqp.deaths import marked
+from node.protocols.amqp.errors import AmqpError
 from node.protocols.amqp.publishes import IMPERSONATOR
 
 PUBLISH_S_MAX = 10.0
@@ -71,6 +74,9 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
             f"user_id property set to '{user_id}' but authenticated user was '{call.user.name}'"
         )
     headers = cast("Json", properties.get("headers") or {})
+    wrong = wrong_value(properties)
+    if wrong is not None:
+        raise bad_request(f"invalid properties: {wrong}")
     try:
         meta = where_of(exchange, key) + amqp.build(properties)
     except (ValueError, TypeError) as error:
@@ -192,10 +198,19 @@ def _message(info: QueueInfo, row: Sequence[Any], left: int, encoding: str, trun
         "exchange": exchange,
         "routing_key": key,
         "message_count": left,
-        "properties": amqp.parse(properties).as_map(),
+        "properties": _properties(properties),
         "payload": base64.b64encode(shown).decode() if text is None else text,
         "payload_encoding": "base64" if text is None else "string",
     }
+
+
+def _properties(properties: bytes) -> Json:
+    """What cannot be read is left out: its publisher's headers are looked at by nobody else."""
+    parsed = amqp.parse(properties)
+    try:
+        return parsed.as_map()
+    except AmqpError:
+        return replace(parsed, raw_headers=None).as_map()
 
 
 # --- probing --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from node.management.errors import bad_request
+from node.plain_values import loads
 
 _MISSING: Any = object()
 
@@ -22,9 +23,11 @@ class Body:
         if not raw.strip():
             return cls({})
         try:
-            values = json.loads(raw)
-        except (ValueError, RecursionError):
+            values = loads(raw)
+        except json.JSONDecodeError:
             raise bad_request("not_json") from None
+        except ValueError as error:
+            raise bad_request(f"not_json: {error}") from None
         if not isinstance(values, dict):
             raise bad_request("not_json: an object is needed")
         return cls(cast("dict[str, Any]", values))

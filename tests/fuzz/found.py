@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import struct
+
 from pamqp.commands import Basic, Channel, Queue
 
 from tests.fuzz import wire
@@ -13,6 +16,23 @@ def found() -> list[Input]:
     return [
         Input(0, -number, what, [Step(b"".join(frames))], polite=polite)
         for number, (what, polite, frames) in enumerate(_FOUND, 1)
+    ]
+
+
+_NO_NUMBER = wire.entry("x-mine", b"d", struct.pack(">d", math.nan))
+
+
+def _deep(depth: int) -> bytes:
+    value = b"t\1"
+    for _ in range(depth):
+        value = b"A" + wire.long(value)
+    return value
+
+
+def _with_headers(headers: bytes) -> list[bytes]:
+    return [
+        wire.method(1, Basic.Publish, routing_key="fuzz-0"),
+        *wire.content(1, b"x", b"\x20\x00" + wire.long(headers)),
     ]
 
 
@@ -35,5 +55,33 @@ _FOUND: list[tuple[str, bool, list[bytes]]] = [
             wire.method(1, Queue.Declare, queue=b"\n\r", exclusive=True),
             wire.goodbye(),
         ],
+    ),
+    (
+        "an argument that is no number, and no list of queues could be read",
+        False,
+        [
+            *wire.opened(1),
+            wire.method(1, Queue.Declare, queue="fuzz-nan", durable=True, arguments=_NO_NUMBER),
+        ],
+    ),
+    (
+        "a binding's argument that is no number",
+        False,
+        [
+            *wire.opened(1),
+            wire.method(
+                1, Queue.Bind, queue="fuzz-0", exchange="amq.headers", arguments=_NO_NUMBER
+            ),
+        ],
+    ),
+    (
+        "headers nested 900 deep, and no message behind them could be got",
+        False,
+        [*wire.opened(1), *_with_headers(wire.short("n") + _deep(900))],
+    ),
+    (
+        "headers that hold what is no number",
+        False,
+        [*wire.opened(1), *_with_headers(_NO_NUMBER)],
     ),
 ]

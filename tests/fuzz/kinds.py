@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -201,6 +203,18 @@ def nested_tables(random: Random) -> Draft:
     return _with_table(random, table)
 
 
+def no_numbers(random: Random) -> Draft:
+    """NaN and infinities, of either width, within anything that may hold them."""
+    number = random.choice((math.nan, -math.nan, math.inf, -math.inf))
+    value = random.choice((b"d" + struct.pack(">d", number), b"f" + struct.pack(">f", number)))
+    for _ in range(random.choice((0, 0, 1, 5, 62))):
+        if random.random() < 0.5:
+            value = b"A" + wire.long(value)
+        else:
+            value = b"F" + wire.long(wire.short("n") + value)
+    return _with_table(random, wire.short(random.choice(("x-mine", "x-max-length"))) + value)
+
+
 def _with_table(random: Random, table: bytes) -> Draft:
     table = table[: wire.FRAME_BYTES_MAX - 200]
     match random.randrange(5):
@@ -223,7 +237,10 @@ def _with_table(random: Random, table: bytes) -> Draft:
             asked = wire.method(1, Basic.Consume, queue="fuzz-0", arguments=table)
         case _:
             headers = b"\x20\x00" + wire.long(table)
-            asked = wire.method(1, Basic.Publish, exchange="amq.headers") + b"".join(
+            where = random.choice(
+                ({"exchange": "amq.headers"}, {"routing_key": random.choice(wire.QUEUES)})
+            )
+            asked = wire.method(1, Basic.Publish, **where) + b"".join(
                 wire.content(1, b"x", headers)
             )
     return Draft([*wire.opened(1), asked])
@@ -406,6 +423,7 @@ KINDS: dict[str, tuple[int, Callable[[Random], Draft]]] = {
     "unknown methods": (4, unknown_methods),
     "large tables": (3, large_tables),
     "nested tables": (4, nested_tables),
+    "no numbers": (4, no_numbers),
     "bad text": (6, bad_text),
     "extreme numbers": (8, extreme_numbers),
     "any methods": (12, any_methods),

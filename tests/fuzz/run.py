@@ -151,6 +151,7 @@ class Fuzz:
             consumers=steady.consumers,
         )
         await steady.drain()
+        await watch.read_lists()
         await watch.ask()
         watch.look()
         watch.check_memory()

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import yarl
 
 from quorate.local import LocalNode
+from tests.fuzz import wire
 
 ANSWER_S_MAX = 15.0
 #: Longest time for connections to be gone: handshakes run out, closes are answered.
@@ -23,6 +25,14 @@ RSS_SLACK_BYTES = 96 * 1024 * 1024
 LISTING_S_MAX = 30.0
 _EVIL = ("Traceback", "task_failed", "never retrieved", "never awaited")
 _CLOSED_STATES = {"06", "0A"}  # of /proc/net/tcp: time-wait has no owner; listen
+
+
+_GUEST = ("guest", "guest")
+_LISTS = ("queues", "exchanges", "bindings", "consumers", "definitions")
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
 
 
 @dataclass
@@ -67,6 +77,25 @@ class Watch:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.findings.append(f"{node.name} does not answer /health/live: {error!r}")
         self.slowest_answer_s = max(self.slowest_answer_s, time.monotonic() - start_s)
+
+    async def read_lists(self) -> None:
+        """What inputs left behind spoils no answer of the management API."""
+        timeout = aiohttp.ClientTimeout(total=LISTING_S_MAX)
+        who = {"Authorization": aiohttp.encode_basic_auth(*_GUEST)}
+        asked: list[tuple[str, str, Any]] = [("GET", f"/api/{each}", None) for each in _LISTS]
+        get = {"count": 100, "ackmode": "ack_requeue_true", "encoding": "auto"}
+        asked += [("POST", f"/api/queues/%2F/{queue}/get", get) for queue in wire.QUEUES]
+        async with aiohttp.ClientSession(timeout=timeout, headers=who) as http:
+            for method, path, body in asked:
+                url = yarl.URL(self.nodes[0].url + path, encoded=True)
+                try:
+                    async with http.request(method, url, json=body) as answer:
+                        text = await answer.text()
+                        json.loads(text, parse_constant=_refuse_constant)
+                        if answer.status not in (200, 404):  # an input may have deleted it
+                            self.findings.append(f"{path}: {answer.status} {text[:300]}")
+                except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+                    self.findings.append(f"{path}: {error!r}")
 
     # --- memory -----------------------------------------------------------------------------------
 

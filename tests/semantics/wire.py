@@ -84,6 +84,10 @@ class Wire:
         """Frames of several channels in one write."""
         self._socket.sendall(b"".join(marshal(frame, channel) for channel, frame in frames))
 
+    def send_bytes(self, data: bytes) -> None:
+        """As they are, right or wrong."""
+        self._socket.sendall(data)
+
     def call(self, frame: base.Frame, answer: type[F], channel: int = 1) -> F:
         self.send(frame, channel=channel)
         return self.expect(answer, channel)

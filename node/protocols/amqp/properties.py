@@ -83,6 +83,11 @@ class Properties:
         except ValueError as error:
             raise _malformed(str(error)) from error
 
+    @cached_property
+    def wrong_headers(self) -> str | None:
+        """What is wrong with them, as far as the broker looks at them: too deep, or no numbers."""
+        return tables.wrong_entries(self.raw_headers) if self.raw_headers else None
+
     def as_map(self) -> dict[str, Any]:
         """Those that are there, by name."""
         found = {

@@ -143,6 +143,10 @@ class Publishes:
     def _look(self, properties: bytes) -> tuple[dict[int, int] | None, bytes]:
         """What the broker must know of the properties; and them, as consumers are to see them."""
         looked = props.parse(properties)
+        if looked.wrong_headers is not None:
+            raise ChannelError_(
+                PRECONDITION_FAILED, f"invalid headers of a message: {looked.wrong_headers}"
+            )
         user = self._host.user
         if (
             looked.user_id is not None

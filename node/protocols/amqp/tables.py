@@ -8,12 +8,18 @@ or would write with another type, reaches the consumer unchanged.
 from __future__ import annotations
 
 import datetime as dt
+import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, cast
 
-TABLE_DEPTH_MAX = 64
+from node.plain_values import DEPTH_MAX, wrong_value
+
+TABLE_DEPTH_MAX = DEPTH_MAX
+#: A float or double that may be NaN or infinite: its type and its first two bytes. Text has no such
+#: bytes, so hardly anything else looks like one.
+_PERHAPS_NO_NUMBER = re.compile(rb"[df][\x7f\xff][\x80-\xff]")
 
 _LONG = struct.Struct(">I")
 _DECIMAL = struct.Struct(">Bi")
@@ -51,6 +57,21 @@ def decode_entries(data: bytes, at: int, stop: int) -> dict[str, Any]:
         return _entries(data, at, stop, 0)
     except (IndexError, struct.error) as error:
         raise ValueError("a field table ends too early") from error
+
+
+def wrong_entries(data: bytes) -> str | None:
+    """What is wrong with a table without its length. It is read only if it may hold what is no
+    number, or be nested too deeply.
+    """
+    if (
+        data.count(b"F") + data.count(b"A") <= TABLE_DEPTH_MAX
+        and _PERHAPS_NO_NUMBER.search(data) is None
+    ):
+        return None
+    try:
+        return wrong_value(decode_entries(data, 0, len(data)))
+    except ValueError as error:
+        return str(error)
 
 
 def raw_entries(data: bytes, at: int, stop: int) -> list[tuple[str, bytes]]:

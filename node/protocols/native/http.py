@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any, cast, get_args
 
@@ -32,6 +31,7 @@ from node.message import as_map
 from node.metrics.tallies import Tallies
 from node.outgoing import Batch
 from node.permissions import Operation
+from node.plain_values import loads
 from node.protocols.basic_auth import BasicAuth
 from node.protocols.native.frames import unpack
 from node.protocols.native.http_answers import CBOR, answer, failure
@@ -319,7 +319,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
     if not data:
         return {}
     try:
-        value = unpack(data) if request.content_type == CBOR else json.loads(data)
+        value = unpack(data) if request.content_type == CBOR else loads(data)
     except (MalformedFrame, ValueError) as error:
         raise Refused(codes.BAD_ARGUMENT, f"the body cannot be read: {error}") from error
     if not isinstance(value, dict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from typing import Any, cast
 
 import cbor2
@@ -11,6 +10,7 @@ from aiohttp import web
 
 from cluster.machine import replies as codes
 from node.errors import BrokerError, OutcomeUnknown
+from node.plain_values import as_json
 from node.protocols.basic_auth import CHALLENGE, LoginRefused
 
 CBOR = "application/cbor"
@@ -76,5 +76,5 @@ def answer(
         return web.Response(
             body=cbor2.dumps(value), status=status, headers=headers, content_type=CBOR
         )
-    text = json.dumps(_plain(value), ensure_ascii=False, default=str)
+    text = as_json(_plain(value), str)
     return web.Response(text=text + "\n", status=status, headers=headers, content_type=JSON)
