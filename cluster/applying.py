@@ -5,22 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from cluster.codec.entries import AnyCommand, Entry, body_count, decode_entry, written_under
+from cluster.codec.entries import (
+    AnyCommand,
+    Entry,
+    body_count,
+    decode_entry,
+    encode_command,
+    written_under,
+)
 from cluster.entry_cache import EntryCache
 from cluster.log import KIND_DIGEST, MEMBERSHIP
 from cluster.log_time import LogTime
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
-from cluster.machine.replies import Refused
+from cluster.machine.replies import COMMAND_SKIPPED, Refused
 from cluster.machine.versions import NeedsNewer
 from cluster.outcome import Done, Outcome, unknown
 from cluster.proposals import Proposals
+from cluster.raft.configuration import split
 from cluster.raft.journal import RaftJournal
 from cluster.raft.stock import NO_OP, REGULAR
 from cluster.types import BodyRef, Stamp
 
 #: A digest of the state is noted every so many entries, at the same indexes on every replica.
 DIGEST_ENTRIES = 1_000
+#: Read at a time when the state of before a command is computed again.
+REPLAY_BYTES = 4 << 20
 
 KINDS_OF_RAFT = frozenset({NO_OP, MEMBERSHIP})
 
@@ -51,6 +61,11 @@ class Applying:
         self._proposals = proposals
         self._notes = notes
         self._cache = EntryCache()
+        self._blank = machine.snapshot()
+        self._skipped: set[tuple[int, int]] = set()  # index and ordinal, above the newest snapshot
+        self.skipped_count = 0  # since the process started
+        #: Told the stamp of a command that was skipped, why, and its bytes.
+        self.on_skipped: Callable[[Stamp, str, bytes], object] = lambda _, __, ___: None
 
     def apply(
         self,
@@ -59,7 +74,9 @@ class Applying:
         dones: Sequence[Done | None],
         on_effects: OnEffects | None,
     ) -> None:
-        """All commands of one entry; `stamped` is its index and term. What it raises is a bug."""
+        """All commands of one entry; `stamped` is its index and term. A command at which the
+        machine raises is skipped. What is raised here has no way out: the copy is no use.
+        """
         if command[:1] != REGULAR:
             return  # of Raft itself
         index, term = stamped
@@ -72,7 +89,11 @@ class Applying:
             self._time.saw(now_ms)
             for ordinal, each in enumerate(entry.commands):
                 stamp = Stamp(index, term, now_ms, ordinal, offset)
-                reply, effects = apply(stamp, each)
+                try:
+                    reply, effects = apply(stamp, each)
+                except Exception as error:  # noqa: BLE001 -- a bug, whatever it is
+                    self._go_back(index, ordinal)
+                    reply, effects = self._skip(stamp, each, error), ()
                 offset += body_count(each)
                 if dones and (done := dones[ordinal]) is not None:
                     if type(reply) is Refused:
@@ -88,6 +109,48 @@ class Applying:
             raise
         if offset and self._keeps:
             self._cache.put(index, entry, len(command))
+
+    # --- commands at which the machine raises
+
+    def _go_back(self, index: int, ordinal: int) -> None:
+        """The state as it was before this command, which has left some of it changed: from the
+        newest snapshot, with all that was applied since, but what was skipped. Every copy that has
+        the same log and machine does the same, so they stay equal.
+        """
+        machine, journal = self._machine, self._journal
+        snapshot = journal.load_snapshot()
+        machine.restore(self._blank if snapshot is None else split(snapshot.data)[1])
+        wanted = journal.base_index + 1
+        while wanted <= index:
+            found = journal.entries(wanted, index - wanted + 1, REPLAY_BYTES)
+            assert found, f"entry {wanted} is above the snapshot, and not in the log"
+            for command, at, term in found:
+                assert at == wanted, f"entry {wanted} is missing"
+                wanted = at + 1
+                if command[:1] != REGULAR:
+                    continue
+                entry = decode_entry(memoryview(command)[1:])
+                offset = 0
+                for number, each in enumerate(entry.commands):
+                    if (at, number) == (index, ordinal):
+                        return
+                    if (at, number) not in self._skipped:
+                        machine.apply(Stamp(at, term, entry.now_ms, number, offset), each)
+                    offset += body_count(each)
+        raise AssertionError(f"entry {index} has no command {ordinal}")
+
+    def _skip(self, stamp: Stamp, command: AnyCommand, error: Exception) -> Refused:
+        base = self._journal.base_index
+        self._skipped = {each for each in self._skipped if each[0] > base}
+        self._skipped.add((stamp.index, stamp.ordinal))
+        self.skipped_count += 1
+        reason = f"{type(error).__name__}: {error}"
+        self.on_skipped(stamp, reason, encode_command(command))
+        return Refused(
+            COMMAND_SKIPPED,
+            f"the machine cannot do this ({type(error).__name__}): it was skipped on every copy and"
+            " changed nothing; this is a bug, please report it",
+        )
 
     def beyond(self, command: bytes) -> NeedsNewer | None:
         """Why an entry must not be taken here: a later release wrote it."""

@@ -19,7 +19,7 @@ from cluster.codec.cbor import pack
 from cluster.codec.entries import AnyCommand, encode_entry, version_needed
 from cluster.group_facts import GroupFacts
 from cluster.group_options import GroupOptions
-from cluster.log import KIND_ROLE, SnapshotRefused
+from cluster.log import KIND_ROLE, KIND_SKIPPED, SnapshotRefused
 from cluster.log_time import LogTime
 from cluster.machine.commands import Barrier, Command, Tick, UpgradeMachine
 from cluster.machine.effects import Effect
@@ -57,6 +57,9 @@ TICK_S_MAX = 0.050
 #: What one group may have under way of the room on the disk: others write there, too.
 ROOM_PARTS = 4
 ROOMY_BYTES = 1 << 60
+
+#: Of a command that was skipped, kept in the note of it; the entry has all of it.
+SKIPPED_BYTES_MAX = 4 << 10
 
 OnApplied = Callable[["Group", Stamp, Sequence[Effect]], None]
 OnRole = Callable[["Group", Role, int], None]
@@ -118,6 +121,7 @@ class Group(GroupFacts):
         self._proposals = Proposals(clock)
         self._time = LogTime(clock, agreed_time)
         self._applying = Applying(machine, journal, self._proposals, log, self._time)
+        self._applying.on_skipped = self._skipped
         self._ready = False  # leads, and its machine holds all that was committed before
         self._stopping = False
         self._installing = False
@@ -407,6 +411,20 @@ class Group(GroupFacts):
         digest = self._applying.note_digest(self.id, index, term)
         if digest is not None:
             self.member.digests.noted(index, digest)
+
+    def _skipped(self, stamp: Stamp, reason: str, command: bytes) -> None:
+        fields = [stamp.ordinal, reason, command[:SKIPPED_BYTES_MAX]]
+        self._notes.note(KIND_SKIPPED, self.id, stamp.index, stamp.term, pack(fields))
+        self._snapshots.want()  # should it happen again, there is less to be computed again
+        log.critical(
+            "command_skipped",
+            group=self.name,
+            node=self.node,
+            index=stamp.index,
+            ordinal=stamp.ordinal,
+            error=reason,
+            next="report it with the bytes that `quorate log dump FOLDER --kind skipped` shows",
+        )
 
     def _compared(self, index: int, own: bytes, leaders: bytes) -> None:
         """The leader told its digest of the state after an entry, and this copy has its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cluster.applying import Applying
 from cluster.group_status import group_status
 from cluster.machine.interface import Machine
 from cluster.machine.versions import NeedsNewer
@@ -26,6 +27,7 @@ class GroupFacts:
     failed: str | None
     needs_newer: NeedsNewer | None
     _proposals: Proposals
+    _applying: Applying
     _ready: bool
     #: Index, own digest and the leader's of the last comparison, when they differed.
     diverged: tuple[int, bytes, bytes] | None
@@ -89,6 +91,11 @@ class GroupFacts:
     @property
     def withholds_votes(self) -> bool:
         return self.member.withholds_votes
+
+    @property
+    def skipped(self) -> int:
+        """Commands at which the machine raised, since the process started."""
+        return self._applying.skipped_count
 
     def caught_up(self, node: NodeId) -> bool:
         """As the leader: `node` could take over now or in a moment."""

@@ -25,6 +25,7 @@ def group_status(group: GroupFacts) -> dict[str, Any]:
         "base": group.journal.base_index,
         "lag": group.lag(),
         "poisoned": group.poisoned,
+        "skipped": group.skipped,
         "diverged": group.member.diverged,
         "machine_version": group.machine.version,
         "needs_version": None if group.needs_newer is None else group.needs_newer.needed,

@@ -17,6 +17,7 @@ from cluster.log.format import (
     KIND_LINK_UP,
     KIND_ROLE,
     KIND_ROUND,
+    KIND_SKIPPED,
     KIND_STOPPED,
     Identity,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "KIND_LINK_UP",
     "KIND_ROLE",
     "KIND_ROUND",
+    "KIND_SKIPPED",
     "KIND_STOPPED",
     "MEMBERSHIP",
     "FatalDiskError",

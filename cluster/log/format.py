@@ -71,6 +71,7 @@ KIND_PUBLISHERS: Final = 44
 KIND_FAILED: Final = 45
 KIND_ARCHIVE: Final = 46
 KIND_STALL: Final = 47
+KIND_SKIPPED: Final = 48
 
 KIND_NAMES: Final = {
     KIND_ENTRY: "entry",
@@ -100,6 +101,7 @@ KIND_NAMES: Final = {
     KIND_FAILED: "failed",
     KIND_ARCHIVE: "archive",
     KIND_STALL: "stall",
+    KIND_SKIPPED: "skipped",
 }
 #: Kinds whose payload is a chain hash followed by a command.
 BODY_KINDS: Final = frozenset({KIND_ENTRY, KIND_LIVE, KIND_INSTALLED})

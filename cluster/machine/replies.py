@@ -22,6 +22,7 @@ IN_USE = "in_use"
 NOT_EMPTY = "not_empty"
 BAD_ARGUMENT = "bad_argument"
 UNKNOWN_COMMAND = "unknown_command"
+COMMAND_SKIPPED = "command_skipped"  # the machine raised: a bug
 NO_GROUP = "no_group"
 NO_NODE = "no_node"
 LIMIT_REACHED = "limit_reached"

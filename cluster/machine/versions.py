@@ -5,7 +5,9 @@ So a change of what `apply` does, or of what a snapshot or a digest holds, takes
 the machine version that brought it. A group begins with version 1 and rises by the command
 `UpgradeMachine`, which its leader proposes once every member can run the new version. Code asks
 `turn.version` (in `apply`) or `machine.version` and keeps the older behaviour for older versions,
-since logs that hold them are replayed for as long as they exist.
+since logs that hold them are replayed for as long as they exist. Also a command at which `apply`
+raised is such behaviour: every replica skipped it, so what mends that takes effect from a new
+machine version on.
 
 | version | since   | what it changed |
 |---------|---------|-----------------|

@@ -48,6 +48,7 @@ _STATUS = {
     "overloaded": (503, "service_unavailable"),
     "stopping": (503, "service_unavailable"),
     codes.NO_GROUP: (503, "service_unavailable"),
+    codes.COMMAND_SKIPPED: (500, "internal_error"),
     "poisoned": (503, "service_unavailable"),
 }
 

@@ -53,6 +53,12 @@ def collect(sources: Sources, _: Scrape) -> Iterator[Metric]:
         ["group"],
         [([each.name], each.time_ahead_ms / 1000) for each in groups],
     )
+    yield counters(
+        "quorate_raft_skipped_commands_total",
+        "Commands at which the machine raised, and which every copy left out: each is a bug.",
+        ["group"],
+        [([each.name], each.skipped) for each in groups],
+    )
     elections = [(each, each.member.elections) for each in groups]
     yield counters(
         "quorate_raft_leader_changes_total",

@@ -1,0 +1,104 @@
+"""A command at which the machine raises: every copy leaves it out alike, and the group goes on."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from cluster.group import Group
+from cluster.log.dump import dump
+from cluster.machine import QueueMachine
+from cluster.machine.catalog import CatalogMachine
+from cluster.machine.commands import Pause, Purge
+from cluster.machine.effects import Applied
+from cluster.types import GroupId, QueueId, Stamp
+from tests.cluster.world import World, enqueue, in_world
+
+
+class Buggy(QueueMachine):
+    """Leaves its state in ruins when it is to pause a queue."""
+
+    def apply(self, stamp: Stamp, command: Any) -> Applied:
+        if isinstance(command, Pause):
+            self._queues.clear()
+            self.now_ms += 77
+            raise KeyError("a bug")
+        return super().apply(stamp, command)
+
+
+async def made(**config: Any) -> tuple[World, QueueId]:
+    world = World(default_groups=1, machines=(CatalogMachine, Buggy), **config)
+    await world.born()
+    queue = await world.declare("q")
+    for number in range(30):
+        await world.publish("q", b"%d" % number)
+    return world, queue
+
+
+def copies(world: World) -> list[Group]:
+    return [node.groups[GroupId(1)] for node in world.nodes.values()]
+
+
+async def equal(world: World) -> None:
+    """All copies are at the same entry, in the same state, and sound."""
+    await world.until(lambda: len({copy.applied_index for copy in copies(world)}) == 1)
+    assert len({copy.machine.digest() for copy in copies(world)}) == 1
+    assert [copy.poisoned for copy in copies(world)] == [None] * len(world.nodes)
+
+
+@in_world
+async def test_it_is_refused_and_changes_nothing_and_what_comes_with_it_is_done() -> None:
+    world, queue = await made()
+    leader = world.group(1)
+    told: list[Any] = []
+    with capture_logs() as lines:
+        # One entry: what is before it stays, what is behind it is done.
+        for command in (enqueue(queue, b"before"), Pause(queue, True), enqueue(queue, b"after")):
+            leader.propose(command, told.append)
+        await world.until(lambda: len(told) == 3)
+        await equal(world)
+    assert [(each.kind, each.code) for each in told] == [
+        ("ok", None),
+        ("refused", "command_skipped"),
+        ("ok", None),
+    ]
+    assert told[0].stamp.index == told[2].stamp.index
+    await equal(world)
+    assert {world.ready("q", name) for name in world.names} == {32}
+    assert {copy.status()["skipped"] for copy in copies(world)} == {1}
+    said = [line for line in lines if line["event"] == "command_skipped"]
+    assert sorted(line["node"] for line in said) == world.names
+    assert {line["log_level"] for line in said} == {"critical"}
+    await world.stop()
+
+
+@in_world
+async def test_no_restart_and_no_snapshot_makes_it_happen() -> None:
+    world, queue = await made(snapshot_entries=25)
+    for _ in range(3):
+        assert (await world.group(1).ask(Pause(queue, True))).code == "command_skipped"
+        await world.publish("q", b"x")
+    for name in world.names:
+        world.kill(name)
+        await world.start(name)
+        await world.settled()
+        await world.publish("q", b"y")
+    await equal(world)
+    assert {world.ready("q", name) for name in world.names} == {36}
+    assert (await world.group(1).ask(Purge(queue))).kind == "ok"
+    await equal(world)
+    await world.stop()
+
+
+@in_world
+async def test_it_is_noted_with_its_bytes() -> None:
+    world, queue = await made()
+    await world.group(1).ask(Pause(queue, True))
+    await world.stop()
+    out = io.StringIO()
+    dump("/data", out=out, kinds=["skipped"], disk=world.disks["n1"])
+    (line,) = [each for each in out.getvalue().splitlines() if "KeyError" in each]
+    assert "a bug" in line
+    assert "13" + f"{queue:02x}" + "f5" in line, "tag 19, the queue, true"
