@@ -5,8 +5,8 @@ What a power loss may do here, and which real thing does it:
 - the record at that point is torn: a page or a sector was the last to be written back;
 - the file keeps its new length and some of its sectors read as zeros: the size was journaled, the
   data was not (XFS, ext4 with delayed allocation);
-- where the disk writes back in any order: any of these writes is there, whole or in part, and any
-  other reads as zeros, also one before it: an SSD's cache, a RAID controller's;
+- where the disk writes back in any order, each sector is as it was in memory at some moment since
+  the last sync, so a later write may be there without an earlier one: an elevator, an SSD's cache;
 - names made, renamed or removed since the last fsync of their directory come back as they were,
   from some point on: directory operations are journaled in order. A kill of the process alone loses
   nothing: the page cache belongs to the kernel. fsync takes as long as the seed says.
@@ -107,21 +107,28 @@ class Inode:
         self.cached = bytearray(self.durable)
 
     def _scatter(self, dice: random.Random) -> None:
-        end = len(self.durable)  # of the last write of which anything is there
+        """Each sector as it was in memory at some moment since the last sync, which is when it was
+        written back: behind what was appended by then it is zeros.
+        """
+        cuts = [number for number, change in enumerate(self.pending) if isinstance(change, int)]
+        if cuts:  # a cut is journaled
+            self.make_durable(self.settled + cuts[-1] + 1)
+        start = len(self.durable)
+        ends = [start]  # of the file, after each append
         for change in self.pending:
-            if isinstance(change, int):
-                del self.durable[change:]
-                end = min(end, change)
-                continue
-            fate = dice.choice(("kept", "sectors", "lost"))
-            if fate == "sectors":
-                self._tear_sectors(change, dice)
-            else:
-                self.durable += change if fate == "kept" else bytes(len(change))
-            if fate != "lost":
-                end = len(self.durable)
-        if dice.random() < 0.5:  # the size was journaled with the last of them, or for all
-            del self.durable[end:]
+            assert isinstance(change, bytes)
+            self.durable += change
+            ends.append(len(self.durable))
+        at = start - start % SECTOR
+        last = start  # where anything was written back
+        while at < len(self.durable):
+            end = min(at + SECTOR, len(self.durable))
+            written = min(max(dice.choice((start, ends[-1], dice.choice(ends))), at), end)
+            self.durable[written:end] = bytes(end - written)
+            last = max(last, written if written > at else 0)
+            at += SECTOR
+        if dice.random() < 0.5:  # the size was journaled for all of it, or for what is there
+            del self.durable[max(last, start) :]
         self.settled += len(self.pending)
         self.pending.clear()
         self.cached = bytearray(self.durable)

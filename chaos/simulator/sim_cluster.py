@@ -450,8 +450,8 @@ class SimCluster(DiskFaults):
     def converged(self) -> str | None:
         """None when all copies of all groups are equal and idle; else what is still different."""
         for machine in self.machines.values():
-            if not machine.running:
-                return f"{machine.name} is not running"
+            if not machine.serves:
+                return f"{machine.name} does not serve"
         for group_id in self.group_ids():
             copies = {
                 m.name: g

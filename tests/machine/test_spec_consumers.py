@@ -399,3 +399,23 @@ def test_a_get_and_a_batch_agree_on_what_was_given():
 
     assert isinstance(reply, Got)
     assert [(c.first, c.bodies.count) for c in reply.chunks] == [(1, 2)]
+
+
+def test_two_decisions_of_one_command_have_two_tokens():
+    """B12: who is fenced by a token is told apart from who was served in the same moment."""
+    q = told(
+        "queue q",
+        "session a",
+        "subscribe q a/t credit=1",
+        "subscribe q a/u credit=1",
+        "publish q 1 2",
+    )
+    world = q.world
+
+    held = [
+        world.machine.consumer_holds(world.queue("q"), world.consumer(name))
+        for name in ("a/t", "a/u")
+    ]
+
+    tokens = [chunk.token for chunks in held for chunk in chunks or ()]
+    assert len(tokens) == len(set(tokens)) == 2

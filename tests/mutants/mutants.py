@@ -691,7 +691,7 @@ NODES = (
         _RAFT + "digests.py",
         "        if self.on_compared is not None:\n",
         "        if self.on_compared is None:\n",
-        (RAFT, by_tests("tests/cluster")),
+        (by_tests("tests/node/metrics/test_own_raft.py"),),
     ),
 )
 
