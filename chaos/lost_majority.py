@@ -1,5 +1,6 @@
-"""Two of three disks are lost for good, and a person has the third node go on: `quorate node
-recover`. What it had is there, and only what it never had may be lost.
+"""Most disks are lost for good, and a person has the rest go on: `quorate node recover`. What a
+survivor had is there, and only what none of them had may be lost. Of five nodes two survive, of
+which one has less.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ BATCH_MAX = 20
 BEFORE_S, AFTER_S = 8.0, 4.0
 LOOK_S = 0.1
 STEP_S_MAX = 120.0
+FIVE = ("node-1", "node-2", "node-3", "node-4", "node-5")
 QUEUES = {protocol: f"lost-{protocol}.orders" for protocol in PROTOCOLS}
 #: The order of a history: what is confirmed behind this, only the lost ones have.
 CUT = "cut off"
@@ -59,13 +61,15 @@ class _Found:
     crash: str = ""
 
 
-async def lose_majority(folder: Path, *, seed: int, say: Say) -> Outcome:
+async def lose_majority(folder: Path, *, seed: int, say: Say, of_five: bool = False) -> Outcome:
     """`folder`: what is in it goes. Never raises for what broker or harness did."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     platters = disks.choose(folder / "disks", "folders")
-    cluster = LiveCluster(folder, NODES, networks.choose(), platters)
+    nodes = FIVE if of_five else NODES
+    everywhere = f"replication = {len(nodes)}\n"
+    cluster = LiveCluster(folder, nodes, networks.choose(), platters, settings=everywhere)
     recorder = Recorder(folder / "history.jsonl")
     began_s = time.monotonic()
     loss = _Loss(cluster, recorder, seed, say)
@@ -83,11 +87,12 @@ async def lose_majority(folder: Path, *, seed: int, say: Say) -> Outcome:
     verdicts = await asyncio.to_thread(_judged, ops, loss.found)
     outcome = Outcome(
         seed=seed,
-        mix="lost majority",
+        mix="lost majority of five" if of_five else "lost majority",
         workloads=sorted({workload_of(op) for op in ops if workload_of(op) != NEMESIS}),
         seconds=time.monotonic() - began_s,
         folder=folder,
-        command=f"python -m chaos members --seed {seed} --only lost-majority",
+        command=f"python -m chaos members --seed {seed} --only lost-majority"
+        + ("-of-five" if of_five else ""),
         network=cluster.network.kind,
         disks=platters.kind,
         status=status_of(verdicts, loss.found.crash),
@@ -113,26 +118,26 @@ class _Loss:
         self._addresses = [cluster.address(node) for node in cluster.nodes]
         self._scene = Scene(recorder, Doors(self._addresses, seed).open, seed)
         dice = self._scene.dice("lost majority")
-        self._survivor, *self._lost = dice.sample(cluster.nodes, len(cluster.nodes))
+        order = dice.sample(cluster.nodes, len(cluster.nodes))
+        count = (len(order) - 1) // 2
+        self._survivors, self._lost = order[:count], order[count:]  # the last survivor has most
+        self._apart: list[NodeId] = []
         self._generation = 0
 
     async def run(self) -> None:
-        cluster, survivor = self._cluster, self._survivor
+        cluster, survivors = self._cluster, self._survivors
         cluster.start_all()
         await cluster.until_ready()
         await self._declare()
-        self._say(f"all three take part for {BEFORE_S:g} s; {survivor} will survive")
-        await self._publish(BEFORE_S)
-        if (why := await until_whole(cluster, survivor, timeout_s=STEP_S_MAX)) is not None:
-            raise RecoveryFailed(why)
-        self._say(f"{survivor} is cut off, the others confirm for {AFTER_S:g} s")
-        await asyncio.to_thread(cluster.partition, isolate(survivor, cluster.nodes))
-        self._recorder.saw(NEMESIS, "fault", {"kind": CUT, "nodes": [survivor]})
-        at = next(each for each in self._addresses if each.node == survivor)
-        self._addresses.remove(at)
-        await self._others_lead()
+        self._say(f"all take part for {BEFORE_S:g} s; {' and '.join(survivors)} will survive")
+        for survivor in survivors:
+            await self._publish(BEFORE_S / len(survivors))
+            if (why := await until_whole(cluster, survivor, timeout_s=STEP_S_MAX)) is not None:
+                raise RecoveryFailed(why)
+            await self._cut_off(survivor)
+        self._recorder.saw(NEMESIS, "fault", {"kind": CUT, "nodes": survivors})
+        self._say(f"the others confirm for {AFTER_S:g} s")
         await self._publish(AFTER_S)
-        self._addresses.append(at)
         self._recorder.saw(NEMESIS, "fault", {"kind": "kill", "nodes": cluster.nodes})
         for node in cluster.nodes:
             await asyncio.to_thread(cluster.kill, node)
@@ -140,15 +145,18 @@ class _Loss:
         for node in self._lost:
             await asyncio.to_thread(cluster.wipe, node)
         await asyncio.to_thread(cluster.partition, {})
-        await self._recover()
-        self._say(f"starting {survivor}, then {' and '.join(self._lost)} with empty folders")
-        await asyncio.to_thread(cluster.start, survivor)
-        await cluster.until_ready([survivor], timeout_s=STEP_S_MAX)
+        for survivor in survivors:
+            await self._recover(survivor)
+        self._say(f"starting {' and '.join(survivors)}, then the lost ones with empty folders")
+        for survivor in survivors:
+            await asyncio.to_thread(cluster.start, survivor)
+        await cluster.until_ready(survivors, timeout_s=STEP_S_MAX)
         for node in self._lost:
             await asyncio.to_thread(cluster.start, node)
         await cluster.until_ready(timeout_s=STEP_S_MAX)
         await self._all_vote()
-        self._say("all three are members again; publishing, and taking out what is there")
+        self._addresses[:] = [cluster.address(node) for node in cluster.nodes]
+        self._say("all are members again; publishing, and taking out what is there")
         await self._publish(BEFORE_S / 2)
         await self._drain()
         self.found.statuses = await settled(cluster, timeout_s=STEP_S_MAX)
@@ -158,6 +166,19 @@ class _Loss:
             if not await cluster.until_ended(node, timeout_s=STEP_S_MAX) or cluster.exit_code(node):
                 raise RecoveryFailed(cluster.obituary(node))
             self.found.folders[node] = cluster.data_folder(node)
+
+    async def _cut_off(self, survivor: NodeId) -> None:
+        """From the others, which go on; so are those that were before."""
+        self._say(f"{survivor} is cut off")
+        cluster = self._cluster
+        self._apart.append(survivor)
+        grudge: dict[NodeId, set[NodeId]] = {}
+        for apart in self._apart:
+            for node, unheard in isolate(apart, cluster.nodes).items():
+                grudge.setdefault(node, set()).update(unheard)
+        await asyncio.to_thread(cluster.partition, grudge)
+        self._addresses[:] = [each for each in self._addresses if each.node != survivor]
+        await self._others_lead()
 
     # --- load
 
@@ -204,11 +225,11 @@ class _Loss:
 
     # --- recovery
 
-    async def _recover(self) -> None:
+    async def _recover(self, survivor: NodeId) -> None:
         lost = [word for node in self._lost for word in ("--lost", node)]
-        config = self._cluster.log_file(self._survivor).parent / "quorate.toml"
+        config = self._cluster.log_file(survivor).parent / "quorate.toml"
         words = ["node", "recover", "--config", str(config), *lost, "--yes"]
-        self._say(f"quorate node recover {' '.join(lost)} --yes")
+        self._say(f"{survivor}: quorate node recover {' '.join(lost)} --yes")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "quorate", *words),
             cwd=ROOT,
@@ -223,10 +244,11 @@ class _Loss:
             raise RecoveryFailed(f"recover ended with status {process.returncode}: {text}")
 
     async def _others_lead(self) -> None:
-        """All groups, without the one that is cut off."""
+        """All groups, without those that are cut off."""
         async with asyncio.timeout(STEP_S_MAX):
             while True:
-                told = [await self._cluster.status(node) for node in self._lost]
+                there = [node for node in self._cluster.nodes if node not in self._apart]
+                told = [await self._cluster.status(node) for node in there]
                 groups = [group for status in told if status for group in status["groups"]]
                 led = {group["id"] for group in groups if group["role"] == "leader"}
                 if groups and led == {group["id"] for group in groups}:
@@ -247,7 +269,7 @@ class _Loss:
             if status is None:
                 return f"{node} does not answer"
             for group in status["groups"]:
-                if set(group["members"]) != set(NODES) or group["learners"]:
+                if set(group["members"]) != set(self._cluster.nodes) or group["learners"]:
                     return (
                         f"{node}: {group['name']} is on {group['members']},"
                         f" of which {group['learners']} learn"

@@ -30,7 +30,8 @@ from chaos.report.tables import REPORT_WIDTH, show_run, styled
 from chaos.run import Say, run_one
 
 LOST_MAJORITY = "lost-majority"
-ALL = (*(name for name in SCENES if name != BRIEF), LOST_MAJORITY)
+OF_FIVE = "lost-majority-of-five"
+ALL = (*(name for name in SCENES if name != BRIEF), LOST_MAJORITY, OF_FIVE)
 #: Of both protocols: order, exclusion, transactions, numbered publishers and dead letters.
 WORKLOADS = (
     "w1-amqp",
@@ -190,8 +191,10 @@ async def _all(
             show_scenes(Console(file=file, width=REPORT_WIDTH), rows, ops)
         console.print(f"{folder}/timeline.png", soft_wrap=True)
         outcomes["scenes"] = outcome
-    if LOST_MAJORITY in scenes:
-        outcome = await lose_majority(out / LOST_MAJORITY, seed=seed, say=say)
-        show_run(console, outcome)
-        outcomes[LOST_MAJORITY] = outcome
+    for name in (LOST_MAJORITY, OF_FIVE):
+        if name in scenes:
+            five = name == OF_FIVE
+            outcome = await lose_majority(out / name, seed=seed, say=say, of_five=five)
+            show_run(console, outcome)
+            outcomes[name] = outcome
     return outcomes
