@@ -174,6 +174,16 @@ class AgreedTime:
         at_ms, at_ns = self._anchor
         return abs((reading + at_ns) // _MS_NS - at_ms) <= self._max_ms
 
+    def alarms(self) -> list[str]:
+        """Of this clock, and of those of connected peers that are out of bounds."""
+        found = [] if self.advice is None else [self.advice]
+        return found + [
+            f"the clock of node {peer} is out of bounds, by what this node knows:"
+            f" ask `quorate status` there, and see to the NTP service of its machine"
+            for peer in sorted(self._readings)
+            if not self.trusts(peer)
+        ]
+
     def status(self) -> dict[str, Any]:
         now_ns = self._clock.monotonic_ns()
         wall_ns = self._clock.wall_ns()

@@ -45,6 +45,8 @@ LOOK_S_MIN = 0.1
 LOOK_S_EACH = 0.000_01
 #: Nothing waits longer for a tick than this, whatever was computed: clocks jump.
 TICK_S_MAX = 1.0
+#: While it is in doubt what time it is, it is asked again after this.
+DOUBT_S = 0.05
 #: There is nobody to vote.
 TERM = 1
 
@@ -172,6 +174,9 @@ class LocalGroup:
         if not self._proposals:
             return  # stopped since
         now_ms = self._time.now_ms()
+        if self._time.in_doubt and not self._stopping:
+            self._loop.call_later(DOUBT_S, self._step)
+            return
         self._time.saw(now_ms)
         for batch in self._proposals.batches():
             for command, done, weight in zip(*batch, strict=True):

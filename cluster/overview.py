@@ -46,7 +46,7 @@ def status_of(cluster: ClusterNode, *, digests: bool = False) -> dict[str, Any]:
             for node in sorted({*states, *nodes})
         ],
         "moving": [each.name for each in catalog.groups() if set(each.held) != set(each.members)],
-        "clock": {**cluster.time.status(), "alarm": cluster.time.advice},
+        "clock": {**cluster.time.status(), "alarms": cluster.time.alarms()},
         "groups": groups,
         "transient": None if own is None else own.status(),
     }

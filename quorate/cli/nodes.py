@@ -66,8 +66,8 @@ def run_status(url: str | None, *, as_json: bool, timeout: float) -> int:
             f"{len(about['moving'])} groups are moving: `quorate group list` shows how far"
         )
     clock: dict[str, Any] = about.get("clock") or {}
-    if clock.get("alarm"):
-        console.print(f"[red]wrong clock:[/red] {clock['alarm']}")
+    for alarm in clock.get("alarms") or ():
+        console.print(f"[red]wrong clock:[/red] {alarm}")
     leaderless = [row for row in about.get("groups", []) if not row.get("leader")]
     if leaderless:
         console.print(

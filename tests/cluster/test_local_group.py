@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from cluster.agreed_time import CLOCK_CONFIRM_MS, AgreedTime
 from cluster.local_group import LOOK_S_MIN, LocalGroup
 from cluster.machine.commands import (
     Command,
@@ -36,8 +37,14 @@ class Local:
 
     def __init__(self, *, bytes_max: int = 1 << 20, **config: Any) -> None:
         loop: Any = asyncio.get_running_loop()
+        self.clock = LoopClock(loop)
         self.group = LocalGroup(
-            GroupId(TRANSIENT_GROUPS + 1), "own", NODE, clock=LoopClock(loop), bytes_max=bytes_max
+            GroupId(TRANSIENT_GROUPS + 1),
+            "own",
+            NODE,
+            clock=self.clock,
+            bytes_max=bytes_max,
+            agreed_time=AgreedTime(NODE, self.clock, tuple),
         )
         self.told: list[Effect] = []
         self.group.on_applied.append(self._tell)
@@ -183,3 +190,25 @@ async def test_a_group_that_stopped_answers_all_the_same() -> None:
     local.group.stop()
     assert [outcome.code for outcome in outcomes] == ["stopping"]
     assert (await local.group.ask(enqueue(QUEUE, b"a"))).code == "stopping"
+
+
+@in_world
+async def test_a_clock_that_jumps_for_a_moment_expires_nothing_and_one_that_stays_is_taken() -> (
+    None
+):
+    local = await Local(message_ttl_ms=86_400_000).made()
+    await local.ok(enqueue(QUEUE, b"a"))
+    local.clock.skew_ms = 8 * 86_400_000
+    waits = asyncio.create_task(local.ok(enqueue(QUEUE, b"b")))
+    await asyncio.sleep(0.2)
+    assert not waits.done()
+    local.clock.skew_ms = 0
+    await waits
+    assert local.ready_count() == 2
+    local.clock.skew_ms = 8 * 86_400_000
+    await asyncio.sleep(0.01)
+    waits = asyncio.create_task(local.ok(enqueue(QUEUE, b"c")))
+    await asyncio.sleep(CLOCK_CONFIRM_MS / 1000 - 0.1)
+    assert not waits.done()
+    await waits
+    assert local.ready_count() == 1, "what was published meanwhile has its full time"

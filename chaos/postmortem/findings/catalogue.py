@@ -164,14 +164,15 @@ RULES: Final[dict[str, Rule]] = {
             "A clock jumped",
             "A node's wall clock moved against its monotonic clock.",
             "Have time corrected slowly (chrony without makestep). TTLs and delays follow the"
-            " leader's clock.",
+            " clocks of a majority, so they moved only if most of them jumped.",
         ),
         Rule(
             "clock_offset",
             "warning",
             "Clocks disagree",
             "The clocks of two nodes differ by more than the error of the measurement explains.",
-            "Synchronise them: TTLs and delays move with every change of leader otherwise.",
+            "Synchronise them: TTLs and delays move with every change of leader otherwise, by up"
+            " to raft.clock_offset_ms_max; a clock further off is not stamped with.",
         ),
         Rule(
             "stuck_unacked",
