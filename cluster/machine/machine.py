@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import starmap
 from typing import Any
 
 from cluster.machine import snapshot
@@ -86,6 +87,7 @@ class QueueMachine:
         self.tallies = Tallies()
         self._timetable: list[tuple[int, int]] = []  # heap of (due ms, queue), some out of date
         self._witness: Witness | None = None
+        self._digests: dict[int, bytes] = {}  # of queues that have not changed since
 
     # --- applying ---------------------------------------------------------------------------------
 
@@ -100,6 +102,7 @@ class QueueMachine:
         while touched:
             queue_id = min(touched) if len(touched) > 1 else next(iter(touched))
             del touched[queue_id]
+            self._digests.pop(queue_id, None)
             queue = self._queues.get(queue_id)
             if queue is not None:
                 queue.advance(turn)
@@ -239,6 +242,7 @@ class QueueMachine:
         count = queue.message_count
         queue.close(turn)
         del self._queues[command.queue]
+        self._digests.pop(command.queue, None)
         return Ok(count)
 
     def _subscribe(self, turn: Turn, queue: QueueKind, command: Subscribe) -> Reply:
@@ -324,6 +328,7 @@ class QueueMachine:
         if command.to == self.version:
             return Ok(command.to)
         self.version = command.to
+        self._digests.clear()
         for queue in self._in_order():
             queue.set_version(command.to)
             turn.touch(queue.id)
@@ -420,10 +425,10 @@ class QueueMachine:
         return snapshot.encode(self._state([queue.dump() for queue in self._in_order()]))
 
     def _state(self, queue_states: Sequence[Any]) -> list[Any]:
-        queues = [
-            [queue.id, queue.vhost, queue.name, snapshot.dump_config(queue.config), state]
-            for queue, state in zip(self._in_order(), queue_states, strict=True)
-        ]
+        rows = starmap(_row_of, zip(self._in_order(), queue_states, strict=True))
+        return self._state_with(list(rows))
+
+    def _state_with(self, queues: Sequence[Any]) -> list[Any]:
         return [
             self.version,
             self.now_ms,
@@ -461,8 +466,16 @@ class QueueMachine:
             self._transactions.load(state)
 
     def digest(self) -> bytes:
-        state = snapshot.encode(self._state([queue.fingerprint() for queue in self._in_order()]))
-        return hashlib.blake2b(state, digest_size=DIGEST_BYTES).digest()
+        """Equal on every replica at the same entry. From version 2 on it costs what changed."""
+        if self.version < 2:
+            return _digest_of(self._state([queue.fingerprint() for queue in self._in_order()]))
+        return _digest_of(self._state_with([self._digest_of(queue) for queue in self._in_order()]))
+
+    def _digest_of(self, queue: QueueKind) -> bytes:
+        digest = self._digests.get(queue.id)
+        if digest is None:
+            digest = self._digests[queue.id] = _digest_of(_row_of(queue, queue.fingerprint()))
+        return digest
 
     def invariants(self) -> None:
         self._sessions.invariants()
@@ -486,6 +499,14 @@ class QueueMachine:
 def _unknown(command: Any) -> Refused:
     name = getattr(command, "tag", type(command).__name__)
     return Refused(UNKNOWN_COMMAND, f"a group of queues does not know command {name}")
+
+
+def _row_of(queue: QueueKind, state: Any) -> list[Any]:
+    return [queue.id, queue.vhost, queue.name, snapshot.dump_config(queue.config), state]
+
+
+def _digest_of(state: Sequence[Any]) -> bytes:
+    return hashlib.blake2b(snapshot.encode(state), digest_size=DIGEST_BYTES).digest()
 
 
 def _no_queue(queue: QueueId) -> Refused:

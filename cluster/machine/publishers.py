@@ -15,10 +15,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 from cluster.machine.runs import RangeMap
 
+_SUM_BYTES = 16
+_SUMS = 1 << (8 * _SUM_BYTES)
 PUBLISHER_IDLE_MS = 7 * 24 * 3_600_000
 EPHEMERAL_PUBLISHER_IDLE_MS = 3_600_000
 EPHEMERAL_PREFIX = "~"
@@ -130,10 +133,11 @@ def _forget_idle(kind: OrderedDict[str, Publisher], idle_ms: int, now_ms: int) -
 class DedupIds:
     """Ids of messages stored within the window, oldest first."""
 
-    __slots__ = ("_ids",)
+    __slots__ = ("_ids", "_sum")
 
     def __init__(self) -> None:
         self._ids: OrderedDict[str, int] = OrderedDict()
+        self._sum: int | None = None  # of the hashes of all; None: nobody asked yet
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -143,8 +147,15 @@ class DedupIds:
 
     def remember(self, dedup_id: str, now_ms: int) -> None:
         self._ids[dedup_id] = now_ms
+        if self._sum is not None:
+            self._sum += _hash_of(dedup_id, now_ms)
         if len(self._ids) > DEDUP_IDS_MAX:
-            self._ids.popitem(last=False)
+            self._drop(next(iter(self._ids)))
+
+    def _drop(self, dedup_id: str) -> None:
+        at_ms = self._ids.pop(dedup_id)
+        if self._sum is not None:
+            self._sum -= _hash_of(dedup_id, at_ms)
 
     def forget(self, window_ms: int | None, now_ms: int) -> None:
         """Drop what is older than the window."""
@@ -153,10 +164,22 @@ class DedupIds:
             dedup_id = next(iter(ids))
             if window_ms is not None and ids[dedup_id] + window_ms > now_ms:
                 break
-            del ids[dedup_id]
+            self._drop(dedup_id)
+
+    def fingerprint(self) -> list[Any]:
+        """What tells two sets of ids apart; after the first time it costs what changed."""
+        if self._sum is None:
+            self._sum = sum(_hash_of(dedup_id, at_ms) for dedup_id, at_ms in self._ids.items())
+        return [len(self._ids), (self._sum % _SUMS).to_bytes(_SUM_BYTES, "big")]
 
     def dump(self) -> list[Any]:
         return [[dedup_id, at_ms] for dedup_id, at_ms in self._ids.items()]
 
     def load(self, rows: Sequence[Any]) -> None:
         self._ids = OrderedDict((dedup_id, at_ms) for dedup_id, at_ms in rows)
+        self._sum = None
+
+
+def _hash_of(dedup_id: str, at_ms: int) -> int:
+    data = f"{at_ms} {dedup_id}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(data, digest_size=_SUM_BYTES).digest(), "big")

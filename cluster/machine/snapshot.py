@@ -71,15 +71,17 @@ def load_config(data: dict[str, Any]) -> QueueConfig:
 
 
 def dump_queue(queue: Queue) -> list[Any]:
-    return [queue.store.dump(), *_dump_rest(queue)]
+    return [queue.store.dump(), *_dump_rest(queue, queue.dedup_ids.dump())]
 
 
 def digest_queue(queue: Queue) -> list[Any]:
     """All that tells two states apart, without the columns of the store."""
-    return [queue.store.fingerprint(), *_dump_rest(queue)]
+    ids = queue.dedup_ids
+    dedup_ids = ids.fingerprint() if queue.version >= 2 else ids.dump()
+    return [queue.store.fingerprint(), *_dump_rest(queue, dedup_ids)]
 
 
-def _dump_rest(queue: Queue) -> list[Any]:
+def _dump_rest(queue: Queue, dedup_ids: list[Any]) -> list[Any]:
     levels: list[Any] = []
     for priority, level in queue.ready.levels():
         firsts, lasts, _ = level.dump()
@@ -91,7 +93,7 @@ def _dump_rest(queue: Queue) -> list[Any]:
         [list(delay) for delay in sorted(queue.delayed)],
         queue.consumers.dump(queue.version),
         queue.publishers.dump(),
-        queue.dedup_ids.dump(),
+        dedup_ids,
         queue.outbox.dump(),
         queue.paused,
         queue.last_token,

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.machine import QueueMachine
+from cluster.machine import MACHINE_VERSION, QueueMachine, publishers
 from cluster.machine.commands import TransactionDone
+from cluster.machine.publishers import DedupIds
 from tests.machine.histories import History, outcome
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,42 @@ def test_a_leader_that_ticks_when_told_to_ends_like_one_that_never_did(seed: int
                 often._schedule(often._queues[queue])
         assert often.apply(stamp, command) == rarely.apply(stamp, command)
     assert often.digest() == rarely.digest()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_digest_of_what_changed_equals_one_of_everything(seed: int):
+    machine = QueueMachine(MACHINE_VERSION)
+    for stamp, command in History(seed).steps(300):
+        machine.apply(stamp, command)
+        kept = machine.digest()
+        copy = QueueMachine()
+        copy.restore(machine.snapshot())
+        assert copy.digest() == kept, command
+
+
+def test_a_digest_tells_dedup_ids_apart_and_costs_what_changed(monkeypatch: pytest.MonkeyPatch):
+    hashed: list[str] = []
+    hash_of = publishers._hash_of
+
+    def counted(dedup_id: str, at_ms: int) -> int:
+        hashed.append(dedup_id)
+        return hash_of(dedup_id, at_ms)
+
+    monkeypatch.setattr(publishers, "_hash_of", counted)
+    one, other = DedupIds(), DedupIds()
+    for number in range(1_000):
+        one.remember(f"id-{number}", number)
+    other.load(one.dump())
+    assert one.fingerprint() == other.fingerprint()
+    assert len(hashed) == 2_000
+    for ids in (one, other):
+        ids.remember("more", 1_000)
+        ids.forget(500, 1_000)
+    assert one.fingerprint() == other.fingerprint()
+    assert len(hashed) < 2_000 + 2 * 510
+    other.remember("other", 1_000)
+    one.remember("another", 1_000)
+    assert one.fingerprint() != other.fingerprint()
 
 
 def test_two_processes_with_other_hash_seeds_agree():
