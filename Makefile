@@ -110,6 +110,10 @@ postmortem-demo: $(SPARK_READY) ## A bad minute on three nodes, and what their l
 failover: $(READY) ## Publish and consume while the leader is killed ten times
 	@$(BIN)/quorate failover $(ARGS)
 
+.PHONY: upgrade-rehearsal
+upgrade-rehearsal: $(READY) ## Roll three nodes to the next release and back, and from the first one, under load: ARGS="next first mixed"
+	@$(BIN)/python -m tests.upgrade $(ARGS)
+
 .PHONY: bench
 bench: $(READY) ## Measure three nodes on loopback, fsync on: ARGS="--quick" or ARGS="--only NAME"
 	@$(BIN)/python -m tests.bench $(ARGS)

@@ -1,0 +1,137 @@
+"""Source trees of other releases: the first one as it was frozen, and one after this.
+
+They are made below the tests' cache, and run by the same interpreter with that folder in front.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".cache" / "releases"
+#: The state before versions were negotiated.
+FIRST = "50a3e83"
+PACKAGES = ("cluster", "node", "quorate")
+
+#: What makes the release after this one: a machine version, a link version, a field of a command, a
+#: part of the state and of snapshots. Each is text of this release, and what stands there instead.
+NEXT: tuple[tuple[str, str, str], ...] = (
+    (
+        "cluster/machine/versions.py",
+        "MACHINE_VERSION: Final = 2",
+        "MACHINE_VERSION: Final = 3",
+    ),
+    ("cluster/raft/link_auth.py", "LINK_VERSIONS = (1, 2)", "LINK_VERSIONS = (2, 3)"),
+    (
+        "cluster/machine/commands.py",
+        '''whatever is due at `stamp.now_ms` happens now. Harmless when nothing is."""
+''',
+        '''whatever is due at `stamp.now_ms` happens now. Harmless when nothing is."""
+
+    reason: str = ""
+''',
+    ),
+    (
+        "cluster/codec/entries.py",
+        "Layout(commands.Tick)",
+        'Layout(commands.Tick, fields_since={"reason": 3})',
+    ),
+    (
+        "cluster/group.py",
+        "self._proposals.add(Tick(), None, 0)",
+        'self._proposals.add(Tick("time" if self._writes >= 3 else ""), None, 0)',
+    ),
+    (
+        "cluster/machine/machine.py",
+        "        self.now_ms = 0  # of the log",
+        "        self.reasons: list[str] = []\n        self.now_ms = 0  # of the log",
+    ),
+    (
+        "cluster/machine/machine.py",
+        "            case Tick() | Barrier():\n                return Ok()\n",
+        (
+            "            case Tick() | Barrier():\n"
+            "                if self.version >= 3:\n"
+            '                    told = getattr(command, "reason", "")\n'
+            "                    self.reasons = [*self.reasons, told][-9:]\n"
+            "                return Ok()\n"
+        ),
+    ),
+    (
+        "cluster/machine/machine.py",
+        "            self.now_ms,\n            self._sessions.dump(),",
+        (
+            "            [self.now_ms, *self.reasons] if self.version >= 3 else self.now_ms,\n"
+            "            self._sessions.dump(),"
+        ),
+    ),
+    (
+        "cluster/machine/machine.py",
+        "        self.version = version\n        self.now_ms = now_ms\n",
+        (
+            "        self.version = version\n"
+            "        reasons = []\n"
+            "        if version >= 3:\n"
+            "            now_ms, *reasons = now_ms\n"
+            "        self.now_ms, self.reasons = now_ms, reasons\n"
+        ),
+    ),
+)
+
+
+class Unavailable(Exception):
+    """That release cannot be had here; the message says why."""
+
+
+def first() -> Path:
+    """Out of the history of this repository."""
+    place = CACHE / FIRST
+    if not place.exists():
+        made = subprocess.run(
+            ["git", "archive", "--format=tar", FIRST, *PACKAGES],
+            cwd=ROOT,
+            capture_output=True,
+            check=False,
+        )
+        if made.returncode:
+            raise Unavailable(
+                f"the history here lacks commit {FIRST} (a shallow clone?):"
+                f" {made.stderr.decode().strip()}"
+            )
+        fresh = _fresh(place)
+        with tarfile.open(fileobj=io.BytesIO(made.stdout)) as tar:
+            tar.extractall(fresh, filter="data")
+        fresh.rename(place)
+    return place
+
+
+def this() -> Path:
+    return ROOT
+
+
+def following() -> Path:
+    """This release as it is now, with the changes of `NEXT`."""
+    place = CACHE / "next"
+    shutil.rmtree(place, ignore_errors=True)
+    fresh = _fresh(place)
+    for package in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, fresh / package, ignore=ignored)
+    for file, text, instead in NEXT:
+        path = fresh / file
+        source = path.read_text(encoding="utf-8")
+        assert source.count(text) == 1, f"{file} no longer has exactly one\n{text}"
+        path.write_text(source.replace(text, instead), encoding="utf-8")
+    fresh.rename(place)
+    return place
+
+
+def _fresh(place: Path) -> Path:
+    fresh = place.with_name(place.name + ".new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    return fresh
