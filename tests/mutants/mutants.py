@@ -719,7 +719,7 @@ NODES = (
         "node/settling.py",
         "        decided = outcome.reply is not None or outcome.code in HOPELESS\n",
         "        decided = True\n",
-        (by_tests("tests/node", words="settl"), SIMULATOR),
+        (by_tests("tests/node/test_publishing.py"), SIMULATOR),
     ),
     Mutant(
         "copies are never compared",
