@@ -149,9 +149,10 @@ class _Elections:
         votes = {voter: self._vote(number, voter, lead.term) for voter in voters}
         for_it = [voter for voter, vote in votes.items() if vote == node]
         unsure = [voter for voter, vote in votes.items() if vote is False]
-        if len(for_it) > len(voters) // 2:
+        needed = len(voters) if lead.by_all else len(voters) // 2 + 1
+        if len(for_it) >= needed:
             self.judged += 1
-        elif len(for_it) + len(unsure) > len(voters) // 2:
+        elif len(for_it) + len(unsure) >= needed:
             self.unjudged += 1  # those who may have voted for it have no record of it any more
         else:
             self.judged += 1

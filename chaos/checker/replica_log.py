@@ -32,6 +32,7 @@ class Lead:
     term: int
     last_index: int
     voters: tuple[NodeId, ...] | None  # as its own log has them; None: it says nothing of them
+    by_all: bool = False  # after a lost majority the first one needs the votes of all survivors
 
 
 @dataclass
@@ -53,6 +54,7 @@ class GroupLog:
     _voters: list[tuple[int, tuple[NodeId, ...]]] = field(
         default_factory=list[tuple[int, tuple[NodeId, ...]]]
     )
+    _survivors: tuple[NodeId, ...] | None = None  # as a person told it, until an entry says so
     _holes: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     _hole_from: int | None = None
     _cut: tuple[int, int, bytes | None] | None = None  # the first entry that was truncated last
@@ -109,17 +111,28 @@ class GroupLog:
     def membership(self, index: int, command: bytes) -> None:
         """Lists of voters and of learners; what else it may say is not known."""
         self.says_members = True
-        told: Any = None
-        with suppress(CodecError):
-            told = unpack(command[1:])
-        voters: tuple[NodeId, ...] = ()
-        if isinstance(told, list) and isinstance(told[0], list):
-            voters = tuple(cast("list[NodeId]", told[0]))
+        voters = _voters_of(command[1:])
+        if self._survivors == voters:
+            self._survivors = None
         self._voters.append((index, voters))
+
+    def forced(self, payload: bytes) -> None:
+        """The members by order of a person; nothing: not any more."""
+        self._survivors = _voters_of(payload) if payload else None
 
     def led(self, term: int, index: int) -> None:
         voters = self._voters[-1][1] if self._voters else None
-        self.leads.append(Lead(term, index, voters))
+        by_all = self._survivors is not None
+        self.leads.append(Lead(term, index, self._survivors if by_all else voters, by_all))
+
+
+def _voters_of(payload: bytes) -> tuple[NodeId, ...]:
+    told: Any = None
+    with suppress(CodecError):
+        told = unpack(payload)
+    if isinstance(told, list) and isinstance(told[0], list):
+        return tuple(cast("list[NodeId]", told[0]))
+    return ()
 
 
 class NodeLog:
@@ -182,6 +195,8 @@ class NodeLog:
         elif kind == "hard-state":
             told: Any = detail(record)
             self._group(record.group).hard_state(term, told[0], _place(record))
+        elif kind == "forced-members":
+            self._group(record.group).forced(record.payload)
         elif kind == "truncate":
             self._group(record.group).void(index, _place(record), committed=True)
         elif kind == "snapshot":

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from cluster.codec.cbor import pack
 from tests.checker.logs import GROUP, Replica, Replicas, judged
 
 
@@ -144,6 +147,25 @@ async def test_a_voter_of_which_nothing_is_left_may_have_voted(tmp_path: Path) -
     verdict = await (await _elected_by_two_of_four(tmp_path)).judged()
 
     assert verdict.valid is True
+
+
+@pytest.mark.parametrize("votes", [2, 3])
+async def test_after_a_lost_majority_the_first_leader_has_the_votes_of_all_survivors(
+    tmp_path: Path, votes: int
+) -> None:
+    logs = await Replicas.agreeing(tmp_path)
+    for number, node in enumerate("bac"):
+        logs[node].journal.force(pack([["a", "b", "c"], [], ["d", "e", "f", "g"], 1]))
+        logs[node].vote(1 << 20, "b" if number < votes else None)
+    logs["b"].lead(1 << 20)
+    logs["b"].members("a", "b", "c", term=1 << 20)
+    for node in "bc":  # from then on a majority is enough
+        logs[node].vote((1 << 20) + 1, "b")
+    logs["b"].lead((1 << 20) + 1)
+
+    verdict = await logs.judged()
+
+    assert verdict.counts.get("leader without a majority's votes", 0) == (votes < 3)
 
 
 async def test_one_vote_a_term(tmp_path: Path) -> None:
