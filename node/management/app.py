@@ -30,6 +30,7 @@ from node.management import (
     parameters,
     policies,
     queues,
+    upgrade,
     users,
     vhosts,
 )
@@ -62,6 +63,7 @@ ROUTES: tuple[Route, ...] = (
     *drain.ROUTES,
     *backup.ROUTES,
     *groups.ROUTES,
+    *upgrade.ROUTES,
     *health.ROUTES,
     *clients.ROUTES,
     *queues.ROUTES,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import quorate
+from cluster.machine import MACHINE_VERSION
 from quorate.cli.members import risks_of
 from quorate.cli.moves import View, word_of
 from quorate.local import LocalCluster, LocalNode
@@ -274,3 +275,19 @@ async def test_a_copy_is_dropped_and_got_anew(local: LocalCluster):
                 await batch.settle()
                 if len(got) == 100:
                     break
+
+
+@pytest.mark.live
+async def test_an_upgrade_is_held_and_finished(local: LocalCluster):
+    quorate_ = Commands(*local.urls)
+    state = json.loads(await quorate_.run("upgrade", "finish", "--json"))
+    assert {row["newest"] for row in state["nodes"]} == {MACHINE_VERSION}
+    assert set(state["groups"].values()) == {MACHINE_VERSION}
+    assert len(state["groups"]) == 9
+
+    assert f"machine version {MACHINE_VERSION} is kept" in await quorate_.run("upgrade", "hold")
+    said = await quorate_.run("upgrade", "status")
+    assert f"held at {MACHINE_VERSION}" in said
+    assert f"node-1: machine=1-{MACHINE_VERSION} " in said
+    await quorate_.run("upgrade", "finish")
+    assert "held" not in await quorate_.run("upgrade", "status")
