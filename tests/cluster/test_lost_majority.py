@@ -282,6 +282,39 @@ async def test_a_survivor_that_is_ahead_and_was_not_told_is_waited_for() -> None
 
 
 @in_world
+async def test_a_learner_that_has_more_than_the_voters_that_survive_leads_them() -> None:
+    world = World(3, default_groups=1)
+    await world.born()
+    await world.declare("q")
+    group = world.group_of("q")
+    await join(world, "n4")
+    while world.leading(group) != "n1":
+        world.group(group).transfer(NodeId("n1"))
+        await asyncio.sleep(0.2)
+    # It receives entries, and is not heard when it acknowledges them, so it stays a learner.
+    world.links["n4"].drop = lambda _, message: message[:2] == [group, "ao"]
+    await changed(world, MoveGroup(group, [NodeId(name) for name in ("n1", "n2", "n3", "n4")]))
+    await world.until(lambda: "n4" in world.group(group).configuration.learners)
+    await world.publish("q", b"1")
+    await world.until(lambda: world.ready("q", "n3") == 1)
+    assert world["n3"].groups[group].configuration.learners == ("n4",)
+    world.links["n1"].drop = lambda peer, message: peer == "n3" and message[0] == group
+    for _ in range(3):
+        await world.publish("q", b"more")
+    await world.until(lambda: world.ready("q", "n4") == 4)
+    assert world.ready("q", "n3") == 1
+    for name in list(world.nodes):
+        world.kill(name)
+    for name in ("n3", "n4"):
+        assert "default-1" in await order(world, name, "n1", "n2")
+
+    await world.start("n3", "n4")
+    await world.until(lambda: world.ready("q", "n3") == 4 and world.ready("q", "n4") == 4)
+    assert set(voters(world, group)) == {"n3", "n4"}
+    await world.stop()
+
+
+@in_world
 async def test_a_survivor_may_be_lost_as_well_before_the_others_have_a_leader() -> None:
     world = await _lagging_by_rank(7, ("n7", "n4", "n2"))
     lost = ("n1", "n3", "n5", "n6")
