@@ -224,6 +224,10 @@ class Broker:
                 "delayed": view.delayed_count,
                 "messages": view.messages,
                 "bytes": view.bytes,
+                "removed": {
+                    reason: {"dropped": each.dropped, "dead_lettered": each.dead_lettered}
+                    for reason, each in sorted(view.removed.items())
+                },
                 "paused": view.paused,
                 "consumers": [asdict(consumer) for consumer in view.consumers],
             }

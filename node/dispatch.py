@@ -22,6 +22,7 @@ from cluster.machine.effects import (
     ConsumerEnded,
     DeadLettersReady,
     Deliver,
+    DeliveryLimitReached,
     Effect,
     QueueExpired,
     SessionEnded,
@@ -65,6 +66,7 @@ from node.plan import (
     ResumeReading,
     Send,
     SessionOver,
+    TellDeaths,
     Ticket,
     Unreadable,
 )
@@ -325,6 +327,8 @@ class Dispatcher:
                 self._active(group, queue, key, token)
             case SessionEnded(session, reason):
                 self._outputs.append(SessionOver(group, session, reason))
+            case DeliveryLimitReached(queue, count):
+                self._outputs.append(TellDeaths(group, queue, count))
             case DeadLettersReady(queue):
                 self._outputs.append(MoveDeadLetters(group, queue))
             case QueueExpired(queue):

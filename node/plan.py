@@ -95,6 +95,15 @@ class MoveDeadLetters:
 
 
 @dataclass(frozen=True, slots=True)
+class TellDeaths:
+    """So many messages of the queue died of its delivery limit."""
+
+    group: GroupId
+    queue: QueueId
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class DropQueue:
     """Unused for its `x-expires`."""
 
@@ -112,5 +121,6 @@ Output = (
     | SessionOver
     | Unreadable
     | MoveDeadLetters
+    | TellDeaths
     | DropQueue
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, assert_never
+from typing import Protocol, assert_never, cast
 
 import structlog
 
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
+from cluster.machine import QueueMachine
 from cluster.machine.commands import Command, Enqueue
 from cluster.machine.effects import Effect
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
@@ -30,6 +31,7 @@ from node.plan import (
     ResumeReading,
     Send,
     SessionOver,
+    TellDeaths,
     Ticket,
     Unreadable,
 )
@@ -37,6 +39,8 @@ from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)
 
+#: Deaths by the delivery limit are logged so often for one queue.
+DEATHS_LOG_S = 10.0
 #: After this a proposal for which there was no room is made again.
 OVERLOADED_S = 0.02
 
@@ -76,6 +80,7 @@ class Traffic:
         self._sinks: dict[ConnectionId, Sink] = {}
         self._next_connection = 0
         self._flush_due = False
+        self._deaths: dict[tuple[GroupId, QueueId], int] = {}  # not logged yet
         self._cluster.on_effects.append(self._effects)
         self._cluster.on_role.append(self._role)
 
@@ -210,6 +215,8 @@ class Traffic:
                 case MoveDeadLetters(group, queue):
                     for letter_listener in self.on_dead_letters:
                         letter_listener(group, queue)
+                case TellDeaths(group, queue, count):
+                    self._tell_deaths(group, queue, count)
                 case DropQueue(group, queue):
                     self._tasks.start(self._drop_queue(group, queue), name="drop_queue")
                 case Unreadable(group, name, chunk):
@@ -246,6 +253,33 @@ class Traffic:
     def _outcome(self, ticket: Ticket, outcome: Outcome) -> None:
         self.dispatcher.outcome(ticket, outcome)
         self._perform()
+
+    def _tell_deaths(self, group: GroupId, queue: QueueId, count: int) -> None:
+        """At once, and then no more than now and then: a poisoned queue must not fill the log."""
+        ref = (group, queue)
+        waiting = self._deaths.get(ref)
+        self._deaths[ref] = (waiting or 0) + count
+        if waiting is None:
+            self._log_deaths(ref)
+
+    def _log_deaths(self, ref: tuple[GroupId, QueueId]) -> None:
+        count = self._deaths.pop(ref)
+        if not count:
+            return
+        self._deaths[ref] = 0
+        asyncio.get_running_loop().call_later(DEATHS_LOG_S, self._log_deaths, ref)
+        group = self._cluster.group(ref[0])
+        view = None if group is None else cast(QueueMachine, group.machine).queue(ref[1])
+        if view is not None:
+            log.warning(
+                "delivery_limit_reached",
+                vhost=view.vhost,
+                queue=view.name,
+                messages=count,
+                limit=view.config.delivery_limit,
+                dead_lettered=view.config.dead_letter_exchange is not None,
+                next="look at the consumers: these deliveries failed again and again",
+            )
 
     async def _drop_queue(self, group: GroupId, queue: QueueId) -> None:
         machine = self._broker.machine(group)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cluster.machine.commands import Enqueue
-from cluster.machine.deadletters import MAXLEN, is_cycle
-from cluster.machine.disposal import dead_letter, sweep
+from cluster.machine.deadletters import MAXLEN, REFUSED, is_cycle
+from cluster.machine.disposal import count_removed, dead_letter, sweep
 from cluster.machine.marks import NO_ATTRS, NO_MARK, Attrs, Mark, parse_attrs
 from cluster.machine.publishers import Publisher, is_carrier
 from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
@@ -134,6 +134,8 @@ def _enqueue_each(
     if refused and queue.config.overflow == "reject-publish-dlx":
         _dead_letter_refused(queue, turn, command, refused, sizes)
     gaps = [(run.first, run.last) for run in refused if in_order or not carried]
+    if refused and queue.config.overflow == "reject-publish" and not carried:
+        count_removed(queue, turn, REFUSED, _count(gaps), goes=False)
     if command.publisher is not None:
         seqno, answered = command.seqno, gaps[0][0] if in_order and gaps else len(sizes)
         kept = [] if carried else [(seqno + start, seqno + end) for start, end in gaps]

@@ -79,6 +79,7 @@ class Attendance:
         for queue_id, key in session.consumers:
             each = known.get((QueueId(queue_id), ConsumerKey(key)))
             self._queues[queue_id].session_was_handed(ConsumerKey(key), each)
+            turn.touched[queue_id] = None
 
     def node_down(self, turn: Turn, command: NodeDown) -> Reply:
         if command.incarnation < self.sessions.incarnations.get(command.node, 0):

@@ -21,6 +21,10 @@ REJECTED = "rejected"
 EXPIRED = "expired"
 MAXLEN = "maxlen"
 DELIVERY_LIMIT = "delivery_limit"
+# Not deaths: these never become dead letters.
+PURGED = "purged"
+DELETED = "deleted"  # with their queue
+REFUSED = "refused"  # at publish, over a limit
 
 DEATH_RECORDS_MAX = 256
 

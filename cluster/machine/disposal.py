@@ -8,8 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cluster.machine.commands import DeadLettersMoved
-from cluster.machine.deadletters import EXPIRED, MAXLEN, Deaths, died, is_cycle
-from cluster.machine.effects import DeadLettersReady
+from cluster.machine.deadletters import (
+    DELIVERY_LIMIT,
+    EXPIRED,
+    MAXLEN,
+    PURGED,
+    Deaths,
+    died,
+    is_cycle,
+)
+from cluster.machine.effects import DeadLettersReady, DeliveryLimitReached
+from cluster.machine.interface import Removed
 from cluster.machine.marks import NO_MARK, Mark
 from cluster.machine.replies import Ok, Reply
 from cluster.machine.turn import Turn
@@ -18,6 +27,7 @@ if TYPE_CHECKING:
     from cluster.machine.queue import Queue
 
 SIZES_AT_ONCE = 1_024
+NOTHING_REMOVED = Removed()
 
 
 def forget(queue: Queue, first: int, last: int) -> None:
@@ -25,6 +35,14 @@ def forget(queue: Queue, first: int, last: int) -> None:
     if queue.marks.count:
         queue.marks.cut(first, last)
     queue.store.release(first, last)
+
+
+def count_removed(queue: Queue, turn: Turn, reason: str, count: int, *, goes: bool) -> None:
+    """These left otherwise than settled. `goes`: to a dead-letter target."""
+    turn.group.died(reason, count, goes=goes)
+    if turn.version >= 2:
+        removed = queue.removed
+        removed[reason] = removed.get(reason, NOTHING_REMOVED).and_also(count, goes=goes)
 
 
 def dead_letter(queue: Queue, turn: Turn, first: int, last: int, reason: str) -> None:
@@ -38,8 +56,10 @@ def dead_letter(queue: Queue, turn: Turn, first: int, last: int, reason: str) ->
         target = turn.group.find(config.dead_letter_queue)
     exchange = config.dead_letter_exchange
     goes_on = target is not None or exchange is not None
-    turn.group.died(reason, last - first + 1, goes=goes_on)
-    if target is None and exchange is None:
+    if reason == DELIVERY_LIMIT:
+        turn.effects.append(DeliveryLimitReached(queue.id, last - first + 1))
+    if not goes_on:
+        count_removed(queue, turn, reason, last - first + 1, goes=False)
         if queue.witness is not None:
             queue.witness.died(queue, first, last, reason, goes=False)
         forget(queue, first, last)
@@ -55,6 +75,7 @@ def dead_letter(queue: Queue, turn: Turn, first: int, last: int, reason: str) ->
             to=(exchange, config.dead_letter_routing_key),
         )
         ends = target is not None and is_cycle(deaths, target.name)
+        count_removed(queue, turn, reason, end - start + 1, goes=not ends)
         if queue.witness is not None:
             queue.witness.died(queue, start, end, reason, goes=not ends)
         if target is None:
@@ -181,9 +202,11 @@ def drop_over_limit(queue: Queue, turn: Turn) -> None:
         dead_letter(queue, turn, first, last, MAXLEN)
 
 
-def purge(queue: Queue) -> Reply:
+def purge(queue: Queue, turn: Turn) -> Reply:
     """All that waits."""
     count = queue.waiting_count
+    if count:
+        count_removed(queue, turn, PURGED, count, goes=False)
     while queue.waiting_count:
         first, last = queue.take_head(queue.waiting_count)
         if queue.witness is not None:

@@ -46,6 +46,14 @@ class ActiveChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliveryLimitReached:
+    """So many messages of the queue were delivered too often: tell it people."""
+
+    queue: QueueId
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLettersReady:
     """The queue's outbox holds dead letters for other groups: see
     `QueueMachine.dead_letters(queue)`.
@@ -103,6 +111,7 @@ Effect = (
     Deliver
     | ConsumerEnded
     | ActiveChanged
+    | DeliveryLimitReached
     | DeadLettersReady
     | TransactionsDue
     | QueueExpired

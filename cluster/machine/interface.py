@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -72,6 +72,18 @@ class ConsumerView:
     status: str  # up | suspected | cancelled | quiescing | waiting | get
 
 
+class Removed(NamedTuple):
+    """Messages that left a queue otherwise than settled."""
+
+    dropped: int = 0
+    dead_lettered: int = 0  # went on to another queue
+
+    def and_also(self, count: int, *, goes: bool) -> Removed:
+        if goes:
+            return Removed(self.dropped, self.dead_lettered + count)
+        return Removed(self.dropped + count, self.dead_lettered)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueView:
     id: QueueId
@@ -88,6 +100,7 @@ class QueueView:
     publishers: int
     oldest_ready_ms: int | None  # when the ready message that is served next was enqueued
     last_token: int
+    removed: Mapping[str, Removed]  # by reason, since machine version 2
     consumers: Sequence[ConsumerView]
 
     @property

@@ -8,7 +8,7 @@ that the order never depends on when a replica happened to look.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import starmap
 from typing import Any
@@ -45,7 +45,14 @@ from cluster.machine.commands import (
     UpgradeMachine,
 )
 from cluster.machine.effects import Applied, DeadLetter, Effect, TransactionsDue
-from cluster.machine.interface import OpenTransaction, QueueGauges, QueueView, Row, RowState
+from cluster.machine.interface import (
+    OpenTransaction,
+    QueueGauges,
+    QueueView,
+    Removed,
+    Row,
+    RowState,
+)
 from cluster.machine.kinds import KINDS, QueueKind
 from cluster.machine.replies import (
     BAD_ARGUMENT,
@@ -84,6 +91,7 @@ class QueueMachine:
         self._attendance = Attendance(self._queues)
         self._sessions = self._attendance.sessions
         self._transactions = Transactions(self._queues)
+        self._removed: dict[str, Removed] = {}  # of queues that were deleted
         self.tallies = Tallies()
         self._timetable: list[tuple[int, int]] = []  # heap of (due ms, queue), some out of date
         self._witness: Witness | None = None
@@ -188,7 +196,7 @@ class QueueMachine:
             case Get():
                 return self._get(turn, queue, command)
             case Purge():
-                return queue.purge()
+                return queue.purge(turn)
             case Pause():
                 queue.paused = command.paused
                 return Ok(queue.message_count)
@@ -241,6 +249,7 @@ class QueueMachine:
             )
         count = queue.message_count
         queue.close(turn)
+        _add(self._removed, queue.removed)
         del self._queues[command.queue]
         self._digests.pop(command.queue, None)
         return Ok(count)
@@ -384,6 +393,15 @@ class QueueMachine:
     def has_session(self, session: SessionId) -> bool:
         return self._sessions.get(session) is not None
 
+    def removed(self) -> dict[str, Removed]:
+        """Messages that left otherwise than settled, by reason, those of deleted queues included;
+        since machine version 2.
+        """
+        total = dict(self._removed)
+        for queue in self._queues.values():
+            _add(total, queue.removed)
+        return total
+
     def overview(self) -> dict[str, Any]:
         views = [queue.view() for queue in self._in_order()]
         sessions = list(self._sessions.by_id.values())
@@ -399,6 +417,10 @@ class QueueMachine:
             "consumers": sum(len(view.consumers) for view in views),
             "transactions": len(self._transactions.open()),
             "sessions": len(sessions),
+            "removed": {
+                reason: {"dropped": each.dropped, "dead_lettered": each.dead_lettered}
+                for reason, each in sorted(self.removed().items())
+            },
             "suspected": sum(1 for session in sessions if not session.here),
         }
 
@@ -429,13 +451,17 @@ class QueueMachine:
         return self._state_with(list(rows))
 
     def _state_with(self, queues: Sequence[Any]) -> list[Any]:
-        return [
+        state = [
             self.version,
             self.now_ms,
             self._sessions.dump(),
             queues,
             *self._transactions.dump(),
         ]
+        if self.version >= 2:
+            state += [None] * (5 - len(state))  # no transactions yet
+            state.append(snapshot.dump_removed(self._removed))
+        return state
 
     def _in_order(self) -> list[QueueKind]:
         return [queue for _, queue in sorted(self._queues.items())]
@@ -448,7 +474,7 @@ class QueueMachine:
         return NeedsNewer("a snapshot", version, self.newest)
 
     def restore(self, data: bytes) -> None:
-        version, now_ms, sessions, queues, *transactions = snapshot.decode(data)
+        version, now_ms, sessions, queues, *later = snapshot.decode(data)
         self.__init__()
         self.version = version
         self.now_ms = now_ms
@@ -462,8 +488,10 @@ class QueueMachine:
             self._schedule(queue)
             for session, key in queue.consumer_keys():
                 self.consumer_added(SessionId(session), queue.id, key)
-        for state in transactions:  # none before there were transactions
-            self._transactions.load(state)
+        if later and later[0] is not None:  # none before there were transactions
+            self._transactions.load(later[0])
+        if version >= 2:
+            self._removed = snapshot.load_removed(later[1])
 
     def digest(self) -> bytes:
         """Equal on every replica at the same entry. From version 2 on it costs what changed."""
@@ -494,6 +522,12 @@ class QueueMachine:
             for queue_id, key in session.consumers
         }
         assert known == listed, "sessions and queues disagree about who consumes"
+
+
+def _add(total: dict[str, Removed], more: Mapping[str, Removed]) -> None:
+    for reason, (dropped, dead_lettered) in more.items():
+        before = total.get(reason, Removed())
+        total[reason] = Removed(before.dropped + dropped, before.dead_lettered + dead_lettered)
 
 
 def _unknown(command: Any) -> Refused:

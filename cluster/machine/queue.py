@@ -14,7 +14,7 @@ from typing import Any
 from cluster.machine import admission, disposal, settling, snapshot, subscribing, timetable, views
 from cluster.machine.commands import HandedTo, QueueConfig
 from cluster.machine.consumers import NOTHING_KNOWN, Consumer, Consumers
-from cluster.machine.deadletters import Deaths, Outbox
+from cluster.machine.deadletters import DELETED, Deaths, Outbox
 from cluster.machine.dispatch import CHUNKS_AT_ONCE_MAX, hand_out, held_chunks
 from cluster.machine.effects import (
     ActiveChanged,
@@ -24,6 +24,7 @@ from cluster.machine.effects import (
     Effect,
     QueueExpired,
 )
+from cluster.machine.interface import Removed
 from cluster.machine.marks import NO_MARK, Mark
 from cluster.machine.publishers import DedupIds, Publishers
 from cluster.machine.ready import Ready
@@ -56,6 +57,7 @@ class Queue:
         "paused",
         "publishers",
         "ready",
+        "removed",
         "scheduled_ms",
         "seen",
         "store",
@@ -88,6 +90,7 @@ class Queue:
         self.paused = False
         self.had_consumer = False
         self.last_token = 0
+        self.removed: dict[str, Removed] = {}  # by reason, since machine version 2
         self.seen = 0  # up to here clients may have seen messages, besides those held now
         self.unused_since_ms = now_ms  # of no meaning while a consumer is registered
         self.told_ms: int | None = None  # when QueueExpired was last emitted
@@ -366,6 +369,8 @@ class Queue:
 
     def close(self, turn: Turn) -> None:
         """It is being deleted."""
+        if self.store.count:
+            disposal.count_removed(self, turn, DELETED, self.store.count, goes=False)
         if self.witness is not None:
             self.witness.queue_deleted(self)
         for consumer in list(self.consumers.by_key.values()):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import cbor2
 
 from cluster.machine.commands import QueueConfig
+from cluster.machine.interface import Removed
 from cluster.machine.marks import Mark
 from cluster.machine.runs import RangeMap
 from cluster.machine.store import pack, unpack
@@ -70,6 +71,14 @@ def load_config(data: dict[str, Any]) -> QueueConfig:
     return QueueConfig(**data)
 
 
+def dump_removed(removed: dict[str, Removed]) -> list[Any]:
+    return [[reason, *counts] for reason, counts in sorted(removed.items())]
+
+
+def load_removed(rows: Sequence[Any]) -> dict[str, Removed]:
+    return {reason: Removed(*counts) for reason, *counts in rows}
+
+
 def dump_queue(queue: Queue) -> list[Any]:
     return [queue.store.dump(), *_dump_rest(queue, queue.dedup_ids.dump())]
 
@@ -103,7 +112,7 @@ def _dump_rest(queue: Queue, dedup_ids: list[Any]) -> list[Any]:
         queue.had_consumer,
     ]
     if queue.version >= 2:
-        row.append(queue.seen)
+        row += [queue.seen, dump_removed(queue.removed)]
     return row
 
 
@@ -129,6 +138,7 @@ def load_queue(queue: Queue, data: Sequence[Any]) -> None:
     queue.had_consumer = bool(later and later[0])
     if queue.version >= 2:
         queue.seen = later[1]
+        queue.removed = load_removed(later[2])
     queue.unused_since_ms = unused_since_ms or 0
     queue.store.load(store)
     for priority, firsts, lasts in levels:

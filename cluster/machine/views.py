@@ -35,6 +35,7 @@ def queue_view(queue: Queue) -> QueueView:
         publishers=len(queue.publishers),
         oldest_ready_ms=oldest_ms,
         last_token=queue.last_token,
+        removed=dict(queue.removed),
         consumers=[
             ConsumerView(
                 key=consumer.key,

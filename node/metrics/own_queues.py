@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
+from cluster.machine.deadletters import DELETED, PURGED, REFUSED
 from node.metrics.families import counters, gauge, gauges
 from node.metrics.queues import capacity_of
 from node.metrics.scrape import Scrape
@@ -13,6 +14,8 @@ from node.metrics.sources import Sources
 
 #: Of dead letters, in the order in which they are told.
 REASONS = ("expired", "rejected", "delivery_limit", "maxlen")
+#: As `Removed` has them.
+OUTCOMES = ("dropped", "dead_lettered")
 
 
 def aggregated(sources: Sources, _: Scrape) -> Iterator[Metric]:
@@ -49,6 +52,17 @@ def aggregated(sources: Sources, _: Scrape) -> Iterator[Metric]:
         ["reason"],
         [([reason], count) for reason, count in dead.items()],
     )
+    removed = {(reason, goes): 0 for reason in REASONS for goes in (False, True)}
+    removed |= {(reason, False): 0 for reason in (PURGED, DELETED, REFUSED)}
+    for (_type, reason, goes), count in sources.deaths.counts().items():
+        removed[reason, goes] = removed.get((reason, goes), 0) + count
+    yield counters(
+        "quorate_messages_removed_total",
+        "Messages that left a queue that this node led otherwise than acknowledged, by why, and"
+        " whether they were dropped or dead-lettered.",
+        ["reason", "outcome"],
+        [([reason, OUTCOMES[goes]], count) for (reason, goes), count in removed.items()],
+    )
 
 
 def per_object(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
@@ -58,6 +72,7 @@ def per_object(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
     unacked: list[tuple[list[str], float]] = []
     capacity: list[tuple[list[str], float]] = []
     lacks: list[tuple[list[str], float]] = []
+    removed: list[tuple[list[str], float]] = []
     for group, view in sources.rows.views():
         if not scrape.wants(view.vhost, view.name):
             continue
@@ -65,6 +80,10 @@ def per_object(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
         age = ages.get((group.id, view.id))
         ready.append((labels, 0.0 if age is None else _age_s(age.oldest_ready_ms, now_ms)))
         unacked.append((labels, 0.0 if age is None else _age_s(age.oldest_unsettled_ms, now_ms)))
+        for reason, counts in sorted(view.removed.items()):
+            for outcome, count in zip(OUTCOMES, counts, strict=True):
+                if count:
+                    removed.append(([*labels, reason, outcome], count))
         if view.config.single_active_consumer:
             lacks.append((labels, int(age is not None and age.lacks_active)))
         if sources.process is not None:
@@ -88,6 +107,12 @@ def per_object(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
         ),
     ):
         yield gauges(f"quorate_queue_{name}", text, ["vhost", "queue"], rows)
+    yield counters(
+        "quorate_queue_messages_removed_total",
+        "Messages that left the queue otherwise than acknowledged, since it was made.",
+        ["vhost", "queue", "reason", "outcome"],
+        removed,
+    )
 
 
 def _age_s(stamped_ms: int | None, now_ms: int) -> float:

@@ -293,7 +293,7 @@ def test_over_the_limit_means_dead_at_the_limit_means_alive():
 
     assert q.says("return q a/t 1 failed") == ["ok 1", "q -> a/t: 1:1!#1"]
     assert q.says("return q a/t 1 failed") == ["ok 1", "q -> a/t: 1:1!#2"]
-    assert q.says("return q a/t 1 failed") == ["ok 1"]
+    assert q.says("return q a/t 1 failed") == ["ok 1", "q: 1 over the delivery limit"]
     assert q.says("peek dead") == ["1:1+q/delivery_limit/1 ready"]
 
 
@@ -302,7 +302,7 @@ def test_a_limit_of_zero_allows_no_failure():
     q = told("queue q delivery_limit=0", "session a", "subscribe q a/t credit=1", "publish q 1")
 
     assert q.says("return q a/t 1") == ["ok 1", "q -> a/t: 1:1!"]
-    assert q.says("return q a/t 1 failed") == ["ok 1"]
+    assert q.says("return q a/t 1 failed") == ["ok 1", "q: 1 over the delivery limit"]
     assert q.says("peek q") == ["nothing"]
 
 
@@ -311,7 +311,7 @@ def test_a_lowered_limit_is_checked_on_the_next_return_of_any_kind():
     q = told("queue q", "session a", "subscribe q a/t credit=1", "publish q 1")
     q("return q a/t 1 failed", "return q a/t 1 failed", "policy q delivery_limit=1")
 
-    assert q.says("return q a/t 1") == ["ok 1"]
+    assert q.says("return q a/t 1") == ["ok 1", "q: 1 over the delivery limit"]
     assert q.says("peek q") == ["nothing"]
 
 

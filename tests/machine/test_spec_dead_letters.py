@@ -175,7 +175,7 @@ def test_a_cycle_of_failed_deliveries_ends():
     q = told("queue q delivery_limit=0", "session a", "subscribe q a/t", "publish q 1")
     q("policy q delivery_limit=0 dead_letter_queue=q")
 
-    assert q.says("return q a/t 1 failed") == ["ok 1"]
+    assert q.says("return q a/t 1 failed") == ["ok 1", "q: 1 over the delivery limit"]
     assert q.says("peek q") == ["nothing"]
 
 

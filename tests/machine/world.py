@@ -53,6 +53,7 @@ from cluster.machine.effects import (
     ConsumerEnded,
     DeadLettersReady,
     Deliver,
+    DeliveryLimitReached,
     Effect,
     QueueExpired,
     SessionEnded,
@@ -118,6 +119,14 @@ class World:
             return "\n".join(self.effect(effect) for effect in self.machine.on_leader()) or "-"
         if verb == "show":
             return self.show(args[0])
+        if verb == "removed":
+            return (
+                "\n".join(
+                    f"  {reason}: {each.dropped} dropped, {each.dead_lettered} dead-lettered"
+                    for reason, each in sorted(self.machine.removed().items())
+                )
+                or "nothing"
+            )
         if verb == "peek":
             return self.peek(args[0], options)
         if verb == "outbox":
@@ -355,6 +364,8 @@ class World:
                 return "  transactions due"
             case DeadLettersReady(queue):
                 return f"  {self.name(queue)}: dead letters"
+            case DeliveryLimitReached(queue, count):
+                return f"  {self.name(queue)}: {count} over the delivery limit"
             case QueueExpired(queue):
                 return f"  {self.name(queue)}: expired"
             case SessionEnded(session, reason):
@@ -387,6 +398,10 @@ class World:
             f" delayed {view.delayed_count} bytes {view.bytes}"
             + (f" outbox {view.dead_letter_count}" if view.dead_letter_count else "")
             + (" paused" if view.paused else "")
+        ]
+        lines += [
+            f"  {reason}: {each.dropped} dropped, {each.dead_lettered} dead-lettered"
+            for reason, each in sorted(view.removed.items())
         ]
         lines += [
             f"  {self.names.get(c.key)}: {c.status}{', active' if c.active else ''},"

@@ -541,11 +541,11 @@ QUEUES = (
     Mutant(
         "a purge takes what consumers hold",
         _MACHINE + "disposal.py",
-        "    count = queue.waiting_count\n    while queue.waiting_count:\n",
+        "    count = queue.waiting_count\n    if count:\n",
         "    count = queue.waiting_count\n"
         "    for consumer in queue.consumers.by_key.values():\n"
         "        consumer.held.clear()\n"
-        "    while queue.waiting_count:\n",
+        "    if count:\n",
         (MACHINE,),
     ),
     Mutant(
@@ -638,6 +638,13 @@ QUEUES = (
         _MACHINE + "settling.py",
         "        fresh = max(first, queue.seen_up_to() + 1)\n",
         "        fresh, sent = last + 1, True\n",
+        (MACHINE,),
+    ),
+    Mutant(
+        "a deleted queue's counts are forgotten",
+        _MACHINE + "machine.py",
+        "        _add(self._removed, queue.removed)\n",
+        "",
         (MACHINE,),
     ),
     Mutant(
