@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.findings import cluster as of_cluster
+from chaos.postmortem.findings import given as of_what_was_given
 from chaos.postmortem.findings import queues as of_queues
 from chaos.postmortem.findings import replication as of_replication
 from chaos.postmortem.findings.catalogue import exit_status
@@ -37,6 +38,8 @@ from chaos.postmortem.replay.bases import bad_snapshots
 from chaos.postmortem.replay.events import events, replays, states
 from chaos.postmortem.replay.spans import Plan, spans
 from chaos.postmortem.replication import chains, commits, copies, entries, lacks, lag
+from chaos.postmortem.replication.breaches import breaches
+from chaos.postmortem.replication.members import members, told_members
 from chaos.postmortem.report import About, write_report
 from chaos.postmortem.report.units import stamp
 from chaos.postmortem.session import fit
@@ -81,6 +84,10 @@ QUEUES: Final[dict[str, Table]] = {
 FINDINGS: Final[tuple[Finding, ...]] = (
     of_replication.divergence,
     of_replication.missing_entry,
+    of_what_was_given.breaches,
+    of_what_was_given.member_not_given,
+    of_what_was_given.foreign_segment,
+    of_what_was_given.unread_file,
     of_replication.corrupt_segment,
     of_replication.archive_gap,
     of_replication.lagging_replica,
@@ -204,11 +211,15 @@ def _make(
         begin(name, table)
     made.wait("merged")  # which is no part of the plan's time
     with steps.step("plan of the replay"):
-        plan = spans(made, inputs.snapshots, cut=asked.until_ns is not None)
+        cut = asked.until_ns is not None
+        plan = spans(made, inputs.snapshots, cut=cut)
+        told = told_members(made, plan.bases)
+    begin("members", partial(members, told=told))
     begin("corruption", partial(_corruption, plan=plan))
     begin("events", partial(events, plan=plan, build=asked.build))
     begin("replays", partial(replays, plan=plan))
     begin("states", partial(states, plan=plan))
+    begin("breaches", partial(breaches, told=told, cut=cut))
     seen = of_queue(made, asked.queue)
     for name, table in QUEUES.items():
         begin(name, table, seen)

@@ -35,6 +35,10 @@ TABLES: Final[dict[str, str]] = {
         " bytes bigint, source string, copy boolean, last boolean, status string, records bigint,"
         " entries bigint, first_ns bigint, last_ns bigint"
     ),
+    # Files of which nothing was read. foreign: a segment of another node than the others beside it.
+    "unread": (
+        "cluster string, node string, file string, bytes bigint, foreign boolean, reason string"
+    ),
     # kind: bad record | broken chain | missing segment | missing entries | lost end | bad snapshot
     "corruption": (
         "cluster string, node string, file string, segment bigint, offset bigint, group int,"
@@ -69,6 +73,16 @@ TABLES: Final[dict[str, str]] = {
     # Each committed index once, as most nodes have it: how many, and a bit for each by its name.
     "merged": (
         "group int, index bigint, term bigint, hash binary, nodes int, holders bigint, at_ns bigint"
+    ),
+    # Nodes of the cluster, as far as any log speaks of them. groups: of which it is a member, by
+    # their newest word; member: of the cluster, as far as is known; said_by: whose logs name it.
+    "members": (
+        "node string, given boolean, member boolean, groups array<int>, said_by array<string>"
+    ),
+    # What Raft, and a disk that keeps what it was given, never let happen. code: of the finding.
+    "breaches": (
+        "code string, group int, node string, term bigint, first bigint, last bigint, at_ns bigint,"
+        " file string, offset bigint, count bigint, detail string"
     ),
     # Same index, another entry. committed: on two nodes differently, which must not be.
     "divergence": (

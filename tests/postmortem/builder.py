@@ -118,6 +118,7 @@ class Built:
             log = self._open(name, data, disk, clock)
             node = BuiltNode(NodeId(name), data, clock, disk, log)
             self.nodes[name] = node
+            node.started()
             for group in self.groups:
                 node.journal(group)
             node.round()
@@ -279,6 +280,7 @@ class Built:
         back = self.nodes[node]
         back.log = self._open(node, back.folder, back.disk, back.clock)
         back.incarnation += 1
+        back.started()
         back.up = True
         for group in self.groups:
             back.applied[group] = back.journal(group).base_index

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from cluster.codec.cbor import pack
 from cluster.log import Journal, Log, RealDisk
+from cluster.log.format import FORMAT_VERSION, KIND_STARTED
 from cluster.types import NodeId
 
 #: 2026-01-05 10:00:00 UTC
@@ -128,6 +129,10 @@ class BuiltNode:
         """What a node does at the end of each of its rounds."""
         if self.log.write():
             finished(self.log.sync())
+
+    def started(self) -> None:
+        fields = [self.incarnation, "1.0", 1, FORMAT_VERSION]
+        self.note(KIND_STARTED, 0, 0, 0, fields)
 
     def note(self, kind: int, group: int, index: int, term: int, fields: Any) -> None:
         self.log.note(kind, group, index, term, pack(fields))

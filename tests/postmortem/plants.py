@@ -6,6 +6,8 @@ Each says which finding it must give, and where; nothing else may be found in it
 
 from __future__ import annotations
 
+import gzip
+import shutil
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -82,7 +84,7 @@ def here(cluster: Built, node: str) -> Where:
 # --- violations that the logs alone show
 
 
-@scene("divergence", "two_leaders", "missing_entry", "state_mismatch")
+@scene("divergence", "two_leaders", "missing_entry", "state_mismatch", "vote_twice")
 def broken_promises(folder: Path) -> Planted:
     with opened(folder, 3, 4) as cluster:
         shop = Shop(cluster)
@@ -97,6 +99,7 @@ def broken_promises(folder: Path) -> Planted:
             state_mismatch(others[0]),
             divergence(shop.orders),
             missing_entry(others[1]),
+            voted_twice_for(shop),
         ]
         shop.ledger.trade(2)
     expected[1].where |= Where(*_digest_place(cluster))._asdict()
@@ -120,6 +123,17 @@ def two_leaders(shop: Shop) -> Expected:
     cluster.say_role("n3", LEDGER, "follower", 2, "n1")
     shop.trade()
     return Expected("two_leaders", {"group": LEDGER, "term": 2, "node": "n3", **place._asdict()})
+
+
+def voted_twice_for(shop: Shop) -> Expected:
+    """What made two leaders of `ledger`."""
+    twice = [
+        each
+        for each in records(shop.cluster, "n2", "hard-state")
+        if each.group == LEDGER and unpack(each.payload) == ["n3"]
+    ]
+    where = {"group": LEDGER, "term": 2, "node": "n2"}
+    return Expected("vote_twice", where | {"file": twice[0].file, "offset": twice[0].offset})
 
 
 def state_mismatch(queue: ShopQueue) -> Expected:
@@ -162,7 +176,158 @@ def missing_entry(queue: ShopQueue) -> Expected:
     return Expected("missing_entry", where | place._asdict())
 
 
+@scene(
+    "minority_commit",
+    "vote_twice",
+    "unelected_leader",
+    "term_back",
+    "commit_back",
+    "needless_truncation",
+)
+def against_raft(folder: Path) -> Planted:
+    """Each in a group of its own; in the others all goes on as it should."""
+    steps = (
+        minority_commit,
+        vote_twice,
+        unelected_leader,
+        term_back,
+        commit_back,
+        needless_truncation,
+    )
+    groups = range(3, 3 + len(steps))
+    with opened(folder, *groups) as cluster:
+        shop = Shop(cluster)
+        for group in groups:
+            cluster.elect(group, "n1")
+        queues = [shop.queue(group, f"parcels-{group}") for group in groups]
+        for queue in queues:
+            queue.subscribe("driver")
+            queue.trade(3)
+        expected = [step(queue) for step, queue in zip(steps, queues, strict=True)]
+        shop.trade(20)
+    return Planted(cluster.paths, 2, expected, cluster.logs)
+
+
+def minority_commit(queue: ShopQueue) -> Expected:
+    """n1 confirmed what it alone has."""
+    cluster = queue.cluster
+    alone = Enqueue(queue.id, "web", queue.published + 1, [b"alone".ljust(100)])
+    index = cluster.append(queue.group, alone, nodes=["n1"])
+    cluster.commit(queue.group, index, ["n1"])
+    place = cluster.where("n1", queue.group, index)
+    where = {"group": queue.group, "node": "n1", "first": index, "last": index, "term": 1}
+    return Expected("minority_commit", where | place._asdict())
+
+
+def vote_twice(queue: ShopQueue) -> Expected:
+    """n3 forgot that it had voted for n2, to whom n1 had handed over; n1 did not win by it."""
+    cluster, n3 = queue.cluster, queue.cluster.nodes["n3"]
+    cluster.elect(queue.group, "n2")
+    place = here(cluster, "n3")
+    n3.journal(queue.group).set_term(2, "n1")
+    n3.round()
+    where = {"group": queue.group, "node": "n3", "term": 2}
+    queue.trade(3)
+    return Expected("vote_twice", where | place._asdict())
+
+
+def unelected_leader(queue: ShopQueue) -> Expected:
+    """n2 led by its own vote; the others heard of that term, and voted for nobody."""
+    cluster = queue.cluster
+    term = cluster.elect(queue.group, "n2", voters=["n2"])
+    said = [each for each in records(cluster, "n2", "role") if each.group == queue.group]
+    place = Where(said[-1].file, said[-1].offset)
+    queue.trade(3)
+    where = {"group": queue.group, "node": "n2", "term": term}
+    return Expected("unelected_leader", where | place._asdict())
+
+
+def term_back(queue: ShopQueue) -> Expected:
+    """n3 heard of term 3, and went on in term 1."""
+    cluster, n3 = queue.cluster, queue.cluster.nodes["n3"]
+    n3.journal(queue.group).set_term(3, None)
+    n3.round()
+    place = here(cluster, "n3")
+    n3.journal(queue.group).set_term(1, "n1")
+    n3.round()
+    queue.trade(3)
+    where = {"group": queue.group, "node": "n3", "term": 1}
+    return Expected("term_back", where | place._asdict())
+
+
+def commit_back(queue: ShopQueue) -> Expected:
+    """n2 says once that less is committed than it had said."""
+    cluster, n2 = queue.cluster, queue.cluster.nodes["n2"]
+    commit = cluster.groups[queue.group].commit
+    place = here(cluster, "n2")
+    n2.journal(queue.group).set_commit(commit - 3)
+    n2.round()
+    queue.trade(3)
+    where = {"group": queue.group, "node": "n2", "first": commit - 2, "last": commit}
+    return Expected("commit_back", where | place._asdict())
+
+
+def needless_truncation(queue: ShopQueue) -> Expected:
+    """n3 drops two entries that it had on disk, and gets them again as they were."""
+    cluster, n3 = queue.cluster, queue.cluster.nodes["n3"]
+    for number in (1, 2):
+        more = Enqueue(queue.id, "web", queue.published + number, [b"more".ljust(100)])
+        index = cluster.append(queue.group, more, nodes=["n1"])
+    cluster._send(n3, cluster.groups[queue.group])  # pyright: ignore[reportPrivateUsage]
+    queue.published += 2
+    n3.journal(queue.group).truncate_from(index - 1)
+    n3.round()
+    place = here(cluster, "n3")
+    queue.trade(3)
+    where = {"group": queue.group, "node": "n3", "first": index - 1, "last": index, "count": 2}
+    return Expected("needless_truncation", where | place._asdict())
+
+
+@scene("folder_rolled_back")
+def rolled_back(folder: Path) -> Planted:
+    """n3's folder is put back to what it was before its last life but one."""
+    with opened(folder) as cluster:
+        shop = Shop(cluster)
+        shop.trade(5)
+        n3 = cluster.nodes["n3"].folder
+        cluster.elect(CATALOG_GROUP, "n1")
+        cluster.stop("n3")
+        shutil.copytree(n3, folder / "copy")
+        cluster.start("n3")
+        heard = cluster.time.now_ns
+        shop.trade(10)
+        cluster.stop("n3")
+        shutil.rmtree(n3)
+        (folder / "copy").rename(n3)
+        cluster.start("n3")
+        shop.trade(10)
+    where = {"node": "n3", "from_ns": (heard - 10**9, heard + 10**9)}
+    return Planted(cluster.paths, 2, [Expected("folder_rolled_back", where)], cluster.logs)
+
+
 # --- what cannot be read
+
+
+@scene("member_not_given", "foreign_segment", "unread_file")
+def given_badly(folder: Path) -> Planted:
+    """Only two of three folders; in the one lies a segment of the third, in the other a packed
+    one.
+    """
+    with opened(folder) as cluster:
+        shop = Shop(cluster)
+        shop.trade(5)
+        cluster.roll("n3")
+        shop.trade(5)
+    n1, n2, n3 = (cluster.nodes[name].folder / "log" for name in ("n1", "n2", "n3"))
+    stray = Path(shutil.copy(max(n3.glob("*.log")), n2))
+    packed = n1 / "000000000009.log.gz"
+    packed.write_bytes(gzip.compress(stray.read_bytes()))
+    expected = [
+        Expected("member_not_given", {"node": "n3"}),
+        Expected("foreign_segment", {"node": "n2", "file": str(stray)}),
+        Expected("unread_file", {"node": "n1", "file": str(packed)}),
+    ]
+    return Planted([str(each.parent) for each in (n1, n2)], 3, expected)
 
 
 @scene("archive_gap", "corrupt_segment", "not_replayed")

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from chaos.postmortem.reading.inputs import LocalFiles, MixedClusters, NothingToRead, discover
+from chaos.postmortem.reading.inputs import (
+    _BESIDE,
+    LocalFiles,
+    MixedClusters,
+    NothingToRead,
+    discover,
+)
 from cluster.log import format as fmt
 from tests.postmortem.segments import BOOT, START_NS, MadeSegment
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def _segment(folder: Path, number: int, *, node: str = "n1", records: int = 1) -> MadeSegment:
@@ -224,3 +233,86 @@ def test_logs_of_two_clusters_are_not_looked_at_together(tmp_path: Path) -> None
     MadeSegment(tmp_path / "b" / "log" / fmt.segment_name(1), cluster="other").entry(1, 2, 1)
     with pytest.raises(MixedClusters, match=r"made \(.*other \("):
         discover([str(tmp_path)]).of_one_cluster()
+
+
+def test_files_of_which_nothing_is_read_are_named_with_the_reason(tmp_path: Path) -> None:
+    log, archive = tmp_path / "n1", tmp_path / "archive" / "n1"
+    for number in (1, 2, 3):
+        made = _segment(log, number)
+        _archived(made, archive)
+    snapshots = log / "snapshots"
+    snapshots.mkdir()
+    usual = ["registered", "incarnation", "node.lock", "last-words", "local-token", "node.log"]
+    for name in [*usual, "000000000009.log.tmp"]:
+        (log / name).write_bytes(b"x")
+    for name in ("1-20.snap", "1-30.snap.corrupt", "1-40.snap.tmp"):
+        (snapshots / name).write_bytes(b"x")
+    (tmp_path / "archive" / "reports").mkdir()
+    (tmp_path / "archive" / "reports" / "report.html").write_text("where no segment is")
+    packed = shutil.copy(archive / fmt.archive_name(2, START_NS + 2), f"{archive}/x")
+    wanted = {
+        Path(packed).rename(f"{archive}/{fmt.archive_name(9, 9)}.gz"): "unpack it",
+        tmp_path / "archive" / "only" / f"{fmt.segment_name(1)}.zst": "unpack it",
+        snapshots / "1-50.snap.gz": "unpack it",
+        log / "notes.txt": "nothing of a log is called so",
+        snapshots / "core.17": "nothing of a log is called so",
+        log / fmt.segment_name(4): "cannot be read: No such file",
+        snapshots / "1-60.snap": "cannot be read",
+    }
+    for path in wanted:
+        path.parent.mkdir(exist_ok=True)
+        if path.name in (fmt.segment_name(4), "1-60.snap"):
+            path.symlink_to(tmp_path / "gone")
+        elif not path.exists():
+            path.write_bytes(b"x")
+
+    inputs = discover([str(tmp_path)])
+
+    told = {Path(each.file): each.reason for each in inputs.unread}
+    assert told.keys() == wanted.keys()
+    assert all(part in told[path] for path, part in wanted.items())
+    assert not any(each.foreign for each in inputs.unread)
+    assert [each.number for each in inputs.segments if not each.copy] == [1, 2, 3]
+    assert sorted(each.index for each in inputs.snapshots) == [20, 30]
+
+
+def test_what_a_node_keeps_beside_its_segments_is_known() -> None:
+    listed = re.search(r"## The data folder\n\n(.*?)\n\n", OPERATIONS.read_text(), re.DOTALL)
+    assert listed is not None
+    names = {name for row in listed[1].splitlines() for name in re.findall(r"`([^`]+)`", row)}
+
+    assert {"node.lock", "registered"} <= names
+    assert {name for name in names if "*" not in name and "/" not in name and " " not in name} <= (
+        _BESIDE
+    )
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_segment_of_another_node_is_named_and_not_read(tmp_path: Path, archived: bool) -> None:
+    for node in ("n1", "n2"):
+        for number in (1, 2, 3):
+            made = _segment(tmp_path / node, number, node=node)
+            if archived:
+                _archived(made, tmp_path / "archive" / node)
+    stray = _segment(tmp_path / "elsewhere", 4, node="n2")
+    folder = tmp_path / "archive" / "n1" if archived else tmp_path / "n1"
+    file = _archived(stray, folder) if archived else Path(shutil.copy(stray.path, folder))
+    shutil.rmtree(tmp_path / "elsewhere")
+
+    inputs = discover([str(tmp_path)])
+
+    (told,) = inputs.unread
+    assert (told.file, told.node, told.foreign) == (str(file), "n1", True)
+    assert told.reason == "it is segment 4 of node n2 of cluster made"
+    assert str(file) not in {each.file for each in inputs.segments}
+    assert len(inputs.segments) == (12 if archived else 6)
+
+
+def test_of_two_segments_of_two_nodes_the_folder_says_whose_it_is(tmp_path: Path) -> None:
+    _segment(tmp_path / "n2" / "log", 1, node="n1")
+    _segment(tmp_path / "n2" / "log", 2, node="n2")
+
+    inputs = discover([str(tmp_path)])
+
+    assert [each.node for each in inputs.segments] == ["n2"]
+    assert [each.foreign for each in inputs.unread] == [True]

@@ -21,6 +21,11 @@ UNSAFE = {
     "two_leaders": "two leaders in a term",
     "missing_entry": "committed entries truncated",
     "state_mismatch": "different states",
+    "unelected_leader": "leader without a majority's votes",
+    "needless_truncation": "truncated without a conflict",
+    "commit_back": "commit went back",
+    "term_back": "term went back",
+    "vote_twice": "voted twice",
 }
 
 

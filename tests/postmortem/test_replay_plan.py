@@ -41,7 +41,7 @@ def snapshot_file(node: str, index: int, **more: Any) -> SnapshotFile:
 
 def read(snapshot: SnapshotFile, *, digest: str = DIGEST, reason: str | None = None) -> Row:
     return Row(file=snapshot.file, group=1, index=snapshot.index, hash=HASH, digest=digest,
-               reason=reason, offset=0)  # fmt: skip
+               reason=reason, offset=0, since=None, voters=None, learners=None)  # fmt: skip
 
 
 def content(index: int, state: bytes) -> bytes:

@@ -55,6 +55,57 @@ RULES: Final[dict[str, Rule]] = {
             + _DAMAGED,
         ),
         Rule(
+            "minority_commit",
+            "violation",
+            "Committed without a majority",
+            "A majority of a group's members lack an entry that another one takes for committed.",
+            _BUG + " What was confirmed with it may be lost.",
+        ),
+        Rule(
+            "vote_twice",
+            "violation",
+            "Two votes in one term",
+            "A node voted for two candidates of a group in the same term.",
+            "Was its folder restored from an older copy, or a disk that lies about fsync? " + _BUG,
+        ),
+        Rule(
+            "unelected_leader",
+            "violation",
+            "A leader without a majority",
+            "A node led a term in which, as the others' logs show, no majority had voted for it.",
+            _BUG,
+        ),
+        Rule(
+            "term_back",
+            "violation",
+            "A term went back",
+            "A node was in a later term of a group before, by its own log.",
+            _BUG,
+        ),
+        Rule(
+            "commit_back",
+            "violation",
+            "A commit went back",
+            "A node had said before that more entries of a group are committed.",
+            _BUG,
+        ),
+        Rule(
+            "needless_truncation",
+            "violation",
+            "Entries cut off without a conflict",
+            "A node cut entries off its log that were the same when they came again.",
+            _BUG + " In between it lacked what it may have acknowledged.",
+        ),
+        Rule(
+            "folder_rolled_back",
+            "violation",
+            "A folder was replaced by an older copy",
+            "Other nodes heard a start of this one that its own log does not know.",
+            "Never copy a data folder back: rebuild the node from its peers, with an empty one"
+            " (docs/operations.md). If what was given of it was copied before the others': copy it"
+            " again.",
+        ),
+        Rule(
             "state_mismatch",
             "violation",
             "A replica's state is not what the log implies",
@@ -111,6 +162,27 @@ RULES: Final[dict[str, Rule]] = {
             "What was given does not hold all that the nodes wrote.",
             "Give the missing files too, or another node's archive; what nobody has cannot be"
             " judged.",
+        ),
+        Rule(
+            "member_not_given",
+            "unreadable",
+            "A node's log was not given",
+            "Logs that were given name a member of the cluster of which there is no segment.",
+            "Give its folder or its archive too: what only it has cannot be judged.",
+        ),
+        Rule(
+            "foreign_segment",
+            "unreadable",
+            "A segment of another node",
+            "In the folder of one node lies a segment that another node wrote. It was not read.",
+            "Put it back to its own node's segments; a node does not start with it in its folder.",
+        ),
+        Rule(
+            "unread_file",
+            "unreadable",
+            "A file was not read",
+            "Beside segments, or called nearly like one, is a file that is none or cannot be read.",
+            "Unpack it if it is a packed log, let it be read, or move away what is none.",
         ),
         Rule(
             "not_replayed",

@@ -17,7 +17,8 @@ MS_NS: Final = 1_000_000
 #: Rare, and what `notes` holds.
 KINDS: Final = (
     "hard-state", "snapshot", "group-created", "group-removed", "role", "link-up", "link-down",
-    "round", "clock", "digest", "given-up", "stopped", "corrupt", "torn",
+    "round", "clock", "digest", "given-up", "stopped", "started", "settings", "alarm",
+    "publishers", "failed", "archive", "stall", "corrupt", "torn",
 )  # fmt: skip
 DAMAGE: Final = ("corrupt", "torn")
 #: Even an idle node that hears others notes something about once a second.

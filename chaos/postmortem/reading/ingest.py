@@ -25,7 +25,7 @@ from chaos.postmortem.replication.logorder import (
     synced_segment,
 )
 from chaos.postmortem.schemas import RECORDS
-from chaos.postmortem.tables import HOUR_NS, Tables, conformed
+from chaos.postmortem.tables import HOUR_NS, Tables, conformed, schema_of
 from cluster.log.reader import BODIES, CORRUPT, TORN
 
 #: From this many segments on, records are sorted into their groups and hours before they are
@@ -48,6 +48,8 @@ def ingest(tables: Tables, inputs: Inputs, until_ns: int | None = None) -> None:
         records = records.hint("rebalance", *by) if adaptive else records.repartition(*by)
     tables.write("records", records)
     tables.write("segments", segments(tables["records"], inputs))
+    rows = [(u.cluster, u.node, u.file, u.bytes, u.foreign, u.reason) for u in inputs.unread]
+    tables.write("unread", tables.spark.createDataFrame(rows, schema_of("unread")))
 
 
 def _up_to(records: DataFrame, inputs: Inputs, until_ns: int) -> DataFrame:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final, Literal, NamedTuple, Protocol, Self
 
@@ -20,6 +20,16 @@ HEAD_BYTES: Final = 4096
 FETCHES_MAX: Final = 16
 LOOKED_FOR: Final = "looked for NODE-FOLDER/log/NUMBER.log and ARCHIVE/NODE/NUMBER-TIME.log"
 _SNAPSHOT_NAME: Final = re.compile(r"(\d+)-(\d+)\.snap(\.corrupt)?")
+#: What else a node keeps where its segments are (docs/operations.md).
+_BESIDE: Final = frozenset(
+    {
+        "registered", "incarnation", "incarnation.new", "node.lock", "last-words", "local-token",
+        "restored.jsonl", "given-up.jsonl", "backup.json", "node.log", "audit.log",
+    }
+)  # fmt: skip
+#: Not whole yet, and nobody's: what it becomes has another name.
+_UNFINISHED: Final = ".tmp"
+_LIKE_A_LOG: Final = re.compile(r"(\d{12}(-\d{20})?\.log|\d+-\d+\.snap)\W.*")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 Source = Literal["log", "archive"]
@@ -74,9 +84,24 @@ class SnapshotFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A file beside segments of this node of which nothing was read. foreign: it is a segment, of
+    another node.
+    """
+
+    file: str
+    cluster: str
+    node: str
+    bytes: int
+    foreign: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     segments: list[Segment]  # in log order, by node
     snapshots: list[SnapshotFile]
+    unread: list[Unread] = field(default_factory=list[Unread])
 
     def of_one_cluster(self) -> Self:
         """Itself, or MixedClusters."""
@@ -102,7 +127,9 @@ class Found(NamedTuple):
 
 
 class Files(Protocol):
-    """A file system, as far as finding logs takes one."""
+    """A file system, as far as finding logs takes one. A file that is there and cannot be asked
+    for its size has -1 bytes; OSError: it cannot be read.
+    """
 
     def find(self, path: str) -> Found | Iterable[Found] | None:
         """The file, or all files below the folder; None: there is no such thing."""
@@ -141,7 +168,10 @@ class LocalFiles:
             try:
                 yield Found(path, os.stat(path).st_size)
             except FileNotFoundError:  # the cleaner of a running node was quicker
-                continue
+                if os.path.islink(path):
+                    yield Found(path, -1)
+            except OSError:
+                yield Found(path, -1)
 
 
 def is_remote(path: str) -> bool:
@@ -185,12 +215,40 @@ def discover(
     beside = [each for each in siblings.values() if _number(each) is not None]
     outside = _outside(segments, since_ns, until_ns)
     segments = [each for each in segments if each.path not in outside]
-    read = _segments([*segments, *beside], files)
+    read, unread = _segments([*segments, *beside], files)
     read = [segment for segment in read if segment.file not in siblings]
+    unread = [each for each in unread if each.file not in siblings]
     return Inputs(
         _marked(sorted(read, key=_log_order)),
-        _snapshots([each for each in found.values() if _snapshot(each)], read),
+        _snapshots([each for each in found.values() if _snapshot(each) and each.bytes >= 0], read),
+        sorted([*unread, *_unknown(found.values(), read)], key=lambda each: each.file),
     )
+
+
+def _unknown(found: Iterable[Found], segments: Iterable[Segment]) -> Iterator[Unread]:
+    """Files of which nobody knows what they are, where only logs should be, and whatever is called
+    nearly like a log. Whoever packed a segment should not believe that it was looked at.
+    """
+    whose = {_folder(segment.file): segment for segment in segments}
+    for each in found:
+        name, folder = _name(each), _folder(each.path)
+        owner = whose.get(folder)
+        if owner is None and folder.endswith("/snapshots"):
+            owner = whose.get(_folder(folder))
+        packed = _LIKE_A_LOG.fullmatch(name) is not None
+        if owner is None and not packed:
+            continue
+        known = _number(each) is not None or _snapshot(each) is not None or name in _BESIDE
+        if name.endswith(_UNFINISHED) or (known and (each.bytes >= 0 or _number(each) is not None)):
+            continue
+        cluster, node = ("", "") if owner is None else (owner.cluster, owner.node)
+        if known:
+            reason = "it cannot be read"
+        elif packed:
+            reason = "only plain files are read: unpack it"
+        else:
+            reason = "nothing of a log is called so"
+        yield Unread(each.path, cluster, node, max(each.bytes, 0), foreign=False, reason=reason)
 
 
 def _outside(found: Iterable[Found], since_ns: int | None, until_ns: int | None) -> set[str]:
@@ -269,22 +327,55 @@ def _log_order(segment: Segment) -> tuple[str, str, int, int, str]:
     return segment.cluster, segment.node, segment.created_ns, segment.number, segment.file
 
 
-def _segments(found: Sequence[Found], files: Files) -> list[Segment]:
-    def head(each: Found) -> bytes | None:
+def _segments(found: Sequence[Found], files: Files) -> tuple[list[Segment], list[Unread]]:
+    def head(each: Found) -> bytes | OSError | None:
         try:
             return files.head(each.path, HEAD_BYTES)
-        except FileNotFoundError:  # the cleaner of a running node was quicker
-            return None
+        except FileNotFoundError as error:  # the cleaner of a running node was quicker
+            return error if each.bytes < 0 else None
+        except OSError as error:
+            return error
 
     with ThreadPoolExecutor(FETCHES_MAX) as pool:
         heads = list(pool.map(head, found))
     by_folder = dict[str, list[tuple[Found, fmt.FileHeader | Record]]]()
+    unread = list[Unread]()
     for each, data in zip(found, heads, strict=True):
-        if data is not None:
+        if isinstance(data, OSError):
+            reason = f"it cannot be read: {data.strerror or data}"
+            unread.append(Unread(each.path, "", "", max(each.bytes, 0), False, reason))
+        elif data is not None:
             header = header_of(data, each.path, last=False)
             by_folder.setdefault(_folder(each.path), []).append((each, header))
-    folders = [list(_of_one_folder(folder, each)) for folder, each in by_folder.items()]
-    return _recognised(folders)
+    folders = list[list[Segment]]()
+    for folder, each in by_folder.items():
+        own, foreign = _told_apart(folder, each)
+        folders.append(list(_of_one_folder(folder, own)))
+        unread += foreign
+    return _recognised(folders), unread
+
+
+def _told_apart(
+    folder: str, found: Collection[tuple[Found, fmt.FileHeader | Record]]
+) -> tuple[list[tuple[Found, fmt.FileHeader | Record]], list[Unread]]:
+    """What is of the node that most of the folder is of, and what is of another one: it got there
+    by mistake, and where its own folder is given too it would be taken for a part of that.
+    """
+    headers = [header for _, header in found if isinstance(header, fmt.FileHeader)]
+    if not headers:
+        return list(found), []
+    counts = Counter(header.identity for header in headers)
+    called = {folder.rsplit("/", 1)[-1], _folder(folder).rsplit("/", 1)[-1]}
+    owner = max(counts, key=lambda each: (counts[each], each.node in called))
+    own, foreign = list[tuple[Found, fmt.FileHeader | Record]](), list[Unread]()
+    for each, header in found:
+        if isinstance(header, Record) or header.identity == owner:
+            own.append((each, header))
+        else:
+            its = header.identity
+            told = f"it is segment {header.number} of node {its.node} of cluster {its.cluster}"
+            foreign.append(Unread(each.path, owner.cluster, owner.node, each.bytes, True, told))
+    return own, foreign
 
 
 def _of_one_folder(

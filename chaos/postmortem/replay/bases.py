@@ -18,15 +18,19 @@ from chaos.postmortem.tables import conformed
 from cluster.lifecycle import Lifecycle
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
 from cluster.log.snapshots import decode_snapshot
+from cluster.raft.configuration import split
 from cluster.types import GroupId
 
 _READ: Final = (
     "file string, group int, index bigint, hash binary, digest string, reason string, offset bigint"
+    ", since bigint, voters array<string>, learners array<string>"
 )
 _READ_SCHEMA: Final = pa.schema(
     [
         ("file", pa.string()), ("group", pa.int32()), ("index", pa.int64()), ("hash", pa.binary()),
         ("digest", pa.string()), ("reason", pa.string()), ("offset", pa.int64()),
+        ("since", pa.int64()), ("voters", pa.list_(pa.string())),
+        ("learners", pa.list_(pa.string())),
     ]
 )  # fmt: skip
 _BAD: Final = (
@@ -44,6 +48,8 @@ class Base(NamedTuple):
     digest: str | None = None
     file: str | None = None
     node: str | None = None
+    #: Since which entry who votes and who learns, if it says so.
+    members: tuple[int, tuple[str, ...], tuple[str, ...]] | None = None
 
 
 class Unusable(NamedTuple):
@@ -95,7 +101,11 @@ def told_apart(
         if row.reason is not None:
             unusable.append(Unusable(its, row.reason, row.offset))
         elif not its.set_aside:
-            base = Base(row.group, row["index"], bytes(row.hash), row.digest, row.file, its.node)
+            members = None
+            if row.since is not None:
+                members = row.since, tuple(row.voters), tuple(row.learners)
+            place = row.group, row["index"], bytes(row.hash)
+            base = Base(*place, row.digest, row.file, its.node, members)
             found.setdefault((base.group, base.index, its.node), base)
     return sorted(found.values(), key=lambda each: (each.group, each.index, each.file)), unusable
 
@@ -139,4 +149,10 @@ def _told(file: str, data: bytes) -> dict[str, Any]:
         return {"reason": error.reason, "offset": error.offset}
     except Exception as error:  # noqa: BLE001 -- whatever is in one file, others are looked at
         return {"reason": str(error) or type(error).__name__}
-    return {"group": group, "index": snapshot.index, "hash": snapshot.hash, "digest": digest}
+    members, _ = split(snapshot.data)
+    told = {"group": group, "index": snapshot.index, "hash": snapshot.hash, "digest": digest}
+    if members is not None:
+        since, configuration = members
+        told |= {"since": since, "voters": configuration.voters}
+        told |= {"learners": configuration.learners}
+    return told
