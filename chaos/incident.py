@@ -93,7 +93,7 @@ class Incident:
         follower = next(node for node in self._cluster.nodes if node is not leader)
         # It hands over what it leads first, so that nothing but itself stands still.
         await self._drain(follower)
-        self._struck("standstill", follower, f"stands still for {STANDSTILL_S:g} s")
+        self._struck("process_stood_still", follower, f"stands still for {STANDSTILL_S:g} s")
         self.strikes.append(Strike("lagging_replica", follower.name, self.strikes[-1].at_ns))
         self._signal(follower, signal.SIGSTOP)
         await asyncio.sleep(STANDSTILL_S)

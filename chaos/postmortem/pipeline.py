@@ -8,7 +8,8 @@ A step reads tables that are there and makes one more. That is all that they kno
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from chaos.postmortem.findings import replication as of_replication
 from chaos.postmortem.findings.catalogue import exit_status
 from chaos.postmortem.findings.clients import client_anomalies
 from chaos.postmortem.findings.replayed import not_replayed, state_mismatch
-from chaos.postmortem.life import clocks, elections, nodes
+from chaos.postmortem.life import clocks, elections, nodes, standstills
 from chaos.postmortem.limits import Limits
 from chaos.postmortem.queues import clients, messages, traffic
 from chaos.postmortem.reading import ingest
@@ -60,10 +61,10 @@ LOGS: Final[dict[str, Table]] = {
     "links": nodes.links,
     "lives": nodes.lives,
     "syncs": nodes.syncs,
-    "standstills": nodes.standstills,
     "clocks": clocks.clocks,
     "shifts": clocks.shifts,
     "clock_jumps": clocks.clock_jumps,
+    "standstills": standstills.standstills,
     "elections": elections.elections,
     "leaders": elections.leaders,
     "divergence": copies.divergence,
@@ -269,11 +270,26 @@ def _of_queue(named: str) -> Column:
 def _clients(tables: Tables, history: Path | None, queue: str | None) -> DataFrame:
     if history is None:
         return tables.empty("client_findings")
-    queues = tables["events"].where("name is not null").groupBy("name").agg(F.max("sac")).collect()
-    single = [name for name, sac in queues if sac]
+    named = tables["events"].where("name is not null").groupBy("vhost", "name")
+    queues = called(tuple(row) for row in named.agg(F.max("sac")).collect())
+    single = [name for name, sac in queues.items() if sac]
     ops = clients.read_history(tables.spark, str(history.absolute()))
     seen = clients.provable(ops, clients.anomalies(ops, single))
-    return seen if queue is None else seen.where(F.col("queue").isin([name for name, _ in queues]))
+    return seen if queue is None else seen.where(F.col("queue").isin(list(queues)))
+
+
+def called(queues: Iterable[tuple[str, str, bool]]) -> dict[str, bool]:
+    """What clients call these queues, and whether they have a single active consumer: those of
+    vhost / by name, others by VHOST/NAME; by name alone where there is but one of that name.
+    """
+    queues = list(queues)
+    found = {f"{vhost}/{name}": bool(sac) for vhost, name, sac in queues}
+    found |= {name: bool(sac) for vhost, name, sac in queues if vhost == "/"}
+    count = Counter(name for _, name, _ in queues)
+    for _, name, sac in queues:
+        if count[name] == 1:
+            found.setdefault(name, bool(sac))
+    return found
 
 
 def _findings(tables: Tables, asked: Asked, pool: ThreadPoolExecutor) -> DataFrame:

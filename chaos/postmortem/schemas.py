@@ -134,11 +134,13 @@ TABLES: Final[dict[str, str]] = {
         " file string, offset bigint"
     ),
     # --- time
-    # A node that wrote nothing for a while, though it was up and heard others: it stood still, or
-    # its disk did (syncing: one sync took all the time). The first record behind it.
+    # A node that noted nothing for a while, though it was up and heard others, or that says so
+    # itself. A slow disk is none: notes are timed when they are made. syncing: one sync was under
+    # way all the time. cause: process (none of its threads ran) | loop (others of its threads ran)
+    # | machine (its monotonic clock stood still too) | unknown. The first record behind it.
     "standstills": (
         "node string, boot string, from_ns bigint, to_ns bigint, ms double, syncing boolean,"
-        " file string, offset bigint"
+        " cause string, file string, offset bigint"
     ),
     # links: what a node heard of another. event: up | down | gone
     "links": ("node string, peer string, at_ns bigint, event string, file string, offset bigint"),

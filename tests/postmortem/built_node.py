@@ -56,6 +56,7 @@ class NodeClock:
 
     def __init__(self, time: Time, number: int) -> None:
         self.wrong_ns = 0
+        self.held_ns = 0  # so long the monotonic clock stood still
         self._time = time
         self._began_ns = START_NS - number * 1_000 * SECOND_NS
 
@@ -66,7 +67,7 @@ class NodeClock:
         return self.wall_ns() // MS_NS
 
     def monotonic_ns(self) -> int:
-        return self._time.now_ns - self._began_ns
+        return self._time.now_ns - self._began_ns - self.held_ns
 
 
 class _Syncs:

@@ -280,7 +280,7 @@ class Incident:
                 + ("n2 (0, 2, 6, 8) and n3 (4)" if which == 0 else "n1 (all)"),
             )  # fmt: skip
         yield finding(
-            "standstill", node="n3", from_ns=at(PAUSE[1]), to_ns=at(PAUSE[2]),
+            "process_stood_still", node="n3", from_ns=at(PAUSE[1]), to_ns=at(PAUSE[2]),
             file="/srv/n3/log/00000000000000000004.log", offset=40_113_152,
             detail="nothing was written for 8.1 s, no fsync was under way: the process did not run",
         )  # fmt: skip

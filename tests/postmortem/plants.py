@@ -464,7 +464,7 @@ def _forgotten_settles() -> Generator[None]:
     "poison_message",
     "redelivery_storm",
     "slow_sync",
-    "standstill",
+    "process_stood_still",
     "stuck_unacked",
 )
 def warnings(folder: Path) -> Planted:
@@ -556,7 +556,7 @@ def standstill(shop: Shop) -> Expected:
     begun = cluster.time.now_ns
     cluster.pause("n3", 8)
     where = {"node": "n3", "from_ns": (begun - 2_000_000_000, cluster.time.now_ns)}
-    return Expected("standstill", where)
+    return Expected("process_stood_still", where)
 
 
 def lagging_replica(shop: Shop) -> Expected:

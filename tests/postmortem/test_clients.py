@@ -196,7 +196,7 @@ def test_what_queues_are_made_for_is_no_crime(spark: Any, tmp_path: Path) -> Non
 
 def _lost(queue: str, count: int) -> list[Op]:
     """As many as that were confirmed and never came, and the queue was drained."""
-    value: dict[str, Any] = {"queue": queue, "publisher": "p", "first": 0, "count": count}
+    value: dict[str, Any] = {"queue": queue, "publisher": "p", "first": 1, "count": count}
     return [
         Op(0, "p", "invoke", "publish", value),
         Op(1, "p", "ok", "publish", value, invoke=0),
@@ -206,36 +206,65 @@ def _lost(queue: str, count: int) -> list[Op]:
 
 
 def test_what_left_otherwise_excuses_no_more_than_itself(spark: Any, tmp_path: Path) -> None:
+    """Each history has lost `p:1` to `p:3` of its queue."""
     from chaos.postmortem.findings.clients import client_anomalies
     from chaos.postmortem.limits import Limits
     from chaos.postmortem.pipeline import _clients, _of_queue
+    from cluster.codec.entries import encode_entry
+    from cluster.machine.commands import Enqueue
+    from cluster.types import QueueId
     from tests.postmortem.queue_events import Told, filled
 
+    web = {"publisher": "p", "seqno": 1}
+    old, elsewhere = {"publisher": "p", "seqno": 11}, {**web, "vhost": "a"}
     told = [
-        Told(1, "all lost").published(1, 3),
-        Told(2, "one died").published(1, 3).add("died", 2, reason="expired"),
-        Told(3, "all gone").published(1, 3).add("purged", 1, 2).add("deleted", 3),
-        Told(4, "a/b").published(1),
-        Told(5, "b", group=2).add("published", 1, vhost="a"),
-        Told(6, "b", group=2).published(1),
+        Told(1, "all lost").published(1, 3, **web),
+        Told(2, "one died").published(1, 3, **web).add("died", 2, reason="expired"),
+        Told(3, "all gone").published(1, 3, **web).add("purged", 1, 2).add("deleted", 3),
+        Told(4, "others died").published(1, 3, **old).add("died", 1, 3, reason="expired"),
+        Told(5, "never stored"),
+        Told(6, "namesake", group=2).published(1, 3, **web),
+        Told(7, "namesake", group=2).published(1, 3, **elsewhere).add("died", 1, 3, vhost="a"),
+        Told(8, "other vhost").published(1, 3, **elsewhere).add("died", 1, 3, vhost="a"),
+        Told(9, "nameless").published(1, 2).add("purged", 1, 2),
+        Told(10, "by body").entry(40).published(1, 3).add("purged", 1, 3),
     ]
-    names = ["all lost", "one died", "all gone", "a/b", "b"]
-    ops = [op for name in names for op in _lost(name, 3)]
+    bodies = [b"p:1|...", b"p:22", b"p:2...."]
+    command = b"\0" + encode_entry(1, [Enqueue(QueueId(10), None, 0, bodies)])
+    stored = {"group": 1, "index": 40, "command": command, "kind": "entry", "wall_ns": 0}
+    names = [each.rows[0].name for each in told if each.rows and each.rows[0].name != "namesake"]
+    names += ["never stored", "namesake", "a/namesake", "a/other vhost"]
+    ops = [op for name in names for op in _lost(str(name), 3)]
     with (tmp_path / "history.jsonl").open("w") as file:
         for index, op in enumerate(ops):
             moved = op.index + index // 4 * 4
             invoke = None if op.invoke is None else op.invoke + index // 4 * 4
             file.write(json.dumps(asdict(replace(op, index=moved, invoke=invoke))) + "\n")
-    tables = filled(spark, tmp_path / "tables", [row for each in told for row in each.rows])
+    rows = [row for each in told for row in each.rows]
+    tables = filled(spark, tmp_path / "tables", rows, {"records": [stored]})
 
     def found(queue: str | None) -> dict[str, int]:
         seen = tables if queue is None else tables.only("events", _of_queue(queue))
         tables.write("client_findings", _clients(seen, tmp_path / "history.jsonl", queue))
         rows = client_anomalies(seen, Limits()).collect()
         assert {row.code for row in rows} <= {"lost_message"}
+        details.update({row.queue: row.detail for row in rows})
         return {row.queue: row["count"] for row in rows}
 
-    assert found(None) == {"all lost": 3, "one died": 2, "a/b": 3, "b": 3}
+    details = dict[str, str]()
+    assert found(None) == {
+        "all lost": 3,
+        "one died": 2,
+        "others died": 3,
+        "never stored": 3,
+        "namesake": 3,
+        "nameless": 1,
+        "by body": 1,
+    }
+    assert "the log has it: ready" in details["all lost"]
+    assert "no log that was given has it" in details["never stored"]
+    assert "not counted: 2 that died, were purged or deleted" in details["nameless"]
+    assert "not counted" not in details["by body"]
     assert found("all gone") == {}
     assert found("one died") == {"one died": 2}
 
@@ -245,7 +274,25 @@ def test_what_left_otherwise_excuses_no_more_than_itself(spark: Any, tmp_path: P
 
     for named in ("one died", "/one died", "//one died"):
         assert meant(named) == {"one died in /"}
-    assert meant("a/b") == {"a/b in /", "b in a"}
+    assert meant("a/namesake") == {"namesake in a"}
+
+
+def test_clients_call_a_queue_by_its_name_and_by_its_vhost_where_that_is_not_enough() -> None:
+    from chaos.postmortem.pipeline import called
+
+    queues = [("/", "q", True), ("a", "q", False), ("a", "b", True), ("a", "c", False)]
+    assert called([*queues, ("d", "c", True)]) == {
+        "//q": True, "q": True, "a/q": False, "a/b": True, "b": True, "a/c": False, "d/c": True,
+    }  # fmt: skip
+
+
+def test_a_body_may_begin_with_the_name_of_its_message() -> None:
+    from chaos.postmortem.queues.fates import beginnings
+
+    assert beginnings(b"web:17....") == ["web:17"]
+    assert beginnings(b"a1:b:2|" + bytes(9)) == ["a1:b:2"]
+    assert beginnings(b"w2:3:45") == ["w2:3", "w2:3:45"]
+    assert beginnings(b"2026 \xff:1") == beginnings(b"") == beginnings(b"no number") == []
 
 
 def test_a_queue_that_is_not_there_is_refused(spark: Any, tmp_path: Path) -> None:

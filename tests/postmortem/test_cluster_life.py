@@ -10,6 +10,7 @@ import pytest
 
 from chaos.postmortem.limits import Limits
 from chaos.postmortem.schemas import TABLES
+from cluster.log.format import KIND_STALL
 from cluster.log.reader import Record, read
 from cluster.machine.commands import CreateQueue, Enqueue, QueueConfig
 from cluster.types import QueueId
@@ -25,14 +26,15 @@ QUEUE: Final = QueueId(1)
 def judged(spark: Any, tmp_path: Path) -> Callable[[Built], Any]:
     """The tables of a cluster that has been closed, and its findings as `findings`."""
     from chaos.postmortem.findings import cluster as rules
-    from chaos.postmortem.life import clocks, elections, nodes
+    from chaos.postmortem.life import clocks, elections, nodes, standstills
     from chaos.postmortem.reading.ingest import ingest
     from chaos.postmortem.reading.inputs import discover
     from chaos.postmortem.tables import Tables
 
     steps = (
-        nodes.notes, nodes.beats, nodes.links, nodes.lives, nodes.syncs, nodes.standstills,
-        clocks.clocks, clocks.shifts, clocks.clock_jumps, elections.elections, elections.leaders,
+        nodes.notes, nodes.beats, nodes.links, nodes.lives, nodes.syncs,
+        clocks.clocks, clocks.shifts, clocks.clock_jumps, standstills.standstills,
+        elections.elections, elections.leaders,
     )  # fmt: skip
     found_by = (
         rules.two_leaders, rules.leader_lost, rules.flapping_leader, rules.standstill,
@@ -175,7 +177,7 @@ def test_each_incident_is_one_finding_and_explained(tmp_path: Path, judged: Any)
     counts = {code: len(rows) for code, rows in by_code.items()}
     assert counts == {
         "leader_lost": 2,
-        "standstill": 1,
+        "process_stood_still": 1,
         "slow_sync": 1,
         "clock_jump": 1,
         "two_leaders": 1,
@@ -189,7 +191,7 @@ def test_each_incident_is_one_finding_and_explained(tmp_path: Path, judged: Any)
     assert (silent["node"], silent["count"]) == ("n1", 3)
     assert "stood still for 6" in silent["detail"]
 
-    (still,) = by_code["standstill"]
+    (still,) = by_code["process_stood_still"]
     first_after = records(cluster, "n1")[paused]
     assert (still["node"], still["file"], still["offset"]) == (
         "n1", first_after.file, first_after.offset,
@@ -268,3 +270,68 @@ def test_a_pause_within_a_sync_is_no_slow_disk_though_the_clock_was_set_meanwhil
     (slow,) = slow_sync(tables, Limits()).collect()
 
     assert (slow["count"], slow["offset"]) == (1, 900)
+
+
+def stalled(cluster: Built, node: str, *, loop_ms: int, process_ms: int) -> None:
+    """It says so, half a second behind it."""
+    cluster.wait(0.6)
+    cluster.nodes[node].note(KIND_STALL, 0, 0, 0, [loop_ms, process_ms])
+    cluster.nodes[node].round()
+
+
+def synced_while_held(cluster: Built, node: str, seconds: float) -> None:
+    """Its disk was as quick as ever, but the process stood still while it waited for it."""
+    held, others = cluster.nodes[node], cluster.time.each_second
+
+    def without_it() -> None:
+        held.paused = True
+        others()
+        held.paused = False
+
+    cluster.sync_slowly(node, seconds)
+    cluster.time.each_second = without_it
+    used(cluster, 1, 1)
+    cluster.time.each_second = others
+    cluster.sync_slowly(node, 0)
+
+
+def test_what_stands_still_is_told_from_a_slow_disk(tmp_path: Path, judged: Any) -> None:
+    """n1: held for 1.6 s in a sync, as an older release has it, and as it says itself; n2: a slow
+    disk; n3: its machine was paused for 5 s; then its loop was busy for 4 s.
+    """
+    with Built(tmp_path, groups=(1,)) as cluster:
+        cluster.elect(1, "n2")
+        cluster.propose(1, CreateQueue(QUEUE, "/", "q", QueueConfig()))
+        cluster.wait(20)
+        synced_while_held(cluster, "n1", 1.6)
+        cluster.wait(90)
+        synced_while_held(cluster, "n1", 3.5)
+        stalled(cluster, "n1", loop_ms=3_400, process_ms=3_400)
+        cluster.wait(90)
+        cluster.sync_slowly("n2", 1.6)
+        used(cluster, 1, 1)
+        cluster.sync_slowly("n2", 0)
+        cluster.wait(90)
+        n3 = cluster.nodes["n3"]
+        n3.paused = True
+        cluster.wait(5)
+        n3.clock.held_ns += 5 * SECOND_NS  # the monotonic one
+        n3.paused = False
+        cluster.wait(90)
+        n3.paused = True
+        cluster.wait(4)
+        n3.paused = False
+        stalled(cluster, "n3", loop_ms=4_000, process_ms=20)
+        cluster.wait(90)
+    by_code = found(judged(cluster))
+
+    assert {code: len(rows) for code, rows in by_code.items()} == {
+        "process_stood_still": 3,
+        "slow_sync": 1,
+    }
+    assert by_code["slow_sync"][0]["node"] == "n2"
+    told = [(row["node"], row["detail"]) for row in by_code["process_stood_still"]]
+    assert [node for node, _ in told] == ["n1", "n3", "n3"]
+    assert told[0][1].startswith("for 3.4 s the process did not run")
+    assert told[1][1].startswith("for 5.0 s its clocks stood still, too")
+    assert told[2][1].startswith("for 4.0 s its event loop did not turn")

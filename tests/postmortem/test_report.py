@@ -107,7 +107,7 @@ def test_every_check_is_counted_and_shows_its_first_examples(told: tuple[Facts, 
     checks = {check["code"]: check for check in summary["checks"]}
 
     assert {code: check["count"] for code, check in checks.items() if check["count"]} == {
-        "leader_lost": 2, "standstill": 1, "lagging_replica": 1, "redelivery_storm": 1,
+        "leader_lost": 2, "process_stood_still": 1, "lagging_replica": 1, "redelivery_storm": 1,
         "stuck_unacked": STUCK,
     }  # fmt: skip
     assert [each["first"] for each in checks["stuck_unacked"]["examples"]] == list(range(20))

@@ -202,7 +202,7 @@ def test_a_band_lies_over_its_time_in_every_picture_and_its_number_leads_to_the_
 
 
 def test_findings_of_one_severity_that_overlap_are_one_band_with_all_their_numbers():
-    found = [finding("flapping_leader", 100, 200), finding("standstill", 150, 260),
+    found = [finding("flapping_leader", 100, 200), finding("process_stood_still", 150, 260),
              finding("lagging_replica", 400, 410), finding("sac_overlap", 120, 130)]  # fmt: skip
 
     picture = strip(scene(*incidents_of(found)))
@@ -215,7 +215,7 @@ def test_findings_of_one_severity_that_overlap_are_one_band_with_all_their_numbe
 
 def test_what_lasts_all_the_time_is_no_band():
     long = Incident(1, finding("clock_offset", 0, 500), at(0), at(500))
-    short = Incident(2, finding("standstill", 500, 500.01), at(500), at(500.01))
+    short = Incident(2, finding("process_stood_still", 500, 500.01), at(500), at(500.01))
 
     picture = strip(scene(long, short))
 
@@ -379,7 +379,7 @@ def test_short_incidents_get_a_closer_look_and_neighbours_share_it():
     whole = window(at(0), at(7_200))
     found = incidents_of([
         finding("leader_lost", 600, 603), finding("lagging_replica", 610, 640),
-        finding("standstill", 5_000, 5_008), finding("clock_offset", 0, 7_000),
+        finding("process_stood_still", 5_000, 5_008), finding("clock_offset", 0, 7_000),
     ])  # fmt: skip
 
     first, second = closer_looks(found, whole)
@@ -394,12 +394,12 @@ def test_short_incidents_get_a_closer_look_and_neighbours_share_it():
 
 def test_the_worst_findings_come_first_and_then_the_earliest():
     found = checks_of(
-        finding("standstill", 5), finding("leader_lost", 9), finding("archive_gap"),
+        finding("process_stood_still", 5), finding("leader_lost", 9), finding("archive_gap"),
         finding("unflagged_duplicate", 30), finding("divergence", 40),
     )  # fmt: skip
 
     assert [check.rule.code for check in by_severity(found)] == [
-        "unflagged_duplicate", "divergence", "archive_gap", "standstill", "leader_lost",
+        "unflagged_duplicate", "divergence", "archive_gap", "process_stood_still", "leader_lost",
     ]  # fmt: skip
 
 
@@ -407,7 +407,7 @@ def test_a_check_passes_warns_fails_or_could_not_be_made():
     checks = [
         Check(RULES["divergence"], 0),
         Check(RULES["divergence"], 1),
-        Check(RULES["standstill"], 2),
+        Check(RULES["process_stood_still"], 2),
         Check(RULES["corrupt_segment"], 1),
         Check(RULES["lost_message"], 0, skipped="no history"),
     ]

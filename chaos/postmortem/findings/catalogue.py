@@ -209,12 +209,12 @@ RULES: Final[dict[str, Rule]] = {
             " timeout.",
         ),
         Rule(
-            "standstill",
+            "process_stood_still",
             "warning",
-            "A node stood still",
-            "A node that was up wrote nothing for a while.",
-            "Paused or starved of CPU, or its disk hung: look at the host, its limits and its"
-            " storage at this time.",
+            "A process stood still",
+            "A node that was up did nothing for a while: its process, or its event loop, was held.",
+            "Stopped, starved of CPU, or its machine was paused: look at the host, its limits and"
+            " its hypervisor at this time. Its disk is not to blame for it.",
         ),
         Rule(
             "slow_sync",

@@ -7,10 +7,11 @@ from __future__ import annotations
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.limits import Limits
+from chaos.postmortem.queues.fates import GONE, became
 from chaos.postmortem.tables import Tables, as_findings
 
 #: By what the checkers call it; all else is `client_anomaly`.
@@ -23,31 +24,33 @@ CODES: Final = {
     "old token stored": "sac_overlap",
 }
 OTHER: Final = "client_anomaly"
-#: How messages leave a queue without a consumer: clients cannot tell that from a loss.
-_GONE: Final = ("died", "purged", "deleted")
 
 
 def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
-    """One finding for each kind and queue, with the first example. Which of a queue's messages left
-    it without a consumer a history does not tell, but as many as did not are lost.
+    """One finding for each kind and queue, with the first example. A message that left its queue
+    without a consumer, as its settings or somebody wanted it, is not lost.
     """
     del limits
-    gone = tables["events"].where(F.col("event").isin(*_GONE)).groupBy(F.col("name").alias("queue"))
-    gone = gone.agg(F.sum(F.col("last") - F.col("first") + 1).alias("gone"))
-    seen = tables["client_findings"]
+    seen = tables["client_findings"].withColumn("fate", F.lit(None).cast("string"))
+    seen = seen.withColumn("excused", F.lit(0).cast("bigint"))
+    lost = seen.where("kind = 'lost'")
+    if lost.take(1):
+        seen = seen.where("kind <> 'lost'").unionByName(_not_gone(tables, lost))
     code = reduce(
         lambda rest, pair: F.when(F.col("kind") == pair[0], pair[1]).otherwise(rest),
         CODES.items(),
         F.lit(OTHER),
     )
-    first = F.min_by(F.struct("message", "op", "at_ms", "detail"), "op")
+    first = F.min_by(F.struct("message", "op", "at_ms", "detail", "fate"), "op")
     found = (
         seen.withColumn("code", code)
         .groupBy("code", "checker", "kind", "queue")
-        .agg(F.count("*").alias("count"), first.alias("first_seen"))
-        .join(gone, "queue", "left")
-        .withColumn("gone", F.when(F.col("kind") == "lost", F.coalesce("gone", F.lit(0))))
-        .withColumn("count", F.col("count") - F.coalesce("gone", F.lit(0)))
+        .agg(
+            F.count("*").alias("count"),
+            first.alias("first_seen"),
+            F.max("excused").alias("excused"),
+        )
+        .withColumn("count", F.col("count") - F.col("excused"))
         .where("count > 0")
         .select(
             "code",
@@ -64,9 +67,14 @@ def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
                 F.col("first_seen.op").cast("string"),
                 F.when(F.col("first_seen.detail") != "", F.lit(", ")).otherwise(F.lit("")),
                 "first_seen.detail",
+                F.coalesce(F.concat(F.lit("; "), "first_seen.fate"), F.lit("")),
                 F.when(
-                    F.col("gone") > 0,
-                    F.format_string("; not counted: %d died, were purged or deleted", "gone"),
+                    F.col("excused") > 0,
+                    F.format_string(
+                        "; not counted: %d that died, were purged or deleted, and that nothing"
+                        " names",
+                        "excused",
+                    ),
                 ).otherwise(F.lit("")),
             ).alias("detail"),
         )
@@ -74,3 +82,31 @@ def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
     codes = sorted({*CODES.values(), OTHER})
     parts = [as_findings(found.where(F.col("code") == each), each) for each in codes]
     return reduce(DataFrame.unionByName, parts)
+
+
+def _not_gone(tables: Tables, lost: DataFrame) -> DataFrame:
+    """Without those of which the log says that they left without a consumer. excused: of the
+    queue, how many left so that nothing names; any of the others may be among them.
+    """
+    told = became(tables, lost).cache()
+    known = told.where("message is not null").groupBy("queue", "message")
+    gone = F.col("outcome").isin(*GONE)
+    fates = known.agg(
+        F.max(gone).alias("gone"), F.max(F.when(~gone, F.col("outcome"))).alias("outcome")
+    )
+    nameless = told.where("message is null").groupBy("queue").agg(F.count("*").alias("nameless"))
+    fate = F.coalesce(
+        F.concat(F.lit("the log has it: "), "outcome"), F.lit("no log that was given has it")
+    )
+    left = (
+        lost.drop("fate", "excused")
+        .join(fates, ["queue", "message"], "left")
+        .where(~F.coalesce("gone", F.lit(False)))
+        .withColumn("fate", fate)
+        .join(nameless, "queue", "left")
+    )
+    unknown = F.sum(F.when(F.col("outcome").isNull(), 1).otherwise(0)).over(
+        Window.partitionBy("queue")
+    )
+    excused = F.least(F.coalesce("nameless", F.lit(0)), unknown).cast("bigint")
+    return left.withColumn("excused", excused).select(*lost.columns)

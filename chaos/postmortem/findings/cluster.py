@@ -243,12 +243,17 @@ def flapping_leader(tables: Tables, limits: Limits) -> DataFrame:
 
 
 def standstill(tables: Tables, limits: Limits) -> DataFrame:
-    why = F.when(
-        F.col("syncing"), "one fsync took all that time: its disk hung, or the process was held"
-    ).otherwise("no fsync was under way: the process did not run")
-    told = F.format_string("nothing was written for %s; %s", _seconds(F.col("ms")), why)
+    cause = F.col("cause")
+    why = (
+        F.when(cause == "process", "the process did not run")
+        .when(cause == "loop", "its event loop did not turn, though other threads ran")
+        .when(cause == "machine", "its clocks stood still, too: the machine was paused")
+        .otherwise("nothing was noted although others were heard: the process did not run")
+    )
+    syncing = F.when(F.col("syncing"), "; an fsync that was under way seems as long").otherwise("")
+    told = F.format_string("for %s %s%s", _seconds(F.col("ms")), why, syncing)
     found = tables["standstills"].filter(F.col("ms") >= limits.standstill_ms)
-    return as_findings(found.withColumn("detail", told), "standstill")
+    return as_findings(found.withColumn("detail", told), "process_stood_still")
 
 
 def slow_sync(tables: Tables, limits: Limits) -> DataFrame:
@@ -310,8 +315,10 @@ def _with_jumps(slow: DataFrame, jumps: DataFrame) -> DataFrame:
 
 def clock_jump(tables: Tables, limits: Limits) -> DataFrame:
     ahead = F.when(F.col("jump_ms") > 0, "forward").otherwise("back")
+    paused = tables["standstills"].where("cause = 'machine'").select("file", "offset")
     found = (
         tables["clock_jumps"]
+        .join(F.broadcast(paused), ["file", "offset"], "left_anti")
         .filter(F.abs("jump_ms") >= limits.clock_jump_ms)
         .withColumn("from_ns", F.col("at_ns"))
         .withColumn("to_ns", F.col("at_ns"))

@@ -125,15 +125,16 @@ class Ballots:
     def _of_leader(self, leads: Noted, votes: Mapping[str, Sequence[Noted]]) -> Iterable[Breach]:
         known = self.members.at(leads.index, leads.term)
         # Where nobody says who the members are, whoever has a copy, or may have one, is one.
+        told = ""
         for voters in known or [frozenset(votes) | self.absent]:
             shown = {node for node in voters if _voted(votes.get(node, ()), leads)}
             silent = {node for node in voters - shown if self._is_silent(node, leads, votes)}
             open_ = voters - shown - silent
             if len(shown) + len(open_) > len(voters) // 2:
                 return
-        told = f"of its {len(voters)} voters {_named(shown)} voted for it"
-        told += f", {_named(silent)} did not"
-        told += f", the log of {_named(open_)} does not say" if open_ else ""
+            told = f"of its {len(voters)} voters {_named(shown)} voted for it"
+            told += f", {_named(silent)} did not"
+            told += f", the log of {_named(open_)} does not say" if open_ else ""
         yield Breach(UNELECTED, leads, told)
 
     def _is_silent(self, node: str, leads: Noted, votes: Mapping[str, Sequence[Noted]]) -> bool:

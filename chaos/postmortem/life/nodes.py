@@ -23,8 +23,6 @@ KINDS: Final = (
 DAMAGE: Final = ("corrupt", "torn")
 #: Even an idle node that hears others notes something about once a second.
 STANDSTILL_NS_MIN: Final = 2 * S_NS
-#: A sync that took this share of a standstill may be the reason for it.
-SYNC_SHARE: Final = 0.8
 
 
 def said(place: int) -> Column:
@@ -133,109 +131,4 @@ def syncs(tables: Tables) -> DataFrame:
             "file",
             "offset",
         )
-    )
-
-
-# --- standstills
-
-
-def standstills(tables: Tables) -> DataFrame:
-    gaps = _gaps(tables["beats"])
-    noted = tables["notes"]
-    same = ["node", "boot"]
-    heard = _heard(noted)
-    inside = (F.col("heard.mono_ns") <= F.col("gap.begin_ns")) & (
-        F.col("heard.next_ns").isNull() | (F.col("heard.next_ns") >= F.col("gap.end_ns"))
-    )
-    of_boot = (F.col("gap.node") == F.col("heard.node")) & (
-        F.col("gap.boot") == F.col("heard.boot")
-    )
-    found = gaps.alias("gap").join(heard.alias("heard"), of_boot & inside, "left_semi")
-    holes = noted.filter(F.col("kind").isin(*DAMAGE)).select(*same, "segment", "offset")
-    between = (
-        (F.col("gap.node") == F.col("hole.node"))
-        & (F.col("gap.boot") == F.col("hole.boot"))
-        & F.col("hole.segment").between(F.col("gap.before_segment"), F.col("gap.segment"))
-        & (
-            (F.col("hole.segment") > F.col("gap.before_segment"))
-            | (F.col("hole.offset") > F.col("gap.before_offset"))
-        )
-        & (
-            (F.col("hole.segment") < F.col("gap.segment"))
-            | (F.col("hole.offset") < F.col("gap.offset"))
-        )
-    )
-    found = found.alias("gap").join(holes.alias("hole"), between, "left_anti")
-    syncing = _under_sync(found, noted)
-    return found.join(syncing, ["node", "boot", "begin_ns"], "left").withColumn(
-        "syncing", F.coalesce("syncing", F.lit(False))
-    )
-
-
-def _gaps(found: DataFrame) -> DataFrame:
-    """Where nothing was written for long: between records of which nothing is missing."""
-    in_order = Window.partitionBy("node", "boot").orderBy("segment", "first_offset")
-    before = {name: F.lag(name).over(in_order) for name in ("segment", "last_ns", "last_offset")}
-    gap_ns = F.col("first_ns") - F.col("begin_ns")
-    return (
-        found.withColumn("begin_ns", before["last_ns"])
-        .withColumn("before_segment", before["segment"])
-        .withColumn("before_offset", before["last_offset"])
-        .withColumn("before_ahead_ns", F.lag("ahead_max_ns").over(in_order))
-        .filter(gap_ns >= STANDSTILL_NS_MIN)
-        .filter(F.col("segment") - F.col("before_segment") <= 1)
-        .select(
-            "node",
-            "boot",
-            "begin_ns",
-            F.col("first_ns").alias("end_ns"),
-            (F.col("begin_ns") + F.col("before_ahead_ns")).alias("from_ns"),
-            (F.col("first_ns") + F.col("ahead_min_ns")).alias("to_ns"),
-            (gap_ns / MS_NS).alias("ms"),
-            "before_segment",
-            "before_offset",
-            "file",
-            "segment",
-            F.col("first_offset").alias("offset"),
-        )
-    )
-
-
-def _heard(noted: DataFrame) -> DataFrame:
-    """Times in which a link was up, and nothing was heard over it for long. A node that hears
-    nobody has nothing to write, and stands still for no reason of its own.
-    """
-    of_peer = Window.partitionBy("node", "boot", "peer").orderBy("segment", "offset")
-    return (
-        noted.filter(F.col("kind").isin("clock", "link-up", "link-down"))
-        .withColumn("peer", said(0))
-        .withColumn("next_ns", F.lead("mono_ns").over(of_peer))
-        .filter(F.col("kind") != "link-down")
-        .filter(
-            F.col("next_ns").isNull() | (F.col("next_ns") - F.col("mono_ns") >= STANDSTILL_NS_MIN)
-        )
-        .select("node", "boot", "mono_ns", "next_ns")
-    )
-
-
-def _under_sync(gaps: DataFrame, noted: DataFrame) -> DataFrame:
-    """Those gaps that one sync took up."""
-    longest = said(3).try_cast("bigint")
-    slow = (
-        noted.filter((F.col("kind") == "round") & (longest >= SYNC_SHARE * STANDSTILL_NS_MIN))
-        .select("node", "boot", F.col("mono_ns").alias("done_ns"), longest.alias("took_ns"))
-        .alias("slow")
-    )
-    shared = F.least("gap.end_ns", "slow.done_ns") - F.greatest(
-        F.col("gap.begin_ns"), F.col("slow.done_ns") - F.col("slow.took_ns")
-    )
-    fits = (
-        (F.col("gap.node") == F.col("slow.node"))
-        & (F.col("gap.boot") == F.col("slow.boot"))
-        & (shared >= SYNC_SHARE * (F.col("gap.end_ns") - F.col("gap.begin_ns")))
-    )
-    return (
-        gaps.alias("gap")
-        .join(slow, fits, "left_semi")
-        .select("node", "boot", "begin_ns", F.lit(True).alias("syncing"))
     )

@@ -194,6 +194,8 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
+    """What was given of a node, from its log folder or from an archive. files 0: nothing was."""
+
     node: str
     source: str
     files: int
@@ -204,6 +206,8 @@ class NodeRow:
     entries: int
     from_ns: int | None
     to_ns: int | None
+    segments: str = ""  # their numbers
+    unread: int = 0  # files beside them of which nothing was read
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.postmortem.report import said
 from chaos.postmortem.report.facts import (
     PLANNED,
     ClockRow,
@@ -33,9 +34,11 @@ LEADERS_MAX: Final = 3_000
 LIVES_MAX: Final = 500
 STANDSTILLS_MAX: Final = 300
 MOMENTS_MAX: Final = 200
+NOTES_MAX: Final = 5_000
 ELECTIONS_MAX: Final = 200
 DAMAGES_MAX: Final = 200
 NODES_MAX: Final = 50
+RANGES_MAX: Final = 20
 MINUTE_NS: Final = 60_000_000_000
 
 #: Curves of all nodes, for each window.
@@ -90,6 +93,7 @@ def files_by_node(segments: DataFrame) -> DataFrame:
         of_mine("entries"),
         F.min("first_ns").alias("from_ns"),
         F.max("last_ns").alias("to_ns"),
+        F.collect_set("segment").alias("numbers"),
     )
 
 
@@ -173,12 +177,52 @@ def moments(tables: Tables, cut: Cut) -> list[Moment]:
     frame = moments_of(
         table(tables, "clock_jumps"), table(tables, "snapshots"), table(tables, "links")
     )
-    return [made(Moment, row) for row in cut.rows("moments", frame, ("at_ns",), MOMENTS_MAX)]
+    seen = [made(Moment, row) for row in cut.rows("moments", frame, ("at_ns",), MOMENTS_MAX)]
+    return sorted([*seen, *noted(tables, cut)], key=lambda each: (each.at_ns, each.node))
+
+
+def noted(tables: Tables, cut: Cut) -> list[Moment]:
+    """What nodes said of themselves, and of each other's alarms."""
+    rows = (
+        table(tables, "notes")
+        .where(F.col("kind").isin(*said.KINDS))
+        .select("node", "kind", F.col("wall_ns").alias("at_ns"), "detail", "created_ns", "offset")
+    )
+    found = cut.rows("notes", rows, ("node", "created_ns", "offset"), NOTES_MAX)
+    notes = [said.Note(row.node, row.kind, row.at_ns, row.detail) for row in found]
+    told = said.moments(notes)
+    if len(told) > MOMENTS_MAX:
+        cut.more["noted"] = len(told) - MOMENTS_MAX
+    return told[:MOMENTS_MAX]
 
 
 def nodes(tables: Tables, cut: Cut) -> list[NodeRow]:
     frame = files_by_node(table(tables, "segments"))
-    return [made(NodeRow, row) for row in cut.rows("nodes", frame, ("node", "source"), NODES_MAX)]
+    unread = {
+        row.node: row["count"] for row in table(tables, "unread").groupBy("node").count().collect()
+    }
+    found = list[NodeRow]()
+    for row in cut.rows("nodes", frame, ("node", "source"), NODES_MAX):
+        beside = 0 if found and found[-1].node == row.node else unread.get(row.node, 0)
+        found.append(made(NodeRow, row, segments=ranges(row.numbers), unread=beside))
+    absent = table(tables, "members").where("not given").orderBy("node").limit(NODES_MAX)
+    for row in absent.collect():
+        source = "not given" if row.member else "not given, was removed"
+        found.append(NodeRow(row.node, source, 0, 0, 0, 0, 0, 0, None, None))
+    return found
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """1-4, 7: without what is missing."""
+    told = list[list[int]]()
+    for each in sorted(set(numbers)):
+        if told and told[-1][1] == each - 1:
+            told[-1][1] = each
+        else:
+            told.append([each, each])
+    shown = [f"{a}" if a == b else f"{a}-{b}" for a, b in told[:RANGES_MAX]]
+    more = [f"and {len(told) - RANGES_MAX} more"] if len(told) > RANGES_MAX else []
+    return ", ".join([*shown, *more])
 
 
 def damages(tables: Tables, cut: Cut) -> list[Damage]:

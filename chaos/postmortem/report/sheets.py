@@ -11,6 +11,7 @@ from chaos.postmortem.report.facts import (
     Damage,
     Election,
     Facts,
+    Moment,
     NodeRow,
     QueueRow,
     ReplayRow,
@@ -73,6 +74,7 @@ def sheets(facts: Facts) -> list[Markup]:
     found = [
         _nodes(facts.nodes),
         _damages(facts.damages, facts.more.get("damages", 0)),
+        _moments(facts.moments, facts.more.get("moments", 0) + facts.more.get("noted", 0)),
         _elections(facts.elections, facts.more.get("elections", 0)),
         _queues(facts.queues, facts.more.get("queues", 0)),
         _held(facts.queues),
@@ -91,19 +93,23 @@ def _nodes(rows: Sequence[NodeRow]) -> Markup | None:
     columns: list[Column[NodeRow]] = [
         ("node", lambda row: row.node),
         ("from", lambda row: row.source),
+        ("segments", lambda row: row.segments),
         (">files", lambda row: number(row.files)),
         (">copies", lambda row: number(row.copies) if row.copies else ""),
         (">damaged", lambda row: number(row.unsound) if row.unsound else ""),
+        (">not read", lambda row: number(row.unread) if row.unread else ""),
         (">size", lambda row: size(row.bytes)),
         (">records", lambda row: number(row.records)),
         (">entries", lambda row: number(row.entries)),
         ("=first record", lambda row: stamp(row.from_ns)),
         ("=last record", lambda row: stamp(row.to_ns)),
     ]
-    files, there = sum(row.files for row in rows), len({row.node for row in rows})
+    files, there = sum(row.files for row in rows), len({row.node for row in rows if row.files})
     told = (
         f"{plural(there, 'node')}, {plural(files, 'file')}, {size(sum(row.bytes for row in rows))}"
     )
+    if absent := [row.node for row in rows if row.source == "not given"]:
+        told += f"; of {', '.join(absent)} nothing was given"
     return folded("Nodes and their files", told, sheet(rows, columns))
 
 
@@ -119,6 +125,17 @@ def _damages(rows: Sequence[Damage], more: int) -> Markup | None:
         ("where", lambda row: place(row.file, row.offset)),
     ]
     return folded("Damage", plural(len(rows) + more, "place"), sheet(rows, columns, more))
+
+
+def _moments(rows: Sequence[Moment], more: int) -> Markup | None:
+    if not rows:
+        return None
+    columns: list[Column[Moment]] = [
+        ("=time", lambda row: stamp(row.at_ns)),
+        ("node", lambda row: row.node),
+        ("what", lambda row: row.text),
+    ]
+    return folded("What nodes noted", plural(len(rows) + more, "note"), sheet(rows, columns, more))
 
 
 def _elections(rows: Sequence[Election], more: int) -> Markup | None:
