@@ -12,11 +12,19 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from chaos.builds import broken
 from chaos.builds.build import Build, Change, put, take_back
 from cluster.codec.cbor import unpack
+from cluster.log.format import (
+    KIND_ALARM,
+    KIND_ARCHIVE,
+    KIND_FAILED,
+    KIND_PUBLISHERS,
+    KIND_SETTINGS,
+    KIND_STARTED,
+)
 from cluster.log.reader import Record, read
 from cluster.log.reader import records as records_of
 from cluster.machine.commands import Enqueue, QueueConfig, Return, Settle
@@ -25,7 +33,7 @@ from cluster.machine.replies import Reply
 from cluster.machine.turn import Turn
 from cluster.types import CATALOG_GROUP
 from tests.postmortem.builder import Built, flip
-from tests.postmortem.built_node import Where
+from tests.postmortem.built_node import START_NS, Where
 from tests.postmortem.shop import LEDGER, ORDERS, Shop, ShopQueue, span
 
 
@@ -308,14 +316,39 @@ def rolled_back(folder: Path) -> Planted:
 # --- what cannot be read
 
 
+#: Of a node in trouble, and what the report says of it.
+NOTED: Final[list[tuple[int, list[Any]]]] = [
+    (KIND_SETTINGS, [{"log_level": "info"}]),
+    (KIND_SETTINGS, [{"log_level": "error"}]),
+    (KIND_STARTED, [1, "9.9", 9, 1]),
+    (KIND_ALARM, ["n3", False, True]),
+    (KIND_PUBLISHERS, ["low on disk"]),
+    (KIND_PUBLISHERS, [None]),
+    (KIND_FAILED, ["No space left on device", START_NS + 20 * 10**9]),
+    (KIND_ARCHIVE, ["no room there"]),
+]
+IN_WORDS: Final = (
+    "settings changed: log_level: info -&gt; error",
+    "another release: 1.0 (machine 1, log format 1), now 9.9 (machine 9, log format 1)",
+    "low on disk, as n1 heard",
+    "publishers wait: low on disk",
+    "publishers go on",
+    "the process ended by itself: No space left on device",
+    "segments cannot be archived: no room there",
+)
+
+
 @scene("member_not_given", "foreign_segment", "unread_file")
 def given_badly(folder: Path) -> Planted:
     """Only two of three folders; in the one lies a segment of the third, in the other a packed
-    one.
+    one. What n1 notes of itself is no finding.
     """
     with opened(folder) as cluster:
         shop = Shop(cluster)
         shop.trade(5)
+        for kind, fields in NOTED:
+            cluster.nodes["n1"].note(kind, 0, 0, 0, fields)
+            shop.trade(2)
         cluster.roll("n3")
         shop.trade(5)
     n1, n2, n3 = (cluster.nodes[name].folder / "log" for name in ("n1", "n2", "n3"))

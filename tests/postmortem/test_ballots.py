@@ -136,6 +136,21 @@ def test_whose_log_was_not_given_may_have_voted():
     assert codes(unelected(), absent=five) == []
 
 
+@pytest.mark.parametrize("behind", [(), (4,)])
+def test_a_disk_that_is_newer_than_the_election_proves_nothing(behind: tuple[int, ...]):
+    """n2's was wiped: with it went its vote in term 3; on the new one it heard of that term."""
+    log = Log()
+    log.elect("n3", 1, "n1")
+    log.elect("n1", 3)
+    log.votes("n2", 3, None)
+    for term in behind:
+        log.votes("n2", term, "n3")
+    began = replace(LOGS["n2"], begins_ns=14 * S_NS + S_NS // 2)
+
+    assert codes(log, logs={**LOGS, "n2": began}) == []
+    assert codes(log) == [(UNELECTED, "n1", 3)]
+
+
 def test_who_the_members_are_decides_what_a_majority_is():
     def members(*voters: str, index: int = 1, committed: bool = True) -> Members:
         return Members([Config(index, frozenset(voters), committed)])

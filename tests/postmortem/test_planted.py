@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from chaos.postmortem.findings.catalogue import RULES, exit_status
 from cluster.log.reader import CORRUPT, TORN, read, records
 from cluster.types import NodeId
 from tests.postmortem.clean import SIMULATED_S, an_hour, simulated, simulated_hour
-from tests.postmortem.plants import Expected, Planted
+from tests.postmortem.plants import IN_WORDS, Expected, Planted
 from tests.postmortem.plants_of_clients import PLANTS, SCENES
 
 #: What the checker of the chaos suite, which knows nothing of any of this, says of some of them.
@@ -142,6 +143,22 @@ def test_nothing_else_is_found(name: str, runs: Runs):
     told = sorted(each["code"] for each in result.findings)
     assert told == sorted(each.code for each in planted.expected)
     assert result.status == planted.exit
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_what_was_given_and_what_nodes_noted_is_in_the_report(runs: Runs):
+    _, result = runs.of("given_badly")
+
+    page = (result.folder / "report.html").read_text(encoding="utf-8")
+    for words in IN_WORDS:
+        assert page.count(words) >= (1 if "as n1 heard" in words else 2), words  # axis and table
+    assert "of n3 nothing was given" in page
+    told = json.loads((result.folder / "summary.json").read_text(encoding="utf-8"))
+    given = {row["node"]: row for row in told["nodes"]}
+    assert [given[node]["segments"] for node in ("n1", "n2", "n3")] == ["1", "1", ""]
+    assert [given[node]["unread"] for node in ("n1", "n2", "n3")] == [1, 1, 0]
+    assert given["n3"]["source"] == "not given"
 
 
 @pytest.mark.spark

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
 #: What two nodes noted at one time may be this far apart, clocks corrected.
@@ -144,17 +143,20 @@ class Ballots:
             return False
         if any(each.term == leads.term and each.vote is not None for each in own):
             return True  # for somebody else
-        for before, behind in pairwise(own):
-            unbroken = (before.disk, before.holes) == (behind.disk, behind.holes)
-            if unbroken and before.term <= leads.term < behind.term:
-                return True
         reached = log.ended or log.ends_ns >= leads.ref_ns + SLACK_NS
-        if own and own[-1].term <= leads.term:
-            return reached
-        # Nothing of that time at all: only a log that is there from before on proves anything.
-        begun = log.whole and log.begins_ns <= leads.ref_ns - SLACK_NS
-        first = own[0].term > leads.term and not own[0].holes if own else True
-        return begun and first and reached
+        there = log.whole and log.begins_ns <= leads.ref_ns - SLACK_NS
+        if not own:
+            return there and reached
+        # What was written without a hole, on one disk; an earlier one may have held the vote.
+        last = own[-1].disk, own[-1].holes
+        for part in {(each.disk, each.holes) for each in own}:
+            rows = [each for each in own if (each.disk, each.holes) == part]
+            begun = any(
+                each.term <= leads.term and each.ref_ns <= leads.ref_ns for each in rows
+            ) or (there and part[0] == own[0].disk == last[0] and not part[1])
+            if begun and (rows[-1].term > leads.term or (part == last and reached)):
+                return True
+        return False
 
 
 def _voted(own: Sequence[Noted], leads: Noted) -> bool:
