@@ -177,6 +177,7 @@ class ClusterNode:
     def renumber(self, incarnation: int) -> None:
         """Known by this number from now on. Only before this start is registered."""
         self.links.renumber(incarnation)
+        self.notes.started(incarnation)
         self.peers.begin(self.node, incarnation, asyncio.get_running_loop().time())
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from cluster.group import Role
 from cluster.log.memory_disk import MemoryDisk
+from cluster.log.reader import detail, read
 from cluster.machine.commands import AddNode, MoveGroup, OpenSession, RemoveNode
 from cluster.types import CATALOG_GROUP, NodeId, SessionId
 from tests.cluster.test_membership import changed, holders, join, moved, voters
@@ -159,6 +160,9 @@ def test_a_node_whose_clock_had_been_ahead_is_known_by_a_higher_number_than_befo
             opened = OpenSession(SessionId(f"s-{now}"), NodeId("n3"), now)
             outcome = await world["n3"].ask(world.group_of("q"), opened)
             assert outcome.kind == "ok", outcome
+            noted = [r for r in read("/data", disk=world.disks["n3"]) if r.kind == "started"]
+            start, *_ = cast("list[int]", detail(noted[-1]))
+            assert start == now
             outcome = await world["n3"].declare_queue(
                 "/", f"t-{now}", {}, durable=False, transient=True, owner="c"
             )
