@@ -326,6 +326,16 @@ def test_a_killed_node_has_a_cross_and_says_how_long_it_was_down():
     assert len(rects(picture, "standstill")) == 1
 
 
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [("machine", "its machine was paused"), ("process", "did not run"), ("unknown", "it synced")],
+)
+def test_a_node_that_stood_still_says_why(cause: str, words: str):
+    still = Standstill("n3", at(9), at(17), 8000.0, syncing=True, cause=cause)
+
+    assert words in str(nodes(scene(), [], [still], []))
+
+
 def test_a_curve_is_broken_where_nothing_was_measured():
     axis = linear(10, 20, 120)
     time = TimeAxis(Window(at(0), at(100), S))

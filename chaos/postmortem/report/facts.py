@@ -79,6 +79,7 @@ class Standstill:
     to_ns: int
     ms: float
     syncing: bool
+    cause: str = "unknown"  # process | loop | machine | unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,8 +137,15 @@ def _life(scene: Scene, life: Life, then_ns: int | None, top: float) -> list[Mar
     return found
 
 
+_CAUSES: Final = {
+    "process": "its process did not run",
+    "loop": "its event loop did not turn",
+    "machine": "its machine was paused",
+}
+
+
 def _standstill(time: TimeAxis, each: Standstill, top: float) -> Markup:
-    why = "while it synced" if each.syncing else "no sync was under way"
+    why = _CAUSES.get(each.cause, "while it synced" if each.syncing else "no sync was under way")
     told = f"{each.node} stood still from {clock(each.from_ns)} for {duration(each.ms)}, {why}"
     left, width = extent(time, each.from_ns, each.to_ns, INSTANT_WIDTH)
     return tag(
