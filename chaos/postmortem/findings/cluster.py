@@ -315,10 +315,8 @@ def _with_jumps(slow: DataFrame, jumps: DataFrame) -> DataFrame:
 
 def clock_jump(tables: Tables, limits: Limits) -> DataFrame:
     ahead = F.when(F.col("jump_ms") > 0, "forward").otherwise("back")
-    paused = tables["standstills"].where("cause = 'machine'").select("file", "offset")
     found = (
-        tables["clock_jumps"]
-        .join(F.broadcast(paused), ["file", "offset"], "left_anti")
+        _jumps(tables)
         .filter(F.abs("jump_ms") >= limits.clock_jump_ms)
         .withColumn("from_ns", F.col("at_ns"))
         .withColumn("to_ns", F.col("at_ns"))
@@ -329,9 +327,15 @@ def clock_jump(tables: Tables, limits: Limits) -> DataFrame:
     return as_findings(found, "clock_jump")
 
 
+def _jumps(tables: Tables) -> DataFrame:
+    """But for those of machines that were paused: only their monotonic clocks stood still."""
+    paused = tables["standstills"].where("cause = 'machine'").select("file", "offset")
+    return tables["clock_jumps"].join(F.broadcast(paused), ["file", "offset"], "left_anti")
+
+
 def clock_offset(tables: Tables, limits: Limits) -> DataFrame:
     """But for what jumps explain, which are findings of their own."""
-    apart = _unexplained(tables["clocks"], tables["clock_jumps"])
+    apart = _unexplained(tables["clocks"], _jumps(tables))
     beyond = F.abs("apart_ms") - F.col("bound_ms") > limits.clock_offset_ms
     pair = [F.least("node", "peer").alias("one"), F.greatest("node", "peer").alias("other")]
     ahead = F.when(F.col("node") < F.col("peer"), F.col("apart_ms")).otherwise(-F.col("apart_ms"))
