@@ -70,6 +70,8 @@ class Broker:
         self.limits = limits
         #: What a node of the cluster is low on: settles still work, so that consumers make room.
         self.lack = Lack()
+        #: Why publishes to these virtual hosts are refused: see `node/vhost_quotas.py`.
+        self.full_vhosts: Mapping[str, str] = {}
 
     @cached_property
     def router(self) -> Router:
@@ -296,6 +298,11 @@ class Broker:
                 "memory_full",
                 "a node is low on memory: consume, or raise limits.memory_high_watermark",
             )
+        if self.full_vhosts:
+            info = self.cluster.catalog_machine.queue_by_id(queue)
+            full = None if info is None else self.full_vhosts.get(info.vhost)
+            if full is not None:
+                raise Refused("vhost_full", full)
         wrong = wrong_beside_bodies(meta) if meta is not None else None
         if wrong is not None:
             raise Refused(codes.BAD_ARGUMENT, f"headers and properties of a message: {wrong}")

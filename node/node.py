@@ -65,6 +65,7 @@ from node.timed_disk import TimedDisk
 from node.tls import Certificates
 from node.traffic import Traffic
 from node.transactions import Transactions
+from node.vhost_quotas import VhostQuotas
 from node.watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
@@ -116,6 +117,7 @@ class Node:
         self.drain: Drain
         self.backups: Backups
         self.metrics: Metrics
+        self.quotas: VhostQuotas
 
     # --- start ------------------------------------------------------------------------------------
 
@@ -196,6 +198,7 @@ class Node:
             connections=lambda: len(self.clients),
             tallies=tallies,
         )
+        self.quotas = VhostQuotas(self.cluster, self.questions, self.metrics.sources.rows)
         observe.append(self.metrics.fsync_seconds.observe)
         letters = DeadLetters(self.broker, self._tasks, self.metrics)
         self.traffic.on_dead_letters.append(letters.ready)
@@ -353,6 +356,8 @@ class Node:
         archive_problem: str | None = None
         while True:
             self._look_at_space()
+            await self.quotas.sample()
+            self.broker.full_vhosts = self.quotas.full
             self.clients.look()
             self.publisher.forget_idle(asyncio.get_running_loop().time())
             problem = self.cluster.log.cleaner.archive_error

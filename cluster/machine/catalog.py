@@ -89,7 +89,7 @@ class CatalogMachine:
             self._nodes, self._groups, self._queues, self._entries, routing, self._policies
         )
         self._admin = admin = Administration(
-            self._entries, self._queues, placing, routing, self._policies
+            self._entries, self._queues, placing, routing, self._policies, lambda: self.version
         )
         members = Members(self._nodes, self._groups, placing.forget)
         self._tables: dict[str, Table] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cluster.machine.catalog_entries import TABLES, checked_key, checked_value, keys_of
@@ -33,12 +33,14 @@ class Administration:
         placing: Placing,
         routing: Routing,
         policies: Policies,
+        version: Callable[[], int],
     ) -> None:
         self._entries = entries
         self._queues = queues
         self._placing = placing
         self._routing = routing
         self._policies = policies
+        self._version = version  # of the catalog's machine
 
     def seed(self) -> None:
         """What a new cluster has."""
@@ -56,7 +58,7 @@ class Administration:
         table, key = command.table, tuple(command.key)
         try:
             parts = checked_key(table, key)
-            value = checked_value(table, command.value)
+            value = checked_value(table, command.value, self._version())
         except BadValue as error:
             return Applied(Refused(BAD_ARGUMENT, str(error)))
         refusal = self._nobody(table, parts)
@@ -118,6 +120,8 @@ class Administration:
         if table in ("vhosts", "policies", "operator_policies"):
             self._policies.forget(key[0])
             self._routing.changed(key[0])
+        elif table == "vhost_limits":
+            self._policies.forget(key[0])
 
     def invariants(self) -> None:
         vhosts = {key[0] for key in self._entries.by_table["vhosts"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cluster.machine.checks import (
@@ -17,6 +17,7 @@ from cluster.machine.checks import (
     text,
 )
 from cluster.machine.policies import PolicyTable, regex, wrong_definition
+from cluster.machine.versions import MACHINE_VERSION
 
 DESCRIPTION_BYTES_MAX = 4_096
 PASSWORD_HASH_BYTES_MAX = 1_024
@@ -42,6 +43,7 @@ class _EntryKind:
     key: tuple[str, ...]
     fields: Mapping[str, _Field]
     may_be_empty: frozenset[str] = frozenset()
+    since: Mapping[str, int] = field(default_factory=dict[str, int])  # fields of later versions
 
 
 def _texts(value: Any) -> list[str]:
@@ -87,10 +89,11 @@ def _policy(table: PolicyTable) -> _EntryKind:
     return _EntryKind(("vhost", "name"), fields)
 
 
-def _limits(owner: str, *names: str) -> _EntryKind:
-    """-1: no limit."""
+def _limits(owner: str, *names: str, since: Mapping[str, int] | None = None) -> _EntryKind:
+    """-1: no limit. `since`: names that a later machine version brought."""
+    since = since or {}
     limit = _Field(integer(-1, COUNT_MAX), _LEFT_OUT)
-    return _EntryKind((owner,), dict.fromkeys(names, limit))
+    return _EntryKind((owner,), dict.fromkeys([*names, *since], limit), since=since)
 
 
 _KINDS: dict[str, _EntryKind] = {
@@ -120,7 +123,9 @@ _KINDS: dict[str, _EntryKind] = {
     ),
     "policies": _policy("policies"),
     "operator_policies": _policy("operator_policies"),
-    "vhost_limits": _limits("vhost", "max-connections", "max-queues"),
+    "vhost_limits": _limits(
+        "vhost", "max-connections", "max-queues", since={"max-bytes": 2, "max-queue-bytes": 2}
+    ),
     "user_limits": _limits("user", "max-connections", "max-channels"),
     "parameters": _EntryKind(
         ("component", "vhost", "name"),
@@ -147,20 +152,25 @@ def checked_key(table: str, key: Sequence[Any]) -> dict[str, str]:
     return dict(zip(kind.key, key, strict=True))
 
 
-def checked_value(table: str, value: Mapping[Any, Any]) -> dict[str, Any]:
-    """The value with every field that it may leave out: BadValue when it cannot be."""
-    fields = _KINDS[table].fields
+def checked_value(
+    table: str, value: Mapping[Any, Any], version: int = MACHINE_VERSION
+) -> dict[str, Any]:
+    """The value with every field that it may leave out: BadValue when it cannot be, at this
+    version of the catalog's machine.
+    """
+    kind = _KINDS[table]
+    fields = {n: each for n, each in kind.fields.items() if kind.since.get(n, 1) <= version}
     for name in value:
         if name not in fields:
             raise BadValue(f"{table} hold {', '.join(fields)}; not {shown(name)}")
     result: dict[str, Any] = {}
-    for name, field in fields.items():
-        if name not in value and field.default is not _REQUIRED:
-            if field.default is not _LEFT_OUT:
-                result[name] = [] if field.default == () else field.default
+    for name, each in fields.items():
+        if name not in value and each.default is not _REQUIRED:
+            if each.default is not _LEFT_OUT:
+                result[name] = [] if each.default == () else each.default
             continue
         try:
-            result[name] = field.check(value.get(name))
+            result[name] = each.check(value.get(name))
         except BadValue as error:
             raise BadValue(f"{name} must be {error}") from None
     return result

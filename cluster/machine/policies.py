@@ -203,7 +203,19 @@ class Policies:
         found = [self.for_queue(each, info.vhost, info.name, info.arguments) for each in tables]
         definitions = [policy[1]["definition"] for policy in found if policy is not None]
         arguments = effective_arguments(info.arguments, *definitions)
+        self._add_default_quota(info.vhost, arguments)
         return settings_from(arguments, auto_delete=info.auto_delete)
+
+    def _add_default_quota(self, vhost: str, arguments: dict[str, Any]) -> None:
+        """`max-queue-bytes` of the vhost is for queues that name no limit of bytes. They refuse
+        what is too much, unless something is said of that, or another limit drops the oldest.
+        """
+        limit: int = (self._entries.find("vhost_limits", vhost) or {}).get("max-queue-bytes", -1)
+        if limit < 0 or "x-max-length-bytes" in arguments:
+            return
+        arguments["x-max-length-bytes"] = limit
+        if "x-max-length" not in arguments:
+            arguments.setdefault("x-overflow", "reject-publish")
 
     def _rules_of(self, table: PolicyTable, vhost: str) -> list[_Rule]:
         rules = self._rules.get((table, vhost))

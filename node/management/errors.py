@@ -44,6 +44,7 @@ _STATUS = {
     "message_too_large": (413, "too_large"),
     "too_large": (413, "too_large"),
     "disk_full": (507, "insufficient_storage"),
+    "vhost_full": (507, "insufficient_storage"),
     "memory_full": (507, "insufficient_storage"),
     "overloaded": (503, "service_unavailable"),
     "stopping": (503, "service_unavailable"),

@@ -93,6 +93,9 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
         raise bad_request(f"exchange '{exchange}' is internal: only exchanges publish to it")
     if route.exchange.type == "topic":
         access.check_topic("write", exchange, key)
+    full = services.broker.full_vhosts.get(vhost) if route.queues else None
+    if full is not None:
+        raise Refused("vhost_full", full)
     counted = services.tallies.http
     counted.published([payload], queues=len(route.queues), confirm=True)
     counted.dropped += not route.queues

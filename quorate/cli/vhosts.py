@@ -19,7 +19,7 @@ vhost_app = typer.Typer(
     no_args_is_help=True, help="Virtual hosts: each has queues, exchanges and users of its own."
 )
 
-LIMITS = ("max-connections", "max-queues")
+LIMITS = ("max-bytes", "max-connections", "max-queue-bytes", "max-queues")
 
 Name = Annotated[str, typer.Argument(metavar="VHOST", help="Name of the virtual host.")]
 

@@ -212,12 +212,24 @@ class Publishes:
         if not route.queues:
             self._unroutable(event, properties, tally)
             return
+        full = self._services.broker.full_vhosts.get(self._host.vhost)
+        if full is not None:
+            self._refuse(tally, full)
+            return
         meta = event.where + properties
         for info in route.queues:
             batch = self._batches.get(info.queue)
             if batch is None:
                 batch = self._batches[info.queue] = _Batch(info)
             batch.add(meta, attrs, bodies, tally)
+
+    def _refuse(self, tally: Tally | None, reason: str) -> None:
+        """None of them is taken. Who asked for no confirms would not learn of it otherwise."""
+        if tally is None:
+            raise ChannelError_(PRECONDITION_FAILED, reason)
+        tally.open = 1
+        tally.answered([(0, tally.last - tally.first)], 0)
+        self._decided(tally)
 
     def _unroutable(self, event: Publish, properties: bytes, tally: Tally | None) -> None:
         """Returned if mandatory (B29), before it is confirmed; confirmed in any case (B28)."""

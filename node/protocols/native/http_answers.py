@@ -30,6 +30,7 @@ _STATUS = {
     "no_message": 404,
     "disk_full": 507,
     "memory_full": 507,
+    "vhost_full": 507,
     "stopping": 503,
     "no_leader": 503,
     "poisoned": 503,

@@ -35,7 +35,7 @@ class FakeChannel:
         self.services = SimpleNamespace(
             tallies=Tallies(),
             router=SimpleNamespace(route=self._route),
-            broker=SimpleNamespace(catch_up=self._catch_up),
+            broker=SimpleNamespace(catch_up=self._catch_up, full_vhosts={}),
             publisher=SimpleNamespace(publish=self._publish),
             settings=SimpleNamespace(limits=SimpleNamespace(in_flight_bytes_max=1 << 20)),
         )

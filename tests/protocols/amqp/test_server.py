@@ -169,7 +169,7 @@ class World:
             settings=settings,
             auth=self.auth,
             alarms=self.alarms,
-            broker=SimpleNamespace(cluster=self.cluster),
+            broker=SimpleNamespace(cluster=self.cluster, full_vhosts={}),
             tasks=self.tasks,
         )
         make_channel = cast(Any, FakeChannel)
