@@ -9,7 +9,7 @@ what administrators say (vhosts, users, permissions, policies) in `catalog_admin
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import cbor2
@@ -250,6 +250,9 @@ class CatalogMachine:
         effects: list[Effect] = [created(group) for group in self._groups.all()]
         effects += [QueueDeclared(info.queue, info.group) for info in self._queues.all()]
         return effects
+
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        return iter((self.snapshot(),))  # small, and seldom
 
     def snapshot(self) -> bytes:
         state = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -29,6 +29,10 @@ class Machine(Protocol):
 
     def snapshot(self) -> bytes:
         """The whole state, positions only; equal states give equal bytes."""
+        ...
+
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        """The same, as of this call, to be made piece by piece while the machine goes on."""
         ...
 
     def beyond(self, data: bytes) -> NeedsNewer | None:

@@ -8,7 +8,7 @@ that the order never depends on when a replica happened to look.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import starmap
 from typing import Any
@@ -445,6 +445,9 @@ class QueueMachine:
 
     def snapshot(self) -> bytes:
         return snapshot.encode(self._state([queue.dump() for queue in self._in_order()]))
+
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        return snapshot.pieces(self._state([queue.dump() for queue in self._in_order()]))
 
     def _state(self, queue_states: Sequence[Any]) -> list[Any]:
         rows = starmap(_row_of, zip(self._in_order(), queue_states, strict=True))

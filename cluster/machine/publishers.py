@@ -173,7 +173,7 @@ class DedupIds:
         return [len(self._ids), (self._sum % _SUMS).to_bytes(_SUM_BYTES, "big")]
 
     def dump(self) -> list[Any]:
-        return [[dedup_id, at_ms] for dedup_id, at_ms in self._ids.items()]
+        return list(self._ids.items())
 
     def load(self, rows: Sequence[Any]) -> None:
         self._ids = OrderedDict((dedup_id, at_ms) for dedup_id, at_ms in rows)

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from cluster.machine import MACHINE_VERSION, QueueMachine, publishers
-from cluster.machine.commands import TransactionDone
+from cluster.machine.commands import CreateQueue, QueueConfig, TransactionDone
 from cluster.machine.publishers import DedupIds
+from cluster.machine.queue import Queue
+from cluster.types import QueueId, Stamp
 from tests.machine.histories import History, outcome
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +57,32 @@ def test_a_leader_that_ticks_when_told_to_ends_like_one_that_never_did(seed: int
                 often._schedule(often._queues[queue])
         assert often.apply(stamp, command) == rarely.apply(stamp, command)
     assert often.digest() == rarely.digest()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("version", range(1, MACHINE_VERSION + 1))
+def test_a_snapshot_made_in_pieces_is_the_one_of_the_moment_it_was_asked_for(
+    seed: int, version: int
+):
+    machine = QueueMachine(version)
+    for stamp, command in History(seed).steps(300):
+        before, pieces = machine.snapshot(), machine.snapshot_pieces()
+        machine.apply(stamp, command)
+        assert b"".join(pieces) == before
+
+
+def test_no_piece_of_a_large_snapshot_is_large():
+    machine = QueueMachine(MACHINE_VERSION)
+    machine.apply(
+        Stamp(1, 1, 1_000), CreateQueue(QueueId(1), "/", "q", QueueConfig(dedup_window_ms=9_999))
+    )
+    queue = machine.find(QueueId(1))
+    assert isinstance(queue, Queue)
+    for number in range(50_000):
+        queue.dedup_ids.remember(f"id-{number}", 1_000)
+    pieces = list(machine.snapshot_pieces())
+    assert b"".join(pieces) == machine.snapshot()
+    assert max(map(len, pieces)) < 32 << 10
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from hashlib import blake2b
 from random import Random
 from typing import Any
@@ -66,6 +66,9 @@ class ListMachine:
 
     def snapshot(self) -> bytes:
         return cbor2.dumps([self.refs, self.now_ms], canonical=True)
+
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        return iter((self.snapshot(),))
 
     def beyond(self, data: bytes) -> NeedsNewer | None:
         return None
