@@ -33,6 +33,9 @@ from cluster.types import CATALOG_GROUP, GroupId, Stamp
 
 #: Entry 1 of every group is a no-op that is in no log.
 BEFORE_FIRST: Final = 1
+#: Entries are kept up to here, should the machine raise at one: then the state before it is
+#: computed again, as nodes do.
+KEPT_BYTES_MAX: Final = 64 << 20
 
 
 __all__ = ["Event", "Lifecycle", "ReplayFailed", "Row", "stamped"]
@@ -75,13 +78,18 @@ class Lifecycle:
         else:
             self.machine = self._story.machine
             self.machine.watch(self._story)
+        self._state = self.machine.snapshot()
+        self._kept: list[tuple[int, int, bytes]] | None = []  # applied since that state
+        self._kept_bytes = 0
+        self.skipped: list[tuple[int, int]] = []  # index and ordinal, of commands
 
     @classmethod
     def after(cls, group: GroupId, snapshot: Snapshot) -> Lifecycle:
         """Go on from there. UnsupportedSnapshot: this release cannot restore it."""
         found = cls(group)
         try:
-            found.machine.restore(split(snapshot.data)[1])
+            found._state = split(snapshot.data)[1]
+            found.machine.restore(found._state)
         except UnsupportedSnapshot:
             raise
         except Exception as error:
@@ -106,24 +114,61 @@ class Lifecycle:
         return self._story.messages
 
     def apply(self, index: int, term: int, command: bytes) -> None:
-        """The next entry, as it is in the log. ReplayFailed: nothing after it can be said."""
+        """The next entry, as it is in the log. A command at which the machine raises is skipped, as
+        on every node. ReplayFailed: nothing after it can be said.
+        """
         if index != self.index + 1:
             raise ReplayFailed(f"entry {self.index + 1} is missing")
         self.index, self.term = index, term
         apply, story = self.machine.apply, self._story
+        self._keep(index, term, command)
         try:
             for stamp, each in stamped(index, term, command):
                 self.commands += 1
+                told = len(story.rows)
                 story.begin(stamp)
-                reply, _ = apply(stamp, each)
+                try:
+                    reply, _ = apply(stamp, each)
+                except Exception as error:  # noqa: BLE001 -- a bug of the machine, whatever it is
+                    self._skip(stamp, error)
+                    del story.rows[told:]
+                    continue
                 kind = type(each)
                 if kind is Enqueue or kind is Transaction:
                     story.answered(each, reply, stamp.body_offset)
         except CodecError as error:
             raise ReplayFailed(f"entry {index} is no entry: {error}") from error
+        except ReplayFailed:
+            raise
         except Exception as error:
             # A node stops the group there, and so does this.
             raise ReplayFailed(f"entry {index}: {type(error).__name__}: {error}") from error
+
+    def _keep(self, index: int, term: int, command: bytes) -> None:
+        if self._kept is not None:
+            self._kept.append((index, term, command))
+            self._kept_bytes += len(command)
+            if self._kept_bytes > KEPT_BYTES_MAX:
+                self._kept = None
+
+    def _skip(self, at: Stamp, error: Exception) -> None:
+        """The state as it was before that command, which has left some of it changed."""
+        if self._kept is None:
+            raise ReplayFailed(
+                f"entry {at.index}: {type(error).__name__}: {error}; too much was replayed"
+                " since the newest state to leave this command out"
+            ) from error
+        machine = self.machine
+        machine.restore(self._state)
+        before = (at.index, at.ordinal)
+        for index, term, command in self._kept:
+            for stamp, each in stamped(index, term, command):
+                place = (index, stamp.ordinal)
+                if place < before and place not in self.skipped:
+                    machine.apply(stamp, each)
+        self.skipped.append(before)
+        if isinstance(machine, QueueMachine):
+            machine.watch(self._story)
 
     def take_rows(self) -> list[Row]:
         """Those since they were last taken, in order."""

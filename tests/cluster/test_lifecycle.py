@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.codec.entries import decode_entry, encode_entry
-from cluster.lifecycle import Event, Lifecycle, ReplayFailed, Row
+from cluster.lifecycle import Event, Lifecycle, ReplayFailed, Row, stamped
 from cluster.log import Snapshot
 from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.commands import (
@@ -34,6 +34,7 @@ from cluster.machine.commands import (
     Transaction,
     TransactionPart,
 )
+from cluster.machine.queue import Queue
 from cluster.machine.snapshot import encode
 from cluster.raft.configuration import SNAPSHOT_MAGIC
 from cluster.raft.stock import NO_OP, REGULAR
@@ -424,3 +425,61 @@ def test_histories_reach_every_kind_of_row():
         *("returned", "died", "moved", "purged", "deleted", "active", "subscribed"),
         *("consumer_ended", "queue_created", "queue_deleted"),
     }
+
+
+# --- commands at which the machine raises ---------------------------------------------------------
+
+
+def _with_purges(*, applied: bool) -> tuple[list[tuple[int, int, bytes]], Any]:
+    """Entries with purges in them, and a machine that has done all of it, but for these."""
+    machine, entries = QueueMachine(), list[tuple[int, int, bytes]]()
+    given = [
+        [CreateQueue(Q, "/", "q", QueueConfig())],
+        [Enqueue(Q, None, 0, [b"a", b"b"]), Purge(Q), Enqueue(Q, None, 0, [b"c"])],
+        [Purge(Q), Tick()],
+        [Enqueue(Q, None, 0, [b"d"])],
+    ]
+    for index, commands in enumerate(given, start=2):
+        entries.append((index, 1, command_bytes(index, *commands)))
+        for stamp, each in stamped(*entries[-1]):
+            if applied or not isinstance(each, Purge):
+                machine.apply(stamp, each)
+    return entries, machine
+
+
+def test_a_command_at_which_the_machine_raises_is_left_out_as_nodes_do(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    entries, machine = _with_purges(applied=False)
+    honest = Queue.purge
+
+    def half_done(*arguments: Any) -> Any:
+        honest(*arguments)
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Queue, "purge", half_done)
+    life, rows = Lifecycle(G), list[Event]()
+    for entry in entries:
+        life.apply(*entry)
+        rows += [Event(*row) for row in life.take_rows()]
+
+    assert life.skipped == [(3, 1), (4, 0)]
+    assert life.digest() == machine.digest()
+    told = [(row.index, row.ordinal, row.event) for row in rows if row.first is not None]
+    assert told == [(3, 0, "published"), (3, 2, "published"), (5, 0, "published")]
+
+    monkeypatch.setattr("cluster.lifecycle.KEPT_BYTES_MAX", 10)
+    again = Lifecycle(G)
+    again.apply(*entries[0])
+    with pytest.raises(ReplayFailed, match="entry 3: RuntimeError: a bug; too much was replayed"):
+        again.apply(*entries[1])
+
+
+def test_without_a_bug_nothing_is_left_out():
+    entries, machine = _with_purges(applied=True)
+    life = Lifecycle(G)
+    for entry in entries:
+        life.apply(*entry)
+
+    assert life.skipped == []
+    assert life.digest() == machine.digest()
