@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cluster.codec.entries import AnyCommand, body_count, decode_entry
+from cluster.codec.entries import AnyCommand, body_count, decode_entry, written_under
 from cluster.codec.errors import CodecError
 from cluster.log.snapshots import Snapshot
 from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import Enqueue, Transaction
 from cluster.machine.queue import Queue
+from cluster.machine.versions import NeedsNewer
 from cluster.raft.configuration import split
 from cluster.raft.stock import REGULAR
 from cluster.story import Event, Row, Story
@@ -119,6 +120,9 @@ class Lifecycle:
         """
         if index != self.index + 1:
             raise ReplayFailed(f"entry {self.index + 1} is missing")
+        newest = self.machine.newest
+        if command[:1] == REGULAR and (version := written_under(command, 1)) > newest:
+            raise ReplayFailed(str(NeedsNewer(f"entry {index}", version, newest)))
         self.index, self.term = index, term
         apply, story = self.machine.apply, self._story
         self._keep(index, term, command)

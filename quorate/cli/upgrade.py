@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from quorate.cli.api import done
 from quorate.cli.moves import LOOK_S, Anybody, Stage, watched
-from quorate.cli.output import Json, Timeout, Url, run_async, say
+from quorate.cli.output import CommandError, Json, Timeout, Url, run_async, say
+from quorate.cli.tables import show_rows
+
+#: This release would come to another state than the one that wrote the log.
+EXIT_DIFFERS = 3
 
 upgrade_app = typer.Typer(
     no_args_is_help=True, help="Which versions the nodes run, and when the cluster rises to them."
@@ -37,6 +43,38 @@ def status(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> i
     elif behind:
         say(f"on their way to {state['possible']}: {', '.join(behind)}")
     return 0
+
+
+@upgrade_app.command("check")
+def check(
+    directory: Annotated[
+        Path, typer.Argument(help="The data folder of a node, which may be running.")
+    ],
+    as_json: Json = False,
+) -> int:
+    """Replay a node's log with this release, and compare the states: before a node runs it.
+
+    Reads only. Exit status 3 when this release would come to another state.
+    """
+    from cluster.rehearsing import rehearse
+    from quorate.cli.nodes import log_folder
+
+    if not directory.is_dir():
+        raise CommandError(f"{directory} is no folder: give a node's data folder", 2)
+    found = list(rehearse(str(log_folder(directory))))
+    show_rows(
+        [{**asdict(each), "sound": each.sound} for each in found],
+        {
+            "group": lambda row: row["group"],
+            "entries": lambda row: f"{row['first'] + 1} to {row['last']}",
+            "states compared": lambda row: row["compared"],
+            "differ at": lambda row: ", ".join(map(str, row["differing"])) or None,
+            "problem": lambda row: row["problem"],
+        },
+        as_json=as_json,
+        none=f"{directory} holds no log",
+    )
+    return 0 if found and all(each.sound for each in found) else EXIT_DIFFERS
 
 
 @upgrade_app.command("hold")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 import threading
@@ -21,6 +22,7 @@ import pika
 import pika.exceptions
 
 import quorate
+from cluster.applying import DIGEST_ENTRIES
 from quorate.local import LocalCluster, LocalNode
 from tests.upgrade import releases
 
@@ -92,6 +94,15 @@ class Fleet(LocalCluster):
             while await self.versions() != {*wanted}:
                 await asyncio.sleep(0.2)
 
+    async def until_noted(self) -> None:
+        """A state of some group was noted, to be compared with."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                groups = (await self.status(self.nodes[0]))["groups"]
+                if any(group["applied"] > DIGEST_ENTRIES for group in groups):
+                    return
+                await asyncio.sleep(0.5)
+
     async def until_equal(self) -> int:
         """All copies of each group are at the same entry and in the same state; how many groups."""
         async with asyncio.timeout(PATIENCE_S):
@@ -112,6 +123,20 @@ class Fleet(LocalCluster):
                 if all(len(found) == 1 for found in states.values()):
                     return len(states)
                 await asyncio.sleep(0.2)
+
+    async def checked(self, node: LocalNode, tree: Path) -> int:
+        """What `quorate upgrade check` of another release makes of a node that runs; how many
+        states it compared.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "quorate", "upgrade", "check", str(node.folder), "--json"),
+            stdout=asyncio.subprocess.PIPE,
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree)},
+        )
+        out, _ = await process.communicate()
+        assert process.returncode == 0, out.decode()
+        return sum(json.loads(line)["compared"] for line in out.splitlines())
 
     def said(self, node: LocalNode, since: int = 0) -> str:
         return node.log_file.read_text(encoding="utf-8", errors="replace")[since:]
@@ -165,7 +190,6 @@ class Load:
                 with contextlib.suppress(quorate.QuorateError):
                     await client.publish_many("native", bodies, batch=5)
                     self.confirmed["native"].update(bodies)
-                await asyncio.sleep(0.01)
 
     async def _short(self) -> None:
         async with quorate.connect(self.cluster.urls) as client:
@@ -231,6 +255,10 @@ async def to_the_next_and_back(folder: Path, say: Say) -> None:
         load = Load(cluster)
         await load.begin()
         one, two, three = cluster.nodes
+        await cluster.until_noted()
+        compared = await cluster.checked(one, following)
+        assert compared, "nothing was compared"
+        say(f"the next release replays the log of one: {compared} states compared, all equal")
         for node in (one, two):
             await cluster.roll(node, following)
         say(f"two of three run the next release: machine versions {await cluster.versions()}")
@@ -265,7 +293,10 @@ async def from_the_first(folder: Path, say: Say) -> None:
     async with fleet(folder, first) as cluster:
         load = Load(cluster)
         await load.begin()
-        await asyncio.sleep(3)
+        await cluster.until_noted()
+        compared = await cluster.checked(cluster.nodes[0], this)
+        assert compared, "nothing was compared"
+        say(f"this release replays the log of one: {compared} states compared, all equal")
         for node in cluster.nodes:
             await cluster.stop_one(node)
         say("a full stop")
