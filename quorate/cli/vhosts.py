@@ -105,7 +105,7 @@ def vhost_limits(
     for name, value in wanted.items():
         if name not in LIMITS or type(value) is not int:
             raise CommandError(
-                f"{name}={value} is no limit: allowed are {' and '.join(LIMITS)}, whole numbers", 2
+                f"{name}={value} is no limit: allowed are {', '.join(LIMITS)}, whole numbers", 2
             )
 
     async def change(api: Management) -> dict[str, int]:
