@@ -27,7 +27,7 @@ from cluster.log.reader import Record
 from cluster.log.snapshots import decode_snapshot
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
-from cluster.machine.founding import begin_again, found_again, queue_ids
+from cluster.machine.founding import begin_again, found_again, queue_ids, starts_known
 from cluster.raft.configuration import (
     TERMS_OF_AN_ERA,
     Configuration,
@@ -182,7 +182,9 @@ def beginnings(
     at = found[CATALOG_GROUP].index + 1, terms[CATALOG_GROUP]
     states[CATALOG_GROUP] = found_again(catalog, founders, *at, queue_ids(states.values()))
     begun = {info.node: info.incarnation for info in catalog.nodes_ever()}
-    starts = {node: begun.get(node, 0) for node in founders}
+    # One that a group takes for an earlier process than it knows could open no session there.
+    queues = starts_known(state for group, state in states.items() if group != CATALOG_GROUP)
+    starts = {node: max(begun.get(node, 0), queues.get(node, 0)) for node in founders}
     made = [_beginning(found[group], terms[group], states[group], founders) for group in found]
     return made, starts
 

@@ -36,6 +36,17 @@ def end_sessions(machine: QueueMachine, index: int, term: int) -> int:
     return len(ids)
 
 
+def starts_known(states: Iterable[bytes]) -> dict[NodeId, int]:
+    """The newest start of each node that these groups of queues know of. The catalog may not have
+    heard of it: a node registers only when it has a leader.
+    """
+    found: dict[NodeId, int] = {}
+    for data in states:
+        for node, incarnation in snapshot.decode(data)[2][2]:
+            found[node] = max(incarnation, found.get(node, 0))
+    return found
+
+
 def queue_ids(states: Iterable[bytes]) -> set[int]:
     """Of the queues in the states of groups."""
     return {row[0] for data in states for row in snapshot.decode(data)[3]}

@@ -18,7 +18,13 @@ from cluster.machine.commands import (
     Transaction,
     TransactionPart,
 )
-from cluster.machine.founding import begin_again, end_sessions, found_again, queue_ids
+from cluster.machine.founding import (
+    begin_again,
+    end_sessions,
+    found_again,
+    queue_ids,
+    starts_known,
+)
 from cluster.machine.versions import MACHINE_VERSION
 from cluster.types import GroupId, NodeId, QueueId, SessionId, Stamp
 
@@ -120,3 +126,17 @@ def test_a_catalog_begins_again_with_its_founders():
 
 def test_the_queues_of_states_are_known():
     assert queue_ids([World(SOURCE).machine.snapshot(), World(TARGET).machine.snapshot()]) == {1, 2}
+
+
+def test_a_start_that_only_a_group_of_queues_knows_of_is_known():
+    """Or nodes of a restored cluster, counting on from what the catalog knew, could open no session
+    there for many starts. Seed 500019 of the simulator.
+    """
+    group = World(SOURCE)
+    for incarnation in (3, 7):
+        group.do(OpenSession(SessionId("s"), NodeId("n1"), incarnation))
+    end_sessions(group.machine, group.index + 1, 2)
+    other = World(TARGET)
+    other.do(OpenSession(SessionId("s"), NodeId("n1"), 5))
+
+    assert starts_known([other.machine.snapshot(), group.machine.snapshot()]) == {"n1": 7}
