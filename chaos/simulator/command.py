@@ -36,6 +36,7 @@ FAULTS = (
     "partitions",
     "one-way partitions",
     "resets",
+    "rejected links",
     "slow disks",
     "failing fsyncs",
     "full disks",
