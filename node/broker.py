@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -31,6 +31,7 @@ from cluster.machine.commands import (
 from cluster.machine.interface import RowState
 from cluster.machine.publishers import CARRIER_PREFIX, is_carrier
 from cluster.machine.replies import Chunk, Declared, Got, Ok
+from cluster.outcome import Outcome
 from cluster.types import (
     TRANSIENT_GROUPS,
     BodyRef,
@@ -138,7 +139,8 @@ class Broker:
         self, group: GroupId, queue: QueueId, consumer: ConsumerKey, session: SessionId
     ) -> Gone | None:
         """Why the leader, which this node is, knows no such consumer: while its client could not be
-        told, its session was ended, or the queue deleted. None: it does.
+        told, its session was ended, or the queue deleted. None: it does. For good only when
+        `confirm_gone` says so, too.
         """
         if not self.led(group).ready:
             raise Elsewhere(None)
@@ -148,6 +150,28 @@ class Broker:
         if not machine.has_session(session):
             return "session_over"
         return "cancelled" if queue in machine.queues() else "queue_deleted"
+
+    def confirm_gone(
+        self,
+        group: GroupId,
+        queue: QueueId,
+        consumer: ConsumerKey,
+        session: SessionId,
+        then: Callable[[Gone | None], None],
+    ) -> None:
+        """What `gone` says, behind a barrier: a leader that was replaced and has not heard of it
+        knows no consumer that came since. `then` is called once, perhaps at once; None: the
+        consumer is there, or this node does not lead.
+        """
+
+        def done(outcome: Outcome) -> None:
+            try:
+                why = self.gone(group, queue, consumer, session)
+            except Elsewhere:
+                why = None
+            then(why if outcome.kind == "ok" else None)
+
+        self.led(group).propose(Barrier(), done)
 
     async def ask(self, group: GroupId, command: Command) -> codes.Reply:
         """At the leader, wherever it is."""

@@ -69,6 +69,7 @@ class Attaching(Protocol):
     """Who attaches consumers to leaders elsewhere: see `node.relay`."""
 
     def attach(self, connection: Connection, consumer: Consumer) -> None: ...
+    def attach_soon(self, connection: Connection, consumer: Consumer) -> None: ...
     def cancel(self, consumer: Consumer) -> None: ...
     def gone(self, connection: Connection, consumer: Consumer, why: Gone) -> None: ...
     def taken(self, attachment: int, size_bytes: int) -> None: ...
@@ -407,7 +408,13 @@ class Connection:
         try:
             why = self._broker.gone(info.group, info.queue, key, self.session)
             if why is not None:
-                self._relay.gone(self, consumer, why)
+                self._broker.confirm_gone(
+                    info.group,
+                    info.queue,
+                    key,
+                    self.session,
+                    lambda why: self._confirmed_gone(consumer, why),
+                )
                 return
             self._traffic.announce(
                 self.id,
@@ -422,6 +429,16 @@ class Connection:
         except Elsewhere:  # it has no leader to lose yet
             if not self.closed:
                 self._serve_elsewhere(consumer)
+
+    def _confirmed_gone(self, consumer: Consumer, why: Gone | None) -> None:
+        if self.closed or self.consumers.get((consumer.info.queue, consumer.key)) is not consumer:
+            return
+        if why is not None:
+            self._relay.gone(self, consumer, why)
+        elif self.forward:
+            self._relay.attach_soon(self, consumer)
+        else:
+            self._serve_elsewhere(consumer)
 
     async def cancel(
         self, request: int, info: QueueInfo, consumer: int, *, give_back: bool = False

@@ -111,8 +111,12 @@ class Relay:
 
     def attach(self, connection: Connection, consumer: Consumer) -> None:
         """Serve this consumer from wherever its leader is, from now until it is released."""
-        self._loose[consumer] = connection
+        self.attach_soon(connection, consumer)
         self._attach_loose(consumer)
+
+    def attach_soon(self, connection: Connection, consumer: Consumer) -> None:
+        """The same at the next tick: what there is to attach to has just failed."""
+        self._loose[consumer] = connection
 
     def _attach_loose(self, consumer: Consumer) -> None:
         connection = self._loose[consumer]
@@ -179,8 +183,12 @@ class Relay:
             self._to_detach.add((peer, attachment))
             return
         if gone is not None:
-            if not self.tell(peer, served.link, "gone", attachment, gone):
-                self._to_detach.add((peer, attachment))  # it asks again
+            self._broker.confirm_gone(
+                GroupId(group),
+                *served.ref,
+                SessionId(session),
+                lambda why: self._answer_gone(served, why),
+            )
             return
         served.connection = self._traffic.open(served)
         self._served[peer, attachment] = served
@@ -199,6 +207,10 @@ class Relay:
             )
         except Elsewhere:  # elected, and not up to date yet
             self.unserve(served, tell=True)
+
+    def _answer_gone(self, served: _Served, why: Gone | None) -> None:
+        if why is None or not self.tell(served.peer, served.link, "gone", served.attachment, why):
+            self._to_detach.add((served.peer, served.attachment))  # it attaches again
 
     def unserve(self, served: _Served, *, tell: bool = False) -> None:
         """Stop serving; `tell`: until its node knows, since it would wait for ever."""

@@ -43,6 +43,7 @@ class World:
     holds: list[Chunk] = field(default_factory=list[Chunk])
     wires: dict[tuple[NodeId, NodeId], list[bytes]] = field(default_factory=dict)
     full: bool = False
+    replaced: bool = False  # the leader was, and has not heard of it: no barrier succeeds
     gone: str | None = None  # why the machine knows no such consumer
     nodes: dict[NodeId, FakeNode] = field(default_factory=dict)
 
@@ -138,6 +139,7 @@ class FakeNode:
             find=self.find,
             info=self.info,
             gone=self.gone,
+            confirm_gone=self.confirm_gone,
         )
         self.traffic = FakeTraffic(world, self)
         self.relay = Relay(broker, self.traffic, Questions(cluster, Tasks()))  # type: ignore[arg-type]
@@ -150,6 +152,10 @@ class FakeNode:
     def gone(self, group: GroupId, *_: Any) -> str | None:
         self.led(group)
         return self._world.gone
+
+    def confirm_gone(self, *where: Any) -> None:
+        *what, then = where
+        then(None if self._world.replaced else self.gone(*what))
 
     async def find(self, vhost: str, name: str) -> QueueInfo:
         return INFO
@@ -360,6 +366,22 @@ def test_a_session_that_ended_while_its_node_was_cut_off_is_told_when_it_asks_ag
     settled(state)
 
     assert (GROUP, SessionId("s"), "lost") in ended
+
+
+def test_a_leader_that_was_replaced_ends_no_session_that_it_does_not_know():
+    """Simulator, seed 140020: the session lived on where nobody would ever close it, and kept what
+    it held.
+    """
+    state = Carrying()
+    state.world.carry_all()
+    ended: list[Any] = []
+    state.world.nodes[HOME].relay.on_session_over.append(lambda *what: ended.append(what))
+    state.world.gone, state.world.replaced = "session_over", True
+    state.change_leader(1)
+    settled(state)
+
+    assert ended == []
+    assert list(state.client.consumers) == [(QUEUE, KEY)]
 
 
 def test_a_queue_that_was_deleted_while_its_node_was_cut_off_ends_its_consumer():
