@@ -173,6 +173,8 @@ class Nemesis:
     async def _wrong_clock(self) -> None:
         """Days off for a moment or for longer: one clock, the only wrong one; seldom all."""
         cluster, dice = self.cluster, self.dice
+        if len(cluster.nodes) == 1:
+            return  # it believes the only clock there is when it starts, and may expire all by that
         struck = cluster.nodes if dice.random() < 0.1 else [self._target()]
         for node in cluster.nodes:
             if cluster.clock_is_wrong(node):
@@ -180,7 +182,10 @@ class Nemesis:
         days = dice.choice((1, 8, 30)) * dice.choice((1, 1, -1))
         for node in struck:
             cluster.skew_clock(node, days * DAY_MS)
-        await self._wait(*dice.choice(((0.0, 0.3), (1.0, 8.0))))
+        shortest, longest = dice.choice(((0.0, 0.3), (1.0, 8.0)))
+        if len(struck) > 1:  # for longer they would be believed
+            shortest, longest = 0.0, 0.3
+        await self._wait(shortest, longest)
         for node in struck:
             cluster.skew_clock(node, 0)
 
