@@ -54,6 +54,7 @@ FAULTS = (
     "backups restored",
     "groups moved",
     "nodes replaced",
+    "nodes upgraded",
     "client resets",
     "consumer crashes",
 )

@@ -56,6 +56,7 @@ class Plan:
     disk_weights: tuple[tuple[str, int], ...]  # of a second nemesis, for disks; empty: none
     members: bool  # a third one moves groups, and takes nodes out and in
     write_back: bool  # a power loss keeps any of what was not synced, not only its beginning
+    mixed_releases: bool  # nodes start as the release before, and a restart upgrades them
     features: tuple[str, ...]  # queues with what those features promise, beside the others
 
     def describe(self) -> str:
@@ -66,6 +67,7 @@ class Plan:
             f"members {'move' if self.members else 'stay'}",
             f"disks {'/'.join(kind for kind, _ in self.disk_weights) or 'remember'}",
             f"written back in {'any order' if self.write_back else 'order'}",
+            f"releases {'mixed' if self.mixed_releases else 'equal'}",
             f"{self.publishers} named and {self.anonymous} anonymous publishers",
             f"batches up to {self.batch_max} of up to {self.body_bytes_max} B",
             f"{self.window} under way, {self.messages_per_s_max} messages/s",
@@ -198,6 +200,7 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
         members=members,
         write_back=all_kinds and kinds.random() < 0.5,
         features=_features(seed),
+        mixed_releases=all_kinds and random.Random(f"versions/{seed}").random() < 0.25,
     )
 
 

@@ -24,6 +24,8 @@ from chaos.simulator.trace import Trace
 from cluster.cluster_node import ClusterConfig, ClusterNode
 from cluster.group import Group, Role
 from cluster.log import LogOptions
+from cluster.machine import MACHINE_VERSION, QueueMachine
+from cluster.machine.catalog import CatalogMachine
 from cluster.raft.transport import APPENDED, INSTALL, VOTE, VOTED
 from cluster.types import GroupId, NodeId
 from node.sections import LimitSettings
@@ -38,6 +40,19 @@ DIGEST_EVERY = 8
 #: From here on a clock is wrong, and counts as wrong by days.
 CLOCK_MS_MAX = 2_000
 A_DAY_MS = 86_400_000
+
+
+class OlderCatalog(CatalogMachine):
+    newest = MACHINE_VERSION - 1
+
+
+class OlderQueues(QueueMachine):
+    newest = MACHINE_VERSION - 1
+
+
+#: The machines of this release, and of the one before as far as versions tell them apart.
+RELEASE = (CatalogMachine, QueueMachine)
+OLDER_RELEASE = (OlderCatalog, OlderQueues)
 
 
 class SimCluster(DiskFaults):
@@ -112,6 +127,10 @@ class SimCluster(DiskFaults):
         process = Process(self.world, node)
         peers = [other for other in plan.nodes if other != node]
         links = self.network.open(node, process, peers, machine.incarnation)
+        # The first process of a node may be of the release before: a restart is its upgrade.
+        older = plan.mixed_releases and machine.incarnation == 1
+        if plan.mixed_releases and machine.incarnation == 2:
+            self.trace.count("nodes upgraded")
         cluster = ClusterNode(
             ClusterConfig(
                 node,
@@ -126,6 +145,7 @@ class SimCluster(DiskFaults):
                 log=LogOptions(segment_bytes=plan.segment_bytes, hot_bytes=plan.hot_bytes),
                 snapshot_entries=plan.snapshot_entries,
                 snapshot_bytes=plan.snapshot_bytes,
+                machines=OLDER_RELEASE if older else RELEASE,
             ),
             disk=SimDisk(machine.platter, process),
             clock=machine.clock,

@@ -60,14 +60,16 @@ def test_fresh_seeds_draw_every_kind_of_fault_and_load() -> None:
     assert {kind for plan in plans for kind, _ in plan.nemesis_weights} == {*FAULT_KINDS}
     assert {kind for plan in plans for kind, _ in plan.disk_weights} == {*DISK_KINDS}
     assert {name for plan in plans for name in plan.features} == {*FEATURES}
-    assert {plan.members for plan in plans} == {plan.write_back for plan in plans} == {True, False}
+    both = {True, False}
+    assert {plan.members for plan in plans} == {plan.write_back for plan in plans} == both
+    assert {plan.mixed_releases for plan in plans} == both
 
 
 def test_old_seeds_mean_what_they_always_meant() -> None:
     """Or the kept ones would show nothing any more."""
     plans = [draw_plan(seed) for seed in range(0, ALL_KINDS_FROM, 1_001)]
 
-    assert not any(plan.features or plan.write_back for plan in plans)
+    assert not any(plan.features or plan.write_back or plan.mixed_releases for plan in plans)
     assert {kind for plan in plans for kind, _ in plan.nemesis_weights} <= {*FIRST_FAULT_KINDS}
 
 
