@@ -32,11 +32,6 @@ def _rows(segment: Segment, wanted: Wanted = EVERYTHING, **part: Any) -> list[di
     return [row for batch in decode(data, segment, wanted, **part) for row in batch.to_pylist()]
 
 
-def _behind_the_header(random: Random, data: bytes | bytearray) -> int:
-    """A place in the records, if what was cut out before has left any."""
-    return random.randrange(min(80, len(data) - 1), len(data))
-
-
 def _made(path: Path, random: Random) -> Segment:
     """Some records, and often some damage."""
     made = MadeSegment(path / fmt.segment_name(1))
@@ -46,13 +41,15 @@ def _made(path: Path, random: Random) -> Segment:
         at = (
             random.randrange(len(data))
             if random.random() < 0.2
-            else _behind_the_header(random, data)
+            else random.randrange(80, len(data))
         )
-        data[at : at + random.choice([1, 700])] = b""  # or shifted
+        end = at + random.choice([1, 700])
+        if at + len(data[end:]) > 100:
+            del data[at:end]  # or shifted
     for _ in range(random.choice([0, 1, 2])):
-        data[_behind_the_header(random, data)] ^= 1 << random.randrange(8)
+        data[random.randrange(80, len(data))] ^= 1 << random.randrange(8)
     if random.random() < 0.3:
-        del data[_behind_the_header(random, data) :]
+        del data[random.randrange(80, len(data)) :]
     made.path.write_bytes(data)
     segment = discover([str(path)]).segments[0]
     return replace(segment, last=random.random() < 0.5)
