@@ -20,6 +20,8 @@ UNSAMPLED_NS_MIN: Final = 1_300_000_000
 STALL_NOTED_NS: Final = S_NS
 #: A clock goes ahead by no less when its machine was paused for long enough to be missed.
 PAUSE_NS_MIN: Final = 2 * S_NS
+#: Who says that it stood still for longer than a year says nothing.
+STALL_MS_MAX: Final = 366 * 86_400_000.0
 #: A sync that took this share of a standstill may be the reason for it.
 SYNC_SHARE: Final = 0.8
 
@@ -50,11 +52,10 @@ def _stalls(noted: DataFrame) -> DataFrame:
     held = process_ms >= SYNC_SHARE * loop_ms
     ms = F.when(held, process_ms).otherwise(loop_ms)
     to_ns = F.col("wall_ns") - F.lit(STALL_NOTED_NS // 2)
-    return noted.filter(
-        (F.col("kind") == "stall") & loop_ms.isNotNull() & process_ms.isNotNull()
-    ).select(
+    said_ms = loop_ms.between(0, STALL_MS_MAX) & process_ms.between(0, STALL_MS_MAX)
+    return noted.filter((F.col("kind") == "stall") & said_ms).select(
         *("node", "boot"),
-        (to_ns - (ms * MS_NS).cast("bigint")).alias("from_ns"),
+        (to_ns - (ms * MS_NS).try_cast("bigint")).alias("from_ns"),
         to_ns.alias("to_ns"),
         ms.alias("ms"),
         F.lit(False).alias("syncing"),
