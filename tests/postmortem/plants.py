@@ -324,7 +324,7 @@ NOTED: Final[list[tuple[int, list[Any]]]] = [
     (KIND_ALARM, ["n3", False, True]),
     (KIND_PUBLISHERS, ["low on disk"]),
     (KIND_PUBLISHERS, [None]),
-    (KIND_FAILED, ["No space left on device", START_NS + 20 * 10**9]),
+    (KIND_FAILED, ["No space left on device", START_NS + 8 * 10**9]),
     (KIND_ARCHIVE, ["no room there"]),
 ]
 IN_WORDS: Final = (
