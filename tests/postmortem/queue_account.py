@@ -10,7 +10,7 @@ from typing import Any
 from cluster.story import Event
 
 Key = tuple[int, int, int]  # group, queue, position
-OWN = ("delivered_before", "out", "settled")
+OWN = ("delivered_before", "out", "settled", "unflagged", "fresh", "unsent")
 
 
 @dataclass
@@ -37,6 +37,9 @@ class Message:
     delivered_before: bool = False  # it was delivered before the log begins
     out: bool = False
     settled: bool = False
+    unflagged: int = 0  # deliveries
+    fresh: bool = False  # the first of all is one of them
+    unsent: int = 0  # returns of what never left a node
 
     def told(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in OWN}
@@ -58,6 +61,9 @@ class Account:
     def read(self, events: Iterable[Event]) -> None:
         for event in events:
             self._one(event)
+        for message in self.messages.values():
+            if message.unflagged > message.fresh + message.unsent:
+                message.broken.append("unflagged_duplicate")
 
     def _one(self, event: Event) -> None:
         group, queue = event.group, event.queue
@@ -94,6 +100,7 @@ class Account:
                 message = self.messages[key]
                 self._let_go(message, event, key)
                 message.returns += 1
+                message.unsent += event.reason == "unsent"
                 message.failed += event.failed or 0
                 message.outcome = "ready"
                 self._count(event, "returned")
@@ -132,8 +139,9 @@ class Account:
         if event.acquired:
             self._count(event, "redelivered")
             self.again[key[0], key[1], event.at_ms // 60_000 * 60_000][key[2]] += 1
-        elif not first and "unflagged_duplicate" not in message.broken:
-            message.broken.append("unflagged_duplicate")
+        else:
+            message.unflagged += 1
+            message.fresh |= first
         if message.settled and "settled_again" not in message.broken:
             message.broken.append("settled_again")
         if first:

@@ -27,10 +27,10 @@ STEPS = 400
 SEEDS = 14
 #: Seeds of other builds than the right one.
 BUILDS = {
-    14: "unflagged-redelivery",
-    15: "unflagged-redelivery",
-    19: "sac-without-fencing",
-    28: "sac-without-fencing",
+    17: "sac-without-fencing",
+    21: "unflagged-redelivery",
+    22: "sac-without-fencing",
+    29: "unflagged-redelivery",
 }
 
 

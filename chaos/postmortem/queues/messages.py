@@ -123,6 +123,7 @@ def _folded(rows: DataFrame) -> DataFrame:
         F.when(event == "returned", F.struct(*ORDER, "at_ms", "failed")).alias("return"),
         F.when(event.isin(*ENDS), F.struct(*ORDER, "at_ms", "event", "reason")).alias("end"),
         F.when(event == "settled", F.struct(*ORDER)).alias("settle"),
+        ((event == "returned") & (F.col("reason") == "unsent")).alias("unsent"),
     )
     folded = parts.groupBy(*key).agg(
         F.max("birth").alias("birth"),
@@ -130,6 +131,7 @@ def _folded(rows: DataFrame) -> DataFrame:
         F.max("delivery").alias("delivery"),
         F.count("delivery").cast("int").alias("deliveries"),
         F.count_if(F.col("delivery.acquired") == 0).alias("unflagged"),
+        F.count_if("unsent").alias("unsent"),
         F.max("return").alias("return"),
         F.count("return").cast("int").alias("returns"),
         F.min("end").alias("end"),
@@ -162,7 +164,8 @@ def _told(folded: DataFrame) -> DataFrame:
     since_ms = F.col("delivery.at_ms")
     until_ms = F.when(back, F.col("return.at_ms")).when(ended, F.col("end.at_ms"))
     settled_again = order_of("delivery") > F.col("settle")
-    unflagged = F.col("unflagged") > F.when(fresh, 1).otherwise(0)
+    # What never left a node is delivered again as if for the first time.
+    unflagged = F.col("unflagged") > F.when(fresh, 1).otherwise(0) + F.col("unsent")
     return folded.select(
         *QUEUE,
         "position",
