@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -43,14 +44,14 @@ LIMITS: dict[str, Any] = {"x-delivery-limit": 1_000_000}
 TOLERANCE_MS = 700
 
 
-class Occasional(Client):
+class Occasional(Client, ABC):
     """Does something now and then, until the load ends."""
 
-    async def run(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def run(self) -> None: ...
 
 
-class Feature:
+class Feature(ABC):
     """Of one run."""
 
     #: Name and arguments.
@@ -68,8 +69,8 @@ class Feature:
         """What keeps the run from ending."""
         return None
 
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
-        raise NotImplementedError
+    @abstractmethod
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]: ...
 
     def _consumes(self, *queues: str) -> None:
         """Consumers that settle whatever they get: what else leaves, leaves by the feature."""
