@@ -170,12 +170,21 @@ class Nemesis:
         jump = self.dice.choice((200, 5_000, 300_000)) * self.dice.choice((-1, 1))
         self.cluster.skew_clock(self._node(), jump)
 
+    @property
+    def _nobody_starts(self) -> bool:
+        """While the faults go on: a node that starts believes a majority of clocks at once."""
+        plan = self.cluster.plan
+        ends = {"kill", "power_loss", "power_loss_all", "failing_fsync", "directed"}
+        kinds = {kind for kind, _ in plan.nemesis_weights}
+        return not (plan.disk_weights or plan.members or kinds & ends)
+
     async def _wrong_clock(self) -> None:
         """Days off for a moment or for longer: one clock, the only wrong one; seldom all."""
         cluster, dice = self.cluster, self.dice
         if len(cluster.nodes) == 1:
             return  # it believes the only clock there is when it starts, and may expire all by that
-        struck = cluster.nodes if dice.random() < 0.1 else [self._target()]
+        everywhere = dice.random() < 0.1 and self._nobody_starts
+        struck = cluster.nodes if everywhere else [self._target()]
         for node in cluster.nodes:
             if cluster.clock_is_wrong(node):
                 cluster.skew_clock(node, 0)
