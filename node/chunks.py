@@ -34,7 +34,9 @@ def batch_of(chunk: Chunk, bodies: Sequence[tuple[bytes, Any]]) -> Batch:
 
 
 def lacking(holds: Iterable[Chunk], held: Held) -> list[Chunk]:
-    """The parts of `holds` that are not in `held` under the same token, oldest decision first."""
+    """The parts of `holds` that are not in `held` under the same token: oldest decision first, and
+    what one decision handed out in the order of `holds`, which is that of priorities.
+    """
     by_token: dict[int, list[tuple[int, int]]] = {}
     for first, last, token in held:
         by_token.setdefault(token, []).append((first, last))
@@ -49,7 +51,7 @@ def lacking(holds: Iterable[Chunk], held: Held) -> list[Chunk]:
             start = last + 1
         if start <= end:
             parts.append(_part(chunk, start, end))
-    parts.sort(key=lambda chunk: (chunk.token, chunk.first))
+    parts.sort(key=lambda chunk: chunk.token)
     return parts
 
 

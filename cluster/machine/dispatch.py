@@ -126,9 +126,20 @@ def chunks_of(queue: Queue, first: int, last: int, token: int) -> list[Chunk]:
 
 
 def held_chunks(queue: Queue, consumer: Consumer) -> Sequence[Chunk]:
-    """All that is in flight with a consumer, as it was delivered."""
-    return [
-        chunk
-        for first, last, hold in consumer.held
-        for chunk in chunks_of(queue, first, last, hold.token)
-    ]
+    """All that is in flight with a consumer, as it was delivered, and in that order."""
+    if not queue.config.max_priority or not queue.marks.count:
+        return [
+            chunk
+            for first, last, hold in consumer.held
+            for chunk in chunks_of(queue, first, last, hold.token)
+        ]
+    ordered: list[tuple[int, int, Chunk]] = []
+    for first, last, hold in consumer.held:
+        for start, end, mark in queue.marks.segments(first, last):
+            priority = queue.capped(mark.priority) if mark else 0
+            ordered += [
+                (hold.token, -priority, chunk) for chunk in chunks_of(queue, start, end, hold.token)
+            ]
+    # What one decision handed out was taken by priority; within one it is in order already.
+    ordered.sort(key=lambda each: each[:2])
+    return [chunk for _, _, chunk in ordered]

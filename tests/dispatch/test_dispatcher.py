@@ -227,6 +227,15 @@ def test_a_client_that_comes_back_gets_only_what_it_lacks():
     assert positions(outputs) == [1, 4, 5, 9]
 
 
+def test_what_one_decision_handed_out_by_priority_is_sent_in_that_order():
+    made = dispatcher()
+    holds = [chunk(9, token=1), chunk(1, 2, token=1), chunk(4, token=2), chunk(3, token=2)]
+
+    assert positions(announce(made, holds)) == [9, 1, 2, 4, 3]
+    back = announce(made, holds, progress=Progress(held=[(9, 9, 1), (4, 4, 2)]))
+    assert positions(back) == [1, 2, 3]
+
+
 def test_a_part_of_a_chunk_has_its_own_bodies():
     made = dispatcher()
     (output,) = announce(made, [chunk(1, 5, token=1)], progress=Progress(held=[(1, 2, 1)]))

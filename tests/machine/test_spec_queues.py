@@ -44,6 +44,20 @@ def test_a_batch_is_dealt_out_message_by_message():
     assert q.says("publish q 1 2 3 4")[1:] == ["q -> a/t: 1:1 3:3", "q -> b/t: 2:2 4:4"]
 
 
+def test_what_a_consumer_holds_is_told_in_the_order_in_which_it_was_handed_out():
+    """C24: also what was returned, and handed out again by a later decision."""
+    q = told("queue q max_priority=5", "session a", "publish q 1 2:p2 3:p200 4 5:p5 6:p2")
+    q("subscribe q a/t credit=4")
+    handed = q.last.splitlines()[-1].split(": ", 1)[1]
+
+    q("return q a/t 3")
+    chunks = q.world.machine.consumer_holds(q.world.queue("q"), q.world.consumer("a/t"))
+
+    assert handed == "3:3 5:5 2:2 6:6"
+    assert [chunk.first for chunk in chunks] == [5, 2, 6, 3]
+    assert q.says("leader") == ["q -> a/t: 5:5 2:2 6:6 3:3!"]
+
+
 # --- time to live ---------------------------------------------------------------------------------
 
 

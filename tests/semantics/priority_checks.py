@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.semantics.visit import Visit, bodies
+from tests.semantics.visit import CLASSIC, Visit, bodies
 
 
 def a35_consumers_of_higher_priority_first(broker: Visit) -> None:
@@ -61,6 +61,27 @@ def c24_priorities_of_messages(broker: Visit) -> None:
     for body, priority in (("a", 1), ("b", 5), ("c", None), ("d", 200), ("e", 1), ("f", 0)):
         broker.fill(queue, body, priority=priority)
     assert broker.drain(queue) == ["b", "d", "a", "e", "c", "f"]
+
+
+def c24_a_backlog_comes_by_priority(broker: Visit) -> None:
+    """A new consumer gets what waits by priority, from the first message on, whatever its
+    prefetch.
+    """
+    backlog = [str(priority) for priority in range(10)]
+    for prefetch, auto_ack in ((0, False), (5, False), (0, True)):
+        queue = broker.queue({"x-max-priority": 9}, kind=CLASSIC)
+        for body in backlog:
+            broker.fill(queue, body, priority=int(body))
+        channel = broker.channel()
+        channel.basic_qos(prefetch_count=prefetch)
+        consumer = broker.consume(channel, queue, auto_ack=auto_ack)
+        got: list[str] = []
+        for _ in backlog:
+            delivery = consumer.one()
+            got.append(delivery.body)
+            if not auto_ack:
+                channel.basic_ack(delivery.tag)
+        assert got == backlog[::-1], f"prefetch {prefetch}, auto-ack {auto_ack}"
 
 
 def c31_messages_go_round(broker: Visit) -> None:
