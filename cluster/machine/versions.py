@@ -13,6 +13,7 @@ machine version on.
 |---------|---------|-----------------|
 | 1       | 0.1     | everything before versions were negotiated |
 | 2       | 0.2     | the first negotiated version; each use of `turn.version` says what it is for |
+| 3       | 0.3     | so far nothing |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such
@@ -26,7 +27,7 @@ from collections.abc import Mapping
 from typing import Final
 
 #: The newest version that this release runs; it runs every older one, too.
-MACHINE_VERSION: Final = 2
+MACHINE_VERSION: Final = 3
 
 #: The key of the text among a node's addresses.
 VERSIONS: Final = "versions"

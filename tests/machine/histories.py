@@ -98,10 +98,13 @@ class History:
     def steps(self, count: int) -> Iterator[tuple[Stamp, Any]]:
         for queue, config in CONFIGS.items():
             yield self.step(CreateQueue(QueueId(queue), "/", f"q{queue}", config))
-        upgrade_at = self.random.choice([0, count // 3, count])
+        upgrades = {
+            self.random.choice([0, count // 3, count * 2 // 3, count]): version
+            for version in range(2, MACHINE_VERSION + 1)
+        }
         for number in range(count):
-            if number == upgrade_at:
-                yield self.step(UpgradeMachine(MACHINE_VERSION))
+            if number in upgrades:
+                yield self.step(UpgradeMachine(upgrades[number]))
             yield self.step(self.command())
 
     def step(self, command: Any) -> tuple[Stamp, Any]:

@@ -23,6 +23,7 @@ import pika.exceptions
 
 import quorate
 from cluster.applying import DIGEST_ENTRIES
+from cluster.machine import MACHINE_VERSION
 from quorate.local import LocalCluster, LocalNode
 from tests.upgrade import releases
 
@@ -251,7 +252,7 @@ async def to_the_next_and_back(folder: Path, say: Say) -> None:
     """This release and the one after it."""
     this, following = releases.this(), releases.following()
     async with fleet(folder, this) as cluster:
-        await cluster.until_versions(2)
+        await cluster.until_versions(MACHINE_VERSION)
         load = Load(cluster)
         await load.begin()
         one, two, three = cluster.nodes
@@ -262,15 +263,15 @@ async def to_the_next_and_back(folder: Path, say: Say) -> None:
         for node in (one, two):
             await cluster.roll(node, following)
         say(f"two of three run the next release: machine versions {await cluster.versions()}")
-        await cluster.until_versions(2)
+        await cluster.until_versions(MACHINE_VERSION)
         for node in (two, one):
             await cluster.roll(node, this)
         say(f"and back: machine versions {await cluster.versions()}")
-        await cluster.until_versions(2)
+        await cluster.until_versions(MACHINE_VERSION)
         for node in (one, two, three):
             await cluster.roll(node, following)
-        await cluster.until_versions(3)
-        say("all run the next release: machine version 3")
+        await cluster.until_versions(releases.LATER)
+        say(f"all run the next release: machine version {releases.LATER}")
         seen = len(cluster.said(three))
         await cluster.stop_one(three)
         cluster.trees[three.name] = this
@@ -304,15 +305,15 @@ async def from_the_first(folder: Path, say: Say) -> None:
             cluster.trees[node.name] = this
             await cluster.start(node)
         await cluster.until_ready(timeout_s=PATIENCE_S)
-        await cluster.until_versions(2)
-        say("all run this release: machine version 2")
+        await cluster.until_versions(MACHINE_VERSION)
+        say(f"all run this release: machine version {MACHINE_VERSION}")
 
         one, *others = cluster.nodes
         seen = {node.name: len(cluster.said(node)) for node in others}
         await cluster.stop_one(one)
         cluster.trees[one.name] = first
         await cluster.start(one)
-        words = "runs machine version 1 at most, the cluster has 2"
+        words = f"runs machine version 1 at most, the cluster has {MACHINE_VERSION}"
         async with asyncio.timeout(PATIENCE_S):
             while not any(words in cluster.said(node, seen[node.name]) for node in others):
                 await asyncio.sleep(0.2)
@@ -335,7 +336,7 @@ async def rolled_from_the_first(folder: Path, say: Say) -> None:
         for number, node in enumerate(cluster.nodes, start=1):
             await cluster.roll(node, this)
             say(f"{number} of 3 run this release: machine versions {await cluster.versions()}")
-        await cluster.until_versions(2)
+        await cluster.until_versions(MACHINE_VERSION)
         await judged(cluster, load, say)
 
 

@@ -11,19 +11,23 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+from cluster.machine import MACHINE_VERSION
+
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "releases"
 #: The state before versions were negotiated.
 FIRST = "50a3e83"
 PACKAGES = ("cluster", "node", "quorate")
+#: The machine version of the release after this one.
+LATER = MACHINE_VERSION + 1
 
 #: What makes the release after this one: a machine version, a link version, a field of a command, a
 #: part of the state and of snapshots. Each is text of this release, and what stands there instead.
 NEXT: tuple[tuple[str, str, str], ...] = (
     (
         "cluster/machine/versions.py",
-        "MACHINE_VERSION: Final = 2",
-        "MACHINE_VERSION: Final = 3",
+        f"MACHINE_VERSION: Final = {MACHINE_VERSION}",
+        f"MACHINE_VERSION: Final = {LATER}",
     ),
     ("cluster/raft/link_auth.py", "LINK_VERSIONS = (1, 2)", "LINK_VERSIONS = (2, 3)"),
     (
@@ -38,12 +42,12 @@ NEXT: tuple[tuple[str, str, str], ...] = (
     (
         "cluster/codec/entries.py",
         "Layout(commands.Tick)",
-        'Layout(commands.Tick, fields_since={"reason": 3})',
+        f'Layout(commands.Tick, fields_since={{"reason": {LATER}}})',
     ),
     (
         "cluster/group.py",
         "self._proposals.add(Tick(), None, 0)",
-        'self._proposals.add(Tick("time" if self._writes >= 3 else ""), None, 0)',
+        f'self._proposals.add(Tick("time" if self._writes >= {LATER} else ""), None, 0)',
     ),
     (
         "cluster/machine/machine.py",
@@ -55,7 +59,7 @@ NEXT: tuple[tuple[str, str, str], ...] = (
         "            case Tick() | Barrier():\n                return Ok()\n",
         (
             "            case Tick() | Barrier():\n"
-            "                if self.version >= 3:\n"
+            f"                if self.version >= {LATER}:\n"
             '                    told = getattr(command, "reason", "")\n'
             "                    self.reasons = [*self.reasons, told][-9:]\n"
             "                return Ok()\n"
@@ -65,7 +69,8 @@ NEXT: tuple[tuple[str, str, str], ...] = (
         "cluster/machine/machine.py",
         "            self.now_ms,\n            self._sessions.dump(),",
         (
-            "            [self.now_ms, *self.reasons] if self.version >= 3 else self.now_ms,\n"
+            f"            [self.now_ms, *self.reasons] if self.version >= {LATER}"
+            " else self.now_ms,\n"
             "            self._sessions.dump(),"
         ),
     ),
@@ -75,7 +80,7 @@ NEXT: tuple[tuple[str, str, str], ...] = (
         (
             "        self.version = version\n"
             "        reasons = []\n"
-            "        if version >= 3:\n"
+            f"        if version >= {LATER}:\n"
             "            now_ms, *reasons = now_ms\n"
             "        self.now_ms, self.reasons = now_ms, reasons\n"
         ),
