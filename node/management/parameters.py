@@ -1,4 +1,6 @@
-"""Parameters of components, and global ones. Kept for tools; nothing here obeys them."""
+"""Global parameters, kept for those who read them; those of components, which nothing reads, are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from node.management import shapes
 from node.management.context import Answer, Call, Route, created, deleted
 from node.management.errors import bad_request, not_found
 from node.management.paging import listed_as_is
+from node.management.unsupported import refuse_component
 from node.management.values import Body
 
 Json = dict[str, Any]
@@ -35,6 +38,8 @@ def parameters(call: Call, *, is_global: bool) -> list[Json]:
 async def put_parameter(call: Call, key: tuple[str, str, str], body: Body) -> int:
     if "value" not in body.values:
         raise bad_request("[{key_missing,value}]")
+    if key[0]:
+        refuse_component(key[0])
     return await call.change(PutEntry("parameters", key, {"value": body.values["value"]}))
 
 

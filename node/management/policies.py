@@ -9,6 +9,7 @@ from node.management import shapes
 from node.management.context import Answer, Call, Handler, Route, created, deleted
 from node.management.errors import not_found
 from node.management.paging import listed_as_is
+from node.management.unsupported import check_definition
 from node.management.values import Body
 from node.patterns import check_pattern
 
@@ -25,6 +26,7 @@ def policies(call: Call, table: Table) -> list[Json]:
 async def put_policy(call: Call, table: Table, vhost: str, name: str, body: Body) -> int:
     """1: it is new."""
     check_pattern(body.text("pattern"))
+    check_definition(body.mapping("definition"))
     value = {
         "pattern": body.text("pattern"),
         "definition": body.mapping("definition"),

@@ -18,6 +18,7 @@ from node.management.context import DONE, Answer, Call, Route, created
 from node.management.errors import bad_request, not_found
 from node.management.facts import COUNTED, QueueFacts
 from node.management.paging import cut_columns, listed
+from node.management.unsupported import check_queue
 from node.management.values import Body
 
 Json = dict[str, Any]
@@ -177,14 +178,14 @@ async def declare_queue(call: Call, vhost: str, name: str, body: Body) -> bool:
     """Whether it is new. What is not durable, or goes by itself, lives on this node alone."""
     if name.startswith("amq.") and call.catalog.queue(vhost, name) is None:
         raise bad_request(f"queue name '{name}' contains reserved prefix 'amq.*'")
+    arguments = body.mapping("arguments", {})
+    check_queue(body.values.get("type"), arguments)
     durable = body.boolean("durable", False)
     auto_delete = body.boolean("auto_delete", False)
     transient = transient_by(
         durable=durable, exclusive=False, auto_delete=auto_delete, named=bool(name)
     )
-    arguments = call.services.broker.with_type(
-        vhost, name, body.mapping("arguments", {}), transient=transient
-    )
+    arguments = call.services.broker.with_type(vhost, name, arguments, transient=transient)
     outcome = await call.services.cluster.declare_queue(
         vhost,
         name,

@@ -10,6 +10,7 @@ from node.management import shapes
 from node.management.context import Answer, Call, Route, created, deleted
 from node.management.errors import not_found
 from node.management.paging import cut_columns, listed
+from node.management.unsupported import check_default_type
 from node.management.values import Body
 
 Json = dict[str, Any]
@@ -60,6 +61,7 @@ async def put_vhost(call: Call, name: str, body: Body) -> int:
     known = call.catalog.entry("vhosts", (name,)) or {}
     metadata = Body(body.mapping("metadata", {}))
     kind = body.values.get("default_queue_type", known.get("default_queue_type"))
+    check_default_type(kind)
     value = {
         "description": body.text(
             "description", metadata.text("description", known.get("description", ""))

@@ -118,7 +118,10 @@ async def test_rabbitmqadmin_administers(admin: Admin, tmp_path: Path):
         "priority=1", "apply-to=queues",
     )  # fmt: skip
     await admin.run("declare", "vhost_limit", "vhost=v", "name=max-queues", "value=5")
-    await admin.run("declare", "parameter", "component=c", "name=n", 'value={"a":1}')
+    shovel = ("component=shovel", "name=s", 'value={"src-uri":"amqp://"}')
+    assert "no shovels" in await admin.run("declare", "parameter", *shovel, fails=True)
+    mirrored = ("name=ha", "pattern=^q", 'definition={"ha-mode":"all"}')
+    assert "ha-mode: " in await admin.run("declare", "policy", *mirrored, fails=True)
     await admin.run("declare", "queue", "name=q")
     for what in (
         "connections",

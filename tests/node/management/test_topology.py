@@ -171,10 +171,6 @@ async def test_policies_parameters_and_limits(api: Api):
     )
     assert await api.delete("policies/%2F/p") == 204
 
-    assert await api.put("parameters/shovel/%2F/s", value={"a": 1}) == 201
-    assert await api.get("parameters/shovel/%2F") == [
-        {"component": "shovel", "vhost": "/", "name": "s", "value": {"a": 1}}
-    ]
     assert await api.put("global-parameters/g", value=[1, "two"]) == 201
     assert await api.get("global-parameters/g") == {"name": "g", "value": [1, "two"]}
     assert await api.put("cluster-name", name="ours") == 204
@@ -199,7 +195,6 @@ async def test_definitions_come_back_as_they_went(api: Api):
     await api.put("policies/v/p", pattern=".*", definition={"max-length": 9})
     await api.put("operator-policies/v/o", pattern=".*", definition={"max-length": 8})
     await api.put("vhost-limits/v/max-queues", value=50)
-    await api.put("parameters/c/v/n", value=1)
     await api.put("global-parameters/g", value=2)
     await api.put("exchanges/v/e", type="topic", durable=True)
     await api.put("exchanges/v/f", type="fanout", durable=True)
@@ -267,7 +262,7 @@ async def test_a_definitions_file_of_rabbitmq_is_taken(api: Api):
                 "name": "p",
                 "pattern": "^q",
                 "apply-to": "queues",
-                "definition": {"ha-mode": "all"},
+                "definition": {"queue-mode": "lazy"},
                 "priority": 0,
             }
         ],

@@ -1,0 +1,66 @@
+"""What RabbitMQ has and this broker has not: refused in words instead of kept without effect.
+
+RabbitMQ refuses the same with 400 where it has it not: parameters of plugins that are not enabled,
+and since 4.0 mirroring policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cluster.machine.arguments import QUEUE_TYPE
+from node.management.errors import ApiError
+
+STREAM = "stream"
+_MIRRORING: Final = "ha-"
+_FEDERATION: Final = "federation-upstream"
+
+_NO_MIRRORS = "queues are not mirrored: a durable queue is replicated by Raft without a policy"
+_NO_FEDERATION = "there is no federation here"
+_NO_STREAMS = "there are no streams here"
+_COMPONENTS = {
+    "shovel": "there are no shovels here",
+    "federation": _NO_FEDERATION,
+    "federation-upstream": _NO_FEDERATION,
+    "federation-upstream-set": _NO_FEDERATION,
+}
+
+
+class Unsupported(ApiError):
+    """400. `settings`: those without which the rest could be taken; none: nothing could."""
+
+    def __init__(self, reason: str, *settings: str) -> None:
+        super().__init__(400, "bad_request", f"Validation failed\n\n{reason}")
+        self.settings = settings
+
+
+def refuse_component(component: str) -> None:
+    """No parameter of a component has an effect here."""
+    reason = _COMPONENTS.get(component, "nothing here reads such parameters")
+    raise Unsupported(f"component {component} not found: {reason}")
+
+
+def check_definition(definition: Mapping[str, Any]) -> None:
+    """Of a policy."""
+    mirrors = [name for name in definition if name.startswith(_MIRRORING)]
+    federated = [name for name in definition if name.startswith(_FEDERATION)]
+    reasons = [
+        f"{', '.join(names)}: {reason}"
+        for names, reason in ((mirrors, _NO_MIRRORS), (federated, _NO_FEDERATION))
+        if names
+    ]
+    if reasons:
+        raise Unsupported("; ".join(reasons), *mirrors, *federated)
+
+
+def check_queue(kind: Any, arguments: Mapping[str, Any]) -> None:
+    """`kind`: its type, as exports name it beside the arguments."""
+    if STREAM in (kind, arguments.get(QUEUE_TYPE)):
+        raise Unsupported(f"queues of type {STREAM}: {_NO_STREAMS}")
+
+
+def check_default_type(kind: Any) -> None:
+    """Of the queues of a virtual host."""
+    if kind == STREAM:
+        raise Unsupported(f"default_queue_type {STREAM}: {_NO_STREAMS}", "default_queue_type")
