@@ -133,6 +133,15 @@ class Nodes:
         return await until(agreed)
 
 
+def machine_of(nodes: Nodes, queue: str) -> tuple[Any, Any]:
+    """The queue's id, and the machine of its leader."""
+    for node in nodes.nodes.values():
+        info = node.broker.locate("/", queue)
+        if info is not None and node.broker.leads(info.group):
+            return info.queue, node.broker.machine(info.group)
+    raise AssertionError(f"nobody leads {queue}")
+
+
 class Client:
     """One WebSocket; frames go in and out as they are."""
 

@@ -9,20 +9,11 @@ from typing import Any
 
 from cluster.machine.consumers import UNLIMITED_CREDIT
 from cluster.machine.interface import Row
-from tests.node.nodes import Client, Nodes, until
+from tests.node.nodes import Client, Nodes, machine_of, until
 
 MESSAGES = 6_000
 LARGE = b"x" * 20_000
 SMALL = b"x" * 100
-
-
-def machine_of(nodes: Nodes, queue: str) -> tuple[Any, Any]:
-    """The queue's id, and the machine of its leader."""
-    for node in nodes.nodes.values():
-        info = node.broker.locate("/", queue)
-        if info is not None and node.broker.leads(info.group):
-            return info.queue, node.broker.machine(info.group)
-    raise AssertionError(f"nobody leads {queue}")
 
 
 def rows(nodes: Nodes, queue: str) -> Sequence[Row]:

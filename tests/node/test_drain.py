@@ -18,7 +18,7 @@ from node.errors import Refused
 from node.local_token import read
 from node.node import Node
 from tests.node.management.api import Reply, api_of
-from tests.node.nodes import WAIT_S, Client, Nodes, until
+from tests.node.nodes import WAIT_S, Client, Nodes, machine_of, until
 
 
 def ready(node: Node) -> bool:
@@ -174,6 +174,52 @@ async def test_clients_are_told_to_go_and_doors_are_closed_until_it_is_undone(tm
         async with Client(nodes.url("n1")) as client:
             assert client.welcome
         await until(lambda: led(node))  # it is given some again
+
+
+async def test_a_session_that_can_be_resumed_moves_and_keeps_what_it_holds(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        await nodes.declare("orders")
+        await all_ready(nodes)
+        name = await nodes.leader("orders")
+        options = {"session": "worker", "resume_ms": 60_000}
+        async with Client(nodes.url(name), **options) as client:
+            _, _, consumer, _ = await client.ask(20, 1, "orders", {"tag": "t"})
+            await client.publish("orders", b"a", request=2)
+            _, _, _, ((first, token, *_),) = await client.expect(24)
+            ending = asyncio.create_task(client.closed())
+
+            await drain(nodes.nodes[name])
+            assert await ending == 4013
+
+        await nodes.stop(name)
+        successor = await nodes.leader("orders")
+        async with Client(nodes.url(successor), **options) as again:
+            held = {"tag": "t", "held": [[first, first, token]]}
+            assert (await again.ask(20, 3, "orders", held))[2] == consumer
+            assert await again.ask(30, 4, "orders", consumer, [[1, 1]]) == [3, 4, 1]
+
+
+async def test_what_a_session_held_that_cannot_be_resumed_did_not_fail(tmp_path: Path):
+    """The node sent it away: that is no failed delivery, which would use up a delivery limit."""
+    async with Nodes(tmp_path, 3) as nodes:
+        await nodes.declare("orders", delivery_limit=1)
+        await all_ready(nodes)
+        name = await nodes.leader("orders")
+        async with Client(nodes.url(name)) as client:
+            await client.ask(20, 1, "orders", {"tag": "t"})
+            await client.publish("orders", b"a", request=2)
+            await client.expect(24)
+            ending = asyncio.create_task(client.closed())
+
+            await drain(nodes.nodes[name])
+            assert await ending == 4013
+
+        async with Client(nodes.url(await nodes.leader("orders"))) as later:
+            await later.ask(20, 3, "orders", {"tag": "t"})
+            assert await later.deliveries(1) == [(1, b"a")]
+            number, machine = machine_of(nodes, "orders")
+            (row,) = machine.browse(number, 1, 10)
+            assert (row.chunk.acquired_count, row.chunk.delivery_count) == (1, 0)
 
 
 async def test_what_was_published_before_is_confirmed_before_the_goodbye(tmp_path: Path):
