@@ -36,7 +36,8 @@ ANSWER = "answer"
 #: Questions to one peer that may be unanswered at a time; more are refused, so a slow leader cannot
 #: fill our memory.
 ASKS_IN_FLIGHT_MAX = 10_000
-
+#: Numbers of questions begin anywhere below this power of two.
+QUESTION_BITS = 52
 
 #: How long an idempotent question is asked again while there is no leader.
 ASK_PATIENCE_S = 15.0
@@ -63,7 +64,9 @@ class Forwarder:
         self._group_of = group_of
         self._leader_of = leader_of
         self._waiting: dict[NodeId, dict[int, asyncio.Future[Outcome]]] = {}
-        self._number = 0
+        # Not from 0: a leader may answer what this node asked before it was killed and started
+        # again, and that answer must not be taken for one to a question of this process.
+        self._number = random.getrandbits(QUESTION_BITS)
         self._stopped = False
         #: Set by the cluster node: the machine version of the catalog. No group has a later one,
         #: and a leader of an older release would drop what is new in a command without a word.

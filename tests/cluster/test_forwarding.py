@@ -1,0 +1,71 @@
+"""Questions to leaders elsewhere, and whose answers are taken."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+from cluster.codec.entries import encode_reply
+from cluster.forwarding import Forwarder
+from cluster.machine.commands import DeclareQueue
+from cluster.machine.replies import Ok
+from cluster.types import GroupId, NodeId
+
+LEADER = NodeId("n2")
+GROUP = GroupId(1)
+
+
+class Wire:
+    """What a process says to the leader."""
+
+    def __init__(self) -> None:
+        self.said: list[list[Any]] = []
+
+    def send(self, peer: NodeId, message: list[Any]) -> bool:
+        assert peer == LEADER
+        self.said.append(message)
+        return True
+
+    def flush(self) -> None: ...
+
+
+def process() -> tuple[Forwarder, Wire]:
+    """One start of node n1."""
+    wire = Wire()
+    forwarder = Forwarder(
+        NodeId("n1"),
+        wire,  # type: ignore[arg-type]
+        random=Random(),
+        group_of=lambda group: None,
+        leader_of=lambda group: LEADER,
+    )
+    return forwarder, wire
+
+
+def answer_to(question: list[Any]) -> list[Any]:
+    return [-1, "answer", question[2], "ok", encode_reply(Ok(1)), (7, 1), None, None, None]
+
+
+async def test_an_answer_to_the_process_before_is_not_taken() -> None:
+    """A node is killed while the leader has questions of it, starts again and asks other ones; the
+    leader answers by the name of the node.
+    """
+    before, first = process()
+    before.propose(GROUP, DeclareQueue("/", "old", {}))
+    again, second = process()
+    told: list[Any] = []
+    again.propose(GROUP, DeclareQueue("/", "new", {}), told.append)
+
+    again.on_message(LEADER, answer_to(first.said[0]))
+    await _turns()
+    assert told == []
+
+    again.on_message(LEADER, answer_to(second.said[0]))
+    await _turns()
+    assert [outcome.kind for outcome in told] == ["ok"]
+
+
+async def _turns() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
