@@ -735,6 +735,13 @@ NODES = (
         "        if self.on_compared is None:\n",
         (by_tests("tests/node/metrics/test_own_raft.py"),),
     ),
+    Mutant(
+        "questions to leaders are numbered from 0 in every process",
+        "cluster/forwarding.py",
+        "self._number = random.getrandbits(QUESTION_BITS)",
+        "self._number = 0",
+        (by_tests("tests/cluster/test_forwarding.py"), SIMULATOR),
+    ),
 )
 
 MUTANTS = CONSENSUS + LOGS + QUEUES + NODES
