@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 #: A node that is up and does not answer within this is stuck, and the question is of unknown fate.
 ANSWER_S_MAX = 5.0
 OPEN_MAX = 10_000
+#: Numbers of questions that each process of a node has for itself.
+OF_A_PROCESS = 1 << 22
 #: How long an answer waits for room on its link.
 RESEND_S_MAX = 30.0
 #: How often it is looked whether the link broke, or has room again.
@@ -43,7 +45,8 @@ class Questions:
         self._tasks = tasks
         self._handlers: dict[str, Handler] = {}
         self._open: dict[int, tuple[NodeId, asyncio.Future[Any]]] = {}
-        self._number = 0
+        # As in `Forwarder`: no answer to the process before may be taken for one to this one.
+        self._number = cluster.links.incarnation * OF_A_PROCESS
         cluster.on_node_message.append(self._receive)
 
     def on(self, kind: str, handler: Handler) -> None:

@@ -1,13 +1,17 @@
-"""News that another node tells: how they are taken."""
+"""News and questions between nodes: how they are taken."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from cluster.cluster_node import BROKER_LEVEL
 from cluster.types import NodeId
 from node.errors import Refused
+from node.questions import Questions
+from node.tasks import Tasks
 from tests.node.nodes import Nodes, until
 
 
@@ -40,3 +44,36 @@ async def test_news_that_are_refused_do_not_cost_the_link(tmp_path: Path):
         await asyncio.sleep(0.2)
 
         assert nodes.nodes["n1"].cluster.peers.states[NodeId("n2")] is link
+
+
+def process(incarnation: int) -> tuple[Questions, list[Any], list[Any]]:
+    """One start of node n1: what it says to n2, and who listens to n2."""
+    said: list[Any] = []
+    listeners: list[Any] = []
+
+    def send(_: NodeId, message: list[Any]) -> bool:
+        said.append(message)
+        return True
+
+    cluster: Any = SimpleNamespace(
+        node=NodeId("n1"),
+        links=SimpleNamespace(incarnation=incarnation),
+        peers=SimpleNamespace(states={NodeId("n2"): SimpleNamespace(up=True)}),
+        on_node_message=listeners,
+        send=send,
+    )
+    return Questions(cluster, Tasks()), said, listeners
+
+
+async def test_an_answer_to_the_process_before_is_not_taken() -> None:
+    before, first, _ = process(3)
+    again, second, (hear,) = process(4)
+    lost = asyncio.create_task(before.ask(NodeId("n2"), "what"))
+    asked = asyncio.create_task(again.ask(NodeId("n2"), "what else"))
+    await asyncio.sleep(0)
+
+    hear(NodeId("n2"), [BROKER_LEVEL, "told", first[0][2], True, "old"])
+    hear(NodeId("n2"), [BROKER_LEVEL, "told", second[0][2], True, "new"])
+
+    assert await asked == "new"
+    lost.cancel()
