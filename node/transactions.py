@@ -7,7 +7,8 @@ Parts are numbered by that group, so a part that comes twice is done once.
 
 A group with deliveries to settle decides before one that only gets messages: a delivery may go back
 to its queue at any time, and is sure only in the step that decides. Groups that are replicated come
-before transient ones, whose decisions would end with their node.
+before transient ones, whose decisions would end with their node. Limits are checked by the group
+that decides; other groups are asked to keep room first where a queue may refuse.
 """
 
 from __future__ import annotations
@@ -27,16 +28,19 @@ from cluster.machine import QueueMachine
 from cluster.machine.commands import (
     Enqueue,
     GroupSteps,
+    Reserve,
     Step,
     Transaction,
     TransactionDone,
     TransactionPart,
+    Wants,
 )
 from cluster.machine.effects import Effect, TransactionsDue
 from cluster.machine.interface import OpenTransaction
-from cluster.machine.replies import Committed
-from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, Stamp
-from node.errors import OutcomeUnknown, reply_of
+from cluster.machine.replies import UNKNOWN_COMMAND, Committed
+from cluster.outcome import NOT_UPGRADED, Outcome
+from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, QueueId, Stamp
+from node.errors import Elsewhere, OutcomeUnknown, Refused, reply_of
 from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)
@@ -78,22 +82,31 @@ class Transactions:
         self._number += 1
         number = self._number
         self._unanswered[number] = None
+        kept: list[GroupId] = []
         try:
-            committed = await self._decide(
-                source,
-                Transaction(
-                    self._cluster.node,
-                    self._cluster.links.incarnation,
-                    number,
-                    next(iter(self._unanswered)),
-                    steps.get(source, ()),
-                    others,
-                ),
+            await self._keep_room(number, others, kept)
+            command = Transaction(
+                self._cluster.node,
+                self._cluster.links.incarnation,
+                number,
+                next(iter(self._unanswered)),
+                steps.get(source, ()),
+                others,
             )
+            committed = await self._decide(source, command)
+        except (Refused, Elsewhere):
+            self._give_back(number, kept)
+            raise
         finally:
             del self._unanswered[number]
         if others:
             await self._carry_out(source, committed, others)
+        self._give_back(number, kept)  # unless it may be needed yet: then the groups do, in time
+
+    def _give_back(self, number: int, kept: Sequence[GroupId]) -> None:
+        for group in kept:
+            back = self._cluster.ask(group, self._reserve(number))
+            self._tasks.start(back, name="transaction_room")
 
     def _decider(self, steps: Mapping[GroupId, Sequence[Step]]) -> GroupId:
         replicated = [group for group in steps if group < TRANSIENT_GROUPS]
@@ -101,27 +114,69 @@ class Transactions:
             g for g in replicated if any(not isinstance(step, Enqueue) for step in steps[g])
         ]
         if replicated or len(steps) == 1:
-            return min(settling or replicated or steps)
+            refusing = [group for group in replicated if self._wants(steps[group])]
+            return min(settling or refusing or replicated or steps)
         every = (info.id for info in self._cluster.catalog_machine.groups())
         return min(every, default=min(steps))  # one that survives the node of any of them
 
+    async def _keep_room(
+        self, number: int, others: Sequence[GroupSteps], kept: list[GroupId]
+    ) -> None:
+        """In the groups that do not decide; `kept` is where there may be some to give back."""
+        for group, steps in others:
+            wants = self._wants(steps)
+            if not wants:
+                continue
+            kept.append(group)
+            outcome, _ = await self._until_answered(group, self._reserve(number, wants))
+            if outcome.kind == "unknown":
+                raise Elsewhere(None)  # whatever became of it: nothing was decided
+            # A group that was not upgraded yet checks no limits of what others decide.
+            if outcome.code not in (NOT_UPGRADED, UNKNOWN_COMMAND):
+                reply_of(outcome)
+
+    def _reserve(self, number: int, wants: Wants = ()) -> Reserve:
+        return Reserve(self._cluster.node, self._cluster.links.incarnation, number, wants)
+
+    def _wants(self, steps: Sequence[Step]) -> list[tuple[QueueId, int, int]]:
+        """What is published to queues that may refuse it: how many messages, and bytes."""
+        wants: dict[QueueId, tuple[int, int]] = {}
+        for step in steps:
+            if isinstance(step, Enqueue) and self._may_refuse(step.queue):
+                count, size = wants.get(step.queue, (0, 0))
+                wants[step.queue] = (count + len(step.bodies), size + sum(map(len, step.bodies)))
+        return [(queue, *want) for queue, want in wants.items()]
+
+    def _may_refuse(self, queue: QueueId) -> bool:
+        config = self._cluster.catalog_machine.config_of(queue)
+        if config is None or config.overflow == "drop-head":
+            return False
+        return config.max_length is not None or config.max_length_bytes is not None
+
     async def _decide(self, source: GroupId, command: Transaction) -> Committed:
-        """The same command again and again until the group answered, which it does but once."""
+        outcome, doubt = await self._until_answered(source, command)
+        if doubt and outcome.reply is None:
+            raise OutcomeUnknown(outcome.reason)
+        return cast(Committed, reply_of(outcome))
+
+    async def _until_answered(
+        self, group: GroupId, command: Transaction | Reserve
+    ) -> tuple[Outcome, bool]:
+        """The same command again and again until the group answered, which it does but once. True:
+        one that had no answer may have been done.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DECIDE_S_MAX
         again_s = AGAIN_S_MIN
         doubt = False
         while True:
-            outcome = await self._cluster.ask(source, command)
+            outcome = await self._cluster.ask(group, command)
             doubt = doubt or outcome.kind == "unknown"
             hopeless = outcome.kind == "refused" and outcome.code in FINAL_REFUSALS
             if outcome.reply is not None or hopeless or loop.time() >= deadline:
-                break
+                return outcome, doubt
             await asyncio.sleep(again_s)
             again_s = min(AGAIN_S_MAX, again_s * 2)
-        if doubt and outcome.reply is None:
-            raise OutcomeUnknown(outcome.reason)
-        return cast(Committed, reply_of(outcome))
 
     async def _carry_out(
         self, source: GroupId, committed: Committed, others: Sequence[GroupSteps]

@@ -144,6 +144,7 @@ _COMMANDS: dict[int, Layout] = {
     ),
     33: Layout(commands.TransactionPart, load=_STEPS_LOAD, dump=_STEPS_DUMP),
     34: Layout(commands.TransactionDone),
+    35: Layout(commands.Reserve, load={"wants": _triples}, since=3),
     # the catalog
     64: Layout(commands.RegisterNode),
     65: Layout(commands.CreateGroup),

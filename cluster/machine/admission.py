@@ -165,9 +165,11 @@ class _Limits:
         self._count: int | None = None
         self._bytes: int | None = None
         if config.max_length is not None:
-            self._count = max(0, config.max_length - queue.waiting_count)
+            taken = queue.waiting_count + queue.reserved_count
+            self._count = max(0, config.max_length - taken)
         if config.max_length_bytes is not None:
-            self._bytes = max(0, config.max_length_bytes - queue.waiting_bytes)
+            taken = queue.waiting_bytes + queue.reserved_bytes
+            self._bytes = max(0, config.max_length_bytes - taken)
 
     def take(self, size: int, *, delayed: bool) -> bool:
         if self.none:

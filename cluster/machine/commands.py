@@ -36,6 +36,8 @@ from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, valu
 Ranges = Sequence[tuple[int, int]]
 #: (first, last, token): these positions, as they were delivered under this token.
 Deliveries = Sequence[tuple[int, int, int]]
+#: (queue, messages, bytes of all of them together).
+Wants = Sequence[tuple[QueueId, int, int]]
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 RetryType = Literal["disabled", "all", "failed", "returned"]
 
@@ -365,6 +367,19 @@ class TransactionDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserve:
+    """Room in queues that refuse what they have no room for, kept for the part of a transaction
+    that another group is about to decide. All of it or nothing; twice is once. Nothing wanted: what
+    was reserved is given back. Since machine version 3.
+    """
+
+    node: NodeId
+    incarnation: int
+    number: int  # of the node's transaction
+    wants: Wants = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: whatever is due at `stamp.now_ms` happens now. Harmless when nothing is."""
 
@@ -408,6 +423,7 @@ Command = (
     | Transaction
     | TransactionPart
     | TransactionDone
+    | Reserve
     | Tick
     | Barrier
     | UpgradeMachine

@@ -89,6 +89,10 @@ class QueueKind(Protocol):
         """Is there surely room for so many more?"""
         ...
 
+    def keep_room(self, count: int, size: int, /) -> None:
+        """For so many messages, of so many bytes in all; of less than none: give it back."""
+        ...
+
     def admits(self, sizes: Sequence[int], /) -> bool:
         """Would messages of these sizes all be taken now?"""
         ...

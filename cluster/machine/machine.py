@@ -33,6 +33,7 @@ from cluster.machine.commands import (
     OpenSession,
     Pause,
     Purge,
+    Reserve,
     Return,
     SetCredit,
     Settle,
@@ -103,6 +104,7 @@ class QueueMachine:
         if self.now_ms < stamp.now_ms <= NOW_MS_MAX:
             self.now_ms = stamp.now_ms
         turn = Turn(stamp, self.now_ms, self)
+        self._transactions.forget_reserved(turn)
         reply = self._do(turn, command)
         self._attendance.end_due(turn)
         self._find_due(turn)
@@ -152,6 +154,8 @@ class QueueMachine:
                 return self._transactions.part(turn, command)
             case TransactionDone():
                 return self._transactions.done(command)
+            case Reserve() if self.version >= 3:
+                return self._transactions.reserve(turn, command)
             case Tick() | Barrier():
                 return Ok()
             case CreateQueue():

@@ -58,6 +58,8 @@ class Queue:
         "publishers",
         "ready",
         "removed",
+        "reserved_bytes",
+        "reserved_count",
         "scheduled_ms",
         "seen",
         "store",
@@ -83,6 +85,8 @@ class Queue:
         self.delayed_count = 0
         self.unsettled_count = 0
         self.waiting_bytes = 0  # of ready and delayed messages
+        self.reserved_count = 0  # room that transactions of other groups keep
+        self.reserved_bytes = 0
         self.consumers = Consumers(config.single_active_consumer)
         self.publishers = Publishers()
         self.dedup_ids = DedupIds()
@@ -169,13 +173,16 @@ class Queue:
         """Is there surely room for so many more, with nothing to refuse?"""
         if self.never_refuses:
             return True
+        count += self.waiting_count + self.reserved_count
+        size = sum(sizes) + self.waiting_bytes + self.reserved_bytes
         config = self.config
-        if config.max_length is not None and self.waiting_count + count > config.max_length:
+        if config.max_length is not None and count > config.max_length:
             return False
-        return (
-            config.max_length_bytes is None
-            or self.waiting_bytes + sum(sizes) <= config.max_length_bytes
-        )
+        return config.max_length_bytes is None or size <= config.max_length_bytes
+
+    def keep_room(self, count: int, size: int) -> None:
+        self.reserved_count += count
+        self.reserved_bytes += size
 
     def capped(self, priority: int) -> int:
         return min(priority, self.config.max_priority)

@@ -5,7 +5,9 @@ groups, one decides: it does its own steps, and keeps the others' until they are
 change that decision any more, so each other group does its part whatever its limits say. What has
 become impossible there is skipped: a queue that was deleted, or deliveries that went back to their
 queue since the session that held them ended. Who proposes therefore lets a group decide that has
-deliveries to settle: what it decides, it does at once.
+deliveries to settle: what it decides, it does at once. Before anything is decided it has the other
+groups keep room (`Reserve`) in queues that refuse what they have no room for, and a group that has
+none ends the transaction: so limits hold, unless a part comes when its room was given back.
 
 The steps for others stay in the log, where they were decided; the state knows the entry.
 """
@@ -13,19 +15,21 @@ The steps for others stay in the log, where they were decided; the state knows t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from cluster.machine.admission import BODIES_MAX, ONLY_BYTES, runs_of
 from cluster.machine.commands import (
     Discard,
     Enqueue,
     GroupSteps,
+    Reserve,
     Return,
     Settle,
     Step,
     Transaction,
     TransactionDone,
     TransactionPart,
+    Wants,
 )
 from cluster.machine.effects import TransactionsDue
 from cluster.machine.interface import OpenTransaction
@@ -50,6 +54,10 @@ from cluster.types import ORDINAL_BITS, ConsumerKey, GroupId, NodeId, QueueId
 NUMBER_MAX = 1 << 62
 #: From the oldest that is not done everywhere to the newest; what targets remember is no more.
 OPEN_MAX = 10_000
+#: Reserved room is given back after this, by the time of the log: its node died, or its part took
+#: longer than any commit does, and may then pass the limit of its queue.
+RESERVED_MS = 60_000
+RESERVATIONS_MAX = 10_000  # a group
 ORDINAL_MASK = (1 << ORDINAL_BITS) - 1
 
 
@@ -85,10 +93,15 @@ class _Source:
             self.done.cut(0, number - 1)
 
 
+class _Reserved(NamedTuple):
+    until_ms: int
+    wants: Wants
+
+
 class Transactions:
     """Those of one group."""
 
-    __slots__ = ("_decided", "_nodes", "_open", "_queues", "_sources")
+    __slots__ = ("_decided", "_nodes", "_open", "_queues", "_reserved", "_sources")
 
     def __init__(self, queues: dict[int, QueueKind]) -> None:
         self._queues = queues  # the group's own
@@ -96,6 +109,8 @@ class Transactions:
         self._open: dict[int, OpenTransaction] = {}  # ascending
         self._nodes: dict[NodeId, _Node] = {}
         self._sources: dict[GroupId, _Source] = {}
+        # By node, incarnation and number; oldest first.
+        self._reserved: dict[tuple[NodeId, int, int], _Reserved] = {}
 
     # --- deciding ---------------------------------------------------------------------------------
 
@@ -166,9 +181,7 @@ class Transactions:
         for queue_id, sizes in arriving.items():
             queue = self._queues[queue_id]
             if not queue.admits(sizes):
-                return Refused(
-                    QUEUE_FULL, f"queue {queue.name} has no room for {len(sizes)} messages"
-                )
+                return _full(queue, len(sizes))
         return None
 
     def done(self, command: TransactionDone) -> Reply:
@@ -188,6 +201,57 @@ class Transactions:
     def done_below(self) -> int:
         """All lower numbers are done everywhere."""
         return next(iter(self._open), self._decided + 1)
+
+    # --- room for what other groups decide --------------------------------------------------------
+
+    def reserve(self, turn: Turn, command: Reserve) -> Reply:
+        key = (command.node, command.incarnation, command.number)
+        if not command.wants:
+            return Ok(self._give_back(turn, key))
+        if key in self._reserved:
+            return Ok(len(command.wants))
+        if len(self._reserved) >= RESERVATIONS_MAX:
+            return Refused(
+                LIMIT_REACHED, f"{RESERVATIONS_MAX} transactions are under way: try again later"
+            )
+        if any(count < 1 or size < 0 for _, count, size in command.wants):
+            return Refused(BAD_ARGUMENT, "room is wanted for at least one message")
+        kept: list[tuple[QueueId, int, int]] = []
+        for queue_id, count, size in command.wants:
+            queue = self._queues.get(queue_id)
+            if queue is None:  # deleted: nothing will be stored in it
+                continue
+            # What consumers might take at once is no room: they may be gone by then.
+            if not queue.takes_all(count, (size,)):
+                self._keep_room(kept, -1)
+                return _full(queue, count)
+            kept.append((queue_id, count, size))
+            queue.keep_room(count, size)
+        self._reserved[key] = _Reserved(turn.now_ms + RESERVED_MS, kept)
+        return Ok(len(kept))
+
+    def forget_reserved(self, turn: Turn) -> None:
+        """Whose time is over."""
+        while self._reserved:
+            key = next(iter(self._reserved))
+            if self._reserved[key].until_ms > turn.now_ms:
+                break
+            self._give_back(turn, key)
+
+    def _give_back(self, turn: Turn, key: tuple[NodeId, int, int]) -> int:
+        reserved = self._reserved.pop(key, None)
+        if reserved is None:
+            return 0
+        self._keep_room(reserved.wants, -1)
+        for queue_id, _, _ in reserved.wants:
+            turn.touch(queue_id)
+        return len(reserved.wants)
+
+    def _keep_room(self, wants: Wants, sign: int = 1) -> None:
+        for queue_id, count, size in wants:
+            queue = self._queues.get(queue_id)
+            if queue is not None:
+                queue.keep_room(sign * count, sign * size)
 
     # --- carrying out -----------------------------------------------------------------------------
 
@@ -233,7 +297,7 @@ class Transactions:
 
     def dump(self) -> list[Any]:
         """Empty when the group never saw a transaction."""
-        if not self._nodes and not self._sources:
+        if not self._nodes and not self._sources and not self._reserved:
             return []
         nodes = [
             [
@@ -252,11 +316,19 @@ class Transactions:
             [each.number, each.index, each.ordinal, list(each.groups)]
             for each in self._open.values()
         ]
-        return [[self._decided, opened, nodes, sources]]
+        state: list[Any] = [self._decided, opened, nodes, sources]
+        if self._reserved:
+            state.append(
+                [
+                    [*key, reserved.until_ms, [list(want) for want in reserved.wants]]
+                    for key, reserved in self._reserved.items()
+                ]
+            )
+        return [state]
 
     def load(self, data: Sequence[Any]) -> None:
-        """Fill one that was just made."""
-        self._decided, opened, nodes, sources = data
+        """Fill one that was just made; the queues are there already."""
+        self._decided, opened, nodes, sources, *later = data
         for number, index, ordinal, groups in opened:
             self._open[number] = OpenTransaction(number, index, ordinal, tuple(groups))
         for name, incarnation, answered_below, answers in nodes:
@@ -268,6 +340,10 @@ class Transactions:
             source.done_below = done_below
             for first, last in done:
                 source.done.put(first, last, None)
+        for node, incarnation, number, until_ms, rows in later[0] if later else ():
+            wants = [(queue, count, size) for queue, count, size in rows]
+            self._reserved[node, incarnation, number] = _Reserved(until_ms, wants)
+            self._keep_room(wants)
 
     def invariants(self) -> None:
         assert list(self._open) == sorted(self._open), "open transactions are not in order"
@@ -279,6 +355,10 @@ class Transactions:
         for source in self._sources.values():
             source.done.invariants()
             assert not source.done or source.done.head[0] >= source.done_below, "an old number"
+
+
+def _full(queue: QueueKind, count: int) -> Refused:
+    return Refused(QUEUE_FULL, f"queue {queue.name} has no room for {count} messages")
 
 
 def _do(turn: Turn, queue: QueueKind, step: Step) -> Reply:

@@ -40,6 +40,7 @@ FIELDS: dict[str, Any] = {
     "NodeId": texts,
     "Ranges": ranges,
     "Deliveries": deliveries,
+    "Wants": deliveries,
     "Sequence[HandedTo] | None": st.none() | st.lists(handed, max_size=2),
     "GroupId": integers,
     "Sequence[GroupId]": st.lists(integers, max_size=3),

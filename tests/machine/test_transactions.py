@@ -16,6 +16,7 @@ from cluster.machine.commands import (
     Enqueue,
     OpenSession,
     QueueConfig,
+    Reserve,
     Settle,
     Step,
     Subscribe,
@@ -23,10 +24,20 @@ from cluster.machine.commands import (
     Transaction,
     TransactionDone,
     TransactionPart,
+    UpgradeMachine,
 )
 from cluster.machine.effects import TransactionsDue
-from cluster.machine.replies import LIMIT_REACHED, Committed, Enqueued, Refused, Subscribed
-from cluster.machine.transactions import OPEN_MAX
+from cluster.machine.replies import (
+    LIMIT_REACHED,
+    QUEUE_FULL,
+    UNKNOWN_COMMAND,
+    Committed,
+    Enqueued,
+    Ok,
+    Refused,
+    Subscribed,
+)
+from cluster.machine.transactions import OPEN_MAX, RESERVED_MS
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, Stamp
 from tests.machine.histories import History
 from tests.machine.world import World
@@ -305,3 +316,58 @@ def test_a_consumer_that_another_step_settled_for_is_still_known_to_the_next_one
 
     assert world.apply(Transaction(NODE, 1, 1, 1, steps)).reply == Committed(0, 1)
     assert world.machine.browse(QueueId(1), 1, 10) == []
+
+
+# --- room that is kept ----------------------------------------------------------------------------
+
+
+def test_room_that_is_kept_for_a_transaction_is_nobody_elses():
+    group = Group(1)
+    group.apply(UpgradeMachine(3))
+    take = Enqueue(group.queue, None, 0, [b"1"] * 4)  # two of them are with the consumer
+    assert group.apply(take) == Enqueued(1, 4)
+    wanted = Reserve(NODE, 1, 7, [(group.queue, 3, 30)])
+
+    assert group.apply(wanted) == Ok(1)
+    assert group.apply(wanted) == Ok(1)  # twice is once
+
+    assert group.apply(Enqueue(group.queue, None, 0, [b"2"] * 3)).stored == 1
+    assert group.apply(Reserve(NODE, 1, 8, [(group.queue, 1, 1)])).code == QUEUE_FULL
+    refused = group.apply(Transaction(NODE, 1, 9, 9, [Enqueue(group.queue, None, 0, [b"3"])]))
+    assert refused.code == QUEUE_FULL
+    assert group.apply(Reserve(NODE, 1, 7)) == Ok(1)
+    assert group.apply(Enqueue(group.queue, None, 0, [b"4"] * 5)).stored == 3
+
+
+def test_of_several_queues_room_is_kept_in_all_or_none():
+    group = Group(1)
+    group.apply(UpgradeMachine(3))
+    other = QueueId(55)
+    config = QueueConfig(max_length_bytes=10, overflow="reject-publish")
+    group.apply(CreateQueue(other, "/", "other", config))
+
+    wants = [(group.queue, 6, 6), (QueueId(99), 1, 1), (other, 1, 11)]
+    assert group.apply(Reserve(NODE, 1, 1, wants)).code == QUEUE_FULL
+
+    assert group.apply(Reserve(NODE, 1, 2, [(group.queue, 6, 6), (other, 1, 10)])) == Ok(2)
+    assert group.apply(Enqueue(other, None, 0, [b"x"])).stored == 0
+
+
+def test_room_that_nobody_asks_for_again_is_given_back_after_a_while():
+    group = Group(1)
+    group.apply(UpgradeMachine(3))
+    group.apply(Reserve(NODE, 1, 1, [(group.queue, 6, 6)]))
+    group.apply(Enqueue(group.queue, None, 0, [b"x"] * 2))  # with the consumer at once
+    full = Enqueue(group.queue, None, 0, [b"x"])
+    assert group.apply(full).stored == 0
+    group.world.now_ms += RESERVED_MS
+
+    assert group.apply(full).stored == 1
+    assert group.apply(Reserve(NODE, 1, 1)) == Ok(0)
+
+
+def test_before_version_3_no_room_is_kept():
+    group = Group(1)
+    group.apply(UpgradeMachine(2))
+
+    assert group.apply(Reserve(NODE, 1, 1, [(group.queue, 6, 6)])).code == UNKNOWN_COMMAND

@@ -19,7 +19,7 @@ from cluster.machine.commands import (
     Step,
     Subscribe,
 )
-from cluster.machine.replies import NO_QUEUE, Committed, Subscribed
+from cluster.machine.replies import NO_QUEUE, QUEUE_FULL, Committed, Subscribed
 from cluster.seams import Down
 from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, SessionId
 from node.errors import BrokerError, OutcomeUnknown, Refused
@@ -55,10 +55,10 @@ class Cluster(World):
             self.transactions[name] = Transactions(self.nodes[name], self.tasks[name])
         return self
 
-    async def with_queues(self) -> Cluster:
+    async def with_queues(self, **arguments: Any) -> Cluster:
         await self.born()
         for name in "abc":
-            await self.declare(name)
+            await self.declare(name, **arguments)
             found = await self.any.find_queue("/", name)
             assert found is not None
             self.infos[name] = found
@@ -109,6 +109,12 @@ class Cluster(World):
         group = self.group(info.group)
         rows = self.machine(name).browse(info.queue, 1, 1_000)
         return [group.read_bodies(row.chunk.bodies)[0][0] for row in rows]
+
+    async def upgraded(self) -> None:
+        await self.until(lambda: all(self.machine(name).version >= 3 for name in "abc"))
+
+    def reserved(self, name: str) -> bool:
+        return bool(self.machine(name)._transactions._reserved)
 
     def is_over(self) -> bool:
         """Every group has a leader and no transaction that waits for another."""
@@ -335,4 +341,51 @@ async def test_a_group_that_outlives_its_nodes_decides_for_transient_ones() -> N
     assert decider({one: [step], GroupId(2): [step], GroupId(3): [step]}) == 2
     settle = Settle(step.queue, 1, [(1, 1)])  # type: ignore[arg-type]
     assert decider({one: [settle], GroupId(2): [step], GroupId(3): [step, settle]}) == 3
+    await world.stop()
+
+
+LIMITED = {"max_length": 1, "overflow": "reject-publish"}
+
+
+@pytest.mark.parametrize("full", "abc")
+def test_a_full_queue_of_any_group_refuses_the_whole_transaction(full: str) -> None:
+    @in_world
+    async def scenario() -> None:
+        world = await Cluster().with_queues(**LIMITED)
+        await world.upgraded()
+        await world.publish(full, b"there already")
+        steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
+
+        with pytest.raises(Refused) as caught:
+            await world.transactions["n2"].commit(steps)
+
+        assert caught.value.code == QUEUE_FULL
+        left = {name: world.bodies(name) for name in "abc"}
+        assert left == {name: [b"there already"] if name == full else [] for name in "abc"}
+        await world.until(lambda: not any(world.reserved(name) for name in "abc"))
+        others = [name for name in "abc" if name != full]
+        await world.transactions["n2"].commit(world.publishes(**{each: [b"1"] for each in others}))
+        assert [world.bodies(each) for each in others] == [[b"1"], [b"1"]]
+        await world.until(lambda: not any(world.reserved(name) for name in "abc"))
+        await world.stop()
+
+    scenario()
+
+
+@in_world
+async def test_of_transactions_for_the_last_room_only_as_many_are_done_as_fit() -> None:
+    world = await Cluster().with_queues(**LIMITED)
+    await world.upgraded()
+    tries = [
+        world.transactions[name].commit(world.publishes(a=[b"x"], b=[b"y"], c=[b"z"]))
+        for name in world.names
+        for _ in range(3)
+    ]
+
+    ended = await asyncio.gather(*tries, return_exceptions=True)
+
+    assert all(each is None or isinstance(each, Refused) for each in ended)
+    done = sum(each is None for each in ended)
+    assert done == 1
+    assert [len(world.bodies(name)) for name in "abc"] == [done] * 3
     await world.stop()

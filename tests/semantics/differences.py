@@ -22,6 +22,8 @@ DESIGN_DIFFERENCES: dict[str, str] = {
     "all in it, when it is killed within half a second after that",
     "C22": "x-last-death-* tells the latest death; RabbitMQ has it since 3.13",
     "C24": "x-max-priority works on replicated queues; RabbitMQ 3.10 refuses it there",
+    "C28": "a refused transaction does nothing at all, and limits are exact; RabbitMQ keeps what "
+    "the other queues took, and its quorum queues may pass their limits",
 }
 
 #: Row -> (what it says, why there is no check).

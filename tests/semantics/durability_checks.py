@@ -93,6 +93,57 @@ def c28_transactions(broker: Visit) -> None:
     same(refusal.code, refusal.text, 406, "channel is not transactional")
 
 
+def c28_a_commit_that_a_full_queue_refuses(broker: Visit) -> None:
+    """A commit into a full queue that refuses closes the channel with 406, also when only some of
+    its messages fit, or the queue is full by bytes.
+    """
+    for limit in ({"x-max-length": 2}, {"x-max-length-bytes": 2}):
+        queue = broker.queue({"x-overflow": "reject-publish", **limit}, kind=CLASSIC)
+        broker.fill(queue, "1")
+        channel = broker.channel()
+        channel.tx_select()
+        for body in (b"2", b"3", b"4"):
+            channel.basic_publish("", queue, body)
+        with refused(406, "partial tx completion"):
+            channel.tx_commit()
+        channel = broker.channel()
+        channel.tx_select()
+        channel.basic_publish("", queue, b"2")
+        if broker.ready(queue) < 2:
+            channel.tx_commit()
+        broker.until_ready(queue, 2)
+
+
+def c28_a_refused_commit_does_nothing(broker: Visit) -> None:
+    """Nothing of a refused commit takes effect: whichever queue is full, and in however many groups
+    the others are; the acks in it neither.
+    """
+    full = [broker.queue({"x-overflow": "reject-publish", "x-max-length": 1}) for _ in range(3)]
+    free = [broker.queue() for _ in range(3)]
+    for first in range(3):
+        source = broker.queue()
+        broker.fill(source, "job")
+        channel = broker.channel()
+        channel.tx_select()
+        held = broker.get(channel, source)
+        broker.fill(full[first], "there already")
+        for queue in (*free, *full):
+            channel.basic_publish("", queue, b"x")
+        channel.basic_ack(held.tag)
+        with refused(406, "partial tx completion"):
+            channel.tx_commit()
+        broker.until_ready(source, 1)
+        assert [broker.ready(queue) for queue in free] == [0, 0, 0]
+        assert [broker.ready(queue) for queue in full] == [int(each == first) for each in range(3)]
+        assert broker.drain(full[first]) == ["there already"]
+    channel = broker.channel()
+    channel.tx_select()
+    for queue in (*free, *full):
+        channel.basic_publish("", queue, b"y")
+    channel.tx_commit()
+    assert [broker.drain(queue) for queue in (*free, *full)] == [["y"]] * 6
+
+
 @needs("cluster")
 def c42_told_of_a_failover(broker: Visit) -> None:
     """With x-cancel-on-ha-failover a consumer is cancelled when the leader dies; others go on."""
