@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cluster.machine.commands import Command, Enqueue, Transaction, TransactionPart
+from cluster.machine.commands import ChangeCatalog, Command, Enqueue, Transaction, TransactionPart
 from cluster.outcome import Done, Outcome, refused, unknown
 from cluster.seams import Clock
 from cluster.types import COMMANDS_PER_ENTRY_MAX
@@ -61,6 +61,8 @@ def weigh(command: Command) -> int:
         return COMMAND_OVERHEAD_BYTES + sum(map(weigh, command.steps)) + others
     if type(command) is TransactionPart:
         return COMMAND_OVERHEAD_BYTES + sum(map(weigh, command.steps))
+    if type(command) is ChangeCatalog:
+        return COMMAND_OVERHEAD_BYTES * (1 + len(command.steps))
     return COMMAND_OVERHEAD_BYTES
 
 

@@ -15,8 +15,16 @@ from cluster.cluster_config import ClusterConfig
 from cluster.forwarding import ASK_AGAIN_S, ASK_PATIENCE_S, Forwarder
 from cluster.machine.arguments import ArgumentError, parse_arguments
 from cluster.machine.catalog import CatalogMachine, QueueInfo
+from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.checks import is_finite
-from cluster.machine.commands import Barrier, Command, DeclareQueue, DeleteQueue, RemoveQueue
+from cluster.machine.commands import (
+    Barrier,
+    ChangeCatalog,
+    Command,
+    DeclareQueue,
+    DeleteQueue,
+    RemoveQueue,
+)
 from cluster.machine.replies import BAD_ARGUMENT, NO_QUEUE, Declared, Ok
 from cluster.outcome import Outcome, refused
 from cluster.placement import place
@@ -29,6 +37,8 @@ from cluster.warmth import Warmth
 #: Fields of the catalog's commands that hold whatever a client has put there. They are shown as
 #: JSON, where a NaN in one of them would spoil the list of all.
 _FROM_OUTSIDE = ("arguments", "value")
+#: Queues that one change declared, made in their groups at a time.
+MAKE_AT_ONCE = 500
 _NO_NUMBER = refused(BAD_ARGUMENT, "invalid arguments: NaN and infinity are no values")
 
 
@@ -64,10 +74,31 @@ class QueueNames:
 
     async def change(self, command: Command) -> Outcome:
         """Ask the catalog; when it answers ok, every node that is up has it in its copy."""
-        if not is_finite([getattr(command, field, None) for field in _FROM_OUTSIDE]):
+        steps = command.steps if isinstance(command, ChangeCatalog) else [command]
+        if not all(is_finite([getattr(s, name, None) for name in _FROM_OUTSIDE]) for s in steps):
             return _NO_NUMBER
         await self._warmth.turned()
         return await self._seen(await self._forwarder.ask_until(CATALOG_GROUP, command))
+
+    async def change_all(self, steps: Sequence[CatalogStep]) -> Outcome:
+        """All of them or none, as `change`; queues, as `prepared` made them, are in their groups
+        too. From machine version 3 on.
+        """
+        outcome = await self.change(ChangeCatalog(steps))
+        queues = [step for step in steps if isinstance(step, DeclareQueue)]
+        if outcome.kind == "ok":
+            self.declared_count += len(queues)
+            for start in range(0, len(queues), MAKE_AT_ONCE):
+                some = queues[start : start + MAKE_AT_ONCE]
+                await asyncio.gather(*[self._make(step.vhost, step.name) for step in some])
+        return outcome
+
+    async def _make(self, vhost: str, name: str) -> None:
+        """What does not succeed is done by reconciliation."""
+        info = self._catalog.queue(vhost, name)
+        config = None if info is None else self._catalog.config_of(info.queue)
+        if info is not None and config is not None:
+            await self._ask_home(info, create_command(self._catalog, info, config))
 
     async def _seen(self, outcome: Outcome) -> Outcome:
         if outcome.kind == "ok" and outcome.stamp is not None:
@@ -100,14 +131,9 @@ class QueueNames:
         config = parse_arguments(command.arguments)
         if isinstance(config, ArgumentError):
             return refused(config.code, config.reason)
-        if command.node is None:
-            group = command.arguments.get("x-queue-group")
-            size = command.arguments.get("x-quorum-initial-group-size", self._config.replication)
-            members = None if group is None else self._place(int(size))
-            command = replace(command, group=group, members=members)
-        else:
+        if command.node is not None:
             await self._until(lambda: self._transient.own is not None)
-            command = replace(command, incarnation=self._incarnation())
+        command = self.prepared(command, self._catalog)
         outcome = await self._forwarder.ask_until(CATALOG_GROUP, command)
         reply = outcome.reply
         if outcome.kind != "ok" or not isinstance(reply, Declared) or outcome.stamp is None:
@@ -127,8 +153,20 @@ class QueueNames:
             return refused("no_leader", reason)
         return made if made.kind != "ok" else await self._seen(outcome)
 
-    def _place(self, size: int) -> Sequence[NodeId]:
-        held = Counter(node for info in self._catalog.groups() for node in info.members)
+    def prepared(self, command: DeclareQueue, catalog: CatalogMachine) -> DeclareQueue:
+        """With what this node decides: the members of a group that must be made, by what they have
+        in this catalog; of a transient queue, which process has it. Its arguments are good.
+        """
+        if command.node is not None:
+            return replace(command, incarnation=self._incarnation())
+        group = command.arguments.get("x-queue-group")
+        if group is None:
+            return command
+        size = command.arguments.get("x-quorum-initial-group-size", self._config.replication)
+        return replace(command, group=group, members=self._place(int(size), catalog))
+
+    def _place(self, size: int, catalog: CatalogMachine) -> Sequence[NodeId]:
+        held = Counter(node for info in catalog.groups() for node in info.members)
         return place(self._homes(), size, held)
 
     async def _until(self, condition: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
 from cluster.machine.arguments import CLASSIC, QUEUE_TYPE, QUORUM, SPAN_MS_MAX, unknown_argument
-from cluster.machine.catalog import QueueInfo
+from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
     ATTR_DELIVER_AT_MS,
@@ -182,17 +182,9 @@ class Broker:
     def with_type(
         self, vhost: str, queue: str, arguments: Mapping[str, Any], *, transient: str | None
     ) -> dict[str, Any]:
-        """What RabbitMQ's clients declare: of their vhost's kind of queue when they name none.
-
-        `transient`: what keeps the queue from being replicated (`transient_by`). Refused with a
-        type that promises replication; the vhost's default counts only where it can be kept.
-        """
-        entry = self.cluster.catalog_machine.entry("vhosts", (vhost,)) or {}
-        default = CLASSIC if transient else entry.get("default_queue_type") or CLASSIC
-        kind = arguments.get(QUEUE_TYPE, default)
-        if transient and kind == QUORUM:
-            raise Refused(codes.BAD_ARGUMENT, _not_replicated(vhost, queue, transient))
-        return {**arguments, QUEUE_TYPE: kind}
+        """See `with_type`."""
+        catalog = self.cluster.catalog_machine
+        return with_type(catalog, vhost, queue, arguments, transient=transient)
 
     async def declare(self, vhost: str, queue: str, arguments: dict[str, Any]) -> dict[str, Any]:
         check_name(queue, "queue")
@@ -482,6 +474,27 @@ def _check_attr(key: Any, value: Any) -> None:
         )
     if type(value) is not int or not 0 <= value <= high:
         raise Refused(codes.BAD_ARGUMENT, f"attr {key} is a number from 0 to {high}")
+
+
+def with_type(
+    catalog: CatalogMachine,
+    vhost: str,
+    queue: str,
+    arguments: Mapping[str, Any],
+    *,
+    transient: str | None,
+) -> dict[str, Any]:
+    """What RabbitMQ's clients declare: of their vhost's kind of queue when they name none.
+
+    `transient`: what keeps the queue from being replicated (`transient_by`). Refused with a
+    type that promises replication; the vhost's default counts only where it can be kept.
+    """
+    entry = catalog.entry("vhosts", (vhost,)) or {}
+    default = CLASSIC if transient else entry.get("default_queue_type") or CLASSIC
+    kind = arguments.get(QUEUE_TYPE, default)
+    if transient and kind == QUORUM:
+        raise Refused(codes.BAD_ARGUMENT, _not_replicated(vhost, queue, transient))
+    return {**arguments, QUEUE_TYPE: kind}
 
 
 def transient_by(*, durable: bool, exclusive: bool, auto_delete: bool, named: bool) -> str | None:

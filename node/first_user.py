@@ -11,7 +11,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.machine.catalog_admin import FIRST_HASH, FIRST_USER, FIRST_VHOST
 from cluster.machine.commands import Command, DropEntry, PutEntry
 from node.errors import BrokerError, reply_of
-from node.passwords import hash_password
+from node.passwords import Hashing, hash_password
 
 log = structlog.get_logger(__name__)
 
@@ -30,10 +30,12 @@ class FirstUser:
         cluster: ClusterNode,
         catch_up: Callable[[], Awaitable[bool]],
         given: tuple[str, str] | None,
+        hashing: Hashing = "scrypt",
     ) -> None:
         self._cluster = cluster
         self._catch_up = catch_up
         self._given = given
+        self._hashing: Hashing = hashing
         self._lock = asyncio.Lock()
 
     async def run(self) -> None:
@@ -63,7 +65,9 @@ class FirstUser:
         if guest is None or guest["password_hash"] != FIRST_HASH or others:
             return
         if name == FIRST_USER or catalog.entry("users", (name,)) is None:
-            kept, algorithm = await asyncio.to_thread(hash_password, password)
+            kept, algorithm = await asyncio.to_thread(
+                hash_password, password, hashing=self._hashing
+            )
             user = {"password_hash": kept, "hashing_algorithm": algorithm, "tags": TAGS}
             await self._change(PutEntry("users", (name,), user))
         await self._change(PutEntry("permissions", (name, FIRST_VHOST), EVERYTHING))

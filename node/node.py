@@ -171,7 +171,9 @@ class Node:
         self.broker = Broker(self.cluster, settings.limits)
         self.questions = Questions(self.cluster, self._tasks)
         given = settings.first_user()
-        self._first_user = FirstUser(self.cluster, self.broker.catch_up, given)
+        self._first_user = FirstUser(
+            self.cluster, self.broker.catch_up, given, settings.auth.password_hashing
+        )
         self.auth = Auth(
             lambda: self.cluster.catalog_machine,
             loopback_users=settings.auth.loopback_users,

@@ -12,9 +12,16 @@ import binascii
 import hashlib
 import hmac
 import secrets
+from typing import Literal
 
 SCRYPT = "scrypt"
-_SALTED = {"rabbit_password_hashing_sha256": "sha256", "rabbit_password_hashing_sha512": "sha512"}
+#: How RabbitMQ hashes when definitions do not say so.
+RABBIT_SHA256 = "rabbit_password_hashing_sha256"
+_SALTED = {RABBIT_SHA256: "sha256", "rabbit_password_hashing_sha512": "sha512"}
+#: What RabbitMQ can read.
+RABBIT_ALGORITHMS = frozenset(_SALTED)
+#: What the settings offer for new passwords.
+Hashing = Literal["scrypt", "rabbitmq_sha256"]
 
 #: 16 MiB and some 50 ms for each guess.
 SCRYPT_N = 2**14
@@ -25,8 +32,14 @@ SCRYPT_DIGEST_BYTES = 32
 RABBIT_SALT_BYTES = 4
 
 
-def hash_password(password: str, salt: bytes | None = None) -> tuple[str, str]:
+def hash_password(
+    password: str, salt: bytes | None = None, *, hashing: Hashing = "scrypt"
+) -> tuple[str, str]:
     """(hash, algorithm), as an entry of the table of users has them."""
+    if hashing == "rabbitmq_sha256":
+        salt = secrets.token_bytes(RABBIT_SALT_BYTES) if salt is None else salt
+        digest = hashlib.sha256(salt + _bytes(password)).digest()
+        return base64.b64encode(salt + digest).decode(), RABBIT_SHA256
     salt = secrets.token_bytes(SCRYPT_SALT_BYTES) if salt is None else salt
     return base64.b64encode(salt + _scrypt(password, salt)).decode(), SCRYPT
 

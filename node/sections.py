@@ -19,6 +19,7 @@ from cluster.agreed_time import CLOCK_CONFIRM_MS, CLOCK_OFFSET_MS_MAX
 from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.commands import CONSUMER_TIMEOUT_MS
 from cluster.seams import GONE_AFTER_S, LINK_TIMEOUT_MS
+from node.passwords import Hashing
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -275,6 +276,11 @@ class AuthSettings(Section):
         default=False,
         description="HTTP requests from the machine of the node, addressed to loopback or an "
         "advertised address, need no password and are guest's. Never where a proxy is in front.",
+    )
+    password_hashing: Hashing = Field(
+        default="scrypt",
+        description="How passwords that are set through this node are kept. `rabbitmq_sha256`: as "
+        "RabbitMQ keeps and imports them; a hash that is stolen is far cheaper to guess.",
     )
 
 

@@ -196,9 +196,9 @@ class Management:
                 raise OutcomeUnknown(_reason(value, status))
             if status >= 400 and status != 503:
                 is_login = status == 401 and "WWW-Authenticate" in response.headers
-                raise Refused(
-                    "login_refused" if is_login else _word(value, status), _reason(value, status)
-                )
+                report = cast("Json", value).get("report") if isinstance(value, dict) else None
+                word = "login_refused" if is_login else _word(value, status)
+                raise Refused(word, _reason(value, status), report)
             return status, value
 
 

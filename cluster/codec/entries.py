@@ -22,6 +22,7 @@ from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
 from cluster.codec.fields import Layout, pairs
 from cluster.machine import commands, replies
+from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.commands import (
     Command,
     Enqueue,
@@ -109,6 +110,14 @@ def _load_others(packed: Any) -> list[tuple[GroupId, list[Any]]]:
     return [(GroupId(operator.index(group)), _load_steps(steps)) for group, steps in packed]
 
 
+def _load_changes(packed: Any) -> list[Any]:
+    """Likewise of a change of the catalog."""
+    steps = [unpack_command(fields) for fields in packed]
+    if not all(isinstance(step, CatalogStep) for step in steps):
+        raise TypeError("not a step of a change of the catalog")
+    return steps
+
+
 _STEPS_LOAD = {"steps": _load_steps}
 _STEPS_DUMP = {"steps": _dump_steps}
 
@@ -163,6 +172,7 @@ _COMMANDS: dict[int, Layout] = {
     78: Layout(commands.NodeGone),
     79: Layout(commands.MoveGroup),
     80: Layout(commands.GroupHeld),
+    81: Layout(commands.ChangeCatalog, load={"steps": _load_changes}, dump=_STEPS_DUMP, since=3),
 }
 
 
@@ -198,6 +208,7 @@ _HOLDERS = {
     commands.CreateQueue,
     commands.UpdateQueue,
     commands.UpgradeMachine,
+    commands.ChangeCatalog,
     Transaction,
     TransactionPart,
 }
@@ -219,6 +230,8 @@ def _needed_within(command: Command) -> int:
             others = [step for _, steps in command.others for step in steps]
             return max(map(version_needed, [*command.steps, *others]), default=1)
         case TransactionPart():
+            return max(map(version_needed, command.steps), default=1)
+        case commands.ChangeCatalog():
             return max(map(version_needed, command.steps), default=1)
         case commands.CreateQueue() | commands.UpdateQueue():
             return _CONFIG.version_needed(command.config)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import cbor2
 
 from cluster.machine.catalog_admin import Administration
-from cluster.machine.catalog_commands import DestinationKind
+from cluster.machine.catalog_commands import CatalogStep, DestinationKind
 from cluster.machine.catalog_entries import TABLES
 from cluster.machine.catalog_members import Members
 from cluster.machine.catalog_queues import Placing, created
@@ -37,6 +38,7 @@ from cluster.machine.commands import (
     AddNode,
     Barrier,
     Bind,
+    ChangeCatalog,
     CreateGroup,
     DeclareExchange,
     DeclareQueue,
@@ -58,7 +60,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.effects import Applied, Effect, QueueDeclared
 from cluster.machine.policies import Policies, PolicyTable, PolicyTarget
-from cluster.machine.replies import BAD_ARGUMENT, UNKNOWN_COMMAND, Ok, Refused
+from cluster.machine.replies import BAD_ARGUMENT, UNKNOWN_COMMAND, Declared, Ok, Refused, Reply
 from cluster.machine.versions import MACHINE_VERSION, NeedsNewer
 from cluster.types import GroupId, NodeId, QueueId, Stamp
 
@@ -118,6 +120,7 @@ class CatalogMachine:
             Unbind: routing.unbind,
             PutEntry: admin.put_entry,
             DropEntry: admin.drop_entry,
+            ChangeCatalog: self._change,
             UpgradeMachine: self._upgrade,
             Barrier: _nothing,
             Tick: _nothing,
@@ -141,6 +144,35 @@ class CatalogMachine:
             return Applied(Refused(BAD_ARGUMENT, reason))
         self.version = command.to
         return Applied(Ok())
+
+    def _change(self, command: ChangeCatalog) -> Applied:
+        """On a copy first, which the refusal of any step leaves behind."""
+        steps = cast("Sequence[Any]", command.steps)  # the log can hold anything
+        if self.version < 3 or not all(isinstance(step, CatalogStep) for step in steps):
+            return Applied(Refused(UNKNOWN_COMMAND, "the catalog does not know such a change"))
+        trial = self.copy()
+        for place, step in enumerate(command.steps):
+            reply = trial.apply_step(step).reply
+            if isinstance(reply, Refused):
+                return Applied(replace(reply, detail=place))
+        applied = [self.apply_step(step) for step in command.steps]
+        count = sum(did_something(each.reply) for each in applied)
+        return Applied(Ok(count), [effect for each in applied for effect in each.effects])
+
+    def apply_step(self, step: CatalogStep) -> Applied:
+        return self._clauses[type(step)](step)
+
+    def copy(self) -> CatalogMachine:
+        """Another one in the same state, for a look at what commands would do."""
+        other = CatalogMachine()
+        other.version = self.version
+        other._placing.next_queue_id = self._placing.next_queue_id
+        other._routing.generation = self._routing.generation
+        for name, table in self._tables.items():
+            other._tables[name].adopt(table)
+        other._policies.forget()
+        other._routing.all_changed()
+        return other
 
     # --- reading: nodes, groups, queues -----------------------------------------------------------
 
@@ -318,6 +350,13 @@ class CatalogMachine:
             assert (info.owner is not None) == info.exclusive
         self._routing.invariants()
         self._admin.invariants()
+
+
+def did_something(reply: Reply) -> bool:
+    """Whether a change of the catalog found it otherwise."""
+    return (
+        reply.created if isinstance(reply, Declared) else isinstance(reply, Ok) and reply.count > 0
+    )
 
 
 def _nothing(_: Any) -> Applied:

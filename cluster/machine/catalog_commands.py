@@ -186,3 +186,16 @@ class DropEntry:
 
     table: str
     key: Sequence[str]
+
+
+#: What can be part of one change.
+CatalogStep = PutEntry | DeclareExchange | DeclareQueue | Bind
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCatalog:
+    """All of these in their order, or none: the refusal of the first that is refused, whose place
+    is in its `detail`. Ok says how many did something.
+    """
+
+    steps: Sequence[CatalogStep]

@@ -102,6 +102,10 @@ class BindingInfo:
 class Table(Protocol):
     """What the machine needs of every table, whatever is in it."""
 
+    def adopt(self, other: Any) -> None:
+        """The same rows as another table of its class, which are shared: a row never changes."""
+        ...
+
     def dump(self) -> list[Any]: ...
     def load(self, rows: Iterable[Any]) -> None: ...
     def __len__(self) -> int: ...
@@ -118,6 +122,9 @@ class Nodes:
 
     def all(self) -> list[NodeInfo]:
         return [self.by_id[node] for node in sorted(self.by_id)]
+
+    def adopt(self, other: Nodes) -> None:
+        self.by_id = dict(other.by_id)
 
     def dump(self) -> list[Any]:
         return [
@@ -153,6 +160,10 @@ class Groups:
 
     def all(self) -> list[GroupInfo]:
         return [self.by_id[group] for group in sorted(self.by_id)]
+
+    def adopt(self, other: Groups) -> None:
+        self.by_id = dict(other.by_id)
+        self.by_name = dict(other.by_name)
 
     def dump(self) -> list[Any]:
         return [
@@ -217,6 +228,12 @@ class Queues:
     def count_of_vhost(self, vhost: str) -> int:
         return len(self._of_vhost.get(vhost, ()))
 
+    def adopt(self, other: Queues) -> None:
+        self.by_id = dict(other.by_id)
+        self.by_name = dict(other.by_name)
+        self._of_group = {group: dict(held) for group, held in other._of_group.items()}
+        self._of_vhost = {vhost: dict(held) for vhost, held in other._of_vhost.items()}
+
     def dump(self) -> list[Any]:
         return [
             [
@@ -275,6 +292,10 @@ class Exchanges:
 
     def all(self) -> list[ExchangeInfo]:
         return [info for named in self.by_vhost.values() for info in named.values()]
+
+    def adopt(self, other: Exchanges) -> None:
+        self.by_vhost = {vhost: dict(named) for vhost, named in other.by_vhost.items()}
+        self._count = other._count
 
     def dump(self) -> list[Any]:
         return [
@@ -356,6 +377,11 @@ class Bindings:
     def all(self) -> list[BindingInfo]:
         return list(self._all.values())
 
+    def adopt(self, other: Bindings) -> None:
+        self._all = dict(other._all)
+        self._from = {end: dict(bound) for end, bound in other._from.items()}
+        self._to = {end: dict(bound) for end, bound in other._to.items()}
+
     def dump(self) -> list[Any]:
         return [
             [
@@ -391,6 +417,11 @@ class Entries:
 
     def find(self, table: str, *key: str) -> Mapping[str, Any] | None:
         return self.by_table[table].get(key)
+
+    def adopt(self, other: Entries) -> None:
+        for table, entries in self.by_table.items():
+            entries.clear()
+            entries.update(other.by_table[table])
 
     def dump(self) -> list[Any]:
         return [

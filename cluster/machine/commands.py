@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from cluster.machine.catalog_commands import (
     AddNode,
     Bind,
+    ChangeCatalog,
     CreateGroup,
     DeclareExchange,
     DeclareQueue,
@@ -444,4 +445,5 @@ Command = (
     | Unbind
     | PutEntry
     | DropEntry
+    | ChangeCatalog
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
+import re
 from collections.abc import AsyncIterator, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, cast
@@ -175,9 +176,17 @@ class ManagementRoutes:
                 names[part] = ""
         sees: Needs = "monitoring" if method == "GET" else "administrator"
         self._check_vhost(user, names, sees, exists=route.path != "vhosts/{vhost}")
-        body = Body({}) if method == "GET" else await _body(request)
+        redirect: str | None = None
+        if method == "GET":
+            body = Body({})
+        elif request.content_type == "multipart/form-data":
+            body, redirect = await _form(request)
+        else:
+            body = await _body(request)
         call = Call(self._services, self._observer, user, names, request.query, body)
         found = await route.handler(call)
+        if redirect is not None:
+            return Answer(303, headers={"Location": redirect})
         return found if isinstance(found, Answer) else Answer(200, found)
 
     def _find(self, words: Sequence[str]) -> _Resource | None:
@@ -215,6 +224,30 @@ async def _body(request: web.Request) -> Body:
     return Body.parse(await request.read())
 
 
+async def _form(request: web.Request) -> tuple[Body, str | None]:
+    """What a browser uploads: the body as a file, and where to go on this site when it is done."""
+    try:
+        fields = await request.post()
+    except ValueError:
+        raise bad_request("the form cannot be read") from None
+    file, redirect = fields.get("file"), fields.get("redirect")
+    if file is None:
+        raise bad_request("the form has no field named file")
+    if isinstance(file, web.FileField):
+        raw = await asyncio.to_thread(file.file.read)
+    else:
+        raw = file if isinstance(file, bytes) else str(file).encode()
+    if redirect is not None and not _is_here(redirect):
+        raise bad_request("redirect must be a path of this site")
+    return Body.parse(raw), redirect if isinstance(redirect, str) else None
+
+
+def _is_here(redirect: Any) -> bool:
+    """Not an address of another site, which begins with two slashes or a scheme."""
+    plain = isinstance(redirect, str) and redirect.isascii() and redirect.isprintable()
+    return plain and not re.match(r"[\\/]{2}|[^/?#]*:", redirect)
+
+
 def _is_long(answer: Answer) -> bool:
     """Would writing it as JSON hold up the loop?"""
     value: Any = answer.value
@@ -248,7 +281,7 @@ def _response(answer: Answer) -> web.Response:
 
 
 def _failure(error: ApiError, headers: dict[str, str] | None = None) -> web.Response:
-    value = {"error": error.error, "reason": error.reason}
+    value = {"error": error.error, "reason": error.reason, **error.more}
     return _response(Answer(error.status, value, headers or {}))
 
 

@@ -102,18 +102,17 @@ def _check_access(
 async def bind(call: Call) -> Answer:
     source, destination, kind = call.names["source"], call.names["destination"], _kind(call)
     _check_access(call, source, kind, destination, call.body.text("routing_key", ""))
-    made = await bind_these(call, call.vhost, source, kind, destination, call.body)
+    step = bind_step(call.vhost, source, kind, destination, call.body)
+    await call.change(step)
+    made = BindingInfo(call.vhost, source, kind, destination, step.key, step.arguments)
     # Its last word is a word of a path, and so it is quoted once more.
     key = quote(shapes.properties_key(made), safe="~")
     return Answer(201, headers={"Location": f"{quote(destination, safe='')}/{key}"})
 
 
-async def bind_these(
-    call: Call, vhost: str, source: str, kind: DestinationKind, destination: str, body: Body
-) -> BindingInfo:
+def bind_step(vhost: str, source: str, kind: DestinationKind, destination: str, body: Body) -> Bind:
     key, arguments = body.text("routing_key", ""), body.mapping("arguments", {})
-    await call.change(Bind(vhost, source, kind, destination, key, arguments))
-    return BindingInfo(vhost, source, kind, destination, key, arguments)
+    return Bind(vhost, source, kind, destination, key, arguments)
 
 
 def _one(call: Call) -> BindingInfo:

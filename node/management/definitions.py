@@ -1,39 +1,50 @@
 """Definitions: all that administrators and clients have declared, as one document.
 
-Operator policies and limits of virtual hosts travel as parameters, as in RabbitMQ. Importing the
-same twice changes nothing; what is there already under a name stays as it is where it could only be
-replaced by removing it first.
+Operator policies and limits of virtual hosts travel as parameters, as in RabbitMQ. An import is
+planned on a copy of the catalog first (`import_plan`), and carried out as one change, so it is done
+as a whole or not at all. Importing the same twice changes nothing; what is there already under a
+name stays as it is where it could only be replaced by removing it first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from node.errors import BrokerError
+from cluster.codec.entries import encode_command
+from cluster.machine.catalog_commands import CatalogStep
+from cluster.machine.commands import DeclareQueue
+from node.errors import Elsewhere, Refused, reply_of
 from node.management import shapes
-from node.management.bindings import bind_these
 from node.management.context import DONE, Answer, Call, Route
-from node.management.errors import ApiError, bad_request, of_broker
-from node.management.exchanges import declare_exchange
-from node.management.limits import limits, put_limit
-from node.management.parameters import parameters, put_parameter
-from node.management.policies import policies, put_policy
-from node.management.queues import declare_queue
-from node.management.users import put_permission_of, put_topic_permission_of, put_user, users
+from node.management.errors import ApiError, bad_request
+from node.management.import_plan import (
+    IN_CLUSTER,
+    IN_VHOST,
+    OPERATOR_POLICY,
+    VHOST_LIMITS,
+    Finding,
+    ImportPlan,
+)
+from node.management.limits import limits
+from node.management.parameters import parameters
+from node.management.policies import policies
+from node.management.users import users
 from node.management.values import Body
 from node.management.version import PRODUCT, PRODUCT_VERSION, RABBITMQ_VERSION
-from node.management.vhosts import put_vhost
+from node.passwords import RABBIT_ALGORITHMS, RABBIT_SHA256, Hashing, hash_password
 
 Json = dict[str, Any]
-Put = Callable[[Call, Body], Awaitable[Any]]
 
-#: Of one section, that are carried out at a time.
+#: Objects planned between two breaths of the loop.
 AT_ONCE = 50
-
-OPERATOR_POLICY = "operator_policy"
-VHOST_LIMITS = "vhost-limits"
+#: Of one change of the catalog, which every node applies at one go.
+STEPS_MAX = 2_000
+STEPS_BYTES_MAX = 1 << 20
+#: Objects named in the sentence of a refusal, and in its report.
+NAMED_MAX = 10
+REPORTED_MAX = 10_000
 
 
 # --- export ---------------------------------------------------------------------------------------
@@ -145,113 +156,124 @@ def _of_vhosts(call: Call, vhosts: Sequence[str]) -> dict[str, list[Json]]:
 
 
 async def import_these(call: Call) -> Answer:
-    """Whole, or into the virtual host of the path."""
-    order: list[tuple[str, Put]] = [
-        ("parameters", _put_parameter),
-        ("policies", _put_policy),
-        ("queues", _declare_queue),
-        ("exchanges", _declare_exchange),
-        ("bindings", _bind),
-    ]
-    if "vhost" not in call.names:
-        order = [
-            ("vhosts", _put_vhost),
-            ("users", _put_user),
-            ("permissions", _put_permission),
-            ("topic_permissions", _put_topic_permission),
-            ("global_parameters", _put_global),
-            *order,
-        ]
-    sections = [(name, put, call.body.objects(name)) for name, put in order]
-    for name, put, items in sections:
-        for start in range(0, len(items), AT_ONCE):
-            some = items[start : start + AT_ONCE]
-            await asyncio.gather(*[_import(call, name, put, item) for item in some])
-    return DONE
+    """Whole, or into the virtual host of the path: all of it or nothing."""
+    skip = call.query.get("skip")
+    if skip not in (None, "unsupported"):
+        raise bad_request("skip may be unsupported")
+    plan = await _planned(call, skip=skip is not None)
+    if plan.refused:
+        raise _refusal(plan.refused)
+    await _carry_out(call, plan.steps)
+    report = [finding.shown() for finding in plan.findings]
+    return Answer(200, {"imported": plan.imported, "report": report}) if report else DONE
 
 
-async def _import(call: Call, section: str, put: Put, item: Body) -> None:
-    """What is wrong with one is said with its name."""
-    try:
-        await put(call, item)
-    except (ApiError, BrokerError) as error:
-        failure = of_broker(error) if isinstance(error, BrokerError) else error
-        word = "bad_request" if failure.status in (401, 404) else failure.error
-        status = 400 if word == "bad_request" else failure.status
-        name = item.values.get("name", item.values.get("source", ""))
-        raise ApiError(status, word, f"{section} {str(name)[:80]!r}: {failure.reason}") from None
+async def _planned(call: Call, *, skip: bool) -> ImportPlan:
+    vhost = call.names.get("vhost")
+    order = IN_VHOST if vhost is not None else (*IN_CLUSTER, *IN_VHOST)
+    sections = [(name, call.body.objects(name)) for name in order]
+    hashing = call.services.settings.auth.password_hashing
+    for name, items in sections:
+        if name == "users":
+            items[:] = [await _hashed(item, hashing) for item in items]
+    if not await call.services.broker.catch_up():
+        raise Elsewhere(None)
+    cluster = call.services.cluster
+    plan = ImportPlan(
+        call.catalog.copy(),
+        node=cluster.node,
+        hashing=hashing,
+        prepare=cluster.names.prepared,
+        vhost=vhost,
+        skip=skip,
+    )
+    for name, items in sections:
+        for place, item in enumerate(items):
+            plan.take(name, item)
+            if place % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+    return plan
 
 
-def _vhost(call: Call, item: Body) -> str:
-    return call.names.get("vhost") or item.text("vhost")
+async def _hashed(item: Body, hashing: Hashing) -> Body:
+    """Of a user, in whose place a password would be hashed on the loop."""
+    password = item.values.get("password")
+    if not isinstance(password, str) or not password or "password_hash" in item:
+        return item
+    kept, algorithm = await asyncio.to_thread(hash_password, password, hashing=hashing)
+    return Body({**item.values, "password_hash": kept, "hashing_algorithm": algorithm})
 
 
-async def _put_vhost(call: Call, item: Body) -> None:
-    await put_vhost(call, item.text("name"), item)
+def _refusal(refused: Sequence[Finding]) -> ApiError:
+    words = [f"{each.section} '{each.name[:80]}': {each.reason}" for each in refused[:NAMED_MAX]]
+    if len(refused) > NAMED_MAX:
+        words.append(f"and {len(refused) - NAMED_MAX} more, which the report names")
+    end = "nothing was imported"
+    if any(each.outcome == "unsupported" for each in refused):
+        end += "; what is not supported here can be left out (?skip=unsupported)"
+    report = [finding.shown() for finding in refused[:REPORTED_MAX]]
+    return ApiError(400, "bad_request", "; ".join([*words, end]), {"report": report})
 
 
-async def _put_user(call: Call, item: Body) -> None:
-    await put_user(call, item.text("name"), item)
+async def _carry_out(call: Call, steps: Sequence[CatalogStep]) -> None:
+    """As one change of the catalog when it is no longer than may be, and else as few."""
+    done = 0
+    for part in _parts(steps):
+        try:
+            await _change(call, part)
+        except Refused as refused:
+            reason = f"the cluster changed meanwhile: {refused.reason}; import again"
+            if done:
+                reason += f" ({done} of {len(steps)} changes were made)"
+            raise Refused(refused.code, reason) from None
+        done += len(part)
 
 
-async def _put_permission(call: Call, item: Body) -> None:
-    await put_permission_of(call, item.text("user"), item.text("vhost"), item)
+async def _change(call: Call, steps: Sequence[CatalogStep]) -> None:
+    cluster = call.services.cluster
+    if call.catalog.version >= 3:
+        reply_of(await cluster.names.change_all(steps))
+        return
+    for step in steps:  # a node of an earlier release would not know the whole
+        if isinstance(step, DeclareQueue):
+            reply_of(await cluster.names.declare(step))
+        else:
+            await call.change(step)
 
 
-async def _put_topic_permission(call: Call, item: Body) -> None:
-    await put_topic_permission_of(call, item.text("user"), item.text("vhost"), item)
+def _parts(steps: Sequence[CatalogStep]) -> Iterator[Sequence[CatalogStep]]:
+    part: list[CatalogStep] = []
+    size = 0
+    for step in steps:
+        step_bytes = len(encode_command(step))
+        if part and (len(part) >= STEPS_MAX or size + step_bytes > STEPS_BYTES_MAX):
+            yield part
+            part, size = [], 0
+        part.append(step)
+        size += step_bytes
+    if part:
+        yield part
 
 
-async def _put_global(call: Call, item: Body) -> None:
-    await put_parameter(call, ("", "", item.text("name")), item)
+async def export_route(call: Call) -> Json:
+    hashes = call.query.get("hashes")
+    if hashes not in (None, "rabbitmq"):
+        raise bad_request("hashes may be rabbitmq")
+    shown = await export_all(call)
+    if hashes is not None:
+        shown["users"] = [_for_rabbitmq(user) for user in shown["users"]]
+    return shown
 
 
-async def _put_parameter(call: Call, item: Body) -> None:
-    component, vhost, name = item.text("component"), _vhost(call, item), item.text("name")
-    if component == OPERATOR_POLICY:
-        value = Body(item.mapping("value"))
-        await put_policy(call, "operator_policies", vhost, name, value)
-    elif component == VHOST_LIMITS:
-        value = Body(item.mapping("value"))
-        for limit in value.values:
-            await put_limit(call, "vhost", vhost, limit, value.integer(limit))
-    else:
-        await put_parameter(call, (component, vhost, name), item)
-
-
-async def _put_policy(call: Call, item: Body) -> None:
-    await put_policy(call, "policies", _vhost(call, item), item.text("name"), item)
-
-
-async def _declare_queue(call: Call, item: Body) -> None:
-    vhost, name = _vhost(call, item), item.text("name")
-    if call.catalog.queue(vhost, name) is None:
-        await declare_queue(call, vhost, name, item)
-
-
-async def _declare_exchange(call: Call, item: Body) -> None:
-    vhost, name = _vhost(call, item), item.text("name")
-    if call.catalog.exchange(vhost, name) is None:
-        await declare_exchange(call, vhost, name, item)
-
-
-async def _bind(call: Call, item: Body) -> None:
-    kind = item.text("destination_type", "queue")
-    if kind not in ("queue", "exchange"):
-        raise bad_request("destination_type is queue or exchange")
-    if item.text("source"):  # every queue is bound to the default exchange anyway
-        await bind_these(
-            call,
-            _vhost(call, item),
-            item.text("source"),
-            cast("Any", kind),
-            item.text("destination"),
-            item,
-        )
+def _for_rabbitmq(user: Json) -> Json:
+    """It cannot read other hashes, and takes an empty one for a user who cannot log in."""
+    if user["hashing_algorithm"] in RABBIT_ALGORITHMS:
+        return user
+    return {**user, "password_hash": "", "hashing_algorithm": RABBIT_SHA256}
 
 
 ROUTES = (
-    Route("GET", "definitions", export_all, "administrator"),
+    Route("GET", "definitions", export_route, "administrator"),
     Route("POST", "definitions", import_these, "administrator"),
     Route("GET", "definitions/{vhost}", export_vhost, "administrator"),
     Route("POST", "definitions/{vhost}", import_these, "administrator"),

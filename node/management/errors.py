@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from cluster.machine import replies as codes
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown
 
 
 class ApiError(Exception):
-    """`error` is a word for programs, `reason` a sentence."""
+    """`error` is a word for programs, `reason` a sentence; `more` stands beside them."""
 
-    def __init__(self, status: int, error: str, reason: str) -> None:
+    def __init__(
+        self, status: int, error: str, reason: str, more: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(reason)
+        self.more = more or {}
         self.status = status
         self.error = error
         self.reason = reason

@@ -49,21 +49,18 @@ async def declare(call: Call) -> Answer:
     call.access.check("configure", "exchange", name)
     if call.catalog.exchange(call.vhost, name) is None:
         call.access.check_alternate(name, call.body.mapping("arguments", {}))
-    return created(await declare_exchange(call, call.vhost, name, call.body))
+    return created(await call.change(exchange_step(call.vhost, name, call.body)))
 
 
-async def declare_exchange(call: Call, vhost: str, name: str, body: Body) -> int:
-    """1: it is new."""
-    return await call.change(
-        DeclareExchange(
-            vhost,
-            name,
-            body.text("type", "direct"),
-            durable=body.boolean("durable", False),
-            auto_delete=body.boolean("auto_delete", False),
-            internal=body.boolean("internal", False),
-            arguments=body.mapping("arguments", {}),
-        )
+def exchange_step(vhost: str, name: str, body: Body) -> DeclareExchange:
+    return DeclareExchange(
+        vhost,
+        name,
+        body.text("type", "direct"),
+        durable=body.boolean("durable", False),
+        auto_delete=body.boolean("auto_delete", False),
+        internal=body.boolean("internal", False),
+        arguments=body.mapping("arguments", {}),
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import DropEntry, PutEntry
 from node.management.context import DONE, Answer, Call, Route
 from node.management.errors import not_found
@@ -24,9 +26,12 @@ def limits(call: Call, owner: Owner) -> list[Json]:
     ]
 
 
-async def put_limit(call: Call, owner: Owner, of: str, name: str, value: int) -> None:
-    known = call.catalog.entry(f"{owner}_limits", (of,)) or {}
-    await call.change(PutEntry(f"{owner}_limits", (of,), {**known, name: value}))
+def limits_step(
+    catalog: CatalogMachine, owner: Owner, of: str, given: Mapping[str, int]
+) -> PutEntry:
+    """Those that are not given stay as they are."""
+    known = catalog.entry(f"{owner}_limits", (of,)) or {}
+    return PutEntry(f"{owner}_limits", (of,), {**known, **given})
 
 
 def _routes(owner: Owner, readers: Literal["management", "administrator"]) -> list[Route]:
@@ -34,7 +39,8 @@ def _routes(owner: Owner, readers: Literal["management", "administrator"]) -> li
         return limits(call, owner)
 
     async def put(call: Call) -> Answer:
-        await put_limit(call, owner, call.names[owner], call.name, call.body.integer("value"))
+        given = {call.name: call.body.integer("value")}
+        await call.change(limits_step(call.catalog, owner, call.names[owner], given))
         return DONE
 
     async def delete(call: Call) -> Answer:

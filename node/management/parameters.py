@@ -35,12 +35,12 @@ def parameters(call: Call, *, is_global: bool) -> list[Json]:
     ]
 
 
-async def put_parameter(call: Call, key: tuple[str, str, str], body: Body) -> int:
+def parameter_step(key: tuple[str, str, str], body: Body) -> PutEntry:
     if "value" not in body.values:
         raise bad_request("[{key_missing,value}]")
     if key[0]:
         refuse_component(key[0])
-    return await call.change(PutEntry("parameters", key, {"value": body.values["value"]}))
+    return PutEntry("parameters", key, {"value": body.values["value"]})
 
 
 def _key(call: Call) -> tuple[str, str, str]:
@@ -69,7 +69,7 @@ async def one(call: Call) -> Json:
 
 
 async def put(call: Call) -> Answer:
-    return created(await put_parameter(call, _key(call), call.body))
+    return created(await call.change(parameter_step(_key(call), call.body)))
 
 
 async def delete(call: Call) -> Answer:
@@ -93,7 +93,7 @@ async def get_cluster_name(call: Call) -> Json:
 
 async def put_cluster_name(call: Call) -> Answer:
     body = Body({"value": call.body.text("name")})
-    await put_parameter(call, ("", "", CLUSTER_NAME), body)
+    await call.change(parameter_step(("", "", CLUSTER_NAME), body))
     return Answer(204)
 
 

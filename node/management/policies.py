@@ -23,8 +23,7 @@ def policies(call: Call, table: Table) -> list[Json]:
     return [shapes.policy(key, entry) for key, entry in entries if key[0] in vhosts]
 
 
-async def put_policy(call: Call, table: Table, vhost: str, name: str, body: Body) -> int:
-    """1: it is new."""
+def policy_step(table: Table, vhost: str, name: str, body: Body) -> PutEntry:
     check_pattern(body.text("pattern"))
     check_definition(body.mapping("definition"))
     value = {
@@ -33,7 +32,7 @@ async def put_policy(call: Call, table: Table, vhost: str, name: str, body: Body
         "priority": body.integer("priority", 0),
         "apply_to": body.text("apply-to", "all" if table == "policies" else "queues"),
     }
-    return await call.change(PutEntry(table, (vhost, name), value))
+    return PutEntry(table, (vhost, name), value)
 
 
 def _routes(
@@ -50,7 +49,7 @@ def _routes(
         return shapes.policy(key, entry)
 
     async def put(call: Call) -> Answer:
-        return created(await put_policy(call, table, call.vhost, call.name, call.body))
+        return created(await call.change(policy_step(table, call.vhost, call.name, call.body)))
 
     async def delete(call: Call) -> Answer:
         return deleted(await call.change(DropEntry(table, (call.vhost, call.name))))

@@ -7,10 +7,11 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from cluster.machine.catalog import QueueInfo
+from cluster.machine.catalog import CatalogMachine, QueueInfo
+from cluster.machine.commands import DeclareQueue
 from cluster.machine.replies import Declared
 from cluster.types import TRANSIENT_GROUPS, NodeId
-from node.broker import transient_by
+from node.broker import transient_by, with_type
 from node.errors import reply_of
 from node.management import shapes
 from node.management.consumers import consumers_of, sessions_of
@@ -175,8 +176,17 @@ async def declare(call: Call) -> Answer:
 
 
 async def declare_queue(call: Call, vhost: str, name: str, body: Body) -> bool:
-    """Whether it is new. What is not durable, or goes by itself, lives on this node alone."""
-    if name.startswith("amq.") and call.catalog.queue(vhost, name) is None:
+    """Whether it is new."""
+    step = queue_step(call.catalog, call.services.cluster.node, vhost, name, body)
+    reply = reply_of(await call.services.cluster.names.declare(step))
+    return isinstance(reply, Declared) and reply.created
+
+
+def queue_step(
+    catalog: CatalogMachine, node: NodeId, vhost: str, name: str, body: Body
+) -> DeclareQueue:
+    """What is not durable, or goes by itself, lives on this node alone."""
+    if name.startswith("amq.") and catalog.queue(vhost, name) is None:
         raise bad_request(f"queue name '{name}' contains reserved prefix 'amq.*'")
     arguments = body.mapping("arguments", {})
     check_queue(body.values.get("type"), arguments)
@@ -185,17 +195,14 @@ async def declare_queue(call: Call, vhost: str, name: str, body: Body) -> bool:
     transient = transient_by(
         durable=durable, exclusive=False, auto_delete=auto_delete, named=bool(name)
     )
-    arguments = call.services.broker.with_type(vhost, name, arguments, transient=transient)
-    outcome = await call.services.cluster.declare_queue(
+    return DeclareQueue(
         vhost,
         name,
-        arguments,
+        with_type(catalog, vhost, name, arguments, transient=transient),
         durable=durable,
         auto_delete=auto_delete,
-        transient=transient is not None,
+        node=None if transient is None else node,
     )
-    reply = reply_of(outcome)
-    return isinstance(reply, Declared) and reply.created
 
 
 async def delete(call: Call) -> Answer:

@@ -11,13 +11,10 @@ from node.management.context import DONE, Answer, Call, Route, created, deleted
 from node.management.errors import bad_request, not_found
 from node.management.paging import listed_as_is
 from node.management.values import Body
-from node.passwords import hash_password, wrong_hash
+from node.passwords import RABBIT_SHA256, Hashing, hash_password, wrong_hash
 from node.patterns import check_pattern
 
 Json = dict[str, Any]
-
-#: How RabbitMQ hashes when definitions do not say so.
-HASHING_DEFAULT = "rabbit_password_hashing_sha256"
 
 
 async def whoami(call: Call) -> Json:
@@ -54,24 +51,34 @@ async def put(call: Call) -> Answer:
 
 
 async def put_user(call: Call, name: str, body: Body) -> int:
-    """1: it is new. Without a password and without a hash nobody logs in by one."""
+    """1: it is new."""
+    hashing = call.services.settings.auth.password_hashing
+    user, *limits = await asyncio.to_thread(user_steps, name, body, hashing)
+    made = await call.change(user)
+    for step in limits:
+        await call.change(step)
+    return made
+
+
+def user_steps(name: str, body: Body, hashing: Hashing) -> list[PutEntry]:
+    """Without a password and without a hash nobody logs in by one. Hashing takes its time."""
     if "tags" not in body:
         raise bad_request("tags_not_present")
-    kept, algorithm = "", HASHING_DEFAULT
+    kept, algorithm = "", RABBIT_SHA256
     if "password_hash" in body:
         kept = body.text("password_hash")
-        algorithm = body.text("hashing_algorithm", HASHING_DEFAULT)
+        algorithm = body.text("hashing_algorithm", RABBIT_SHA256)
         wrong = wrong_hash(kept, algorithm)
         if wrong is not None:
             raise bad_request(wrong)
     elif body.text("password", ""):
-        kept, algorithm = await asyncio.to_thread(hash_password, body.text("password"))
+        kept, algorithm = hash_password(body.text("password"), hashing=hashing)
     value = {"password_hash": kept, "hashing_algorithm": algorithm, "tags": body.words("tags")}
-    made = await call.change(PutEntry("users", (name,), value))
     limits = body.mapping("limits", {})
-    if limits:
-        await call.change(PutEntry("user_limits", (name,), limits))
-    return made
+    return [
+        PutEntry("users", (name,), value),
+        *([PutEntry("user_limits", (name,), limits)] if limits else []),
+    ]
 
 
 async def delete(call: Call) -> Answer:
@@ -116,12 +123,12 @@ async def one_permission(call: Call) -> Json:
 
 
 async def put_permission(call: Call) -> Answer:
-    return created(await put_permission_of(call, call.names["user"], call.vhost, call.body))
+    return created(await call.change(permission_step(call.names["user"], call.vhost, call.body)))
 
 
-async def put_permission_of(call: Call, user: str, vhost: str, body: Body) -> int:
+def permission_step(user: str, vhost: str, body: Body) -> PutEntry:
     value = {name: _pattern(body, name) for name in ("configure", "write", "read")}
-    return await call.change(PutEntry("permissions", (user, vhost), value))
+    return PutEntry("permissions", (user, vhost), value)
 
 
 def _pattern(body: Body, name: str) -> str:
@@ -136,14 +143,15 @@ async def delete_permission(call: Call) -> Answer:
 
 
 async def put_topic_permission(call: Call) -> Answer:
-    return created(await put_topic_permission_of(call, call.names["user"], call.vhost, call.body))
+    step = topic_permission_step(call.names["user"], call.vhost, call.body)
+    return created(await call.change(step))
 
 
-async def put_topic_permission_of(call: Call, user: str, vhost: str, body: Body) -> int:
+def topic_permission_step(user: str, vhost: str, body: Body) -> PutEntry:
     exchange = body.text("exchange")
     exchange = "" if exchange == "amq.default" else exchange
     value = {name: _pattern(body, name) for name in ("write", "read")}
-    return await call.change(PutEntry("topic_permissions", (user, vhost, exchange), value))
+    return PutEntry("topic_permissions", (user, vhost, exchange), value)
 
 
 async def delete_topic_permissions(call: Call) -> Answer:

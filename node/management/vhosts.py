@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import DropEntry, PutEntry
 from node.management import shapes
 from node.management.context import Answer, Call, Route, created, deleted
@@ -50,15 +51,15 @@ async def one_vhost(call: Call) -> Json:
 
 
 async def put(call: Call) -> Answer:
-    made = await put_vhost(call, call.vhost, call.body)
+    made = await call.change(vhost_step(call.catalog, call.vhost, call.body))
     if made:  # who makes one may use it
         await call.change(PutEntry("permissions", (call.user.name, call.vhost), EVERYTHING))
     return created(made)
 
 
-async def put_vhost(call: Call, name: str, body: Body) -> int:
-    """1: it is new. What is not said stays as it is."""
-    known = call.catalog.entry("vhosts", (name,)) or {}
+def vhost_step(catalog: CatalogMachine, name: str, body: Body) -> PutEntry:
+    """What is not said stays as it is."""
+    known = catalog.entry("vhosts", (name,)) or {}
     metadata = Body(body.mapping("metadata", {}))
     kind = body.values.get("default_queue_type", known.get("default_queue_type"))
     check_default_type(kind)
@@ -69,7 +70,7 @@ async def put_vhost(call: Call, name: str, body: Body) -> int:
         "tags": body.words("tags", metadata.words("tags", known.get("tags", []))),
         "default_queue_type": None if kind in (None, "", "undefined") else kind,
     }
-    return await call.change(PutEntry("vhosts", (name,), value))
+    return PutEntry("vhosts", (name,), value)
 
 
 async def delete(call: Call) -> Answer:

@@ -7,19 +7,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from quorate.cli.api import done, with_api
-from quorate.cli.output import CommandError, Json, Timeout, Url
-from quorate.cli.progress import Bar
-from quorate.errors import QuorateError
+from quorate.cli.output import CommandError, Json, Timeout, Url, say
+from quorate.errors import Refused
 
 if TYPE_CHECKING:
-    from quorate.management import Management
+    pass
 
 definitions_app = typer.Typer(
     no_args_is_help=True,
@@ -40,10 +38,8 @@ SECTIONS = (
     "bindings",
 )
 IN_VHOST = SECTIONS[SECTIONS.index("parameters") :]
-#: What is sent at a time.
-PART_COUNT = 200
-#: With more than this a bar shows how far it is.
-BAR_COUNT = 1_000
+#: Objects named when an import is refused, or leaves some out.
+NAMED_MAX = 100
 CORRUPT = 3
 
 Definitions = dict[str, list[dict[str, Any]]]
@@ -52,15 +48,17 @@ OneVhost = Annotated[
 ]
 
 
-class Part(NamedTuple):
-    section: str
-    items: list[dict[str, Any]]
-
-
 @definitions_app.command("export")
 def definitions_export(
     file: Annotated[Path | None, typer.Argument(help="Default: standard output.")] = None,
     vhost: OneVhost = None,
+    rabbitmq_hashes: Annotated[
+        bool,
+        typer.Option(
+            "--rabbitmq-hashes",
+            help="Only hashes that RabbitMQ can import; users with others have no password in it.",
+        ),
+    ] = False,
     url: Url = None,
     as_json: Json = False,
     timeout: Timeout = 60.0,
@@ -68,12 +66,17 @@ def definitions_export(
     """Write all definitions, without messages. They hold hashes of passwords: a file is readable
     for you only.
     """
+    query = {"hashes": "rabbitmq"} if rabbitmq_hashes and vhost is None else {}
     found = with_api(
         url,
-        lambda api: api.get("definitions", *_of(vhost)),
+        lambda api: api.get("definitions", *_of(vhost), **query),
         timeout=timeout,
         missing=_missing(vhost),
     )
+    if query:
+        for user in found["users"]:
+            if not user["password_hash"]:
+                say(f"user {user['name']!r} has no password in it: its hash is not RabbitMQ's")
     text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
     if file is None or str(file) == "-":
         sys.stdout.write(text)
@@ -90,33 +93,58 @@ def definitions_export(
 def definitions_import(
     file: Annotated[Path, typer.Argument(help="JSON of an export; - is standard input.")],
     vhost: OneVhost = None,
+    skip_unsupported: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unsupported",
+            help="Leave out what is not there, such as streams, shovels and ha-* of policies.",
+        ),
+    ] = False,
     url: Url = None,
     as_json: Json = False,
     timeout: Timeout = 60.0,
 ) -> int:
-    """Make all that a file holds, also one of RabbitMQ's. What is there already stays; queues and
-    exchanges are not changed. It may be repeated.
+    """Make all that a file holds, also one of RabbitMQ's, or nothing. What is there already stays;
+    queues and exchanges are not changed. It may be repeated.
     """
     definitions = read_definitions(file)
     if vhost is not None:
         definitions = of_vhost(definitions, vhost)
     counts = {name: len(items) for name, items in definitions.items() if items}
-    total = sum(counts.values())
+    query = {"skip": "unsupported"} if skip_unsupported else None
+    try:
+        found = with_api(
+            url,
+            lambda api: api.post("definitions", *_of(vhost), query=query, body=definitions),
+            timeout=timeout,
+            missing=_missing(vhost),
+        )
+    except Refused as refused:
+        report = cast("list[dict[str, Any]] | None", refused.detail)
+        if not report:
+            raise
+        words = ["nothing was imported:", *_lines(report)]
+        if any(row["outcome"] == "unsupported" for row in report):
+            words.append("  next: --skip-unsupported leaves out what is not supported")
+        raise CommandError(f"refused ({refused.code}): " + "\n".join(words)) from refused
+    left_out = [] if found is None else cast("list[dict[str, Any]]", found["report"])
+    if not as_json:
+        for line in _lines(left_out):
+            say(f"left out {line.strip()}")
+    facts: dict[str, Any] = {**counts, **({"left_out": left_out} if left_out else {})}
+    words = f"imported {_counted(counts)}"
+    return done(as_json, words + (f"; left out {len(left_out)}" if left_out else ""), **facts)
 
-    async def send(api: Management) -> None:
-        done_count = 0
-        with Bar("importing", total, shown=total > BAR_COUNT and not as_json) as bar:
-            for part in parts_of(definitions):
-                try:
-                    await api.post("definitions", *_of(vhost), body={part.section: part.items})
-                except QuorateError as error:
-                    error.add_note(f"{done_count:,} of {total:,} were imported before it")
-                    raise
-                done_count += len(part.items)
-                bar.add(len(part.items))
 
-    with_api(url, send, timeout=timeout, missing=_missing(vhost))
-    return done(as_json, f"imported {_counted(counts)}", **counts)
+def _lines(report: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        f"  {row['section'].replace('_', ' ')} {row['name']!r}"
+        + (f" in vhost {row['vhost']!r}" if row["vhost"] else "")
+        + f": {row['reason']}"
+        for row in report[:NAMED_MAX]
+    ]
+    more = len(report) - NAMED_MAX
+    return [*lines, f"  and {more:,} more"] if more > 0 else lines
 
 
 def _of(vhost: str | None) -> tuple[str, ...]:
@@ -164,12 +192,6 @@ def of_vhost(definitions: Definitions, vhost: str) -> Definitions:
         name: [item for item in definitions[name] if item.get("vhost", vhost) == vhost]
         for name in IN_VHOST
     }
-
-
-def parts_of(definitions: Definitions) -> Iterator[Part]:
-    for section, items in definitions.items():
-        for start in range(0, len(items), PART_COUNT):
-            yield Part(section, items[start : start + PART_COUNT])
 
 
 def _write(file: Path, text: str) -> None:

@@ -16,7 +16,6 @@ import pytest
 import structlog
 
 from quorate.cli import run
-from quorate.cli.definitions import PART_COUNT, parts_of, read_definitions
 from quorate.cli.tables import folded_columns, printable
 from quorate.management import PAGE_SIZE
 from tests.node.nodes import Nodes, free_ports
@@ -338,7 +337,7 @@ def test_definitions_go_out_and_come_back(capsys: Output, tmp_path: Path):
     assert [name for vhost, name in names if vhost == "copy"] == ["carried"]
 
 
-def test_many_definitions_go_in_parts_and_long_lists_come_in_pages(capsys: Output, tmp_path: Path):
+def test_many_definitions_go_in_and_long_lists_come_in_pages(capsys: Output, tmp_path: Path):
     count = PAGE_SIZE + 10
     bindings = [
         {
@@ -355,31 +354,51 @@ def test_many_definitions_go_in_parts_and_long_lists_come_in_pages(capsys: Outpu
     file = tmp_path / "many.json"
     file.write_text(json.dumps({"bindings": bindings, "queues": queues}))
 
-    assert [len(part.items) for part in parts_of(read_definitions(file))] == [
-        1,
-        PART_COUNT,
-        PART_COUNT,
-        count - 2 * PART_COUNT,
-    ]
     assert run(["definitions", "import", str(file)]) == 0
 
     assert len(rows_of(capsys, "binding", "list", "--exchange", "amq.direct")) == count
 
 
-def test_an_import_that_is_refused_says_how_far_it_came(capsys: Output, tmp_path: Path):
+def test_an_import_that_is_refused_names_what_is_wrong_and_does_nothing(
+    capsys: Output, tmp_path: Path
+):
     good = {"vhost": "/", "name": "good", "pattern": "x", "definition": {"max-length": 1}}
     file = tmp_path / "policies.json"
-    file.write_text(
-        json.dumps(
-            {"vhosts": [{"name": "/"}], "policies": [{**good, "name": "bad", "pattern": "("}]}
-        )
-    )
+    bad = {**good, "name": "bad", "pattern": "("}
+    file.write_text(json.dumps({"vhosts": [{"name": "/"}], "policies": [good, bad]}))
 
     assert run(["definitions", "import", str(file)]) == 1
 
     words = capsys.readouterr().err
-    assert "'bad'" in words
-    assert "1 of 2 were imported before it" in words
+    assert "nothing was imported" in words
+    assert "policies 'bad' in vhost '/': " in words
+    assert "good" not in words
+    assert "good" not in [row["name"] for row in rows_of(capsys, "policy", "list")]
+
+
+def test_what_is_not_supported_is_left_out_when_that_is_said(capsys: Output, tmp_path: Path):
+    stream = {"vhost": "/", "name": "events", "durable": True, "type": "stream", "arguments": {}}
+    file = tmp_path / "stream.json"
+    file.write_text(json.dumps({"queues": [stream, {**stream, "name": "kept", "type": "quorum"}]}))
+
+    assert run(["definitions", "import", str(file)]) == 1
+    assert "--skip-unsupported" in capsys.readouterr().err
+    assert run(["definitions", "import", str(file), "--skip-unsupported"]) == 0
+
+    words = capsys.readouterr().err
+    assert "left out queues 'events' in vhost '/': " in words
+    assert "there are no streams here" in words
+    names = [row["name"] for row in rows_of(capsys, "queue", "list")]
+    assert "kept" in names
+    assert "events" not in names
+
+
+def test_an_export_for_rabbitmq_names_who_has_no_password_in_it(capsys: Output, tmp_path: Path):
+    file = tmp_path / "rabbit.json"
+    assert run(["definitions", "export", str(file), "--rabbitmq-hashes"]) == 0
+    assert "user 'guest' has no password in it" in capsys.readouterr().err
+    users = json.loads(file.read_text())["users"]
+    assert {user["hashing_algorithm"] for user in users} == {"rabbit_password_hashing_sha256"}
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", "{}", '{"queues": [1]}'])

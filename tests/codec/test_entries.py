@@ -33,6 +33,7 @@ from cluster.codec.errors import CodecError
 from cluster.codec.fields import Layout
 from cluster.machine import commands as c
 from cluster.machine import replies as r
+from cluster.machine.catalog_commands import CatalogStep
 from cluster.types import BodyRef, Stamp
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -115,6 +116,14 @@ SAMPLES_V2: dict[str, Any] = {
 }
 SAMPLES_V3: dict[str, Any] = {
     "reserve": c.Reserve("n1", 3, 17, ((1, 2, 2_048), (5, 1, 0))),
+    "change_catalog": c.ChangeCatalog(
+        [
+            c.PutEntry("vhosts", ["v"], {"description": "d"}),
+            c.DeclareQueue("v", "q", {"x-max-length": 3}),
+            c.DeclareExchange("v", "e", "fanout"),
+            c.Bind("v", "e", "queue", "q", ""),
+        ]
+    ),
 }
 SAMPLES = SAMPLES_V1 | SAMPLES_V2 | SAMPLES_V3
 #: These have had fields added at the end since: their old bytes are read, others are written.
@@ -171,6 +180,7 @@ def test_entries_of_version_3_are_read_and_written_as_ever(name: str) -> None:
     data = (GOLDEN / "v3" / f"{name}.cbor").read_bytes()
     assert decode_entry(data) == Entry(1, 1_700_000_000_123, [SAMPLES_V3[name]])
     assert encode_entry(1_700_000_000_123, [SAMPLES_V3[name]]) == data
+    assert version_needed(SAMPLES_V3[name]) == 3
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -221,6 +231,9 @@ def test_a_command_of_a_later_version_is_unknown_and_keeps_its_fields() -> None:
         [33, 1, 2, 3, [[18, 1]]],
         [33, 1, 2, 3, [[9, 1]]],
         [33, 1, 2, 3, [7]],
+        [81, [[21]]],
+        [81, [[74, "vhosts"]]],
+        [81, 7],
         [5, "s1", "n1", 1, [[1, 2, 3]]],
         [5, "s1", "n1", 1, [[1, "two", 3, []]]],
         [6, "s1", [[1, 2, 3, [[1, 2]]]]],
@@ -297,6 +310,8 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
         return st.none() | st.lists(rows, max_size=2).map(tuple)
     if name == "bodies":
         return st.lists(st.binary(max_size=20), max_size=5)
+    if name == "steps" and kind is c.ChangeCatalog:
+        return st.lists(st.one_of([fields_of(step) for step in typing.get_args(CatalogStep)]))
     if name == "steps":
         return st.lists(st.one_of([fields_of(step) for step in typing.get_args(c.Step)]))
     if name == "others":

@@ -76,6 +76,7 @@ CATALOG = (
     c.Unbind,
     c.PutEntry,
     c.DropEntry,
+    c.ChangeCatalog,
 )
 
 

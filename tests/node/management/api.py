@@ -47,10 +47,15 @@ class Api:
                 allow_redirects=False,
             ) as response,
         ):
-            text = await response.text()
-            return Reply(
-                response.status, json.loads(text) if text else None, dict(response.headers)
-            )
+            return await _reply(response)
+
+    async def upload(self, path: str, form: aiohttp.FormData) -> Reply:
+        """As a browser sends a file."""
+        async with (
+            aiohttp.ClientSession(headers=self._headers) as session,
+            session.post(f"{self.url}/api/{path}", data=form, allow_redirects=False) as response,
+        ):
+            return await _reply(response)
 
     async def get(self, path: str) -> Any:
         reply = await self.ask("GET", path)
@@ -94,6 +99,11 @@ class Api:
         )
         assert reply.status == 200, reply
         return reply.value
+
+
+async def _reply(response: aiohttp.ClientResponse) -> Reply:
+    text = await response.text()
+    return Reply(response.status, json.loads(text) if text else None, dict(response.headers))
 
 
 def api_of(node: Node) -> Api:
