@@ -176,5 +176,8 @@ backup-restore: $(READY) ## Clusters backed up under load, destroyed, restored, 
 
 .PHONY: clean
 clean: ## Remove the environment, caches and local clusters
+	@for lock in $$(find -L .quorate var -type f "(" -name lock -o -name node.lock ")" 2>/dev/null); do \
+		flock --nonblock "$$lock" true || { echo "a cluster is running in $${lock%/lock}: stop it first; nothing was removed" >&2; exit 1; }; \
+	done
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist var .quorate bench-results.json
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -321,6 +321,14 @@ class ClusterNode:
         stays = {info.node: info.state == "member" for info in self.catalog_machine.nodes_ever()}
         return [node for node in self.catalog.members if stays.get(node, True)]
 
+    def copies_wanted(self, group_id: GroupId) -> int:
+        """With fewer a group is less safe than it was meant to be, or can be on as many nodes."""
+        nodes = len(self.homes())
+        info = self.catalog_machine.group(group_id)
+        if info is None:
+            return nodes
+        return min(nodes, self.config.replication if info.default else len(info.founders))
+
     @property
     def left(self) -> bool:
         """This node was removed from the cluster: others have taken over all that it had, and hang

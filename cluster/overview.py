@@ -26,7 +26,11 @@ def status_of(cluster: ClusterNode, *, digests: bool = False) -> dict[str, Any]:
     catalog = cluster.catalog_machine
     groups: list[dict[str, Any]] = []
     for _, group in sorted(cluster.groups.items()):
-        row = {**group.status(), "leader": cluster.leader_of(group.id)}
+        row = {
+            **group.status(),
+            "leader": cluster.leader_of(group.id),
+            "wanted": cluster.copies_wanted(group.id),
+        }
         groups.append({**row, "digest": group.machine.digest().hex()} if digests else row)
     nodes = {each.node: each for each in catalog.nodes()}
     states = cluster.peers.states

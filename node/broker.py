@@ -13,6 +13,7 @@ from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
 from cluster.machine.arguments import CLASSIC, QUEUE_TYPE, QUORUM, SPAN_MS_MAX, unknown_argument
 from cluster.machine.catalog import CatalogMachine, QueueInfo
+from cluster.machine.catalog_routing import RESERVED_PREFIX
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
     ATTR_DELIVER_AT_MS,
@@ -189,6 +190,9 @@ class Broker:
     async def declare(self, vhost: str, queue: str, arguments: dict[str, Any]) -> dict[str, Any]:
         check_name(queue, "queue")
         check_name(vhost, "vhost")
+        why = reserved(queue)
+        if why is not None and self.locate(vhost, queue) is None:
+            raise Refused(codes.BAD_ARGUMENT, why)
         unknown = unknown_argument(arguments)
         if unknown is not None:
             raise Refused(unknown.code, unknown.reason)
@@ -417,6 +421,13 @@ def check_name(name: str, kind: str) -> None:
             codes.BAD_ARGUMENT,
             f"a {kind} is 1 to {NAME_BYTES_MAX} bytes of printable text, not {name[:40]!r}",
         )
+
+
+def reserved(name: str) -> str | None:
+    """Why nobody may make a queue of this name, in RabbitMQ's words; None: anybody may."""
+    if not name.startswith(RESERVED_PREFIX):
+        return None
+    return f"queue name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'"
 
 
 def check_shared(info: QueueInfo) -> None:

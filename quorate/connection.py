@@ -35,6 +35,10 @@ def describe(error: BaseException) -> str:
         return error.os_error.strerror
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if "Expected HTTP/" in str(error):  # aiohttp shows what came instead, over several lines
+        if "b'AMQP" in str(error):
+            return "this port is for clients of AMQP: give that of the node's `http`"
+        return "what listens there does not speak HTTP: give the port of the node's `http`"
     return str(error) or type(error).__name__
 
 

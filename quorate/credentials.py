@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 
 def normal_url(address: str) -> str:
     """`127.0.0.1:8080` or a URL, as `http://127.0.0.1:8080`."""
     address = address.strip().rstrip("/")
     return address if "://" in address else f"http://{address}"
+
+
+def _check(url: str) -> None:
+    """Raises ValueError, which shows no password."""
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("/")[0].rpartition("@")[2]
+    example = "give host:port of a node's `http`, such as 127.0.0.1:8081"
+    if scheme in ("amqp", "amqps"):
+        raise ValueError(f"{scheme}://{place} is an address for clients of AMQP: {example}")
+    if scheme not in ("http", "https"):
+        raise ValueError(f"{scheme}://{place}: addresses begin with http:// or https://: {example}")
+    try:
+        parts = urlsplit(f"{scheme}://{place}")
+        usable = bool(parts.hostname) and parts.port != 0 and not place.endswith(":")
+        usable = usable and not any(map(str.isspace, place))
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError(f"{place!r} is no address: {example}")
 
 
 def split_credentials(
@@ -24,6 +43,7 @@ def split_credentials(
     for address in addresses:
         if not address.strip():
             continue
+        _check(normal_url(address))
         scheme, _, rest = normal_url(address).partition("://")
         place, slash, path = rest.partition("/")
         before, at, host = place.rpartition("@")

@@ -18,6 +18,7 @@ from typing import Any
 
 import quorate
 from quorate import numbered
+from quorate.cli import EXIT_INTERRUPTED
 from quorate.cli.output import complain, emit, run_async, say, stdout
 from quorate.errors import OutcomeUnknown, QuorateError
 from quorate.local import LocalCluster, LocalNode
@@ -223,21 +224,38 @@ async def _failover(kills: int, rate: int, folder: Path) -> Failover:
         return run
 
 
-async def _until_interrupted(kills: int, rate: int, folder: Path) -> Failover:
-    """SIGTERM ends it like Ctrl-C: the nodes are stopped."""
+async def _until_interrupted(kills: int, rate: int, folder: Path) -> Failover | None:
+    """None: a signal ended it before its time. Its nodes are stopped all the same."""
     work = asyncio.ensure_future(_failover(kills, rate, folder))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
-    return await work
+    signals: list[str] = []
+
+    def stop(number: signal.Signals) -> None:
+        if not signals:  # a second one does not hurry: nodes are being stopped
+            say(f"{number.name}: stopping the nodes")
+            work.cancel()
+        signals.append(number.name)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not signals:
+            raise
+        return None
 
 
 def run_failover(kills: int, *, rate: int, folder: Path | None, as_json: bool) -> int:
     """The command `quorate failover`."""
-    if folder is not None:
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            temporary = tempfile.TemporaryDirectory(prefix="quorate-failover-")
+            folder = Path(stack.enter_context(temporary))
         run = run_async(_until_interrupted(kills, rate, folder))
-        return report(run, as_json=as_json)
-    with tempfile.TemporaryDirectory(prefix="quorate-failover-") as temporary:
-        run = run_async(_until_interrupted(kills, rate, Path(temporary)))
-        return report(run, as_json=as_json)
+    if run is None:
+        complain("stopped before its end: nothing can be said about lost messages")
+        return EXIT_INTERRUPTED
+    return report(run, as_json=as_json)
 
 
 def report(run: Failover, *, as_json: bool) -> int:

@@ -18,8 +18,10 @@ from typing import IO, Any, Literal, cast
 
 import aiohttp
 
+from quorate.lifetime import tied
 from quorate.ports import free_port, is_free
 
+#: Where the nodes are; read by the command.
 CLUSTER_FILE = "cluster.json"
 HTTP_PORT_FIRST = 8081
 PEER_PORT_FIRST = 7071
@@ -200,7 +202,7 @@ class LocalCluster:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=tied(environment),
                 # Ctrl-C is for us: we tell the nodes, each once.
                 start_new_session=True,
             )

@@ -10,6 +10,7 @@ from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, Phase, settings
 
 from chaos.simulator.command import fresh_seed
+from quorate.lifetime import tied
 from tests import FIRST_SEED
 
 # No deadlines: two cores run other things too, and a slow example is no failure.
@@ -46,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[FIRST_SEED] = str(given)
     elif not hasattr(config, "workerinput"):
         os.environ[FIRST_SEED] = str(fresh_seed())
+    # A test that is killed leaves no node behind.
+    os.environ |= tied({})
 
 
 def pytest_report_header() -> str:

@@ -27,6 +27,7 @@ from chaos.live.machine import Machine, empty, replace, to_disk
 from chaos.live.seams import Disks, Network
 from chaos.load.addresses import Address
 from cluster.types import NodeId
+from quorate.lifetime import tied
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = "chaos"
@@ -401,7 +402,7 @@ class LiveCluster:
                     *harness,
                 ],
                 cwd=ROOT,
-                env=environment,
+                env=tied(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

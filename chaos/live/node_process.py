@@ -17,6 +17,7 @@ from cluster.cluster_node import ClusterConfig
 from node import node
 from node.peering import cluster_config
 from node.settings import Settings, load
+from quorate.lifetime import end_with_starter
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--build", help="what to break, by its name in chaos.builds")
     asked = parser.parse_args(arguments)
+    end_with_starter()
     harness = json.loads(asked.harness.read_text(encoding="utf-8"))
     _snapshot_after(int(harness["snapshot_entries"]))
     if asked.build is not None:

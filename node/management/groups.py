@@ -82,6 +82,7 @@ def _row(
         "held": sorted(held),
         "leader": leader,
         "voters": voters,
+        "wanted": cluster.copies_wanted(group),
         "learners": learners,
         "last": facts.get("last"),
         "lag": facts.get("lag", {}),

@@ -11,7 +11,7 @@ from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import DeclareQueue
 from cluster.machine.replies import Declared
 from cluster.types import TRANSIENT_GROUPS, NodeId
-from node.broker import transient_by, with_type
+from node.broker import reserved, transient_by, with_type
 from node.errors import reply_of
 from node.management import shapes
 from node.management.consumers import consumers_of, sessions_of
@@ -186,8 +186,9 @@ def queue_step(
     catalog: CatalogMachine, node: NodeId, vhost: str, name: str, body: Body
 ) -> DeclareQueue:
     """What is not durable, or goes by itself, lives on this node alone."""
-    if name.startswith("amq.") and catalog.queue(vhost, name) is None:
-        raise bad_request(f"queue name '{name}' contains reserved prefix 'amq.*'")
+    why = reserved(name)
+    if why is not None and catalog.queue(vhost, name) is None:
+        raise bad_request(why)
     arguments = body.mapping("arguments", {})
     check_queue(body.values.get("type"), arguments)
     durable = body.boolean("durable", False)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from quorate.lifetime import end_with_starter
+
 EXIT_INTERRUPTED = 130
 
 
 def main() -> NoReturn:
     """Run the command line of this process."""
+    end_with_starter()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -21,11 +24,11 @@ def run(arguments: list[str]) -> int:
     """One command; returns the exit status."""
     import typer
 
-    from quorate.cli.app import app
+    from quorate.cli.app import command_line
     from quorate.cli.output import complain, explain
 
     try:
-        result = app(arguments, prog_name="quorate", standalone_mode=False)
+        result = command_line()(arguments, prog_name="quorate", standalone_mode=False)
     except typer.Exit as end:
         return end.exit_code
     except typer.Abort:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.main
 
+from quorate.cli.asking import Yes
 from quorate.cli.backup import backup, restore
 from quorate.cli.clients import channel_app, connection_app, consumer_app
 from quorate.cli.definitions import definitions_app
@@ -16,13 +22,10 @@ from quorate.cli.groups import group_app
 from quorate.cli.message import message
 from quorate.cli.output import (
     FOLDER,
-    Ca,
-    Cert,
+    CommandError,
     Json,
-    PasswordFile,
     Timeout,
     Url,
-    User,
     Vhost,
     login,
 )
@@ -70,13 +73,98 @@ app.command(cls=Judging, rich_help_panel="Looking closer")(postmortem)
 Queue = Annotated[str, typer.Argument(help="Name of the queue.")]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            sys.stdout.write(f"quorate {version('quorate')}\n")
+        except PackageNotFoundError:
+            raise CommandError("it is not installed, but runs from its sources", 1) from None
+        raise typer.Exit
+
+
 @app.callback()
-def credentials(
-    user: User = None, password_file: PasswordFile = None, ca: Ca = None, cert: Cert = None
+def everywhere(
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            envvar="QUORATE_URL",
+            metavar="ADDRESS,...",
+            help="Any nodes of the cluster, as host:port, or the folder of `quorate up --dir`.",
+        ),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option("--user", envvar="QUORATE_USER", help="Who we are, where guest will not do."),
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--password-file", help="File with the user's password. Default: QUORATE_PASSWORD."
+        ),
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--ca",
+            envvar="QUORATE_CA",
+            help="The authority that signs the nodes' certificates (PEM file), for addresses that"
+            " begin with https://. Default: those of this machine.",
+        ),
+    ] = None,
+    cert: Annotated[
+        Path | None,
+        typer.Option(
+            "--cert",
+            envvar="QUORATE_CERT",
+            help="Our certificate and its key (one PEM file), where nodes ask for one.",
+        ),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and end.")
+    ] = False,
 ) -> None:
-    """Options before the command hold for all of them."""
-    login.read(user, password_file)
-    login.ca, login.certificate = ca, cert
+    """These options may also stand after a command that talks to a cluster."""
+    login.url, login.user, login.password_file = url, user, password_file
+    login.ca, login.cert = ca, cert
+
+
+#: By this a shell's script asks what a word can become.
+COMPLETE_VAR = "_QUORATE_COMPLETE"
+#: Begins the names of options that stand after a command.
+_HERE = "login_"
+
+
+def command_line() -> Any:
+    """All commands; each that takes --url takes the other options of `everywhere`, too."""
+    if COMPLETE_VAR in os.environ:
+        from typer.completion import (
+            completion_init,  # pyright: ignore[reportPrivateImportUsage] -- there is no other door
+        )
+
+        completion_init()
+    root: Any = typer.main.get_command(app)
+    shared = [each for each in root.params if each.name in ("user", "password_file", "ca", "cert")]
+
+    def remember(context: Any, option: Any, value: Any) -> None:
+        if value is not None:
+            setattr(login, option.name.removeprefix(_HERE), value)
+
+    here: list[Any] = []
+    for each in shared:
+        option = copy.copy(each)
+        option.name = _HERE + each.name  # commands have arguments of their own that are named so
+        option.callback, option.expose_value, option.envvar = remember, False, None
+        here.append(option)
+    waiting = [*root.commands.values()]
+    while waiting:
+        command = waiting.pop()
+        waiting += getattr(command, "commands", {}).values()
+        if any(each.name == "url" for each in command.params):
+            command.params += here
+    return root
 
 
 # --- running a cluster ----------------------------------------------------------------------------
@@ -134,7 +222,7 @@ def node_recover(
     config: Annotated[
         Path | None, typer.Option("--config", help="TOML file with settings of this node.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> int:
     """Go on without a majority that is lost for good. Messages may be lost: it says which.
@@ -153,6 +241,28 @@ def status(url: Url = None, as_json: Json = False, timeout: Timeout = 5.0) -> in
     from quorate.cli.nodes import run_status
 
     return run_status(url, as_json=as_json, timeout=timeout)
+
+
+class Shell(StrEnum):
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@app.command(rich_help_panel="Looking closer")
+def completion(shell: Annotated[Shell, typer.Argument(help="For which shell.")]) -> int:
+    """Print a script that completes commands and options: `source <(quorate completion bash)`; for
+    zsh the same; for fish `quorate completion fish | source`.
+    """
+    from typer.completion import (
+        get_completion_script,  # pyright: ignore[reportPrivateImportUsage] -- as above
+    )
+
+    script = get_completion_script(
+        prog_name="quorate", complete_var=COMPLETE_VAR, shell=shell.value
+    )
+    sys.stdout.write(script + "\n")
+    return 0
 
 
 # --- queues ---------------------------------------------------------------------------------------
@@ -207,12 +317,13 @@ def queue_delete(
     queue: Queue,
     if_unused: Annotated[bool, typer.Option("--if-unused", help="Only without consumers.")] = False,
     if_empty: Annotated[bool, typer.Option("--if-empty", help="Only without messages.")] = False,
+    yes: Yes = False,
     url: Url = None,
     vhost: Vhost = "/",
     as_json: Json = False,
     timeout: Timeout = 30.0,
 ) -> int:
-    """Delete a queue and all messages in it."""
+    """Delete a queue and all messages in it. It asks first."""
     from quorate.cli.queues import run_delete
 
     return run_delete(
@@ -221,6 +332,7 @@ def queue_delete(
         vhost=vhost,
         if_unused=if_unused,
         if_empty=if_empty,
+        yes=yes,
         as_json=as_json,
         timeout=timeout,
     )
@@ -229,15 +341,16 @@ def queue_delete(
 @queue_app.command("purge")
 def queue_purge(
     queue: Queue,
+    yes: Yes = False,
     url: Url = None,
     vhost: Vhost = "/",
     as_json: Json = False,
     timeout: Timeout = 30.0,
 ) -> int:
-    """Drop all messages that nobody holds."""
+    """Drop all messages that nobody holds. It asks first when there are any."""
     from quorate.cli.queues import run_purge
 
-    return run_purge(queue, url, vhost=vhost, as_json=as_json, timeout=timeout)
+    return run_purge(queue, url, vhost=vhost, yes=yes, as_json=as_json, timeout=timeout)
 
 
 @queue_app.command("pause")

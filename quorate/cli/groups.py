@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from quorate.cli.api import done
+from quorate.cli.asking import Yes, agree
+from quorate.cli.copies import copies_on
 from quorate.cli.moves import LOOK_S, Anybody, Row, Stage, View, until, watched, word_of
 from quorate.cli.output import CommandError, Json, Timeout, Url, run_async, say
-from quorate.cli.tables import show_rows
+from quorate.cli.tables import Alarm, show_rows
 
 group_app = typer.Typer(
     no_args_is_help=True, help="Raft groups, and which nodes have copies of them."
@@ -33,8 +35,8 @@ def group_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) 
         view.groups,
         {
             "group": lambda row: row["name"],
-            "leader": lambda row: row["leader"] or "none",
-            "copies on": lambda row: row["held"],
+            "leader": lambda row: row["leader"] or Alarm("none"),
+            "copies on": lambda row: copies_on(row, view.down),
             "shall be on": lambda row: row["members"] if row["moving"] else None,
             "lag": lambda row: max(row["lag"].values(), default=None),
             "moving": on_its_way,
@@ -49,7 +51,7 @@ def group_move(
     group: Annotated[str, typer.Argument(help="Name of the group.")],
     nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="All that shall have it.")],
     wait: Wait = True,
-    yes: Annotated[bool, typer.Option("--yes", help="Though it has fewer copies then.")] = False,
+    yes: Yes = False,
     url: Url = None,
     as_json: Json = False,
     timeout: Timeout = 30.0,
@@ -80,9 +82,7 @@ def group_move(
 def group_rebuild(
     group: Annotated[str, typer.Argument(help="Name of the group.")],
     node: Annotated[str, typer.Argument(help="The node whose copy is dropped and got anew.")],
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Though it has one copy less meanwhile.")
-    ] = False,
+    yes: Yes = False,
     url: Url = None,
     as_json: Json = False,
     timeout: Timeout = 30.0,
@@ -105,11 +105,11 @@ def group_rebuild(
             raise CommandError(f"node {node} holds no copy of group {group}: {', '.join(members)}")
         if len(members) < 2:
             raise CommandError(f"node {node} holds the only copy of group {group}")
-        if not yes:
-            raise CommandError(
-                f"group {group} will be on {len(members) - 1} nodes until node {node} has it again"
-                "\n  next: repeat it with --yes"
-            )
+        agree(
+            f"rebuild group {group} on node {node}",
+            f"it will be on {len(members) - 1} nodes until node {node} has it again",
+            yes=yes,
+        )
         stage.words = f"it goes on; then `quorate group move {group} {' '.join(members)}`"
         others = [each for each in members if each != node]
         await _moved(anybody, group, others)
@@ -132,9 +132,11 @@ async def _moved(anybody: Anybody, group: str, members: list[str]) -> View:
 def _check(view: View, group: str, nodes: Sequence[str]) -> None:
     copies = len((view.group(group) or {}).get("members", []))
     if len(nodes) < copies:
-        raise CommandError(
-            f"group {group} was not moved: it would have {len(nodes)} copies instead of {copies}"
-            "\n  next: name all nodes that shall have a copy, or repeat it with --yes"
+        agree(
+            f"move group {group}",
+            f"it would have {len(nodes)} copies instead of {copies}",
+            yes=False,
+            instead="name all nodes that shall have a copy, or ",
         )
 
 

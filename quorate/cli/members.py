@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from quorate.cli.api import done
+from quorate.cli.asking import Yes, agree
 from quorate.cli.groups import GOES_ON, Wait
 from quorate.cli.moves import Anybody, Stage, View, until, watched
 from quorate.cli.output import CommandError, Json, Timeout, Url, complain, run_async, say
@@ -22,7 +23,6 @@ Name = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")]
 Address = Annotated[
     str, typer.Argument(metavar="HOST:PORT", help="Where the other nodes reach it: its `peer`.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Though less would be safe after it.")]
 
 
 @node_app.command("list")
@@ -184,11 +184,7 @@ def _check(view: View, node: str, heir: str | None, *, yes: bool) -> None:
     risks = risks_of(view, node, heir)
     if not risks:
         return
-    if not yes:
-        raise CommandError(
-            f"node {node} was not removed: {'; '.join(risks)}"
-            "\n  next: add or start nodes first, or repeat it with --yes"
-        )
+    agree(f"remove node {node}", "; ".join(risks), yes=yes, instead="add or start nodes first, or ")
     for risk in risks:
         complain(f"warning: {risk}")
 

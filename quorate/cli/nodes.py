@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from quorate.cli.copies import copies_up
 from quorate.cli.output import CommandError, emit, stdout
 from quorate.cli.queues import with_client
+from quorate.cli.tables import Alarm
 
 
 def run_node(config: Path | None, flags: list[str]) -> int:
@@ -68,6 +70,11 @@ def run_status(url: str | None, *, as_json: bool, timeout: float) -> int:
     clock: dict[str, Any] = about.get("clock") or {}
     for alarm in clock.get("alarms") or ():
         console.print(f"[red]wrong clock:[/red] {alarm}")
+    if any(isinstance(copies_up(row, _down(about)), Alarm) for row in about.get("groups", [])):
+        console.print(
+            "[red]groups have too few copies that are up:[/red] start the nodes that are down, or"
+            " give the groups others with `quorate group move` or `quorate group spread`"
+        )
     leaderless = [row for row in about.get("groups", []) if not row.get("leader")]
     if leaderless:
         console.print(
@@ -100,6 +107,12 @@ def nodes_table(about: dict[str, Any]) -> Any:
     return table
 
 
+def _down(about: dict[str, Any]) -> set[str]:
+    """By the node that tells; itself is up."""
+    down = {str(row["node"]) for row in about.get("nodes", ()) if not row.get("up")}
+    return down - {about.get("node")}
+
+
 def lag_of(group: dict[str, Any]) -> str:
     """How many entries each other member is behind, as the leader counts them."""
     lag: dict[str, int] = group.get("lag") or {}
@@ -113,14 +126,19 @@ def lag_of(group: dict[str, Any]) -> str:
 def groups_table(about: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    table = Table("group", "leader", "term", "commit", "applied", "lag", "queues", "ready")
+    down = _down(about)
+    table = Table(
+        "group", "leader", "copies", "term", "commit", "applied", "lag", "queues", "ready"
+    )
     for group in about.get("groups", []):
         machine: dict[str, Any] = group.get("machine") or {}
         leader = group.get("leader")
         poisoned = group.get("poisoned")
+        copies = copies_up(group, down)
         table.add_row(
             f"{group.get('name', group.get('id'))}",
             str(leader) if leader else "[red]none[/red]",
+            f"[red]{copies}[/red]" if isinstance(copies, Alarm) else str(copies),
             str(group.get("term", "-")),
             str(group.get("commit", group.get("commit_index", "-"))),
             str(group.get("applied", group.get("applied_index", "-")))

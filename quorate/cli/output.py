@@ -14,52 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from quorate.credentials import split_credentials
 from quorate.errors import OutcomeUnknown, QuorateError, Refused, Unreachable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 FOLDER = ".quorate"
+#: In the folder of a cluster that `quorate up` started: where its nodes are.
+CLUSTER_FILE = "cluster.json"
 PIPE_COLUMNS = 1_000
 Result = TypeVar("Result")
 
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        envvar="QUORATE_URL",
-        metavar="ADDRESS,...",
-        help="Any nodes of the cluster, as host:port. Default: those that `quorate up` wrote"
-        " into .quorate/ here or in a folder above.",
-    ),
-]
-User = Annotated[
-    str | None,
-    typer.Option("--user", envvar="QUORATE_USER", help="Who we are, where guest will not do."),
-]
-PasswordFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--password-file", help="File with the user's password. Default: QUORATE_PASSWORD."
-    ),
-]
-Ca = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca",
-        envvar="QUORATE_CA",
-        help="The authority that signs the nodes' certificates (PEM file), for addresses that begin"
-        " with https://. Default: those of this machine.",
-    ),
-]
-Cert = Annotated[
-    Path | None,
-    typer.Option(
-        "--cert",
-        envvar="QUORATE_CERT",
-        help="Our certificate and its key (one PEM file), where nodes ask for one.",
-    ),
-]
 Json = Annotated[
     bool, typer.Option("--json", help="Results as JSON on standard output, words on the other.")
 ]
@@ -71,41 +37,58 @@ Timeout = Annotated[
 
 @dataclass(slots=True)
 class Login:
-    """Of this command."""
+    """Where this command goes, and as whom. What stands after its name beats what stands before."""
 
+    url: str | None = None
     user: str | None = None
-    password: str | None = None
+    password_file: Path | None = None
     ca: Path | None = None
-    certificate: Path | None = None
+    cert: Path | None = None
+
+    @property
+    def password(self) -> str | None:
+        """Raises CommandError."""
+        if self.user is None:
+            return None
+        if self.password_file is None:
+            return os.environ.get("QUORATE_PASSWORD")
+        try:
+            return self.password_file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise CommandError(f"{self.password_file} cannot be read: {error}", 2) from error
 
     def tls(self) -> ssl.SSLContext | None:
         """None: as it is usual. Raises CommandError."""
-        if self.ca is None and self.certificate is None:
+        if self.ca is None and self.cert is None:
             return None
         file = self.ca
         try:
             context = ssl.create_default_context(cafile=self.ca)
-            file = self.certificate
-            if self.certificate is not None:
-                context.load_cert_chain(self.certificate)
+            file = self.cert
+            if self.cert is not None:
+                context.load_cert_chain(self.cert)
         except (OSError, ValueError) as error:
             raise CommandError(f"{file} cannot be used: {error}; give a PEM file", 2) from error
         return context
 
-    def read(self, user: str | None, password_file: Path | None) -> None:
-        self.user, self.password = user, None
-        if user is None:
-            return
-        if password_file is None:
-            self.password = os.environ.get("QUORATE_PASSWORD")
-            return
-        try:
-            self.password = password_file.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            raise CommandError(f"{password_file} cannot be read: {error}", 2) from error
-
 
 login = Login()
+
+
+def _given_here(value: str | None) -> str | None:
+    return login.url if value is None else value
+
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="ADDRESS,...",
+        callback=_given_here,
+        help="Any nodes of the cluster, as host:port, or the folder of `quorate up --dir`."
+        " Default: those that `quorate up` wrote into .quorate/ here or in a folder above.",
+    ),
+]
 
 
 class CommandError(Exception):
@@ -156,14 +139,14 @@ _ADVICE = {
     "inequivalent_arguments": "`quorate queue show NAME` tells what it was declared with",
     "in_use": "it has consumers; leave --if-unused away to delete it all the same",
     "not_empty": "it has messages; leave --if-empty away to delete it all the same",
-    "access_refused": "use --user and --password-file of a user who may, before the command",
+    "access_refused": "name a user who may with --user and --password-file",
     "queue_full": "consume from it, or raise its x-max-length",
     "no_leader": "a majority of the group's nodes must run: see `quorate status`",
     "no_message": "`quorate queue peek NAME` shows the ids of messages that are there",
     "login_refused": "check --user, and --password-file or QUORATE_PASSWORD; guest may only come"
     " from a node's own machine",
-    "not_authorised": "if another user may, name it with --user and --password-file, before the"
-    " command; `quorate user tags` and `quorate permission set` say who may what",
+    "not_authorised": "if another user may, name it with --user and --password-file;"
+    " `quorate user tags` and `quorate permission set` say who may what",
 }
 
 
@@ -221,20 +204,30 @@ def _explain(error: Exception) -> int | None:
 def addresses(url: str | None) -> list[str]:
     """Where the cluster is. Raises CommandError."""
     if url:
-        return url.split(",")
+        given = Path(url) / CLUSTER_FILE
+        urls = _of_folder(given) if given.is_file() else url.split(",")
+        try:
+            split_credentials(urls, None, None)
+        except ValueError as error:
+            raise CommandError(str(error), 2) from error
+        return urls
     here = Path.cwd()
     for folder in (here, *here.parents):
-        file = folder / FOLDER / "cluster.json"
+        file = folder / FOLDER / CLUSTER_FILE
         if file.is_file():
-            try:
-                return list(json.loads(file.read_text(encoding="utf-8"))["urls"])
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise CommandError(f"{file} cannot be read: {error}", 2) from error
+            return _of_folder(file)
     raise CommandError(
-        "no cluster found here: start one with `quorate up`,"
-        " or name its nodes with --url or QUORATE_URL",
+        "no cluster found here: start one with `quorate up`, or name its nodes with --url or"
+        " QUORATE_URL, or its folder, where it was started with `up --dir`",
         4,
     )
+
+
+def _of_folder(file: Path) -> list[str]:
+    try:
+        return list(json.loads(file.read_text(encoding="utf-8"))["urls"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CommandError(f"{file} cannot be read: {error}", 2) from error
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -34,12 +35,6 @@ class What:
         """One source of messages, not two."""
         if bool(self.bodies) + bool(self.count) + (self.file is not None) > 1:
             raise CommandError("give messages, --count or --file, not several of them", 2)
-        if not self.bodies and not self.count and self.file is None and sys.stdin.isatty():
-            raise CommandError(
-                "nothing to publish: give messages, --count N, or --file FILE"
-                " (a pipe on standard input works too)",
-                2,
-            )
 
     def total(self) -> int | None:
         """How many, when that is known."""
@@ -55,6 +50,24 @@ class What:
         else:
             with self.file.open("rb") as lines:
                 yield from (line.rstrip(b"\r\n") for line in lines)
+
+    def begun(self, run: str) -> Iterator[bytes]:
+        """With the first message at hand, so that nothing is made for none. CommandError."""
+        messages = self.stream(run)
+        try:
+            first = None if self._nobody_types() else next(messages, None)
+        except OSError as error:
+            raise CommandError(f"{self.file} cannot be read: {error.strerror}", 2) from error
+        if first is None:
+            raise CommandError(
+                "nothing to publish: give messages, --count N, or --file FILE"
+                " (a pipe on standard input works too)",
+                2,
+            )
+        return itertools.chain((first,), messages)
+
+    def _nobody_types(self) -> bool:
+        return self.total() is None and self.file is None and sys.stdin.isatty()
 
 
 async def declare_if_missing(client: quorate.Client, queue: str) -> None:
@@ -73,6 +86,7 @@ def run_publish(
 ) -> int:
     what.check()
     run = numbered.new_run()
+    messages = what.begun(run)
     latencies_s: list[float] = []
     done = 0
 
@@ -87,7 +101,7 @@ def run_publish(
                 bar.add(count)
 
             start_s = time.perf_counter()
-            result = await _publish(client, queue, what, run, confirmed)
+            result = await _publish(client, queue, what, messages, confirmed)
             return result, time.perf_counter() - start_s
 
     try:
@@ -121,7 +135,7 @@ def run_publish(
 
 
 async def _publish(
-    client: quorate.Client, queue: str, what: What, run: str, confirmed: Any
+    client: quorate.Client, queue: str, what: What, messages: Iterator[bytes], confirmed: Any
 ) -> quorate.Confirmed:
     options: dict[str, Any] = {
         "meta": {"key": what.key} if what.key is not None else None,
@@ -130,4 +144,4 @@ async def _publish(
         "batch": what.batch,
         "on_confirm": confirmed,
     }
-    return await client.publish_many(queue, what.stream(run), **options)
+    return await client.publish_many(queue, messages, **options)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import quorate
 from quorate.cli.api import with_api
+from quorate.cli.asking import agree, counted
+from quorate.cli.copies import copies_up
 from quorate.cli.output import CommandError, addresses, emit, login, run_async, say, stdout
-from quorate.cli.tables import Row, show_rows
+from quorate.cli.tables import Alarm, Row, show_rows
 from quorate.errors import QuorateError
+
+if TYPE_CHECKING:
+    from quorate.management import Management
 
 Result = TypeVar("Result")
 #: By the management API's names.
@@ -81,14 +86,15 @@ def run_declare(
 
 def run_list(url: str | None, *, as_json: bool, timeout: float) -> int:
     rows = with_client(url, lambda client: client.queues(), timeout=timeout)
-    facts = _facts(url, timeout=timeout)
+    facts, groups = _facts(url, timeout=timeout), _groups(url, timeout=timeout)
     show_rows(
         [{**facts.get((row["vhost"], row["name"]), {}), **row} for row in rows],
         {
             "queue": lambda row: row["name"] + (" (paused)" if row.get("paused") else ""),
             "vhost": lambda row: row["vhost"],
             "kind": lambda row: row.get("kind"),
-            "leader": lambda row: row.get("leader") or "none",
+            "leader": lambda row: row.get("leader") or Alarm("none"),
+            "copies": lambda row: groups.get(row.get("group"), len(row.get("members") or ())),
             "ready": lambda row: row.get("ready"),
             "unsettled": lambda row: row.get("unsettled"),
             "consumers": _consumer_count,
@@ -115,6 +121,22 @@ def _facts(url: str | None, *, timeout: float) -> dict[tuple[str, str], Row]:
     except QuorateError:
         return {}
     return {(row["vhost"], row["name"]): _fact(row) for row in rows}
+
+
+def _groups(url: str | None, *, timeout: float) -> dict[Any, int | str]:
+    """By group: how many copies of it are up, in red when there should be more. Nothing for users
+    who may not see it.
+    """
+
+    async def look(api: Management) -> tuple[list[Row], list[Row]]:
+        return await api.all("groups"), await api.all("nodes")
+
+    try:
+        groups, nodes = with_api(url, look, timeout=timeout)
+    except QuorateError:
+        return {}
+    down = {row["name"] for row in nodes if not row["running"]}
+    return {row["name"]: copies_up(row, down) for row in groups}
 
 
 def _fact(row: Row) -> Row:
@@ -149,9 +171,14 @@ def run_delete(
     vhost: str,
     if_unused: bool,
     if_empty: bool,
+    yes: bool,
     as_json: bool,
     timeout: float,
 ) -> int:
+    if not yes:
+        about = with_client(url, lambda client: client.info(queue), timeout=timeout, vhost=vhost)
+        lost = f"{counted(_held(about), 'message')} would be lost"
+        agree(f"delete queue {queue}", lost, yes=yes)
     with_client(
         url,
         lambda client: client.delete(queue, if_unused=if_unused, if_empty=if_empty),
@@ -165,7 +192,17 @@ def run_delete(
     return 0
 
 
-def run_purge(queue: str, url: str | None, *, vhost: str, as_json: bool, timeout: float) -> int:
+def _held(about: Row) -> int:
+    return sum(int(about.get(name) or 0) for name in ("ready", "unsettled", "delayed"))
+
+
+def run_purge(
+    queue: str, url: str | None, *, vhost: str, yes: bool, as_json: bool, timeout: float
+) -> int:
+    if not yes:
+        about = with_client(url, lambda client: client.info(queue), timeout=timeout, vhost=vhost)
+        if ready := int(about.get("ready") or 0):
+            agree(f"purge queue {queue}", f"{counted(ready, 'message')} would be lost", yes=yes)
     count = with_client(url, lambda client: client.purge(queue), timeout=timeout, vhost=vhost)
     if as_json:
         emit({"queue": queue, "purged": count})

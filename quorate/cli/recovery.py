@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quorate.cli.asking import answer
 from quorate.cli.output import CommandError, emit, say, stdout
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def run_recover(
         if not any(group.name not in found.elsewhere for group in found.groups):
             say("nothing to do: no group on this node lacks a majority without them")
             return 0
-        if not yes and not _agreed(settings.cluster):
+        asked = f"To go on, type the name of the cluster ({settings.cluster}):"
+        if not yes and answer(asked) != settings.cluster:
             say("nothing was changed")
             return 1
         asyncio.run(recover(settings, lost))
@@ -94,13 +95,6 @@ def _time(group: LostMajority) -> str:
     if group.last_ms is None:
         return "-"
     return datetime.fromtimestamp(group.last_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _agreed(cluster: str) -> bool:
-    if not sys.stdin.isatty():
-        raise CommandError("it asks before it does this: run it in a terminal, or give --yes", 2)
-    say(f"To go on, type the name of the cluster ({cluster}):")
-    return sys.stdin.readline().strip() == cluster
 
 
 def _next_steps(found: Survey) -> None:

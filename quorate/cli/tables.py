@@ -8,6 +8,14 @@ from typing import Any, cast
 from quorate.cli.output import emit, say, stdout
 
 Row = dict[str, Any]
+
+
+class Alarm(str):
+    """A value that somebody should look at: shown in red."""
+
+    __slots__ = ()
+
+
 #: What is not wider is never folded.
 FOLDED_MIN = 15
 #: By their heads: what a row has in this column.
@@ -41,8 +49,13 @@ def show_rows(rows: Sequence[Row], columns: Columns, *, as_json: bool, none: str
             overflow="fold",
             no_wrap=place not in folded,
         )
-    for line in zip(*texts.values(), strict=True):
-        table.add_row(*map(Text, line))
+    for place in range(len(rows)):
+        table.add_row(
+            *(
+                Text(texts[head][place], style="red" if type(those[place]) is Alarm else "")
+                for head, those in values.items()
+            )
+        )
     console.print(table)
 
 

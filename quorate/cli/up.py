@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 import aiohttp
 
-from quorate.cli.output import complain, emit, plain_terminal, run_async, say, stderr
+from quorate.cli.output import FOLDER, complain, emit, plain_terminal, run_async, say, stderr
 from quorate.local import LocalCluster, LocalNode
 
 REFRESH_S = 1.0
@@ -108,7 +109,7 @@ def run_up(folder: Path, *, nodes: int, fresh: bool, as_json: bool) -> int:
 async def _up(cluster: LocalCluster, *, as_json: bool) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
     failed = False
     try:
@@ -161,7 +162,8 @@ def _announce(view: View, *, as_json: bool) -> None:
     for node in cluster.nodes:
         say(f"{node.name}  {node.url}  amqp://127.0.0.1:{node.amqp}  pid {node.pid}")
     say(view.summary())
-    say("try, in another terminal here: quorate publish orders --count 100000")
+    where = "" if str(cluster.folder) == FOLDER else f"--url {shlex.quote(str(cluster.folder))} "
+    say(f"try, in another terminal here: quorate {where}publish orders --count 100000")
 
 
 async def _wait(stopping: asyncio.Event) -> bool:
@@ -225,9 +227,10 @@ def _picture(view: View) -> Any:
             str(node.pid or "-"),
             f"{leads} groups",
         )
+    nodes_up = [{"node": node.name, "up": node.running} for node in view.cluster.nodes]
     rate = "-" if view.rate is None else f"{view.rate:,.0f} published/s"
     return Group(
         nodes,
-        groups_table({"groups": view.groups}),
+        groups_table({"groups": view.groups, "nodes": nodes_up}),
         f"{view.summary()}, {rate}   [dim]Ctrl-C stops all nodes[/dim]",
     )

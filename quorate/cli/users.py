@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorate.cli.api import AnyVhost, Vhost, done, exchange_word, shown_exchange, with_api
+from quorate.cli.asking import Yes, agree
 from quorate.cli.output import CommandError, Json, Timeout, Url
 from quorate.cli.passwords import new_password
 from quorate.cli.tables import show_rows
@@ -99,8 +100,17 @@ def user_add(
 
 
 @user_app.command("delete")
-def user_delete(user: Name, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> int:
-    """Delete a user and its permissions."""
+def user_delete(
+    user: Name,
+    yes: Yes = False,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Delete a user and its permissions. It asks first."""
+    if not yes:
+        with_api(url, lambda api: api.get("users", user), timeout=timeout, missing=_missing(user))
+        agree(f"delete user {user}", "its clients could no longer log in", yes=yes)
     with_api(url, lambda api: api.delete("users", user), timeout=timeout, missing=_missing(user))
     return done(as_json, f"user {user}: deleted", user=user, deleted=True)
 

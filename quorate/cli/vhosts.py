@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorate.cli.api import done, with_api
+from quorate.cli.asking import Yes, agree, counted
 from quorate.cli.output import CommandError, Json, Timeout, Url
 from quorate.cli.queues import argument
 from quorate.cli.tables import pairs, show_rows
@@ -77,13 +78,29 @@ def vhost_add(
 
 @vhost_app.command("delete")
 def vhost_delete(
-    vhost: Name, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
+    vhost: Name,
+    yes: Yes = False,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
 ) -> int:
     """Delete a virtual host and all that is in it: queues with their messages, exchanges, bindings,
-    policies and permissions.
+    policies and permissions. It asks first.
     """
+    if not yes:
+        agree(f"delete vhost {vhost}", _lost(vhost, url, timeout), yes=yes)
     with_api(url, lambda api: api.delete("vhosts", vhost), timeout=timeout, missing=_missing(vhost))
     return done(as_json, f"vhost {vhost}: deleted", vhost=vhost, deleted=True)
+
+
+def _lost(vhost: str, url: str | None, timeout: float) -> str:
+    async def found(api: Management) -> tuple[int, int]:
+        row = await api.get("vhosts", vhost)
+        queues = await api.all("queues", vhost, columns="name")
+        return len(queues), int(row.get("messages") or 0)
+
+    queues, messages = with_api(url, found, timeout=timeout, missing=_missing(vhost))
+    return f"{counted(queues, 'queue')} and {counted(messages, 'message')} would be lost"
 
 
 @vhost_app.command("limits")

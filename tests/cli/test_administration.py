@@ -102,7 +102,7 @@ def test_a_user_is_made_changed_and_deleted(capsys: Output, monkeypatch: pytest.
         "password": True,
         "limits": {},
     }
-    assert run(["user", "delete", "ann"]) == 0
+    assert run(["user", "delete", "ann", "--yes"]) == 0
     assert "ann" not in {row["name"] for row in rows_of(capsys, "user", "list")}
 
 
@@ -170,7 +170,11 @@ def test_a_vhost_has_limits_and_goes_with_all_that_is_in_it(capsys: Output):
         ["eu"],
         {"max-queues": 1},
     )
-    assert run(["vhost", "delete", "shop"]) == 0
+    assert run(["vhost", "delete", "shop"]) == 2
+    assert "1 queue and 0 messages would be lost\n  next: repeat it with --yes" in (
+        capsys.readouterr().err
+    )
+    assert run(["vhost", "delete", "shop", "--yes"]) == 0
     assert "shop" not in {row["vhost"] for row in rows_of(capsys, "queue", "list")}
 
 
@@ -308,7 +312,7 @@ def test_a_list_of_queues_tells_which_kind_each_is(capsys: Output, amqp: pika.Bl
     assert run(["queue", "list"]) == 0
     assert "auto-delete" in capsys.readouterr().out
     assert run(["queue", "show", "passing"]) == 0
-    assert run(["queue", "delete", "passing"]) == 0
+    assert run(["queue", "delete", "passing", "--yes"]) == 0
 
 
 # --- definitions ----------------------------------------------------------------------------------
@@ -320,7 +324,7 @@ def test_definitions_go_out_and_come_back(capsys: Output, tmp_path: Path):
     assert run(["queue", "declare", "carried", "--vhost", "moved"]) == 0
     assert run(["definitions", "export", str(file)]) == 0
     assert file.stat().st_mode & 0o777 == 0o600
-    assert run(["vhost", "delete", "moved"]) == 0
+    assert run(["vhost", "delete", "moved", "--yes"]) == 0
 
     assert run(["definitions", "import", str(file)]) == 0
     assert "vhosts " in capsys.readouterr().err
@@ -408,6 +412,34 @@ def test_what_is_no_definitions_is_corrupt_input(capsys: Output, tmp_path: Path,
     assert run(["definitions", "import", str(tmp_path / "file")]) == 3
 
 
+# --- who we are, and where -----------------------------------------------------------------------
+
+
+def test_where_and_who_may_stand_before_a_command_and_after_it(
+    nodes: Nodes, capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """What stands after it counts, then what stands before it, then the environment."""
+    add_user(monkeypatch, "kim", "administrator")
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    kim = ["--user", "kim", "--password-file", str(file)]
+    here = ["--url", nodes.url("n1")]
+    monkeypatch.setenv("QUORATE_URL", "127.0.0.1:1")
+
+    for command in (
+        [*here, *kim, "user", "list"],
+        ["user", "list", *here, *kim],
+        [*kim, "user", "list", *here],
+        ["--url", "127.0.0.1:2", "--user", "nobody", "user", "list", *here, *kim],
+    ):
+        assert run(command) == 0, command
+    monkeypatch.setenv("QUORATE_URL", nodes.url("n1"))
+    monkeypatch.setenv("QUORATE_USER", "kim")
+    assert run(["user", "list", "--password-file", str(file)]) == 0
+    assert run(["user", "list", "--user", "nobody"]) == 1
+    assert run(["user", "delete", "kim", "--yes", *here, "--password-file", str(file)]) == 0
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 
@@ -415,6 +447,8 @@ def test_what_is_no_definitions_is_corrupt_input(capsys: Output, tmp_path: Path,
     ("command", "status", "words"),
     [
         ("user delete nobody", 1, "quorate user list"),
+        ("user delete guest", 2, "repeat it with --yes"),
+        ("queue declare amq.mine", 1, "reserved prefix"),
         ("user password nobody --new-password-file /nowhere", 1, "no user 'nobody'"),
         ("user tags nobody", 1, "no user 'nobody'"),
         ("user add somebody --new-password-file /nowhere", 2, "/nowhere"),

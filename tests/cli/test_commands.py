@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
+import operator
+import os
+import shutil
+import socketserver
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quorate import numbered
 from quorate.cli import run
+from quorate.cli.copies import copies_up
 from quorate.cli.nodes import groups_table, lag_of, log_folder
+from quorate.cli.tables import Alarm, show_rows
 from tests.client.fake_node import FakeCluster
 
 Output = pytest.CaptureFixture[str]
@@ -105,14 +114,80 @@ def test_the_queue_commands(cluster: FakeCluster, capsys: Output):
     assert run(["publish", "orders", "a [bold] one"]) == 0
     for command in ("list", "show orders", "peek orders", "pause orders", "pause orders --resume"):
         assert run(["queue", *command.split()]) == 0
-    assert run(["queue", "purge", "orders", "--json"]) == 0
-    assert run(["queue", "delete", "orders"]) == 0
+    assert run(["queue", "purge", "orders", "--json", "--yes"]) == 0
+    assert run(["queue", "delete", "orders", "--yes"]) == 0
 
     words = capsys.readouterr()
     assert "a [bold] one" in words.out
     assert '{"queue": "orders", "purged": 1}' in words.out
     declared = next(frame for node in cluster.nodes for frame in node.seen if frame[0] == 50)
     assert declared[3] == {"x-max-length": 5, "x-overflow": "drop-head"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "question"),
+    [
+        ("delete", "delete queue orders: 3 messages would be lost. Do it? [y/N]"),
+        ("purge", "purge queue orders: 3 messages would be lost. Do it? [y/N]"),
+    ],
+)
+def test_what_would_be_lost_is_asked_for(
+    cluster: FakeCluster,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    question: str,
+):
+    run(["publish", "orders", "--count", "3"])
+    capsys.readouterr()
+
+    terminal_says(monkeypatch, None)
+    assert run(["queue", verb, "orders"]) == 2
+    assert "3 messages would be lost\n  next: repeat it with --yes" in capsys.readouterr().err
+    terminal_says(monkeypatch, "n")
+    assert run(["queue", verb, "orders"]) == 1
+    said = capsys.readouterr().err
+    assert question in said
+    assert "nothing was changed" in said
+    assert len(cluster.queue("orders").ready) == 3
+
+    terminal_says(monkeypatch, "y")
+    assert run(["queue", verb, "orders"]) == 0
+    assert "orders" not in cluster.queues or not cluster.queue("orders").ready
+
+
+def test_an_empty_queue_is_purged_without_a_question(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    run(["queue", "declare", "orders"])
+    terminal_says(monkeypatch, None)
+
+    assert run(["queue", "purge", "orders"]) == 0
+
+
+def terminal_says(monkeypatch: pytest.MonkeyPatch, line: str | None) -> None:
+    """None: there is no terminal."""
+    stdin = io.StringIO("" if line is None else line + "\n")
+    monkeypatch.setattr(stdin, "isatty", lambda: line is not None)
+    monkeypatch.setattr("sys.stdin", stdin)
+
+
+@pytest.mark.parametrize("given", ["", "one\ntwo\n"])
+def test_nothing_is_made_when_nothing_is_given(
+    cluster: FakeCluster, capsys: Output, monkeypatch: pytest.MonkeyPatch, given: str
+):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+
+    status = run(["publish", "orders"])
+
+    said = capsys.readouterr().err
+    if given:
+        assert status == 0
+        assert "confirmed 2 messages" in said
+    else:
+        assert status == 2
+        assert "nothing to publish: give messages, --count N, or --file FILE" in said
+        assert not cluster.queues
 
 
 def test_bench_measures_and_cleans_up(cluster: FakeCluster, capsys: Output):
@@ -135,6 +210,11 @@ def test_status_shows_the_cluster(cluster: FakeCluster, capsys: Output):
     [
         ("queue show nowhere", 1, "quorate queue declare"),
         ("queue declare orders nonsense", 2, "KEY=VALUE"),
+        ("status --url amqp://guest:word@host:5672/%2F", 2, "amqp://host:5672 is an address for"),
+        ("--url ftp://host status", 2, "http:// or https://"),
+        ("user list --url host:99999", 2, "'host:99999' is no address"),
+        ("group list --url http://", 2, "is no address"),
+        ("completion tcsh", 2, "tcsh"),
         ("publish orders a --count 1", 2, "not several"),
         ("publish orders --count 1 --size 3", 2, "--size"),
         ("consume", 2, "quorate consume --help"),
@@ -152,6 +232,96 @@ def test_an_error_is_a_line_with_the_next_step(
     said = capsys.readouterr()
     assert words in said.err
     assert "Traceback" not in said.err
+    assert "word@" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("greeting", "words"),
+    [
+        (b"AMQP\x00\x00\x09\x01", "this port is for clients of AMQP"),
+        (b"\x00\x00\x00@\x83\x06hoversize", "does not speak HTTP"),
+    ],
+)
+@pytest.mark.parametrize("command", ["status", "user list", "group list"])
+def test_a_port_of_another_protocol_is_told_in_words(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, greeting: bytes, words: str, command: str
+):
+    monkeypatch.setattr("quorate.cli.queues.REACH_S_MAX", 1.0)
+    with listening(greeting) as address:
+        assert run([*command.split(), "--url", address, "--timeout", "1"]) == 4
+
+    said = capsys.readouterr().err
+    assert words in said
+    assert "the node's `http`" in said
+    assert "status line" not in said
+
+
+@contextlib.contextmanager
+def listening(greeting: bytes) -> Iterator[str]:
+    """What says this to whoever has said something, and closes."""
+
+    class Greeter(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1 << 16)
+            self.request.sendall(greeting)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeter) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_version_is_told(capsys: Output):
+    from importlib.metadata import version
+
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"quorate {version('quorate')}\n"
+
+
+COMPLETED = {
+    # What a person's shell does with the script, and then with TAB.
+    "bash": """
+        source <(quorate completion bash)
+        COMP_WORDS=(quorate queue pu) COMP_CWORD=2
+        $(complete -p quorate | sed 's/.*-F \\([^ ]*\\).*/\\1/') quorate
+        echo "${COMPREPLY[@]}"
+    """,
+    "zsh": """
+        autoload -U compinit && compinit -u -D
+        source <(quorate completion zsh)
+        (( $+_comps[quorate] )) && _QUORATE_COMPLETE=complete_zsh \\
+            _TYPER_COMPLETE_ARGS='quorate queue pu' quorate
+    """,
+    "fish": """
+        quorate completion fish | source
+        complete -C 'quorate queue pu'
+    """,
+}
+
+
+@pytest.mark.parametrize("shell", COMPLETED)
+def test_a_shell_completes_commands(shell: str, tmp_path: Path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "quorate").write_text(f'#!/bin/sh\nexec {sys.executable} -m quorate "$@"\n')
+    (bin_folder / "quorate").chmod(0o755)
+
+    done = subprocess.run(
+        [shell, "-c", COMPLETED[shell]],
+        env={**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "purge" in done.stdout
+    assert "peek" not in done.stdout
 
 
 def test_nobody_there_is_said_with_what_to_do(
@@ -177,6 +347,50 @@ def test_a_cluster_is_found_from_a_folder_below(
     monkeypatch.chdir(tmp_path / "below")
 
     assert run(["status"]) == 0
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_cluster_is_found_by_the_folder_that_it_was_started_in(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: bool
+):
+    monkeypatch.delenv("QUORATE_URL")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "cluster.json").write_text(json.dumps({"urls": cluster.urls}))
+
+    assert run(["--url", "mine", "status"] if before else ["status", "--url", "mine"]) == 0
+    monkeypatch.setenv("QUORATE_URL", str(tmp_path / "mine"))
+    assert run(["status"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "down", "shown"),
+    [
+        ({"voters": ["a", "b", "c"], "wanted": 3}, set(), 3),
+        ({"voters": ["a", "b", "c"], "wanted": 3}, {"b"}, "2 of 3"),
+        ({"members": ["a", "b", "c"], "learners": ["c"], "wanted": 3}, set(), "2 of 3"),
+        ({"voters": ["a"], "wanted": 1}, set(), 1),
+        ({"voters": ["a"], "wanted": 3}, set(), "1 of 3"),
+        ({"voters": ["a", "b"]}, {"b"}, 1),  # of a release that does not say how many are wanted
+    ],
+)
+def test_too_few_copies_are_an_alarm(row: dict[str, Any], down: set[str], shown: int | str):
+    told = copies_up(row, down)
+
+    assert told == shown
+    assert isinstance(told, Alarm) == isinstance(shown, str)
+
+
+def test_an_alarm_is_red_in_lists(capsys: Output, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    rows = [{"group": "one", "copies": Alarm("1 of 3")}, {"group": "two", "copies": 3}]
+
+    columns = {name: operator.itemgetter(name) for name in ("group", "copies")}
+    show_rows(rows, columns, as_json=False, none="")
+
+    lines = capsys.readouterr().out.splitlines()
+    assert any("\x1b[31m" in line and "1 of 3" in line for line in lines)
+    assert not any("\x1b[31m" in line and "two" in line for line in lines)
 
 
 def test_help_is_quick_to_load():

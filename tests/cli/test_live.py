@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -150,3 +151,83 @@ def _a_flipped_bit_is_found(folder: Path) -> None:
     assert sound.returncode == 0, sound.stderr
     assert damaged.returncode == 3
     assert segment.name in damaged.stdout
+
+
+def test_what_up_prints_works_as_it_is_printed(tmp_path: Path):
+    """Also for a folder of one's own, with a name that a shell would split."""
+    folder = "my cluster"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    up = subprocess.Popen(
+        [sys.executable, "-m", "quorate", "up", "--dir", folder, "--nodes", "1"],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert up.stderr is not None
+        line = next(line for line in up.stderr if line.startswith("try, in another terminal here:"))
+        printed = shlex.split(line.partition(": ")[2])
+        assert printed[0] == "quorate"
+        printed[printed.index("--count") + 1] = "10"
+
+        done = subprocess.run(
+            [sys.executable, "-m", *printed],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert done.returncode == 0, done.stderr
+        assert "confirmed 10 messages" in done.stderr
+        _clean_refuses(tmp_path, folder)
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.communicate()
+
+
+def _clean_refuses(place: Path, folder: str) -> None:
+    """A copy of the Makefile's target, in a folder where a cluster runs, and in one without."""
+    (place / ".quorate").symlink_to(folder)
+    (place / "var").mkdir()
+    clean = ["make", "-f", str(ROOT / "Makefile"), "clean"]
+
+    refused = subprocess.run(clean, cwd=place, capture_output=True, text=True, check=False)
+
+    assert refused.returncode != 0
+    assert "a cluster is running in .quorate: stop it first" in refused.stderr
+    assert (place / "var").exists()
+    assert (place / folder / "cluster.json").exists()
+    (place / ".quorate").unlink()
+    subprocess.run(clean, cwd=place, capture_output=True, check=True)
+    assert not (place / "var").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_failover_that_is_stopped_stops_its_nodes_and_says_so(
+    tmp_path: Path, number: signal.Signals
+):
+    failover = subprocess.Popen(
+        [sys.executable, "-m", "quorate", "failover", "--dir", str(tmp_path / "nodes")],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert failover.stderr is not None
+    said = ""
+    while "publishing" not in said:
+        line = failover.stderr.readline()
+        assert line, said
+        said += line
+    rows = json.loads((tmp_path / "nodes" / "cluster.json").read_text())["nodes"]
+
+    failover.send_signal(number)
+    _, rest = failover.communicate(timeout=120)
+
+    assert failover.returncode == 130, rest
+    assert "Traceback" not in rest
+    assert f"{number.name}: stopping the nodes" in rest
+    assert "stopped before its end" in rest
+    assert not any(Path(f"/proc/{row['pid']}").exists() for row in rows)

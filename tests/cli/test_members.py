@@ -217,7 +217,7 @@ async def test_a_node_that_is_silent_and_then_killed_is_replaced_by_another(loca
     assert set(await silent.rows("node", "list")) == {"node-1", "node-2", "node-3"}
     made = ready_to_join(local, "node-4")
     await local.kill(local.nodes[1])
-    said = await quorate_.run("node", "remove", "node-2", status=1)
+    said = await quorate_.run("node", "remove", "node-2", status=2)
     assert "8 of 8 groups would lose a copy and have as few as 2" in said
     assert "--yes" in said
 
@@ -258,7 +258,7 @@ async def test_a_copy_is_dropped_and_got_anew(local: LocalCluster):
         await client.declare("orders")
         await client.publish_many("orders", [b"%d" % number for number in range(100)], batch=10)
         group = json.loads(await quorate_.run("queue", "show", "orders", "--json"))["group"]
-        refused = await quorate_.run("group", "rebuild", group, "node-2", status=1)
+        refused = await quorate_.run("group", "rebuild", group, "node-2", status=2)
         assert "will be on 2 nodes until node node-2 has it again" in refused
 
         said = await quorate_.run("group", "rebuild", group, "node-2", "--yes")

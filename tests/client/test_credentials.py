@@ -97,4 +97,5 @@ def test_the_command_takes_the_password_from_a_file_or_the_environment(
     monkeypatch.setenv("QUORATE_PASSWORD", "other")
     run(["status"])
     assert (login.user, login.password) == ("till", "other")
+    monkeypatch.setenv("QUORATE_URL", "127.0.0.1:1")
     assert run(["--password-file", str(tmp_path / "none"), "status"]) == 2

@@ -16,6 +16,7 @@ from cluster.machine.arguments import ArgumentError, parse_arguments
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.catalog_commands import DestinationKind
 from cluster.machine.catalog_queues import difference
+from cluster.machine.catalog_routing import RESERVED_PREFIX
 from cluster.machine.commands import (
     Bind,
     Command,
@@ -25,7 +26,7 @@ from cluster.machine.commands import (
     Unbind,
 )
 from cluster.machine.replies import Reply
-from node.broker import transient_by
+from node.broker import reserved, transient_by
 from node.errors import Elsewhere, Refused, reply_of
 from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
 from node.protocols.amqp.errors import (
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 Exchange, Queue = commands.Exchange, commands.Queue
 
-RESERVED_PREFIX = "amq."
 NAME_BYTES_MAX = 255
 
 
@@ -235,8 +235,9 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
         name = f"amq.gen-{secrets.token_urlsafe(16)}"
     host.access.check("configure", "queue", name)
     known = broker.locate(vhost, name)
-    if known is None and not server_named and name.startswith(RESERVED_PREFIX):
-        raise ChannelError_(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
+    why = None if server_named else reserved(name)
+    if known is None and why is not None:
+        raise ChannelError_(ACCESS_REFUSED, why)
     _check_text(name, "queue")
     exclusive, auto_delete = bool(method.exclusive), bool(method.auto_delete)
     transient = transient_by(

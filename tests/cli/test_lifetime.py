@@ -1,0 +1,119 @@
+"""Whoever starts nodes may be killed: its nodes end with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: Says which processes it has started, and waits to be killed.
+HARNESS = """
+import asyncio, pathlib, sys
+from quorate.local import LocalCluster
+
+async def work():
+    cluster = LocalCluster.prepare(pathlib.Path(sys.argv[1]), nodes=2, preferred_ports=False)
+    await cluster.start_all()
+    await cluster.until_ready()
+    print(*(node.pid for node in cluster.nodes), flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(work())
+"""
+#: The same by pytest, in a test that hangs, with a node that the command `up` has started.
+HANGING_TEST = """
+import json, os, pathlib, subprocess, sys, time
+
+def test_that_hangs(tmp_path):
+    command = [sys.executable, "-m", "quorate", "up", "--dir", str(tmp_path), "--json"]
+    up = subprocess.Popen([*command, "--nodes", "1"], stdout=subprocess.PIPE, text=True)
+    pids = [up.pid, *json.loads(up.stdout.readline())["pids"]]
+    new = pathlib.Path(os.environ["PIDS"] + ".new")
+    new.write_text(" ".join(map(str, pids)))
+    new.rename(os.environ["PIDS"])
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def here() -> Iterator[list[subprocess.Popen[str]]]:
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def until_gone(pids: list[int]) -> None:
+    assert pids
+    deadline = time.monotonic() + 60
+    while left := [pid for pid in pids if runs(pid)]:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.05)
+
+
+def runs(pid: int) -> bool:
+    """A zombie does not: it waits for whoever inherited it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nodes_end_with_the_program_that_started_them(
+    here: list[subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
+):
+    harness = subprocess.Popen(
+        [sys.executable, "-c", HARNESS, str(tmp_path / "nodes")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    here.append(harness)
+    assert harness.stdout is not None
+    pids = [int(pid) for pid in harness.stdout.readline().split()]
+    assert all(map(runs, pids))
+
+    harness.send_signal(number)
+
+    until_gone(pids)
+
+
+def test_a_test_run_that_is_killed_leaves_nothing_behind(
+    here: list[subprocess.Popen[str]], tmp_path: Path
+):
+    """Under the project's own conftest, as every test is."""
+    hanging = ROOT / "tests" / "cli" / f"test_hanging_{os.getpid()}.py"
+    told = tmp_path / "pids"
+    try:
+        hanging.write_text(HANGING_TEST)
+        run = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(hanging)],
+            cwd=ROOT,
+            env={**os.environ, "PIDS": str(told)},
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        here.append(run)
+        deadline = time.monotonic() + 120
+        while not told.exists():
+            assert run.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        hanging.unlink(missing_ok=True)
+    pids = [int(pid) for pid in told.read_text().split()]
+    assert len(pids) == 2
+    assert all(map(runs, pids))
+
+    run.kill()
+
+    until_gone(pids)
