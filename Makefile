@@ -111,7 +111,7 @@ failover: $(READY) ## Publish and consume while the leader is killed ten times
 	@$(BIN)/quorate failover $(ARGS)
 
 .PHONY: upgrade-rehearsal
-upgrade-rehearsal: $(READY) ## Roll three nodes to the next release and back, and from the first one, under load: ARGS="next first mixed"
+upgrade-rehearsal: $(READY) ## Roll three nodes from 0.2 to this release and back, to the next one, and from the first, under load: ARGS="gated next first mixed"
 	@$(BIN)/python -m tests.upgrade $(ARGS)
 
 .PHONY: bench

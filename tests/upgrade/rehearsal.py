@@ -29,6 +29,8 @@ from tests.upgrade import releases
 
 PATIENCE_S = 180
 EXIT_DATA = 3
+#: Groups rise within a second or two, unless something holds them.
+RISING_S = 3.0
 #: Written by releases that have it; the first one refuses settings that it does not know.
 LATER_SETTINGS = ("auth.passwordless_guest",)
 
@@ -44,7 +46,7 @@ class Fleet(LocalCluster):
         tree = self.trees[node.name]
         config = node.folder / "quorate.toml"
         lines = config.read_text(encoding="utf-8").splitlines(keepends=True)
-        if tree.name == releases.FIRST:
+        if tree.name.startswith(releases.FIRST):
             lines = [line for line in lines if not line.startswith(LATER_SETTINGS)]
         used = node.folder / "used.toml"
         used.write_text("".join(lines), encoding="utf-8")
@@ -125,6 +127,29 @@ class Fleet(LocalCluster):
                     return len(states)
                 await asyncio.sleep(0.2)
 
+    async def quorate(self, tree: Path, *command: str) -> str:
+        """A command of that release."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "quorate", *command, "--url", ",".join(self.urls)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree)},
+        )
+        out, _ = await process.communicate()
+        assert process.returncode == 0, out.decode()
+        return out.decode()
+
+    async def until_all_can_run(self, machine: int) -> None:
+        """As the catalog says, and for long enough that groups would have risen."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                said = await self.quorate(self.trees[self.nodes[0].name], "upgrade", "status")
+                if f"can run {machine}" in said:
+                    break
+                await asyncio.sleep(0.2)
+        await asyncio.sleep(RISING_S)
+
     async def checked(self, node: LocalNode, tree: Path) -> int:
         """What `quorate upgrade check` of another release makes of a node that runs; how many
         states it compared.
@@ -167,7 +192,17 @@ class Load:
     _over: threading.Event = field(default_factory=threading.Event)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
-    async def begin(self) -> None:
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, cluster: Fleet) -> AsyncGenerator[Load]:
+        load = cls(cluster)
+        await load._begin()
+        try:
+            yield load
+        finally:
+            await load.end()
+
+    async def _begin(self) -> None:
         async with quorate.connect(self.cluster.urls) as client:
             for name in self.confirmed:
                 await client.declare(name)
@@ -248,33 +283,53 @@ async def judged(cluster: Fleet, load: Load, say: Say) -> None:
     assert not any(lost.values()), f"confirmed and lost: {lost}"
 
 
-async def to_the_next_and_back(folder: Path, say: Say) -> None:
-    """This release and the one after it."""
-    this, following = releases.this(), releases.following()
-    async with fleet(folder, this) as cluster:
-        await cluster.until_versions(MACHINE_VERSION)
-        load = Load(cluster)
-        await load.begin()
+@dataclass(frozen=True)
+class Release:
+    tree: Path
+    machine: int
+    name: str
+
+
+async def there_and_back(old: Release, new: Release, folder: Path, say: Say) -> None:
+    """From one release to the one after it, back as long as nothing of that was written, and there
+    again. Then it is too late: who goes back all the same ends in words, and nothing is lost.
+    """
+    async with fleet(folder, old.tree) as cluster, Load.on(cluster) as load:
+        await cluster.until_versions(old.machine)
         one, two, three = cluster.nodes
         await cluster.until_noted()
-        compared = await cluster.checked(one, following)
+        compared = await cluster.checked(one, new.tree)
         assert compared, "nothing was compared"
-        say(f"the next release replays the log of one: {compared} states compared, all equal")
+        say(f"{new.name} replays the log of one: {compared} states compared, all equal")
         for node in (one, two):
-            await cluster.roll(node, following)
-        say(f"two of three run the next release: machine versions {await cluster.versions()}")
-        await cluster.until_versions(MACHINE_VERSION)
+            await cluster.roll(node, new.tree)
+        say(f"two of three run {new.name}: machine versions {await cluster.versions()}")
+        await cluster.until_versions(old.machine)
         for node in (two, one):
-            await cluster.roll(node, this)
+            await cluster.roll(node, old.tree)
         say(f"and back: machine versions {await cluster.versions()}")
-        await cluster.until_versions(MACHINE_VERSION)
+        await cluster.until_versions(old.machine)
+
+        await cluster.quorate(old.tree, "upgrade", "hold")
         for node in (one, two, three):
-            await cluster.roll(node, following)
-        await cluster.until_versions(releases.LATER)
-        say(f"all run the next release: machine version {releases.LATER}")
+            await cluster.roll(node, new.tree)
+        await cluster.until_all_can_run(new.machine)
+        say(f"all run {new.name}, held: machine versions {await cluster.versions()}")
+        await cluster.until_versions(old.machine)
+        for node in (three, two, one):
+            await cluster.roll(node, old.tree)
+        say(f"all back: machine versions {await cluster.versions()}")
+        await cluster.until_versions(old.machine)
+        for node in (two, three, one):
+            await cluster.roll(node, new.tree)
+        await cluster.until_versions(old.machine)
+        await cluster.quorate(new.tree, "upgrade", "finish")
+        await cluster.until_versions(new.machine)
+        say(f"all run {new.name}, finished: machine version {new.machine}")
+
         seen = len(cluster.said(three))
         await cluster.stop_one(three)
-        cluster.trees[three.name] = this
+        cluster.trees[three.name] = old.tree
         await cluster.start(three)
         assert three.process is not None
         async with asyncio.timeout(PATIENCE_S):
@@ -282,18 +337,30 @@ async def to_the_next_and_back(folder: Path, say: Say) -> None:
         words = [line for line in cluster.said(three, seen).splitlines() if "needs machine" in line]
         assert (status, bool(words)) == (EXIT_DATA, True), cluster.said(three, seen)
         say(f"one goes back too late, and ends with status {status}: {words[-1][:200]}")
-        cluster.trees[three.name] = following
+        cluster.trees[three.name] = new.tree
         await cluster.start(three)
         await cluster.until_ready(timeout_s=PATIENCE_S)
         await judged(cluster, load, say)
 
 
+def this() -> Release:
+    return Release(releases.this(), MACHINE_VERSION, "this release")
+
+
+async def to_the_next(folder: Path, say: Say) -> None:
+    following = Release(releases.following(), releases.LATER, "the next release")
+    await there_and_back(this(), following, folder, say)
+
+
+async def from_the_gated(folder: Path, say: Say) -> None:
+    gated = Release(releases.gated(), releases.GATED_VERSION, "0.2")
+    await there_and_back(gated, this(), folder, say)
+
+
 async def from_the_first(folder: Path, say: Say) -> None:
     """The first release knows no versions: all nodes stop, and start as this release."""
     first, this = releases.first(), releases.this()
-    async with fleet(folder, first) as cluster:
-        load = Load(cluster)
-        await load.begin()
+    async with fleet(folder, first) as cluster, Load.on(cluster) as load:
         await cluster.until_noted()
         compared = await cluster.checked(cluster.nodes[0], this)
         assert compared, "nothing was compared"
@@ -330,9 +397,7 @@ async def from_the_first(folder: Path, say: Say) -> None:
 async def rolled_from_the_first(folder: Path, say: Say) -> None:
     """Node by node, mixed with the first release."""
     first, this = releases.first(), releases.this()
-    async with fleet(folder, first) as cluster:
-        load = Load(cluster)
-        await load.begin()
+    async with fleet(folder, first) as cluster, Load.on(cluster) as load:
         for number, node in enumerate(cluster.nodes, start=1):
             await cluster.roll(node, this)
             say(f"{number} of 3 run this release: machine versions {await cluster.versions()}")
@@ -341,7 +406,8 @@ async def rolled_from_the_first(folder: Path, say: Say) -> None:
 
 
 REHEARSALS = {
-    "next": to_the_next_and_back,
+    "gated": from_the_gated,
+    "next": to_the_next,
     "first": from_the_first,
     "mixed": rolled_from_the_first,
 }

@@ -9,6 +9,7 @@ import io
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.machine import MACHINE_VERSION
@@ -17,6 +18,9 @@ ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "releases"
 #: The state before versions were negotiated.
 FIRST = "50a3e83"
+#: The first release whose versions are negotiated, with machine version 2.
+GATED = "7b9e0ab"
+GATED_VERSION = 2
 PACKAGES = ("cluster", "node", "quorate")
 #: The machine version of the release after this one.
 LATER = MACHINE_VERSION + 1
@@ -93,18 +97,26 @@ class Unavailable(Exception):
 
 
 def first() -> Path:
+    return frozen(FIRST)
+
+
+def gated() -> Path:
+    return frozen(GATED)
+
+
+def frozen(commit: str, parts: Sequence[str] = PACKAGES) -> Path:
     """Out of the history of this repository."""
-    place = CACHE / FIRST
+    place = CACHE / (commit if parts is PACKAGES else f"{commit}-more")
     if not place.exists():
         made = subprocess.run(
-            ["git", "archive", "--format=tar", FIRST, *PACKAGES],
+            ["git", "archive", "--format=tar", commit, *parts],
             cwd=ROOT,
             capture_output=True,
             check=False,
         )
         if made.returncode:
             raise Unavailable(
-                f"the history here lacks commit {FIRST} (a shallow clone?):"
+                f"the history here lacks commit {commit} (a shallow clone: git fetch --unshallow):"
                 f" {made.stderr.decode().strip()}"
             )
         fresh = _fresh(place)
