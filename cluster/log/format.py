@@ -72,6 +72,8 @@ KIND_FAILED: Final = 45
 KIND_ARCHIVE: Final = 46
 KIND_STALL: Final = 47
 KIND_SKIPPED: Final = 48
+#: Read by replication, too; a note, so that releases that do not know it pass over it.
+KIND_DIVERGED: Final = 49
 
 KIND_NAMES: Final = {
     KIND_ENTRY: "entry",
@@ -102,6 +104,7 @@ KIND_NAMES: Final = {
     KIND_ARCHIVE: "archive",
     KIND_STALL: "stall",
     KIND_SKIPPED: "skipped",
+    KIND_DIVERGED: "diverged",
 }
 #: Kinds whose payload is a chain hash followed by a command.
 BODY_KINDS: Final = frozenset({KIND_ENTRY, KIND_LIVE, KIND_INSTALLED})

@@ -46,6 +46,8 @@ class Journal(StockNames):
         #: Members by order of a person, whatever entries say; empty: that is over; None: no record
         #: of it is in the log.
         self.forced: bytes | None = None
+        #: The state is not that of the other copies; None: no record of it is in the log.
+        self.diverged: bool | None = None
         self.commit_index = BIRTH.index
         self.mark = BIRTH
         self.tail = Tail(BIRTH.index + 1)
@@ -78,6 +80,7 @@ class Journal(StockNames):
         self.current_term, self.voted_for = replay.term, replay.voted_for
         self.withholds = replay.withholds
         self.forced = replay.forced
+        self.diverged = replay.diverged
         self.commit_index = min(max(replay.commit, self.base_index), self.last_index)
         for index in sorted(replay.memberships):
             command = self.read(index) if index > self.base_index else None
@@ -230,6 +233,16 @@ class Journal(StockNames):
         self.forced = members
         self._wal.append(fmt.KIND_FORCED, self.group, 0, self.current_term, members)
 
+    def diverge(self, diverged: bool) -> None:
+        """Restarts do not mend what came of the log, least of all from a snapshot of it."""
+        if diverged != bool(self.diverged):
+            self._write_diverged(diverged)
+
+    def _write_diverged(self, diverged: bool) -> None:
+        self.diverged = diverged
+        told = b"\x01" if diverged else b""
+        self._wal.append(fmt.KIND_DIVERGED, self.group, self.last_index, self.current_term, told)
+
     def set_commit(self, index: int) -> None:
         """Remembered when convenient: it may be older after a crash."""
         if index != self.commit_index:
@@ -243,6 +256,8 @@ class Journal(StockNames):
         self._write_hard_state()
         if self.forced is not None:  # also that it is over: an older record may stay
             self._write_forced(self.forced)
+        if self.diverged is not None:  # as well
+            self._write_diverged(self.diverged)
         wal.append(fmt.KIND_COMMIT, group, self.commit_index, self.current_term, b"")
         wal.append(
             fmt.KIND_SNAPSHOT, group, self.mark.index, self.mark.term, self.mark.repeated().payload

@@ -59,6 +59,7 @@ class Log:
         self._maintaining = False
         # Since the last note of a round: how far it counted, syncs, the longest of them.
         self._forced = set[int]()  # groups with a record of forced members, also of a former life
+        self._diverged = set[int]()  # the same of this
         self._noted = (0, 0)
         self._syncs = 0
         self._longest_s = 0.0
@@ -123,7 +124,7 @@ class Log:
 
     def _adopt(self, found: Recovered) -> None:
         self.recovered_records, self.cut_bytes = found.records, found.cut_bytes
-        self._forced = found.forced
+        self._forced, self._diverged = found.forced, found.diverged
         for group, replay in sorted(found.replays.items()):
             state = assemble(self.wal, self.store, group, replay)
             journal = self.journals[group] = Journal(group, self.wal, self.store, self._hot)
@@ -152,6 +153,7 @@ class Log:
             if any(group in segment.groups for segment in self.wal.segments.values()):
                 # A former life of the group left records.
                 found.forced = b"" if group in self._forced else None
+                found.diverged = False if group in self._diverged else None
                 found.repeat_state()
             else:
                 self.wal.append(fmt.KIND_GROUP_CREATED, group, 0, 0, b"")
@@ -166,6 +168,8 @@ class Log:
         if journal is not None:
             if journal.forced is not None:
                 self._forced.add(group)
+            if journal.diverged is not None:
+                self._diverged.add(group)
             journal.remove()
 
     def note(self, kind: int, group: int, index: int, term: int, payload: bytes) -> None:

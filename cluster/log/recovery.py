@@ -32,6 +32,7 @@ class Recovered:
         default_factory=dict[int, int]
     )  # by segment: how far it is known synced
     forced: set[int] = field(default_factory=set[int])  # groups with a record of forced members
+    diverged: set[int] = field(default_factory=set[int])  # the same of this
 
 
 @dataclass(slots=True)
@@ -206,6 +207,9 @@ def _other(
     payload: bytes,
 ) -> None:
     index, term, at = what
+    if kind == fmt.KIND_DIVERGED:
+        replay.diverged = bool(payload)
+        found.diverged.add(group)
     if kind >= fmt.KIND_NOTE:
         return
     if kind == fmt.KIND_SYNCED:

@@ -57,6 +57,7 @@ class Replay:
         self.voted_for: str | None = None
         self.withholds = False
         self.forced: bytes | None = None
+        self.diverged: bool | None = None
         self.commit = BIRTH.index
         self.mark = BIRTH
         self.run = Tail(BIRTH.index + 1)  # the latest entries without a gap

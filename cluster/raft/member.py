@@ -127,7 +127,6 @@ class Member(Seats, SyncObj):
         self.group = group
         self.journal = journal
         self.poisoned: str | None = None
-        self.diverged = False  # its state is not that of the others: it must not lead
         self.stopped = False  # before what a later release wrote: it takes nothing any more
         self.now = clock.monotonic_ns() / 1e9
         snapshot = journal.load_snapshot()
@@ -268,12 +267,22 @@ class Member(Seats, SyncObj):
         return self._SyncObj__connectedNodes
 
     @property
+    def diverged(self) -> bool:
+        """Its state is not that of the others."""
+        return bool(self.journal.diverged)
+
+    @diverged.setter
+    def diverged(self, diverged: bool) -> None:
+        self.journal.diverge(diverged)
+
+    @property
     def may_lead(self) -> bool:
         """Not when it could not apply what it would commit, does not have all of it, or made
-        something else of it than the others.
+        something else of it than the others, unless those were given up: it may be the only one
+        that has all of the log.
         """
-        sound = self.poisoned is None and not self.diverged
-        return self.votes and sound and not self.withholds_votes
+        sound = not self.diverged or self.configurations.forced is not None
+        return self.votes and self.poisoned is None and sound and not self.withholds_votes
 
     def has_quorum(self) -> bool:
         """Leading, and a majority answered within an election timeout."""

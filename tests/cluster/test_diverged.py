@@ -32,8 +32,8 @@ async def written(world: World, count: int) -> None:
         await world.publish("q", b"%d" % number)
 
 
-async def made(nodes: int = 3) -> tuple[World, Group, dict[str, Group]]:
-    world = World(nodes, default_groups=1)
+async def made(nodes: int = 3, **config: Any) -> tuple[World, Group, dict[str, Group]]:
+    world = World(nodes, default_groups=1, **config)
     await world.born()
     await world.declare("q")
     await written(world, 3)
@@ -109,6 +109,57 @@ async def test_members_that_do_not_answer_are_not_waited_for() -> None:
     await written(world, 25)
     await world.until(lambda: others[bad].member.diverged)
     assert leader.ready
+    await world.stop()
+
+
+@in_world
+async def test_a_restart_does_not_end_it() -> None:
+    """The state is read again from a snapshot that the copy took when it had gone wrong."""
+    world, leader, others = await made(snapshot_entries=8)
+    bad, good = others
+    spoil(others[bad])
+    await written(world, 12)
+    await world.until(lambda: others[bad].member.diverged)
+    await world.until(lambda: others[bad].journal.base_index > 12)
+    for power in (False, True):
+        world.kill(bad, power=power)
+        await world.start(bad)
+        await world.settled()
+        assert world[bad].groups[leader.id].member.diverged
+        assert not world[bad].sound
+
+    world.kill(str(leader.node))
+    await world.until(lambda: world.leading(leader.id) == good)
+    await asyncio.sleep(10)
+    assert world[bad].groups[leader.id].member.elections.stood == 0
+    await world.start(str(leader.node))
+    leader = world.group(leader.id)
+
+    await held_by(world, leader, [name for name in world.names if name != bad])
+    await world.until(lambda: leader.id not in world[bad].groups)
+    await held_by(world, leader, world.names)
+    world.kill(bad)
+    await world.start(bad)
+    await written(world, 12)
+    assert world[bad].sound
+    await world.stop()
+
+
+@in_world
+async def test_a_state_that_agrees_again_ends_it_for_good() -> None:
+    """What went wrong was in memory only: the log leads to the right state."""
+    world, leader, others = await made()
+    bad = next(iter(others))
+    spoil(others[bad])
+    await written(world, 12)
+    await world.until(lambda: others[bad].member.diverged)
+    for _ in range(2):
+        world.kill(bad, power=True)
+        await world.start(bad)
+        await world.settled()
+        await written(world, 12)
+        await world.until(lambda: not world[bad].groups[leader.id].member.diverged)
+    assert world[bad].sound
     await world.stop()
 
 

@@ -111,16 +111,18 @@ async def test_a_group_stays_removed_when_the_record_of_it_is_gone() -> None:
     assert log.groups() == [2]
 
 
-async def test_forced_members_stay_and_end_though_the_record_is_gone() -> None:
+async def test_forced_members_and_divergence_stay_and_end_though_the_record_is_gone() -> None:
     for ended in (False, True):
         world = World(segment_bytes=1500)
         log = await world.open()
-        log.journal(1).force(b"survivors")
-        log.journal(2).force(b"survivors")
+        for group in (1, 2):
+            log.journal(group).force(b"survivors")
+            log.journal(group).diverge(True)
         await save(log)
         await aged(world, log)
         if ended:
             log.journal(1).force(b"")
+            log.journal(1).diverge(False)
             log.remove_group(2)  # and begins another life
             log.journal(2).set_term(1, None)
             await save(log)
@@ -130,6 +132,8 @@ async def test_forced_members_stay_and_end_though_the_record_is_gone() -> None:
         log = await world.open()
         assert log.journal(1).forced == (b"" if ended else b"survivors")
         assert log.journal(2).forced == (b"" if ended else b"survivors")
+        assert log.journal(1).diverged is not ended
+        assert log.journal(2).diverged is not ended
 
 
 async def test_dead_segments_are_retained_up_to_a_size() -> None:

@@ -72,6 +72,7 @@ class MemoryJournal:
         self.voted_for: str | None = None
         self.withholds = False
         self.forced: bytes | None = None
+        self.diverged: bool | None = None
         self.commit_index = 1
         self.snapshot: MemorySnapshot | None = None
         self.synced_index = 1
@@ -92,6 +93,7 @@ class MemoryJournal:
             self.voted_for,
             self.withholds,
             self.forced,
+            self.diverged,
             self.commit_index,
             self.snapshot,
         )
@@ -109,6 +111,7 @@ class MemoryJournal:
             after.voted_for,
             after.withholds,
             after.forced,
+            after.diverged,
             after.commit_index,
             after.snapshot,
         ) = self._safe
@@ -189,6 +192,10 @@ class MemoryJournal:
     def force(self, members: bytes) -> None:
         self._dirty |= members != self.forced
         self.forced = members
+
+    def diverge(self, diverged: bool) -> None:
+        self._dirty |= diverged != self.diverged
+        self.diverged = diverged
 
     def set_commit(self, index: int) -> None:
         self.commit_index = index
