@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from cluster.codec.entries import (
     AnyCommand,
-    Entry,
     body_count,
     decode_entry,
     encode_command,
     written_under,
 )
+from cluster.cold_reads import Arrived, ColdReads, OnArrival
 from cluster.entry_cache import EntryCache
 from cluster.log import KIND_DIGEST, MEMBERSHIP
 from cluster.log_time import LogTime
@@ -53,6 +54,7 @@ class Applying:
         proposals: Proposals,
         notes: Notes,
         time: LogTime,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._time = time
         self._keeps = False
@@ -61,6 +63,7 @@ class Applying:
         self._proposals = proposals
         self._notes = notes
         self._cache = EntryCache()
+        self._cold = ColdReads(journal, self._cache, spawn)
         self._blank = machine.snapshot()
         self._skipped: set[tuple[int, int]] = set()  # index and ordinal, above the newest snapshot
         self.skipped_count = 0  # since the process started
@@ -175,32 +178,45 @@ class Applying:
         self._notes.note(KIND_DIGEST, group, index, term, digest)
         return digest
 
-    def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
-        """Body and meta of each message; empty when they are settled and gone."""
-        decoded = self._cache.get(ref.index)
-        if decoded is None:
-            entry, size = self._read(ref.index)
-            if entry is None:
-                return []
-            decoded = self._cache.put(ref.index, entry, size)
-        return decoded.messages(ref.offset, ref.count)
+    def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]] | None:
+        """Body and meta of each message; empty when they are settled and gone, None when they are
+        not in memory.
+        """
+        cached = self._cache.get(ref.index)
+        if cached is None:
+            command = self._journal.in_memory(ref.index)
+            if command is None:
+                return None if self._journal.holds(ref.index) else []
+            cached = self._cache.put(ref.index, command, len(command))
+        return cached.messages(ref.offset, ref.count)
+
+    def fetch(self, first: int, last: int, done: OnArrival) -> None:
+        """See `ColdReads.fetch`."""
+        self._cold.fetch(first, last, done)
+
+    async def load_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
+        """As `read_bodies`, wherever they are."""
+        found = self.read_bodies(ref)
+        if found is not None:
+            return found
+        future: asyncio.Future[Arrived] = asyncio.get_running_loop().create_future()
+        self._cold.fetch(ref.index, ref.index, lambda it: future.done() or future.set_result(it))
+        arrived = await future
+        if isinstance(arrived, BaseException):
+            raise arrived
+        return [] if arrived is None else arrived.messages(ref.offset, ref.count)
 
     def age_s(self, index: int) -> float | None:
         """Since it was proposed; of an entry whose bodies were read a moment ago."""
-        decoded = self._cache.peek(index)
-        return None if decoded is None else (self._time.now_ms() - decoded.now_ms) / 1000
+        cached = self._cache.peek(index)
+        return None if cached is None else (self._time.now_ms() - cached.now_ms) / 1000
 
     def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
         """One command of an entry that is still in the log."""
-        entry, _ = self._read(index)
-        return None if entry is None else entry.commands[ordinal]
-
-    def _read(self, index: int) -> tuple[Entry | None, int]:
-        """An entry, and its size in the log."""
         data = self._journal.read(index)
         if data is None or data[:1] != REGULAR:
-            return None, 0
-        return decode_entry(memoryview(data)[1:]), len(data)
+            return None
+        return decode_entry(memoryview(data)[1:]).commands[ordinal]
 
     def snapshot_beyond(self, data: bytes) -> NeedsNewer | None:
         """The same of a snapshot."""

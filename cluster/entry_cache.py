@@ -1,35 +1,47 @@
-"""Decoded entries that were just applied or read: delivering what was just published decodes
-nothing again.
+"""Entries that were just applied or read: delivering what was just published decodes nothing again,
+and what came along with a read is decoded when somebody wants it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from cluster.codec.entries import Entry, bodies_of, metas_of
+from cluster.codec.entries import Entry, bodies_of, decode_entry, metas_of
+from cluster.raft.stock import REGULAR
 
 #: Of one group; bytes of the entries as they lie in the log.
 CACHE_BYTES_MAX = 4 << 20
 CACHE_ENTRIES_MAX = 4096
 
 
-class Decoded:
+class CachedEntry:
     """One entry, and its bodies as `BodyRef` numbers them."""
 
     __slots__ = ("_entry", "_messages", "now_ms", "size")
 
-    def __init__(self, entry: Entry, size: int) -> None:
+    def __init__(self, entry: Entry | bytes, size: int) -> None:
+        """An entry, or the command of the log that holds it."""
         self.size = size
-        self.now_ms = entry.now_ms
-        self._entry: Entry | None = entry
+        self.now_ms = 0 if isinstance(entry, bytes) else entry.now_ms  # known once it is decoded
+        self._entry: Entry | bytes | None = entry
         self._messages: list[tuple[bytes, Any]] = []
 
     def messages(self, offset: int, count: int) -> list[tuple[bytes, Any]]:
         """Body and meta of `count` messages from `offset`."""
-        if self._entry is not None:
-            self._messages = list(zip(bodies_of(self._entry), metas_of(self._entry), strict=True))
+        entry = self._entry
+        if entry is not None:
+            if isinstance(entry, bytes):
+                entry = _decoded(entry)
+                self.now_ms = entry.now_ms
+            self._messages = list(zip(bodies_of(entry), metas_of(entry), strict=True))
             self._entry = None
         return self._messages[offset : offset + count]
+
+
+def _decoded(command: bytes) -> Entry:
+    if command[:1] != REGULAR:
+        return Entry(1, 0, [])  # Raft's own: no message is in it
+    return decode_entry(memoryview(command)[1:])
 
 
 class EntryCache:
@@ -38,32 +50,35 @@ class EntryCache:
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._decoded: dict[int, Decoded] = {}  # in order of use
+        self._entries: dict[int, CachedEntry] = {}  # in order of use
 
-    def get(self, index: int) -> Decoded | None:
-        decoded = self._decoded.pop(index, None)
-        if decoded is not None:
-            self._decoded[index] = decoded
-        return decoded
+    def __contains__(self, index: int) -> bool:
+        return index in self._entries
 
-    def peek(self, index: int) -> Decoded | None:
+    def get(self, index: int) -> CachedEntry | None:
+        entry = self._entries.pop(index, None)
+        if entry is not None:
+            self._entries[index] = entry
+        return entry
+
+    def peek(self, index: int) -> CachedEntry | None:
         """Not a use."""
-        return self._decoded.get(index)
+        return self._entries.get(index)
 
-    def put(self, index: int, entry: Entry, size: int) -> Decoded:
-        decoded = Decoded(entry, size)
-        previous = self._decoded.pop(index, None)
+    def put(self, index: int, entry: Entry | bytes, size: int) -> CachedEntry:
+        cached = CachedEntry(entry, size)
+        previous = self._entries.pop(index, None)
         if previous is not None:
             self._bytes -= previous.size
-        self._decoded[index] = decoded
+        self._entries[index] = cached
         self._bytes += size
-        while len(self._decoded) > 1 and (
-            self._bytes > self._bytes_max or len(self._decoded) > CACHE_ENTRIES_MAX
+        while len(self._entries) > 1 and (
+            self._bytes > self._bytes_max or len(self._entries) > CACHE_ENTRIES_MAX
         ):
-            oldest = next(iter(self._decoded))
-            self._bytes -= self._decoded.pop(oldest).size
-        return decoded
+            oldest = next(iter(self._entries))
+            self._bytes -= self._entries.pop(oldest).size
+        return cached
 
     def clear(self) -> None:
-        self._decoded.clear()
+        self._entries.clear()
         self._bytes = 0

@@ -17,6 +17,7 @@ from cluster.agreed_time import AgreedTime
 from cluster.applying import Applying, Notes
 from cluster.codec.cbor import pack
 from cluster.codec.entries import AnyCommand, encode_entry, version_needed
+from cluster.cold_reads import OnArrival
 from cluster.group_facts import GroupFacts
 from cluster.group_options import GroupOptions
 from cluster.log import KIND_ROLE, KIND_SKIPPED, SnapshotRefused
@@ -120,7 +121,9 @@ class Group(GroupFacts):
         self._inbox: list[tuple[NodeId, list[Any] | None, bool]] = []
         self._proposals = Proposals(clock)
         self._time = LogTime(clock, agreed_time)
-        self._applying = Applying(machine, journal, self._proposals, log, self._time)
+        self._applying = Applying(
+            machine, journal, self._proposals, log, self._time, self._spawn_read
+        )
         self._applying.on_skipped = self._skipped
         self._ready = False  # leads, and its machine holds all that was committed before
         self._stopping = False
@@ -458,9 +461,25 @@ class Group(GroupFacts):
             log.error("group_poisoned", **where, exc_info=error)
         self._proposals.give_up_all(unknown(f"this copy stopped at entry {index}"))
 
-    def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
-        """Body and meta of each message; empty when they are settled and gone."""
+    def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]] | None:
+        """Body and meta of each message; empty when they are settled and gone, None when they are
+        not in memory: then `fetch` brings them.
+        """
         return self._applying.read_bodies(ref)
+
+    def fetch(self, first: int, last: int, done: OnArrival) -> None:
+        """Bring the entry `first`, and what is near of those up to `last`, into memory, off the
+        event loop. `done` is called once, while the entry is there.
+        """
+        self._applying.fetch(first, last, done)
+
+    async def load_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
+        """Body and meta of each message, wherever they are; empty when they are gone."""
+        return await self._applying.load_bodies(ref)
+
+    def _spawn_read(self, read: Coroutine[Any, Any, None]) -> None:
+        assert self.spawn is not None, "a read needs Rounds"
+        self.spawn(read)
 
     def age_s(self, index: int) -> float | None:
         """Of an entry whose bodies were just read: since its leader proposed it."""

@@ -15,7 +15,8 @@ import structlog
 
 from cluster.agreed_time import AgreedTime
 from cluster.codec.entries import AnyCommand, Entry
-from cluster.entry_cache import Decoded
+from cluster.cold_reads import OnArrival
+from cluster.entry_cache import CachedEntry
 from cluster.log_time import LogTime
 from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.commands import Command, Enqueue, Tick
@@ -55,7 +56,7 @@ OnApplied = Callable[["LocalGroup", Stamp, Sequence[Effect]], None]
 
 class _Kept(NamedTuple):
     command: AnyCommand
-    decoded: Decoded
+    entry: CachedEntry
     bytes: int
 
 
@@ -227,17 +228,25 @@ class LocalGroup:
 
     def _keep(self, index: int, now_ms: int, command: Command, weight: int) -> None:
         size = weight + KEPT_OVERHEAD_BYTES + _meta_bytes(command)
-        self._kept[index] = _Kept(command, Decoded(Entry(1, now_ms, [command]), size), size)
+        self._kept[index] = _Kept(command, CachedEntry(Entry(1, now_ms, [command]), size), size)
         self.kept_bytes += size
 
     def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
         """Body and meta of each message; empty when they are settled and gone."""
         kept = self._kept.get(ref.index)
-        return [] if kept is None else kept.decoded.messages(ref.offset, ref.count)
+        return [] if kept is None else kept.entry.messages(ref.offset, ref.count)
+
+    def fetch(self, first: int, last: int, done: OnArrival) -> None:
+        """All is in memory, or gone."""
+        kept = self._kept.get(first)
+        self._loop.call_soon(done, None if kept is None else kept.entry)
+
+    async def load_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
+        return self.read_bodies(ref)
 
     def age_s(self, index: int) -> float | None:
         kept = self._kept.get(index)
-        return None if kept is None else (self._time.now_ms() - kept.decoded.now_ms) / 1000
+        return None if kept is None else (self._time.now_ms() - kept.entry.now_ms) / 1000
 
     def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
         """A command that is still needed."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any, Literal, cast
 
 from cluster.cluster_node import ClusterNode
+from cluster.cold_reads import OnArrival
 from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
@@ -126,9 +128,16 @@ class Broker:
     def machine(self, group: GroupId) -> QueueMachine:
         return cast(QueueMachine, self.led(group).machine)
 
-    def read_bodies(self, group: GroupId, ref: BodyRef) -> Sequence[tuple[bytes, Any]]:
+    def read_bodies(self, group: GroupId, ref: BodyRef) -> Sequence[tuple[bytes, Any]] | None:
         found = self.cluster.group(group)
         return [] if found is None else found.read_bodies(ref)
+
+    def fetch(self, group: GroupId, first: int, last: int, done: OnArrival) -> None:
+        found = self.cluster.group(group)
+        if found is None:
+            asyncio.get_running_loop().call_soon(done, None)
+        else:
+            found.fetch(first, last, done)
 
     def holds(self, group: GroupId, queue: QueueId, consumer: ConsumerKey) -> Sequence[Chunk]:
         """All that the consumer holds, as the machine knows it once it is up to date."""
@@ -268,7 +277,10 @@ class Broker:
         rows: list[dict[str, Any]] = []
         budget = GET_BYTES_MAX
         for row in self.machine(info.group).browse(info.queue, start, count, state):
-            ((body, meta),) = group.read_bodies(row.chunk.bodies)
+            found = await group.load_bodies(row.chunk.bodies)
+            if not found:
+                continue  # settled while others were read
+            ((body, meta),) = found
             if rows and len(body) > budget:
                 break
             budget -= len(body)
@@ -383,7 +395,7 @@ class Broker:
         over: list[tuple[int, int]] = []
         budget = GET_BYTES_MAX
         for chunk in reply.chunks:
-            bodies = group.read_bodies(chunk.bodies)
+            bodies = await group.load_bodies(chunk.bodies)
             count = fitting(bodies, budget) if budget > 0 else 0
             if count < chunk.bodies.count:
                 over.append((chunk.first + count, chunk.first + chunk.bodies.count - 1))

@@ -86,7 +86,7 @@ class DeadLetters:
         backoff_s = BACKOFF_S_MIN
         try:
             while True:
-                letters = self._letters(group, queue)
+                letters = await self._letters(group, queue)
                 if not letters:
                     return
                 if await self._move_up(group, queue, letters):
@@ -105,7 +105,7 @@ class DeadLetters:
             # Only what surely has no target is dropped, and this node's catalog may be behind.
             if not await self._broker.catch_up():
                 return False
-            letters = self._letters(group, queue)
+            letters = await self._letters(group, queue)
         moved = await self._move(queue, letters)
         if not moved:
             return not letters
@@ -116,7 +116,7 @@ class DeadLetters:
             return False
         return moved == letters[-1].number
 
-    def _letters(self, group_id: GroupId, queue: QueueId) -> list[Letter]:
+    async def _letters(self, group_id: GroupId, queue: QueueId) -> list[Letter]:
         group = self._broker.led(group_id)
         machine = self._broker.machine(group_id)
         view = machine.queue(queue)
@@ -125,15 +125,15 @@ class DeadLetters:
         letters: list[Letter] = []
         size = 0
         for dead in machine.dead_letters(queue)[:LETTERS_AT_ONCE]:
-            letter = self._read(group, dead, view.vhost, view.name)
+            letter = await self._read(group, dead, view.vhost, view.name)
             size += len(letter.body)
             if letters and size > BYTES_AT_ONCE:
                 break
             letters.append(letter)
         return letters
 
-    def _read(self, group: GroupLike, dead: DeadLetter, vhost: str, name: str) -> Letter:
-        found = group.read_bodies(BodyRef(dead.index, dead.offset, 1))
+    async def _read(self, group: GroupLike, dead: DeadLetter, vhost: str, name: str) -> Letter:
+        found = await group.load_bodies(BodyRef(dead.index, dead.offset, 1))
         if not found:
             log.error("dead_letter_unreadable", queue=name, number=dead.number, index=dead.index)
             return Letter(dead.number, b"", None, None, ())

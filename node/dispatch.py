@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, assert_never
 
 from cluster.group import Outcome
@@ -59,6 +60,7 @@ from node.plan import (
     Detached,
     Drained,
     DropQueue,
+    Fetch,
     MoveDeadLetters,
     Output,
     PauseReading,
@@ -74,7 +76,14 @@ from node.plan import (
 #: Refusals that only mean: not here, not now.
 ELSEWHERE = frozenset({"not_leader", "no_leader", "stopping"})
 
-ReadBodies = Callable[[GroupId, BodyRef], Sequence[tuple[bytes, Any]]]
+#: Consumers of one connection whose entries are fetched at the same time. Each may send what it
+#: waited for, whether there is room or not.
+FETCHING_MAX = 8
+#: Chunks that a consumer asks for at once.
+FETCHED_CHUNKS = 64
+
+#: Empty: they are gone. None: they are not in memory.
+ReadBodies = Callable[[GroupId, BodyRef], Sequence[tuple[bytes, Any]] | None]
 
 
 # --- state ----------------------------------------------------------------------------------------
@@ -117,6 +126,7 @@ class Dispatcher:
         self._of_group: dict[GroupId, set[tuple[QueueId, ConsumerKey]]] = {}
         self._confirming: dict[ConnectionId, ConnectionState] = {}
         self._delivering: dict[ConnectionId, ConnectionState] = {}
+        self._fetching: dict[tuple[GroupId, int], list[ConsumerState]] = {}  # who waits for it
         self._outputs: list[Output] = []
 
     def take(self) -> list[Output]:
@@ -139,10 +149,10 @@ class Dispatcher:
         gone = self._connections.pop(connection, None)
         if gone is None:
             return
-        self._confirming.pop(connection, None)
-        self._delivering.pop(connection, None)
         for ref in list(gone.consumers):
             self._forget(ref)
+        self._confirming.pop(connection, None)
+        self._delivering.pop(connection, None)
 
     def sent(self, connection: ConnectionId, size_bytes: int) -> None:
         """The network took this much of what was delivered."""
@@ -298,8 +308,13 @@ class Dispatcher:
 
     def _forget(self, ref: tuple[QueueId, ConsumerKey]) -> None:
         consumer = self._consumers.pop(ref)
-        del consumer.connection.consumers[ref]
-        consumer.connection.waiting.pop(ref, None)
+        connection = consumer.connection
+        del connection.consumers[ref]
+        connection.waiting.pop(ref, None)
+        connection.cold.pop(ref, None)
+        if consumer.fetching:
+            consumer.fetching = False
+            self._fetch_ended(consumer)
         self._of_group[consumer.group].discard(ref)
 
     # --- groups -----------------------------------------------------------------------------------
@@ -373,35 +388,83 @@ class Dispatcher:
             return
         consumer.mark = max(chunk.token for chunk in fresh)
         consumer.pending.extend(fresh)
+        ref, connection = (consumer.queue, consumer.key), consumer.connection
+        if not consumer.fetching and ref not in connection.cold:
+            connection.waiting[ref] = consumer
+            self._delivering[connection.id] = connection
+
+    def fetched(self, group: GroupId, first: int) -> None:
+        """What a `Fetch` asked for has come: who waited for it is served at once, before it leaves
+        the memory again.
+        """
+        for consumer in self._fetching.pop((group, first)):
+            if consumer.fetching:  # else it was forgotten
+                consumer.fetching = False
+                self._serve(consumer)
+                self._fetch_ended(consumer)
+
+    def _fetch_ended(self, consumer: ConsumerState) -> None:
         connection = consumer.connection
-        connection.waiting[consumer.queue, consumer.key] = consumer
-        self._delivering[connection.id] = connection
+        connection.fetching -= 1
+        self._thaw(connection)
+        if connection.waiting:
+            self._delivering[connection.id] = connection
+
+    def _thaw(self, connection: ConnectionState) -> None:
+        """The first of those that could not fetch may."""
+        if connection.cold and connection.fetching < FETCHING_MAX:
+            ref = next(iter(connection.cold))
+            connection.waiting[ref] = connection.cold.pop(ref)
 
     def _pump(self, state: ConnectionState) -> None:
         while state.waiting and state.unsent_bytes < self._deliver_buffer_bytes_max:
-            ref = next(iter(state.waiting))
-            consumer = state.waiting.pop(ref)
-            batches, size_bytes = self._next_batches(consumer)
+            self._serve(state.waiting.pop(next(iter(state.waiting))))
+
+    def _serve(self, consumer: ConsumerState) -> None:
+        """One frame, and then it waits for its next turn."""
+        state = consumer.connection
+        batches, size_bytes = self._next_batches(consumer)
+        ref = (consumer.queue, consumer.key)
+        if not consumer.fetching and ref not in state.cold:
             if consumer.pending:
                 state.waiting[ref] = consumer  # behind the others
-            if batches:
-                state.unsent_bytes += size_bytes
-                self._send(consumer, Delivery(consumer.name, consumer.key, batches, size_bytes))
+            self._thaw(state)
+        if batches:
+            state.unsent_bytes += size_bytes
+            self._send(consumer, Delivery(consumer.name, consumer.key, batches, size_bytes))
+            for batch in batches:
+                consumer.progress.sent(batch)
+            if consumer.windowed:
                 for batch in batches:
-                    consumer.progress.sent(batch)
-                if consumer.windowed:
-                    for batch in batches:
-                        self._left(consumer, batch.first, len(batch.bodies), batch.token)
-                    self._report(consumer)
-                if consumer.timed is None:
-                    first = batches[0].first
-                    end = first + len(batches[0].bodies) - 1
-                    consumer.timed = (first, end, self._now_s())
-                if consumer.auto_settle:
-                    ranges = [(b.first, b.first + len(b.bodies) - 1) for b in batches]
-                    command = Settle(consumer.queue, consumer.key, merged(ranges))
-                    self._outputs.append(Propose(consumer.group, command, None))
-            self._drop_if_drained(consumer)
+                    self._left(consumer, batch.first, len(batch.bodies), batch.token)
+                self._report(consumer)
+            if consumer.timed is None:
+                first = batches[0].first
+                end = first + len(batches[0].bodies) - 1
+                consumer.timed = (first, end, self._now_s())
+            if consumer.auto_settle:
+                ranges = [(b.first, b.first + len(b.bodies) - 1) for b in batches]
+                command = Settle(consumer.queue, consumer.key, merged(ranges))
+                self._outputs.append(Propose(consumer.group, command, None))
+        self._drop_if_drained(consumer)
+
+    def _fetch(self, consumer: ConsumerState) -> None:
+        """What comes next for it is not in memory."""
+        connection, group = consumer.connection, consumer.group
+        if connection.fetching >= FETCHING_MAX:
+            connection.cold[consumer.queue, consumer.key] = consumer
+            return
+        first = last = consumer.pending[0].bodies.index
+        for chunk in islice(consumer.pending, FETCHED_CHUNKS):
+            if chunk.bodies.index < last:
+                break
+            last = chunk.bodies.index
+        consumer.fetching = True
+        connection.fetching += 1
+        waiting = self._fetching.setdefault((group, first), [])
+        waiting.append(consumer)
+        if len(waiting) == 1:
+            self._outputs.append(Fetch(group, first, last))
 
     def _left(self, consumer: ConsumerState, first: int, count: int, token: int) -> None:
         consumer.unreported.append((first, first + count - 1, token))
@@ -423,6 +486,10 @@ class Dispatcher:
         while pending and total < DELIVERY_BYTES_TARGET:
             chunk = pending.popleft()
             bodies = self._read_bodies(consumer.group, chunk.bodies)
+            if bodies is None:
+                pending.appendleft(chunk)
+                self._fetch(consumer)
+                break
             if len(bodies) != chunk.bodies.count:  # gone: no longer in flight, or a damaged log
                 self._outputs.append(Unreadable(consumer.group, consumer.name, chunk))
                 continue

@@ -30,6 +30,7 @@ class ConsumerState:
     windowed: bool = False  # the machine waits until it hears what left: first, last, token
     unreported: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     unreported_count: int = 0
+    fetching: bool = False  # waits for an entry that is not in memory
     #: One batch at a time, for how long its client takes: first, last, when it was sent.
     timed: tuple[int, int, float] | None = None
 
@@ -48,5 +49,10 @@ class ConnectionState:
     )
     #: Consumers with something pending, in the order in which they take turns.
     waiting: dict[tuple[QueueId, ConsumerKey], ConsumerState] = field(
+        default_factory=dict[tuple[QueueId, ConsumerKey], ConsumerState]
+    )
+    fetching: int = 0  # consumers whose entry is being fetched...
+    #: ...and those that wait until so few are that they may fetch, too.
+    cold: dict[tuple[QueueId, ConsumerKey], ConsumerState] = field(
         default_factory=dict[tuple[QueueId, ConsumerKey], ConsumerState]
     )

@@ -89,6 +89,17 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetch:
+    """Entries that are not in memory, from `first` to about `last`: `fetched` waits for the first
+    of them.
+    """
+
+    group: GroupId
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class MoveDeadLetters:
     group: GroupId
     queue: QueueId
@@ -120,6 +131,7 @@ Output = (
     | Drained
     | SessionOver
     | Unreadable
+    | Fetch
     | MoveDeadLetters
     | TellDeaths
     | DropQueue

@@ -21,6 +21,9 @@ class TimedFile:
     def read(self, offset: int, size: int) -> bytes:
         return self._file.read(offset, size)
 
+    async def fetch(self, offset: int, size: int) -> bytes:
+        return await self._file.fetch(offset, size)
+
     def size(self) -> int:
         return self._file.size()
 

@@ -9,6 +9,7 @@ from typing import Protocol, assert_never, cast
 
 import structlog
 
+from cluster.cold_reads import Arrived
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
@@ -25,6 +26,7 @@ from node.plan import (
     Detached,
     Drained,
     DropQueue,
+    Fetch,
     MoveDeadLetters,
     PauseReading,
     Propose,
@@ -219,12 +221,19 @@ class Traffic:
                     self._tell_deaths(group, queue, count)
                 case DropQueue(group, queue):
                     self._tasks.start(self._drop_queue(group, queue), name="drop_queue")
+                case Fetch(group, first, last):
+                    self._broker.fetch(group, first, last, partial(self._fetched, group, first))
                 case Unreadable(group, name, chunk):
                     log.info("delivery_outdated", group=group, queue=name, first=chunk.first)
                 case _:
                     assert_never(output)
         if dispatcher.needs_flush:
             self._schedule_flush()
+
+    def _fetched(self, group: GroupId, first: int, arrived: Arrived) -> None:
+        if not isinstance(arrived, BaseException):  # else the node ends
+            self.dispatcher.fetched(group, first)
+            self._perform()
 
     def _schedule_flush(self) -> None:
         """Once an iteration of the loop: all that one round confirms leaves together."""

@@ -39,6 +39,7 @@ class DiskOptions:
     """How one node's disk behaves; the nemesis may change it in the middle of a run."""
 
     sync_ms_typical: float = 0.5
+    read_ms_typical: float = 0.2  # off the loop; a stall is as long as one of a sync
     sync_ms_stall: float = (
         50.0  # a queue in front of us, a garbage collection in the SSD, a cloud volume's throttle
     )
@@ -187,7 +188,9 @@ class Platter:
         self.syncs = 0
         self.failures = 0  # fsyncs that raised
         self.syncing = 0  # fsyncs under way right now: a moment that a nemesis waits for
+        self.fetches = 0  # reads off the loop
         self._dice = dice
+        self._read_dice = random.Random("reads")  # so that reads change nothing else that is drawn
 
     def lose_power(self) -> None:
         """Everything that was not synced is at the mercy of the dice."""
@@ -223,6 +226,12 @@ class Platter:
             return self._dice.uniform(0.3, 1.0) * options.sync_ms_stall / 1e3
         return self._dice.uniform(0.5, 2.0) * options.sync_ms_typical / 1e3
 
+    def read_seconds(self) -> float:
+        options, dice = self.options, self._read_dice
+        if dice.random() < 10 * options.stall_share:
+            return dice.uniform(0.3, 1.0) * options.sync_ms_stall / 1e3
+        return dice.uniform(0.5, 2.0) * options.read_ms_typical / 1e3
+
 
 class SimFile:
     """An open file of a simulated process."""
@@ -243,6 +252,10 @@ class SimFile:
     def read(self, offset: int, size: int) -> bytes:
         self._disk.check()
         return bytes(self._inode.cached[offset : offset + size])
+
+    async def fetch(self, offset: int, size: int) -> bytes:
+        await self._disk.wait_to_read()
+        return self.read(offset, size)
 
     def size(self) -> int:
         self._disk.check()
@@ -276,6 +289,11 @@ class SimDisk:
         """How much of a write finds room."""
         platter = self._platter
         return platter.cut_short(size) if platter.options.full else size
+
+    async def wait_to_read(self) -> None:
+        self.check()
+        self._platter.fetches += 1
+        await asyncio.sleep(self._platter.read_seconds())
 
     async def wait_for_platter(self) -> bool:
         """False: this disk lies."""

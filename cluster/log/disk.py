@@ -9,12 +9,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 #: Buffers that one vectored write may carry.
 BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 #: Syncs that may run at the same time: the log's own, and one of a snapshot or an archive copy.
 SYNC_THREADS = 2
+#: Reads off the event loop that may run at the same time; others wait in line.
+READ_THREADS = 2
 
 
 class SystemClock:
@@ -30,37 +34,38 @@ class SystemClock:
         return time.monotonic_ns()
 
 
-class SyncThread:
+class DiskThread:
     """One thread, and the calls that it is given."""
 
     def __init__(self, name: str) -> None:
         self.waiting = 0  # calls that have not ended
-        self._calls = SimpleQueue[tuple[asyncio.Future[None], Callable[[Any], None], Any] | None]()
+        self._calls = SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], Any] | None]()
         self._thread = Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    async def run(self, call: Callable[[Any], None], argument: Any) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def start(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self.waiting += 1
         done.add_done_callback(self._ended)
-        self._calls.put((done, call, argument))
-        await done
+        self._calls.put((done, call, arguments))
+        return done
 
-    def _ended(self, _: asyncio.Future[None]) -> None:
+    def _ended(self, _: asyncio.Future[Any]) -> None:
         self.waiting -= 1
 
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
-            done, call, argument = item
+            done, call, arguments = item
             if done.cancelled():
                 continue
+            result: Any = None
             error: Exception | None = None
             try:
-                call(argument)
+                result = call(*arguments)
             except Exception as raised:  # noqa: BLE001 -- it is raised where the call is awaited
                 error = raised
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                done.get_loop().call_soon_threadsafe(_settle, done, error)
+                done.get_loop().call_soon_threadsafe(_settle, done, result, error)
 
     def close(self) -> None:
         """Ends the thread, after the calls that wait."""
@@ -68,25 +73,26 @@ class SyncThread:
         self._thread.join()
 
 
-class SyncThreads:
+class DiskThreads:
     """Calls that wait for the device. A busy node makes one every round, so each thread has a
     queue of its own: idle ones that share a queue all wake for every call, and an executor has
     more locks than that.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, name: str, count: int) -> None:
+        self._name = name
         self._count = count
-        self._threads: list[SyncThread] = []
+        self._threads: list[DiskThread] = []
 
-    async def run(self, call: Callable[[Any], None], argument: Any) -> None:
-        """Waits; raises what the call raises. A cancelled wait does not stop a call that began."""
-        await self._freest().run(call, argument)
+    def start(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        """Its result, or what it raises. Who cancels the future does not stop a call that began."""
+        return self._freest().start(call, *arguments)
 
-    def _freest(self) -> SyncThread:
+    def _freest(self) -> DiskThread:
         freest = min(self._threads, key=lambda thread: thread.waiting, default=None)
         if freest is not None and (not freest.waiting or len(self._threads) == self._count):
             return freest
-        thread = SyncThread(f"quorate-sync-{len(self._threads)}")
+        thread = DiskThread(f"quorate-{self._name}-{len(self._threads)}")
         self._threads.append(thread)
         return thread
 
@@ -96,11 +102,11 @@ class SyncThreads:
         self._threads = []
 
 
-def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+def _settle(done: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
     if done.done():
         return
     if error is None:
-        done.set_result(None)
+        done.set_result(result)
     else:
         done.set_exception(error)
 
@@ -108,9 +114,12 @@ def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
 class RealFile:
     """An open file that grows at its end."""
 
-    def __init__(self, fd: int, threads: SyncThreads) -> None:
+    def __init__(self, fd: int, syncs: DiskThreads, reads: DiskThreads) -> None:
         self._fd = fd
-        self._threads = threads
+        self._syncs = syncs
+        self._reads = reads
+        self._reading = 0  # calls of the threads: they need the descriptor
+        self._closed = False
         self._size = os.fstat(fd).st_size
 
     def append(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
@@ -141,6 +150,19 @@ class RealFile:
             data += more
         return data
 
+    async def fetch(self, offset: int, size: int) -> bytes:
+        done = self._reads.start(self.read, offset, size)
+        self._reading += 1
+        done.add_done_callback(self._read_ended)
+        # The thread reads on when nobody waits any more, so its future is never cancelled.
+        return await asyncio.shield(done)
+
+    def _read_ended(self, done: asyncio.Future[bytes]) -> None:
+        self._reading -= 1
+        done.exception()  # somebody has seen it, or nobody waits
+        if self._closed and not self._reading:
+            os.close(self._fd)
+
     def size(self) -> int:
         return self._size
 
@@ -149,22 +171,26 @@ class RealFile:
         self._size = size
 
     async def sync(self) -> None:
-        await self._threads.run(os.fdatasync, self._fd)
+        await self._syncs.start(os.fdatasync, self._fd)
 
     def close(self) -> None:
-        os.close(self._fd)
+        assert not self._closed
+        self._closed = True
+        if not self._reading:  # else a later file would get the number, and a thread read that
+            os.close(self._fd)
 
 
 class RealDisk:
-    """Files of this machine. Only syncs leave the event loop: they alone wait for the device."""
+    """Files of this machine. Syncs and fetches wait for the device: off the event loop."""
 
     def __init__(self, *, read_only: bool = False) -> None:
         self._read_only = read_only
-        self._threads = SyncThreads(SYNC_THREADS)
+        self._syncs = DiskThreads("sync", SYNC_THREADS)
+        self._reads = DiskThreads("read", READ_THREADS)
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDONLY if self._read_only else os.O_RDWR | (os.O_CREAT if create else 0)
-        return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o600), self._threads)
+        return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o600), self._syncs, self._reads)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -182,7 +208,7 @@ class RealDisk:
         os.remove(path)
 
     async def sync_dir(self, path: str) -> None:
-        await self._threads.run(_sync_dir, path)
+        await self._syncs.start(_sync_dir, path)
 
     def free_bytes(self, path: str) -> int:
         state = os.statvfs(path)
@@ -194,7 +220,8 @@ class RealDisk:
 
     def close(self) -> None:
         """Ends the threads; for tests and tools. A node's disk lives as long as the process."""
-        self._threads.close()
+        self._syncs.close()
+        self._reads.close()
 
 
 def _sync_dir(path: str) -> None:

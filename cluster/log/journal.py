@@ -16,6 +16,11 @@ from cluster.log.snapshots import BIRTH, Mark, Ranges, Snapshot, SnapshotStore
 from cluster.log.stock_names import MEMBERSHIP, NO_OP, LogEntry, StockNames
 from cluster.log.wal import Wal
 
+#: One read off the event loop brings so much of what is wanted, if one entry has not more...
+FETCH_BYTES_MAX = 1 << 20
+#: ...and up to this of what follows: a backlog is read in order.
+READ_AHEAD_BYTES = 256 << 10
+
 
 class Install(NamedTuple):
     """A snapshot being received, and the live entries that came with it so far."""
@@ -170,6 +175,43 @@ class Journal(StockNames):
             return self.tail.place(slot)
         slot = self.old.slot(index)
         return None if slot is None else self.old.place(slot)
+
+    def holds(self, index: int) -> bool:
+        """Whether `read` would find it."""
+        return self._place(index) is not None
+
+    def in_memory(self, index: int) -> bytes | None:
+        """The command at `index` if that takes no read."""
+        return self._commands.get(index) if self.holds(index) else None
+
+    def near(self, first: int, last: int) -> list[tuple[int, Place]]:
+        """The entry `first`, which is there, and those behind it that the same read should bring:
+        what is wanted up to `last`, and some more for who reads on.
+        """
+        columns = self.tail if first >= self.tail.first else self.old
+        slot = columns.slot(first)
+        assert slot is not None, f"group {self.group}: there is no entry {first}"
+        indexes = self.old.indexes if columns is self.old else None
+        found = list[tuple[int, Place]]()
+        start = before = columns.place(slot)
+        for at in range(slot, len(columns)):
+            place = columns.place(at)
+            index = self.tail.first + at if indexes is None else indexes[at]
+            size = place.offset - start.offset + fmt.RECORD_HEADER + place.length
+            room = FETCH_BYTES_MAX if index <= last else READ_AHEAD_BYTES
+            if found and (
+                place.segment != start.segment or place.offset <= before.offset or size > room
+            ):
+                break
+            found.append((index, place))
+            before = place
+        return found
+
+    async def fetch(self, near: Sequence[tuple[int, Place]]) -> list[tuple[int, bytes]]:
+        """Commands of what `near` found, read off the event loop."""
+        payloads = await self._wal.fetch([place for _, place in near])
+        found = zip(near, payloads, strict=True)
+        return [(index, payload[fmt.HASH_BYTES :]) for (index, _), payload in found]
 
     def read(self, index: int) -> bytes | None:
         """The command at `index`, also below the base while it is live."""

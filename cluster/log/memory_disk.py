@@ -73,6 +73,10 @@ class MemoryFile:
     def read(self, offset: int, size: int) -> bytes:
         return bytes(self._inode.content[offset : offset + size])
 
+    async def fetch(self, offset: int, size: int) -> bytes:
+        await self._disk.wait_to_read(self._path)
+        return self.read(offset, size)
+
     def size(self) -> int:
         return len(self._inode.content)
 
@@ -125,6 +129,12 @@ class MemoryDisk:
         if self._pause is not None:
             await self._pause(operation)
         self.step(operation, path)
+
+    async def wait_to_read(self, path: str) -> None:
+        if self._pause is not None:
+            await self._pause("read")
+        if "read" in self.failing:
+            raise OSError(errno.EIO, "read fails", path)
 
     def after_crash(self, random: Random | None = None) -> MemoryDisk:
         """What is found after the power failed; without dice the worst: everything unsynced is

@@ -5,7 +5,7 @@ sync a round.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -229,17 +229,31 @@ class Wal:
 
     def read(self, place: Place) -> bytes:
         """The payload of a record, its checksum verified."""
-        segment = self.segments[place.segment]
-        size = fmt.RECORD_HEADER + place.length
-        if place.offset >= segment.size:
-            self.write()
+        segment = self._written_up_to(place)
         try:
-            record = segment.file.read(place.offset, size)
+            record = segment.file.read(place.offset, fmt.RECORD_HEADER + place.length)
         except OSError as error:
             raise self._fail("read", segment.path, error) from error
-        if len(record) != size or not fmt.record_is_valid(record, 0, segment.salt):
-            raise LogCorrupt(segment.path, place.offset, "a record that was good is damaged")
-        return record[fmt.RECORD_HEADER :]
+        return _payload(segment, place, record, 0)
+
+    async def fetch(self, places: Sequence[Place]) -> list[bytes]:
+        """As `read`, in one read off the event loop: ascending places of one segment, close to each
+        other.
+        """
+        segment = self._written_up_to(places[-1])
+        start, last = places[0].offset, places[-1]
+        size = last.offset + fmt.RECORD_HEADER + last.length - start
+        try:
+            data = await segment.file.fetch(start, size)
+        except OSError as error:
+            raise self._fail("read", segment.path, error) from error
+        return [_payload(segment, place, data, place.offset - start) for place in places]
+
+    def _written_up_to(self, place: Place) -> Segment:
+        segment = self.segments[place.segment]
+        if place.offset >= segment.size:
+            self.write()
+        return segment
 
     def hold(self, place: Place) -> None:
         """Something points at that record."""
@@ -269,3 +283,12 @@ class Wal:
             self._closed = True
             for segment in self.segments.values():
                 segment.file.close()
+
+
+def _payload(segment: Segment, place: Place, data: bytes, at: int) -> bytes:
+    """Of the record that begins there."""
+    start = at + fmt.RECORD_HEADER
+    payload = data[start : start + place.length]
+    if len(payload) != place.length or not fmt.record_is_valid(data, at, segment.salt):
+        raise LogCorrupt(segment.path, place.offset, "a record that was good is damaged")
+    return payload

@@ -22,13 +22,14 @@ from cluster.machine.effects import (
 from cluster.machine.replies import Chunk, Enqueued, Ok, Refused
 from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId, SessionId
 from node.chunks import Progress
-from node.dispatch import Dispatcher
+from node.dispatch import FETCHING_MAX, Dispatcher
 from node.outgoing import Active, Answer, Confirm, Confirms, Delivery, Ended, Failure, Moved
 from node.plan import (
     ConnectionId,
     Detached,
     Drained,
     DropQueue,
+    Fetch,
     MoveDeadLetters,
     PauseReading,
     Propose,
@@ -401,12 +402,137 @@ def test_effects_that_others_carry_out_are_passed_on():
     ]
 
 
+# --- entries that are not in memory ---------------------------------------------------------------
+
+
+class Memory:
+    """Which entries are in memory; `bodies` of all others."""
+
+    def __init__(self, *cold: int) -> None:
+        self.cold = set(cold)
+
+    def __call__(self, group: GroupId, ref: BodyRef) -> Sequence[tuple[bytes, Any]] | None:
+        return None if ref.index in self.cold else bodies(group, ref)
+
+
+def with_memory(*cold: int) -> tuple[Dispatcher, Memory]:
+    memory = Memory(*cold)
+    made = Dispatcher(memory, in_flight_bytes_max=1000, deliver_buffer_bytes_max=1000)
+    made.opened(ONE)
+    made.opened(TWO)
+    return made, memory
+
+
+def fetches(outputs: Sequence[Any]) -> list[tuple[int, int]]:
+    return [(each.first, each.last) for each in outputs if isinstance(each, Fetch)]
+
+
+def arrived(made: Dispatcher, memory: Memory, index: int) -> list[Any]:
+    memory.cold.discard(index)
+    made.fetched(GROUP, index)
+    return made.take()
+
+
+def test_what_is_not_in_memory_is_asked_for_and_sent_when_it_has_come():
+    made, memory = with_memory(10, 20)
+    outputs = announce(made, [chunk(1, token=1, size=10), chunk(2, token=1, size=20)])
+    assert (fetches(outputs), positions(outputs)) == ([(10, 20)], [])
+    memory.cold.discard(20)
+    assert positions(deliver(made, chunk(3, token=2))) == []  # behind the others
+
+    assert positions(arrived(made, memory, 10)) == [1, 2, 3]
+    assert flushed(made) == []
+
+
+def test_an_entry_that_several_wait_for_is_asked_for_once():
+    made, memory = with_memory(10)
+    assert fetches(announce(made, [chunk(1, token=1, size=10)])) == [(10, 10)]
+    assert fetches(announce(made, [chunk(2, token=2, size=10)], consumer=OTHER)) == []
+    held = [chunk(3, token=3, size=10)]
+    assert fetches(announce(made, held, connection=TWO, consumer=ConsumerKey(300))) == []
+
+    assert positions(arrived(made, memory, 10)) == [1, 2, 3]
+
+
+def test_what_came_for_a_consumer_that_went_away_is_not_sent():
+    for away in (lambda made: made.follows(GROUP), lambda made: made.closed(ONE)):
+        made, memory = with_memory(10)
+        announce(made, [chunk(1, token=1, size=10)])
+        away(made)
+        made.take()
+
+        assert arrived(made, memory, 10) == []
+        assert flushed(made) == []
+
+
+def test_a_consumer_that_comes_back_while_its_entry_is_fetched_gets_it_once():
+    made, memory = with_memory(10)
+    announce(made, [chunk(1, token=1, size=10)])
+    made.follows(GROUP)
+    made.take()
+    assert fetches(announce(made, [chunk(1, token=1, size=10)])) == []
+
+    assert positions(arrived(made, memory, 10)) == [1]
+    assert flushed(made) == []
+
+
+def test_a_cancelled_consumer_is_drained_when_what_it_waited_for_is_sent():
+    made, memory = with_memory(10)
+    announce(made, [chunk(1, token=1, size=10)])
+    made.cancelled(QUEUE, CONSUMER)
+    assert made.take() == []
+
+    outputs = arrived(made, memory, 10)
+    assert positions(outputs) == [1]
+    assert Drained(ONE, QUEUE, CONSUMER) in outputs
+
+
+def test_what_was_fetched_and_is_gone_is_told():
+    made, memory = with_memory(0)
+    gone = chunk(1, token=1, size=0)
+    announce(made, [gone])
+
+    assert arrived(made, memory, 0) == [Unreadable(GROUP, "orders", gone)]
+
+
+def test_what_was_fetched_and_dropped_again_is_asked_for_again():
+    made, memory = with_memory(10)
+    announce(made, [chunk(1, token=1, size=10)])
+    made.fetched(GROUP, 10)
+    assert fetches(made.take()) == [(10, 10)]
+
+    assert positions(arrived(made, memory, 10)) == [1]
+
+
+def test_a_connection_fetches_for_so_many_consumers_at_once_and_for_all_in_turn():
+    indexes = range(1, 3 * FETCHING_MAX + 1)
+    made, memory = with_memory(*indexes)
+    asked: list[int] = []
+    for index in indexes:
+        held = [chunk(index, token=index, size=index)]
+        outputs = announce(made, held, consumer=ConsumerKey(index))
+        asked += [first for first, _ in fetches(outputs)]
+    assert asked == list(indexes)[:FETCHING_MAX]
+    sent: list[int] = []
+    while asked:
+        outputs = arrived(made, memory, asked.pop(0)) + flushed(made)
+        sent += positions(outputs)
+        asked += [first for first, _ in fetches(outputs)]
+        assert len(asked) <= FETCHING_MAX
+        made.sent(ONE, sum(o.frame.size_bytes for o in outputs if isinstance(o, Send)))
+
+    assert sent == list(indexes)
+
+
 class Anything(RuleBasedStateMachine):
     """Whatever comes in whatever order: every position is sent once and in order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.made = dispatcher(buffer=50)
+        self.memory = Memory()
+        self.made = Dispatcher(self.memory, in_flight_bytes_max=1000, deliver_buffer_bytes_max=50)
+        self.made.opened(ONE)
+        self.fetching: list[int] = []
         self.token = 0
         self.holds: list[Chunk] = []
         self.sent: list[int] = []
@@ -418,6 +544,22 @@ class Anything(RuleBasedStateMachine):
             if isinstance(output, Send) and isinstance(output.frame, Delivery):
                 self.sent += positions([output])
                 self.unsent.append(output.frame.size_bytes)
+            elif isinstance(output, Fetch):
+                assert output.first not in self.fetching
+                self.fetching.append(output.first)
+
+    @rule(index=st.integers(1, 40))
+    def forget(self, index: int) -> None:
+        self.memory.cold.add(index)
+
+    @precondition(lambda self: self.fetching)
+    @rule(comes=st.booleans())
+    def fetched(self, comes: bool) -> None:
+        index = self.fetching.pop(0)
+        if comes:
+            self.memory.cold.discard(index)
+        self.made.fetched(GROUP, index)
+        self.collect()
 
     @rule(count=st.integers(1, 5), size=st.integers(1, 40), repeat=st.booleans())
     def hand_out(self, count: int, size: int, repeat: bool) -> None:
@@ -469,9 +611,12 @@ class Anything(RuleBasedStateMachine):
         total = sum(each.bodies.count for each in self.holds)
         for _ in range(10_000):
             self.flush()
-            if not self.unsent:
+            if self.fetching:
+                self.fetched(comes=True)
+            elif self.unsent:
+                self.take()
+            else:
                 break
-            self.take()
         assert self.sent == list(range(1, total + 1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -10,7 +11,7 @@ from threading import Event
 import pytest
 
 from cluster.log import Identity, Log, LogOptions, RealDisk, SystemClock
-from cluster.log.disk import BUFFERS_MAX, SyncThreads
+from cluster.log.disk import BUFFERS_MAX, DiskThreads
 from cluster.log.memory_disk import MemoryDisk
 from tests.log.support import command, contents, fill, save
 
@@ -127,7 +128,7 @@ async def test_an_error_of_a_sync_is_raised_where_it_is_awaited(tmp_path: Path) 
 
 
 async def test_a_sync_that_is_cancelled_does_not_disturb_the_next() -> None:
-    threads = SyncThreads(1)
+    threads = DiskThreads("test", 1)
     began, go_on, calls = Event(), Event(), list[str]()
 
     def slow(name: str) -> None:
@@ -135,12 +136,11 @@ async def test_a_sync_that_is_cancelled_does_not_disturb_the_next() -> None:
         assert go_on.wait(60)
         calls.append(name)
 
-    first = asyncio.create_task(threads.run(slow, "first"))
+    first = threads.start(slow, "first")
     while not began.is_set():
         await asyncio.sleep(0)
-    second = asyncio.create_task(threads.run(calls.append, "second"))
-    third = asyncio.create_task(threads.run(calls.append, "third"))
-    await asyncio.sleep(0)
+    second = threads.start(calls.append, "second")
+    third = threads.start(calls.append, "third")
     first.cancel()
     second.cancel()
     await asyncio.gather(first, second, return_exceptions=True)
@@ -156,5 +156,73 @@ async def test_a_log_may_be_closed_twice(tmp_path: Path) -> None:
     about = Identity("n1", "test")
     log = await Log.open(str(tmp_path / "log"), disk=disk, clock=SystemClock(), identity=about)
     await log.close()
+    await log.close()
+    disk.close()
+
+
+async def test_a_file_that_is_closed_while_it_is_fetched_is_read_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next file would get its descriptor, and be read in its place."""
+    disk = RealDisk()
+    file = disk.open(str(tmp_path / "f"), create=True)
+    file.append([b"right"])
+    began, go_on, pread = Event(), Event(), os.pread
+
+    def slow(fd: int, size: int, offset: int) -> bytes:
+        began.set()
+        assert go_on.wait(60)
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", slow)
+    fetching = asyncio.create_task(file.fetch(0, 5))
+    cancelled = asyncio.create_task(file.fetch(0, 5))
+    turns = 0
+    while not began.is_set():
+        await asyncio.sleep(0)
+        turns += 1  # the loop turns meanwhile
+    cancelled.cancel()
+    file.close()
+    os.remove(tmp_path / "f")
+    other = disk.open(str(tmp_path / "other"), create=True)
+    other.append([b"wrong"])
+    go_on.set()
+    assert await fetching == b"right"
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    other.close()
+    disk.close()
+    await asyncio.sleep(0)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file._fd)
+
+
+async def test_what_lies_close_together_is_fetched_at_once_and_checked(tmp_path: Path) -> None:
+    disk = RealDisk()
+    log = await Log.open(
+        str(tmp_path / "log"),
+        disk=disk,
+        clock=SystemClock(),
+        identity=Identity("n1", "test"),
+        options=LogOptions(hot_bytes=0, segment_bytes=100_000, min_free_bytes=0),
+    )
+    one, two = log.journal(1), log.journal(2)
+    for number in range(2, 400):
+        for journal in (one, two):
+            journal.add(b"\0%d" % number * 100, number, 1)
+        if number % 50 == 0:
+            log.write()
+            await log.sync()
+    seen: list[int] = []
+    index = 2
+    while index < 400:
+        near = one.near(index, 0)
+        found = await one.fetch(near)
+        assert found == [(i, one.read(i)) for i, _ in near]
+        seen += [i for i, _ in found]
+        index = seen[-1] + 1
+    assert seen == list(range(2, 400))
+    (few,) = {len(one.near(2, 0)), len(one.near(2, 100))}
+    assert 1 < few < 398  # the rest is in another segment
     await log.close()
     disk.close()

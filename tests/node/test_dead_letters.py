@@ -123,7 +123,7 @@ class Source(DeadLetters):
         self.outbox = [letter for letter in self.outbox if letter.number > command.number]
         return Ok()
 
-    def _letters(self, group_id: GroupId, queue: QueueId) -> list[Letter]:
+    async def _letters(self, group_id: GroupId, queue: QueueId) -> list[Letter]:
         if not self.leads:
             raise Elsewhere(None)
         return self.outbox[: self.at_once]

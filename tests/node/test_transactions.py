@@ -108,7 +108,7 @@ class Cluster(World):
             return []
         group = self.group(info.group)
         rows = self.machine(name).browse(info.queue, 1, 1_000)
-        return [group.read_bodies(row.chunk.bodies)[0][0] for row in rows]
+        return [(group.read_bodies(row.chunk.bodies) or [])[0][0] for row in rows]
 
     async def upgraded(self) -> None:
         await self.until(lambda: all(self.machine(name).version >= 3 for name in "abc"))

@@ -39,10 +39,16 @@ class Client:
             for body in batch.bodies
         ]
 
-    async def subscribe(self, declared: Declared) -> Subscribed:
+    async def open_session(self, declared: Declared, session: SessionId = SESSION) -> None:
         node = self.cluster
-        await node.ask(declared.group, OpenSession(SESSION, node.node, node.links.incarnation))
-        outcome = await node.ask(declared.group, Subscribe(declared.queue, SESSION, "t", 10))
+        await node.ask(declared.group, OpenSession(session, node.node, node.links.incarnation))
+
+    async def subscribe(
+        self, declared: Declared, session: SessionId = SESSION, credit: int = 10
+    ) -> Subscribed:
+        node = self.cluster
+        await self.open_session(declared, session)
+        outcome = await node.ask(declared.group, Subscribe(declared.queue, session, "t", credit))
         assert isinstance(outcome.reply, Subscribed)
         key = outcome.reply.consumer
         self.traffic.announce(self.connection, declared.group, declared.queue, "q", key)

@@ -77,7 +77,7 @@ class _Syncs:
         self.takes_ns = SYNC_NS
         self._time = time
 
-    async def run(self, _call: Callable[[Any], None], _argument: Any) -> None:
+    async def start(self, _call: Callable[[Any], None], _argument: Any) -> None:
         if self.takes_ns < SECOND_NS:
             self._time.passes(self.takes_ns)
         else:
@@ -93,7 +93,7 @@ class BuiltDisk(RealDisk):
     def __init__(self, time: Time) -> None:
         super().__init__()
         self.syncs: Any = _Syncs(time)
-        self._threads = self.syncs
+        self._syncs = self.syncs
 
 
 class Where(NamedTuple):

@@ -440,9 +440,10 @@ async def test_bodies_are_read_from_what_was_just_applied_or_from_the_log():
     new = await cluster.elect()
     new._applying._cache.clear()
 
-    assert new.read_bodies(ref) == expected
+    assert await new.load_bodies(ref) == expected
     assert new.read_bodies(BodyRef(10**6, 0, 1)) == []
-    assert new.read_bodies(BodyRef(1, 0, 1)) == []
+    assert await new.load_bodies(BodyRef(10**6, 0, 1)) == []
+    assert await new.load_bodies(BodyRef(1, 0, 1)) == []
 
 
 @virtual
@@ -480,7 +481,7 @@ async def test_snapshots_are_taken_and_a_restart_starts_from_one():
 
     assert group.machine.digest() == digest
     assert len(group.machine.applied) < 60
-    assert group.read_bodies(BodyRef(*group.machine.refs[0])) == [(b"0", None)]
+    assert await group.load_bodies(BodyRef(*group.machine.refs[0])) == [(b"0", None)]
 
 
 @virtual
@@ -599,7 +600,8 @@ async def test_nothing_confirmed_is_lost_when_all_nodes_lose_power():
         for name in cluster.names:
             await cluster.start_node(name)
     group = await cluster.elect()
-    stored = {body for ref in group.machine.refs for body, _ in group.read_bodies(BodyRef(*ref))}
+    refs = [BodyRef(*ref) for ref in group.machine.refs]
+    stored = {body for ref in refs for body, _ in await group.load_bodies(ref)}
 
     assert len(confirmed) > 100
     assert set(confirmed) <= stored

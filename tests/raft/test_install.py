@@ -205,7 +205,7 @@ def test_with_the_real_log_a_follower_that_was_away_gets_snapshot_live_entries_a
         assert there.machine.digest() == group.machine.digest()
         assert there.machine.refs[0][0] < there.journal.base_index
         for ref in there.machine.refs:
-            assert there.read_bodies(BodyRef(*ref)) == group.read_bodies(BodyRef(*ref))
+            assert await there.load_bodies(BodyRef(*ref)) == await group.load_bodies(BodyRef(*ref))
         last = await group.ask(enqueue(b"after"))
         await cluster.until(lambda: there.applied_index >= last.stamp.index)
 
@@ -215,7 +215,7 @@ def test_with_the_real_log_a_follower_that_was_away_gets_snapshot_live_entries_a
         there = node.groups[1]
         await cluster.until(lambda: there.applied_index >= last.stamp.index)
         assert there.machine.digest() == group.machine.digest()
-        assert there.read_bodies(BodyRef(*there.machine.refs[0])) == [(b"a0", 0), (b"b0", 0)]
+        assert await there.load_bodies(BodyRef(*there.machine.refs[0])) == [(b"a0", 0), (b"b0", 0)]
         await cluster.stop()
 
     run_virtual(scenario())
