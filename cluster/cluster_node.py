@@ -238,6 +238,10 @@ class ClusterNode:
 
     # --- groups -----------------------------------------------------------------------------------
 
+    def now_ms(self) -> int:
+        """What time the nodes agree that it is."""
+        return self.time.at(self._clock.monotonic_ns())
+
     @property
     def catalog(self) -> Group:
         return self.groups[CATALOG_GROUP]

@@ -24,12 +24,15 @@ from cluster.machine.checks import (
 )
 from cluster.machine.commands import Overflow, QueueConfig, RetryType
 from cluster.machine.replies import BAD_ARGUMENT
+from cluster.machine.versions import MACHINE_VERSION
 
 #: Spans in ms; ten years, as RabbitMQ's timers (Celery asks for four).
 SPAN_MS_MAX = 10 * 365 * 86_400_000
 PRIORITY_MAX = 255
 GROUP_SIZE_MAX = 99
 
+DEDUP_HEADER = "x-dedup-header"
+DEDUP_WINDOW = "x-dedup-window"
 QUEUE_GROUP = "x-queue-group"
 QUEUE_TYPE = "x-queue-type"
 CLASSIC = "classic"
@@ -49,7 +52,8 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "x-consumer-timeout": integer(0, SPAN_MS_MAX),
     "x-dead-letter-exchange": text(empty=True),
     "x-dead-letter-routing-key": text(empty=True),
-    "x-dedup-window": integer(0, SPAN_MS_MAX),
+    DEDUP_HEADER: text(empty=False),
+    DEDUP_WINDOW: integer(0, SPAN_MS_MAX),
     "x-dead-letter-strategy": one_of("at-least-once", "at-most-once"),
     "x-delayed-retry-max": integer(1, SPAN_MS_MAX),
     "x-delayed-retry-min": integer(1, SPAN_MS_MAX),
@@ -86,11 +90,18 @@ _NOT_COMPARED = frozenset(
     }
 )
 _COMPARED = _CHECKS.keys() - _NOT_COMPARED
+#: Names that mean something since a later machine version; before it they were kept unseen.
+_SINCE = {DEDUP_HEADER: 3}
 
 
-def wrong_value(name: str, value: Any) -> str | None:
+def compared(version: int) -> Collection[str]:
+    """What makes two declarations differ, under this machine version."""
+    return [name for name in _COMPARED if _SINCE.get(name, 1) <= version]
+
+
+def wrong_value(name: str, value: Any, version: int = MACHINE_VERSION) -> str | None:
     """What the argument of this name may be, when it cannot be this; None for unknown names too."""
-    check = _CHECKS.get(name)
+    check = _CHECKS.get(name) if _SINCE.get(name, 1) <= version else None
     try:
         if check is not None:
             check(value)
@@ -108,7 +119,7 @@ def unknown_argument(arguments: Mapping[Any, Any]) -> ArgumentError | None:
     return None
 
 
-def parse_arguments(arguments: Any) -> QueueConfig | ArgumentError:
+def parse_arguments(arguments: Any, version: int = MACHINE_VERSION) -> QueueConfig | ArgumentError:
     """The settings that these arguments ask for, or why they cannot be had."""
     if not isinstance(arguments, Mapping):
         return _bad("arguments must be a map of names to values")
@@ -116,7 +127,7 @@ def parse_arguments(arguments: Any) -> QueueConfig | ArgumentError:
     for name, value in given.items():
         if not isinstance(name, str) or not is_short_text(name):
             return _bad(f"unknown argument {shown(name)}: a name is text of at most 255 bytes")
-        allowed = wrong_value(name, value)
+        allowed = wrong_value(name, value, version)
         if allowed is not None:
             return _bad(f"invalid value {shown(value)} for {name!r}: must be {allowed}")
     if not is_plain(dict(given)):
@@ -126,6 +137,8 @@ def parse_arguments(arguments: Any) -> QueueConfig | ArgumentError:
             "x-dead-letter-routing-key needs x-dead-letter-exchange ('' is the default exchange,"
             " where the routing key names the queue)"
         )
+    if version >= 3 and DEDUP_HEADER in given and not given.get(DEDUP_WINDOW):
+        return _bad(f"{DEDUP_HEADER} needs {DEDUP_WINDOW}: for how many ms ids are remembered")
     config = settings_from(cast("Mapping[str, Any]", given))
     if config.delayed_retry_min_ms > config.delayed_retry_max_ms:
         return _bad(

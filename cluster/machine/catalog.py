@@ -85,10 +85,16 @@ class CatalogMachine:
         self._groups = Groups()
         self._queues = Queues()
         self._entries = Entries(TABLES)
-        self._routing = routing = Routing(self._queues)
+        self._routing = routing = Routing(self._queues, lambda: self.version)
         self._policies = Policies(self._entries)
         self._placing = placing = Placing(
-            self._nodes, self._groups, self._queues, self._entries, routing, self._policies
+            self._nodes,
+            self._groups,
+            self._queues,
+            self._entries,
+            routing,
+            self._policies,
+            lambda: self.version,
         )
         self._admin = admin = Administration(
             self._entries, self._queues, placing, routing, self._policies, lambda: self.version

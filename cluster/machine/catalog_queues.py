@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from cluster.machine.arguments import (
     DEDICATED,
     QUEUE_GROUP,
     ArgumentError,
+    compared,
     inequivalence,
     parse_arguments,
     unlike,
@@ -45,6 +46,7 @@ from cluster.machine.replies import (
     Ok,
     Refused,
 )
+from cluster.machine.versions import MACHINE_VERSION
 from cluster.types import GroupId, NodeId, QueueId
 
 #: Each costs every node memory and, a group, some work every heartbeat.
@@ -66,6 +68,7 @@ class Placing:
         entries: Entries,
         routing: Routing,
         policies: Policies,
+        version: Callable[[], int],
     ) -> None:
         self._nodes = nodes
         self._groups = groups
@@ -73,6 +76,7 @@ class Placing:
         self._entries = entries
         self._routing = routing
         self._policies = policies
+        self._version = version  # of the machine
         self.next_queue_id = QueueId(1)  # ids are never used twice, or a late command hits another
 
     # --- nodes ------------------------------------------------------------------------------------
@@ -137,14 +141,14 @@ class Placing:
             return _refused(
                 BAD_ARGUMENT, "vhost and queue name must be non-empty text of at most 255 bytes"
             )
-        config = parse_arguments(command.arguments)
+        config = parse_arguments(command.arguments, self._version())
         if isinstance(config, ArgumentError):
             return _refused(config.code, config.reason)
         if not self._routing.known(vhost):
             return Applied(no_vhost(vhost))
         existing = self._queues.by_name.get((vhost, name))
         if existing is not None:
-            refusal = difference(existing, command)
+            refusal = difference(existing, command, self._version())
             return Applied(refusal or Declared(existing.queue, existing.group, created=False))
         refusal = self._wrong_new(command)
         if refusal is not None:
@@ -299,7 +303,9 @@ def queue_text(vhost: str, name: str) -> str:
     return f"queue '{name}' in vhost '{vhost}'"
 
 
-def difference(existing: QueueInfo, command: DeclareQueue) -> Refused | None:
+def difference(
+    existing: QueueInfo, command: DeclareQueue, version: int = MACHINE_VERSION
+) -> Refused | None:
     """Why the queue of this name is not the one that is declared."""
     thing = queue_text(existing.vhost, existing.name)
     if existing.owner != (command.owner if command.exclusive else None):
@@ -312,7 +318,7 @@ def difference(existing: QueueInfo, command: DeclareQueue) -> Refused | None:
     reason = (
         unlike("durable", existing.durable, command.durable, thing)
         or unlike("auto_delete", existing.auto_delete, command.auto_delete, thing)
-        or inequivalence(existing.arguments, command.arguments, thing)
+        or inequivalence(existing.arguments, command.arguments, thing, compared(version))
     )
     return None if reason is None else Refused(INEQUIVALENT, reason)
 

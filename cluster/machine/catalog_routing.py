@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from cluster.machine.arguments import inequivalence, unlike
@@ -38,8 +38,22 @@ BINDINGS_MAX = 500_000
 WEIGHT_MAX = 1_000_000
 
 HASH = "x-consistent-hash"
+DELAYED = "x-delayed-message"
+RANDOM = "x-random"
+MODULUS = "x-modulus-hash"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers", HASH)
+#: Since machine version 3.
+LATER_TYPES = (DELAYED, RANDOM, MODULUS)
+#: Of RabbitMQ's plugins, with what to do instead.
+ABSENT_TYPES = {
+    "x-recent-history": "keep the messages in a queue of their own, with x-max-length",
+    "x-jms-topic": "use a topic or headers exchange",
+    "x-local-random": "use x-random",
+    "x-event": "read the audit log and the metrics",
+}
 RESERVED_PREFIX = "amq."
+#: RabbitMQ's firehose. Nothing is published to it here.
+TRACE = "amq.rabbitmq.trace"
 #: What every vhost has from the start, internal ones marked so.
 PREDEFINED = (
     ("", "direct", False),
@@ -48,28 +62,35 @@ PREDEFINED = (
     ("amq.topic", "topic", False),
     ("amq.headers", "headers", False),
     ("amq.match", "headers", False),
-    ("amq.rabbitmq.trace", "topic", True),
+    (TRACE, "topic", True),
 )
 
 ALTERNATE = "alternate-exchange"
 HASH_HEADER = "hash-header"
 HASH_PROPERTY = "hash-property"
+DELAYED_TYPE = "x-delayed-type"
 HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
 _COMPARED = frozenset({ALTERNATE, HASH_HEADER, HASH_PROPERTY})
+_COMPARED_OF_DELAYED = _COMPARED | {DELAYED_TYPE}
 X_MATCHES = ("all", "any", "all-with-x", "any-with-x")
 
 _DEFAULT_EXCHANGE = "operation not permitted on the default exchange"
+_NO_TRACE = (
+    f"'{TRACE}' (the firehose) is never published to here, so a binding to it would stay silent:"
+    " bind to the exchanges themselves, or read what became of messages with `quorate message`"
+)
 _NOT_PLAIN = "arguments may hold numbers, text, bytes, lists and maps, 64 KiB in all"
 
 
 class Routing:
     """The exchanges and the bindings of all vhosts."""
 
-    def __init__(self, queues: Queues) -> None:
+    def __init__(self, queues: Queues, version: Callable[[], int]) -> None:
         self.exchanges = Exchanges()
         self.bindings = Bindings()
         self.generation = 0  # how often all that does not survive a halt of the cluster went
         self._queues = queues
+        self._machine_version = version
         self._versions: dict[str, int] = {}
         self._changes = 0
         self._base = 0
@@ -157,9 +178,11 @@ class Routing:
             return Refused(NOT_ALLOWED, _DEFAULT_EXCHANGE)
         if not is_short_text(command.name):
             return Refused(BAD_ARGUMENT, "an exchange's name must be text of at most 255 bytes")
-        if command.type not in EXCHANGE_TYPES:
-            kind = command.type if is_short_text(command.type) else shown(command.type)
-            return Refused(UNKNOWN_EXCHANGE_TYPE, f"unknown exchange type '{kind}'")
+        known = EXCHANGE_TYPES
+        if self._machine_version() >= 3:
+            known += LATER_TYPES
+        if command.type not in known:
+            return Refused(UNKNOWN_EXCHANGE_TYPE, _unknown_type(command.type))
         reason = _wrong_arguments(command.type, command.arguments)
         return None if reason is None else Refused(BAD_ARGUMENT, reason)
 
@@ -205,7 +228,9 @@ class Routing:
             return Applied(refusal)
         source = self.exchanges.find(command.vhost, command.source)
         assert source is not None
-        reason = _wrong_binding(source.type, command.key, command.arguments)
+        if source.name == TRACE and self._machine_version() >= 3:
+            return Applied(Refused(BAD_ARGUMENT, _NO_TRACE))
+        reason = _wrong_binding(source.routes_as, command.key, command.arguments)
         if reason is not None:
             return Applied(Refused(BAD_ARGUMENT, reason))
         info = _binding(command)
@@ -310,14 +335,21 @@ def _binding(command: Bind | Unbind) -> BindingInfo:
     )
 
 
+def _unknown_type(kind: Any) -> str:
+    unknown = f"unknown exchange type '{kind if is_short_text(kind) else shown(kind)}'"
+    instead = ABSENT_TYPES.get(kind) if type(kind) is str else None
+    return unknown if instead is None else f"{unknown}; {instead}"
+
+
 def _difference(existing: ExchangeInfo, command: DeclareExchange) -> str | None:
     thing = exchange_text(existing.vhost, existing.name)
+    names = _COMPARED_OF_DELAYED if existing.type == DELAYED else _COMPARED
     return (
         unlike("type", existing.type, command.type, thing)
         or unlike("durable", existing.durable, command.durable, thing)
         or unlike("auto_delete", existing.auto_delete, command.auto_delete, thing)
         or unlike("internal", existing.internal, command.internal, thing)
-        or inequivalence(existing.arguments, command.arguments, thing, _COMPARED)
+        or inequivalence(existing.arguments, command.arguments, thing, names)
     )
 
 
@@ -327,6 +359,11 @@ def _wrong_arguments(kind: str, arguments: Mapping[str, Any]) -> str | None:
     alternate = arguments.get(ALTERNATE)
     if alternate is not None and not (isinstance(alternate, str) and is_short_text(alternate)):
         return f"invalid value {shown(alternate)} for '{ALTERNATE}': must be text"
+    if kind == DELAYED:
+        delayed: Any = arguments.get(DELAYED_TYPE)
+        if delayed not in EXCHANGE_TYPES and delayed not in (RANDOM, MODULUS):
+            return f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type"
+        kind = str(delayed)
     if kind != HASH:
         return None
     header, of_message = arguments.get(HASH_HEADER), arguments.get(HASH_PROPERTY)

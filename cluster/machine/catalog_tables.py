@@ -88,6 +88,11 @@ class ExchangeInfo:
     internal: bool
     arguments: Mapping[str, Any]
 
+    @property
+    def routes_as(self) -> str:
+        """The type by which it routes: one that delays says so in an argument."""
+        return self.arguments["x-delayed-type"] if self.type == "x-delayed-message" else self.type
+
 
 @dataclass(frozen=True, slots=True)
 class BindingInfo:

@@ -92,7 +92,7 @@ def _check_access(
     call.access.check("write", kind, destination)
     call.access.check("read", "exchange", source)
     exchange = call.catalog.exchange(call.vhost, source)
-    if exchange is not None and exchange.type == "topic":
+    if exchange is not None and exchange.routes_as == "topic":
         call.access.check_topic("read", source, key)
     queue = call.catalog.queue(call.vhost, destination) if kind == "queue" else None
     if queue is not None:

@@ -15,7 +15,16 @@ from node.management.values import Body
 
 Json = dict[str, Any]
 
-TYPES = ("direct", "fanout", "headers", "topic", "x-consistent-hash")
+TYPES = (
+    "direct",
+    "fanout",
+    "headers",
+    "topic",
+    "x-consistent-hash",
+    "x-delayed-message",
+    "x-modulus-hash",
+    "x-random",
+)
 
 
 async def list_exchanges(call: Call) -> Any:

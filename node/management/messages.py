@@ -11,7 +11,12 @@ from functools import partial
 from typing import Any, cast
 
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import ATTR_PRIORITY, ATTR_TTL_MS
+from cluster.machine.commands import (
+    ATTR_DEDUP_ID,
+    ATTR_DELIVER_AT_MS,
+    ATTR_PRIORITY,
+    ATTR_TTL_MS,
+)
 from node.errors import Elsewhere, OutcomeUnknown, Refused
 from node.management.context import Call, Route
 from node.management.errors import bad_request, not_found
@@ -20,6 +25,7 @@ from node.management.queues import declare_queue, unlocked
 from node.management.values import Body
 from node.message import exchange_and_key, on_wire, where_of
 from node.plain_values import wrong_value
+from node.protocols.amqp import attributes
 from node.protocols.amqp import properties as amqp
 from node.protocols.amqp.deaths import marked
 from node.protocols.amqp.errors import AmqpError
@@ -91,7 +97,7 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
         raise not_found()
     if route.exchange.internal:
         raise bad_request(f"exchange '{exchange}' is internal: only exchanges publish to it")
-    if route.exchange.type == "topic":
+    if route.exchange.routes_as == "topic":
         access.check_topic("write", exchange, key)
     full = services.broker.full_vhosts.get(vhost) if route.queues else None
     if full is not None:
@@ -99,7 +105,17 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
     counted = services.tallies.http
     counted.published([payload], queues=len(route.queues), confirm=True)
     counted.dropped += not route.queues
-    outcomes = [_stored(call, info, payload, meta, _attrs(properties)) for info in route.queues]
+    try:
+        due_ms = attributes.due_ms(headers, services.broker.cluster.now_ms())
+        shown = {**properties, "headers": headers | attributes.negated(headers)}
+        meta = where_of(exchange, key) + amqp.build(shown if due_ms is not None else properties)
+        own = [_attrs(call, info, properties, due_ms) for info in route.queues]
+    except ValueError as error:
+        raise bad_request(f"invalid properties: {error}") from None
+    outcomes = [
+        _stored(call, info, payload, meta, attrs)
+        for info, attrs in zip(route.queues, own, strict=True)
+    ]
     try:
         async with asyncio.timeout(PUBLISH_S_MAX):
             refused = [name for name in await asyncio.gather(*outcomes) if name is not None]
@@ -118,7 +134,7 @@ async def _catch_up(call: Call) -> None:
 
 
 async def _stored(
-    call: Call, info: QueueInfo, payload: bytes, meta: bytes, attrs: dict[int, int] | None
+    call: Call, info: QueueInfo, payload: bytes, meta: bytes, attrs: dict[int, Any] | None
 ) -> str | None:
     """The name of the queue if it refused."""
     future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -132,8 +148,18 @@ async def _stored(
     return info.name if await future else None
 
 
-def _attrs(properties: Json) -> dict[int, int] | None:
-    attrs: dict[int, int] = {}
+def _attrs(
+    call: Call, info: QueueInfo, properties: Json, due_ms: int | None
+) -> dict[int, Any] | None:
+    attrs: dict[int, Any] = {}
+    if due_ms is not None:
+        attrs[ATTR_DELIVER_AT_MS] = due_ms
+    config = call.catalog.config_of(info.queue)
+    if config is not None and config.dedup_window_ms is not None:
+        headers = cast("Json", properties.get("headers") or {})
+        dedup_id = attributes.dedup_id(info.arguments, properties.get("message_id"), headers)
+        if dedup_id is not None:
+            attrs[ATTR_DEDUP_ID] = dedup_id
     expiration, priority = properties.get("expiration"), properties.get("priority")
     if expiration is not None:
         text = str(expiration)

@@ -24,21 +24,21 @@ class Shares(Generic[T]):
     """Destinations with weights. Names are distinct."""
 
     def __init__(self, shares: Iterable[tuple[str, int, T]]) -> None:
-        self._shares = [(_hash(name), weight, value) for name, weight, value in shares]
+        self._shares = [(hash_of(name), weight, value) for name, weight, value in shares]
         self._picked: dict[int, T | None] = {}  # by slot
 
     def pick(self, text: str) -> T | None:
         """None when there is no destination at all."""
-        slot = _hash(text) % SLOTS
+        slot = hash_of(text) % SLOTS
         if slot not in self._picked:
-            self._picked[slot] = self._best(_mixed(slot + 1))
+            self._picked[slot] = self._best(mixed(slot + 1))
         return self._picked[slot]
 
     def _best(self, base: int) -> T | None:
         best = math.inf
         picked: T | None = None
         for seed, weight, value in self._shares:
-            score = -math.log((_mixed(base ^ seed) + 1) / 2**64) / weight
+            score = -math.log((mixed(base ^ seed) + 1) / 2**64) / weight
             if score < best or picked is None:
                 best, picked = score, value
         return picked
@@ -49,12 +49,12 @@ def weight_of(key: str) -> int:
     return int(key) if key.isascii() and key.isdecimal() and len(key) <= 9 else 0
 
 
-def _hash(text: str) -> int:
+def hash_of(text: str) -> int:
     digest = blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest)
 
 
-def _mixed(value: int) -> int:
+def mixed(value: int) -> int:
     """Every bit of the result depends on every bit of the value (the finalizer of splitmix64)."""
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK

@@ -39,6 +39,7 @@ class Route:
 
     exchange: ExchangeInfo
     queues: tuple[QueueInfo, ...]  # distinct
+    by_chance: bool = False  # the next message may go elsewhere
 
 
 @dataclass(slots=True)
@@ -90,7 +91,8 @@ class Router:
             known.routes.clear()
             known.checked.clear()
         question = Question(key, headers, property_of)
-        route = Route(info, tuple(self._walk(known, info, question)))
+        queues = tuple(self._walk(known, info, question))
+        route = Route(info, queues, question.by_chance)
         if not question.beyond_key:
             if len(known.routes) >= ROUTES_MAX:
                 known.routes.clear()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cluster.machine.catalog_tables import BindingInfo, ExchangeInfo
-from node.routing.hashing import Shares, weight_of
+from node.routing.hashing import Shares, hash_of, mixed, weight_of
 from node.routing.headers import matcher
 from node.routing.topic import TopicTrie
 
@@ -20,6 +20,7 @@ class Question:
     headers: Callable[[], Mapping[str, Any]]
     property_of: Callable[[str], object]
     beyond_key: bool = False  # the answer depends on more than the key
+    by_chance: bool = False  # it may be another for the next message
 
     def header(self) -> Mapping[str, Any]:
         self.beyond_key = True
@@ -36,7 +37,7 @@ class Bindings(Protocol):
 
 def arranged(exchange: ExchangeInfo, bindings: Sequence[BindingInfo]) -> Bindings:
     """By the type of the exchange; a type from a later version routes nowhere."""
-    make = _TYPES.get(exchange.type)
+    make = _TYPES.get(exchange.routes_as)
     return _Fanout(exchange, ()) if make is None else make(exchange, bindings)
 
 
@@ -100,6 +101,34 @@ class _ConsistentHash:
         return () if picked is None else (picked,)
 
 
+class _Modulus:
+    """Any of the bindings, by the hash of the routing key; what they say does not matter."""
+
+    def __init__(self, _: ExchangeInfo, bindings: Sequence[BindingInfo]) -> None:
+        self._all = sorted(bindings, key=lambda each: (each.kind, each.destination, each.key))
+
+    def matching(self, question: Question) -> Iterable[BindingInfo]:
+        if not self._all:
+            return ()
+        return (self._all[hash_of(question.key) % len(self._all)],)
+
+
+class _Random:
+    """Any of the bindings, another one each time."""
+
+    def __init__(self, exchange: ExchangeInfo, bindings: Sequence[BindingInfo]) -> None:
+        self._all = bindings
+        self._drawn = hash_of(f"{exchange.vhost} {exchange.name}")
+
+    def matching(self, question: Question) -> Iterable[BindingInfo]:
+        question.beyond_key = question.by_chance = True
+        if not self._all:
+            return ()
+        # No dice: a run that is simulated routes the same when it is repeated.
+        self._drawn += 1
+        return (self._all[mixed(self._drawn) % len(self._all)],)
+
+
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
@@ -110,4 +139,6 @@ _TYPES: dict[str, Callable[[ExchangeInfo, Sequence[BindingInfo]], Bindings]] = {
     "topic": _Topic,
     "headers": _Headers,
     "x-consistent-hash": _ConsistentHash,
+    "x-modulus-hash": _Modulus,
+    "x-random": _Random,
 }

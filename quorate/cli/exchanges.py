@@ -23,7 +23,16 @@ exchange_app = typer.Typer(
 )
 binding_app = typer.Typer(no_args_is_help=True, help="What goes from an exchange to where.")
 
-Type = Literal["direct", "fanout", "topic", "headers", "x-consistent-hash"]
+Type = Literal[
+    "direct",
+    "fanout",
+    "topic",
+    "headers",
+    "x-consistent-hash",
+    "x-delayed-message",
+    "x-modulus-hash",
+    "x-random",
+]
 Name = Annotated[str, typer.Argument(metavar="EXCHANGE", help="Name of the exchange.")]
 Arguments = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its arguments.")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cluster.machine.arguments import (
     ARGUMENT_NAMES,
     ArgumentError,
+    compared,
     inequivalence,
     parse_arguments,
     unknown_argument,
@@ -40,6 +41,7 @@ def test_every_argument_reaches_its_setting() -> None:
         "x-delayed-retry-max": 50,
         "x-consumer-timeout": 1_000,
         "x-dedup-window": 120_000,
+        "x-dedup-header": "order",
         "x-queue-group": "payments",
         "x-queue-type": "quorum",
         "x-quorum-initial-group-size": 3,
@@ -117,6 +119,9 @@ def test_a_smallest_retry_delay_alone_may_exceed_the_usual_largest() -> None:
         ({"x-dead-letter-exchange": "x" * 256}, "text of at most 255 bytes"),
         ({"x-dead-letter-exchange": "\ud800"}, "text of at most 255 bytes"),
         ({"x-dead-letter-routing-key": "k"}, "needs x-dead-letter-exchange"),
+        ({"x-dedup-window": 9, "x-dedup-header": 5}, "'x-dedup-header': must be non-empty text"),
+        ({"x-dedup-header": "order"}, "x-dedup-header needs x-dedup-window"),
+        ({"x-dedup-header": "order", "x-dedup-window": 0}, "needs x-dedup-window"),
         ({"x-delayed-retry-min": 9, "x-delayed-retry-max": 8}, "x-delayed-retry-min 9 is over"),
         ({"x-quorum-initial-group-size": 0}, "must be an integer from 1 to 99"),
         (["x-expires"], "must be a map"),
@@ -189,3 +194,13 @@ def test_an_inequivalent_argument_is_told_in_the_words_people_search_for(
 ) -> None:
     reason = inequivalence(current, received, "queue 'orders' in vhost '/'")
     assert reason == f"inequivalent arg 'x-max-length' for queue 'orders' in vhost '/': {words}"
+
+
+def test_an_argument_that_came_later_is_kept_unseen_by_older_machines() -> None:
+    """What they answered and hold may not change: their logs are replayed."""
+    for arguments in ({"x-dedup-header": 5}, {"x-dedup-header": "order"}):
+        assert parse_arguments(arguments, 2) == QueueConfig()
+        assert isinstance(parse_arguments(arguments, 3), ArgumentError)
+    assert "x-dedup-header" in compared(3)
+    assert "x-dedup-header" not in compared(2)
+    assert "x-dedup-window" in compared(1)

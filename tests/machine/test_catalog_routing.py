@@ -447,3 +447,66 @@ def test_ten_thousand_bindings_of_one_queue_come_and_go():
     assert book.reopened().bindings() == machine.bindings()
     book.does(c.RemoveQueue("/", "q"))
     assert machine.bindings() == []
+
+
+# --- since machine version 3 ----------------------------------------------------------------------
+
+
+def at_version(version: int) -> Book:
+    book = Book()
+    book.apply(c.UpgradeMachine(version))
+    return book
+
+
+@pytest.mark.parametrize("kind", catalog_routing.LATER_TYPES)
+def test_a_type_that_came_later_is_unknown_to_older_machines(kind: str):
+    arguments = {"x-delayed-type": "topic"}
+    declare = c.DeclareExchange("/", "e", kind, arguments=arguments)
+
+    at_version(2).refuses(declare, UNKNOWN_EXCHANGE_TYPE)
+    book = at_version(3)
+    book.does(declare)
+    book.does(declare, 0)
+    assert book.reopened().exchange("/", "e") == book.machine.exchange("/", "e")
+
+
+@pytest.mark.parametrize("kind", [None, 5, "nothing", "x-delayed-message", "x-recent-history", []])
+def test_an_exchange_that_delays_names_the_type_by_which_it_routes(kind: Any):
+    arguments = {} if kind is None else {"x-delayed-type": kind}
+    command = c.DeclareExchange("/", "e", "x-delayed-message", arguments=arguments)
+
+    reason = at_version(3).refuses(command, BAD_ARGUMENT)
+
+    assert "'x-delayed-type' must be an existing exchange type" in reason
+
+
+def test_an_exchange_that_delays_has_the_rules_of_its_type():
+    book = at_version(3)
+    book.queue("q")
+    delayed = {"x-delayed-type": "x-consistent-hash"}
+    wrong = delayed | {"hash-property": "type"}
+    book.refuses(c.DeclareExchange("/", "e", "x-delayed-message", arguments=wrong), BAD_ARGUMENT)
+    book.does(c.DeclareExchange("/", "e", "x-delayed-message", arguments=delayed))
+
+    book.refuses(c.Bind("/", "e", "queue", "q", "no weight"), BAD_ARGUMENT)
+
+    book.bind("e", "q", "10")
+    other = c.DeclareExchange("/", "e", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+    assert "x-delayed-type" in book.refuses(other, INEQUIVALENT)
+
+
+def test_what_is_not_there_is_refused_with_what_to_do():
+    book = at_version(3)
+    book.queue("q")
+
+    history = c.DeclareExchange("/", "e", "x-recent-history")
+    assert "x-max-length" in book.refuses(history, UNKNOWN_EXCHANGE_TYPE)
+    trace = c.Bind("/", "amq.rabbitmq.trace", "queue", "q", "publish.#")
+    assert "firehose" in book.refuses(trace, BAD_ARGUMENT)
+
+
+def test_an_older_machine_binds_to_the_firehose_as_it_did():
+    book = at_version(2)
+    book.queue("q")
+
+    book.bind("amq.rabbitmq.trace", "q", "publish.#")

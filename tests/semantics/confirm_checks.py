@@ -7,6 +7,8 @@ import pika.exceptions
 import pytest
 from pamqp.commands import Basic, Confirm, Tx
 
+from tests.semantics.brokers import QuorateNodes
+from tests.semantics.runner import needs
 from tests.semantics.visit import CLASSIC, Visit, same
 from tests.semantics.wire import Properties, Wire, methods
 
@@ -253,3 +255,48 @@ def c34_no_deduplication_unasked(broker: Visit) -> None:
     queue = broker.queue()
     broker.fill(queue, "a", "a", message_id="same")
     assert broker.drain(queue) == ["a", "a"]
+
+
+def c34_deduplication_on_request(broker: Visit) -> None:
+    """A queue with x-dedup-window stores a message id once, or a value of the header that it names;
+    what is published again is confirmed, also by another connection.
+    """
+    by_id = broker.queue({"x-dedup-window": 60_000})
+    by_header = broker.queue({"x-dedup-window": 60_000, "x-dedup-header": "order"})
+    plain, fanout = broker.queue(), broker.exchange("fanout")
+    for queue in (by_id, by_header, plain):
+        broker.bind(queue, fanout)
+    for _ in range(2):
+        channel = broker.connect().channel()
+        channel.confirm_delivery()
+        for body, message_id, order in (("a", "1", 7), ("b", "1", 8), ("c", "2", 7), ("d", "", 9)):
+            properties = pika.BasicProperties(message_id=message_id, headers={"order": order})
+            channel.basic_publish(fanout, "", body.encode(), properties)
+    broker.publish(fanout, "", "e")
+    assert broker.drain(by_id) == [*"acd", *"d", "e"]
+    assert broker.drain(by_header) == [*"abd", "e"]
+    assert broker.drain(plain) == [*"abcd" * 2, "e"]
+
+
+@needs("cluster")
+def c34_deduplication_outlives_a_leader(broker: Visit) -> None:
+    """What was stored once is known after the death of the leader, at any other node."""
+    nodes = broker.broker
+    assert isinstance(nodes, QuorateNodes)
+    queue = broker.queue({"x-dedup-window": 600_000})
+    broker.fill(queue, "a", message_id="1")
+    dying = nodes.leader(queue)
+    others = [node for node in nodes.nodes if node is not dying]
+    nodes.kill(dying)
+    try:
+        wires = [broker.wire(nodes.url_of(node)) for node in others]
+        for wire, body in zip(wires, "bc", strict=True):
+            wire.call(Confirm.Select(), Confirm.SelectOk)
+            wire.publish(queue, "again", properties=Properties(message_id="1"))
+            wire.publish(queue, body, properties=Properties(message_id=body))
+            while wire.expect(Basic.Ack).delivery_tag < 2:
+                pass
+        wires[0].call(Basic.Consume(0, queue), Basic.ConsumeOk)
+        assert [each.body for each in wires[0].take(3, Basic.Deliver)] == [b"a", b"b", b"c"]
+    finally:
+        nodes.revive(dying)

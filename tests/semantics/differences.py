@@ -21,9 +21,12 @@ DESIGN_DIFFERENCES: dict[str, str] = {
     "B34": "a queue is on disk when it is declared; RabbitMQ 3.10 forgets a quorum queue, and "
     "all in it, when it is killed within half a second after that",
     "C22": "x-last-death-* tells the latest death; RabbitMQ has it since 3.13",
+    "C23": "delays by x-delay, x-opt-delivery-time and x-delayed-message exchanges; RabbitMQ needs "
+    "a plugin for the last",
     "C24": "x-max-priority works on replicated queues; RabbitMQ 3.10 refuses it there",
     "C28": "a refused transaction does nothing at all, and limits are exact; RabbitMQ keeps what "
     "the other queues took, and its quorum queues may pass their limits",
+    "C34": "x-dedup-window keeps duplicates out; RabbitMQ has no such thing",
 }
 
 #: Row -> (what it says, why there is no check).

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 
 import pika
+from pamqp.commands import Basic
 
+from tests.semantics.brokers import QuorateNodes
+from tests.semantics.runner import needs
 from tests.semantics.visit import CLASSIC, Visit, refused
 
 SHORT_MS = 150
@@ -96,6 +99,72 @@ def c23_delay_by_dead_letters(broker: Visit) -> None:
     assert time.monotonic() - begin_s > 0.1
     assert consumer.one().body == "later"
     assert time.monotonic() - begin_s > 3
+
+
+def c23_delay_by_a_header(broker: Visit) -> None:
+    """x-delay and x-opt-delivery-time make any message wait in its queue; the consumer sees the
+    delay negated, so that a message that is published again is not delayed again.
+    """
+    queue = broker.queue()
+    consumer = broker.consume(broker.channel(), queue, auto_ack=True)
+    begin_s = time.time()
+    at_ms = int(begin_s * 1_000) + 2_000
+    for body, headers in (
+        ("third", {"x-opt-delivery-time": at_ms}),
+        ("second", {"x-delay": 1_000, "other": "kept"}),
+        ("first", {"x-delay": -1_000}),
+    ):
+        broker.fill(queue, body, headers=headers)
+    first, second, third = consumer.next(3)
+    assert [each.body for each in (first, second, third)] == ["first", "second", "third"]
+    assert second.headers == {"x-delay": -1_000, "other": "kept"}
+    assert time.time() - begin_s >= 2
+    channel = broker.channel()
+    channel.confirm_delivery()
+    with refused(406, "x-delay"):
+        properties = pika.BasicProperties(headers={"x-delay": "soon"})
+        channel.basic_publish("", queue, b"", properties)
+
+
+def c23_delayed_message_exchange(broker: Visit) -> None:
+    """An x-delayed-message exchange routes as its x-delayed-type, and what says x-delay comes so
+    much later; the argument is needed.
+    """
+    for arguments in ({}, {"x-delayed-type": "x-delayed-message"}, {"x-delayed-type": 5}):
+        with refused(406, "x-delayed-type"):
+            broker.exchange("x-delayed-message", arguments)
+    exchange = broker.exchange("x-delayed-message", {"x-delayed-type": "topic"})
+    queue, other = broker.queue(), broker.queue()
+    broker.bind(queue, exchange, "order.*")
+    broker.bind(other, exchange, "order.paid")
+    begin_s = time.monotonic()
+    broker.publish(exchange, "order.new", "later", headers={"x-delay": 700})
+    broker.publish(exchange, "order.paid", "now")
+    assert broker.drain(other) == ["now"]
+    consumer = broker.consume(broker.channel(), queue, auto_ack=True)
+    assert [each.body for each in consumer.next(2)] == ["now", "later"]
+    assert time.monotonic() - begin_s >= 0.7
+
+
+@needs("cluster")
+def c23_delays_outlive_a_leader(broker: Visit) -> None:
+    """A delayed message comes when it is due, though the leader of its queue died meanwhile."""
+    nodes = broker.broker
+    assert isinstance(nodes, QuorateNodes)
+    queue = broker.queue()
+    begin_s = time.monotonic()
+    broker.fill(queue, "later", headers={"x-delay": 4_000})
+    dying = nodes.leader(queue)
+    nodes.kill(dying)
+    try:
+        url = nodes.url_of(next(node for node in nodes.nodes if node is not dying))
+        wire = broker.wire(url)
+        wire.call(Basic.Consume(0, queue), Basic.ConsumeOk)
+        [delivery] = wire.take(1, Basic.Deliver)
+        assert delivery.body == b"later"
+        assert time.monotonic() - begin_s >= 4
+    finally:
+        nodes.revive(dying)
 
 
 def _pass(milliseconds: float) -> None:

@@ -55,6 +55,38 @@ def a39_consistent_hash_exchange(broker: Visit) -> None:
     assert not set(counted[0]) & set(counted[1]), "one key went to both queues"
 
 
+def a39_random_exchange(broker: Visit) -> None:
+    """An x-random exchange gives each message to one of its queues, whatever its key."""
+    exchange = broker.exchange("x-random")
+    queues = [broker.queue() for _ in range(3)]
+    for queue in queues:
+        broker.bind(queue, exchange, "some key")
+    wire = broker.wire()
+    wire.publish("key", *map(str, range(300)), exchange=exchange)
+    broker.until(
+        lambda: sum(broker.ready(queue) for queue in queues) == 300, "300 messages did not arrive"
+    )
+    counted = [broker.drain(queue) for queue in queues]
+    assert all(len(each) >= 50 for each in counted), f"shared as {[*map(len, counted)]}"
+    assert sorted(int(body) for each in counted for body in each) == [*range(300)]
+
+
+def a39_modulus_hash_exchange(broker: Visit) -> None:
+    """An x-modulus-hash exchange spreads keys over its queues; one key always goes to one."""
+    exchange = broker.exchange("x-modulus-hash")
+    queues = [broker.queue() for _ in range(3)]
+    for queue in queues:
+        broker.bind(queue, exchange, "")
+    for _ in range(2):
+        for number in range(60):
+            broker.publish(exchange, f"key {number}", f"{number}")
+    counted = [broker.drain(queue) for queue in queues]
+    assert all(len(each) >= 10 for each in counted), f"shared as {[*map(len, counted)]}"
+    for each in counted:
+        assert sorted(each) == sorted([*set(each)] * 2), "one key went to two queues"
+    assert sum(map(len, counted)) == 120
+
+
 def c24_priorities_of_messages(broker: Visit) -> None:
     """With x-max-priority higher ones come first, equal ones in order, over the maximum is it."""
     queue = broker.queue({"x-max-priority": 5})

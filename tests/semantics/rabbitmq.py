@@ -18,7 +18,10 @@ from tests.semantics.brokers import POLL_S, READY_S_MAX, Broker, BrokerError
 
 #: The scripts themselves: those in PATH change the user and the folder of the data.
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")
-PLUGINS = "[rabbitmq_management,rabbitmq_consistent_hash_exchange].\n"
+PLUGINS = (
+    "[rabbitmq_management,rabbitmq_consistent_hash_exchange,rabbitmq_random_exchange,"
+    "rabbitmq_sharding].\n"
+)
 SETTINGS = """\
 listeners.tcp.local = 127.0.0.1:{amqp}
 management.tcp.ip = 127.0.0.1

@@ -100,6 +100,10 @@ class Properties:
         return found
 
 
+def flag_of(name: str) -> int:
+    return _FLAG[name]
+
+
 def flags(properties: bytes) -> int:
     return _FLAGS.unpack_from(properties)[0]
 

@@ -7,18 +7,25 @@ each run of publishes with the same exchange and key.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import ATTR_PRIORITY, ATTR_TTL_MS, Command, Enqueue
+from cluster.machine.commands import (
+    ATTR_DEDUP_ID,
+    ATTR_DELIVER_AT_MS,
+    ATTR_PRIORITY,
+    ATTR_TTL_MS,
+    Command,
+    Enqueue,
+)
 from cluster.types import GroupId, QueueId
 from node.errors import Elsewhere
 from node.message import exchange_and_key
+from node.protocols.amqp import attributes, tables, writer
 from node.protocols.amqp import properties as props
-from node.protocols.amqp import tables, writer
 from node.protocols.amqp.confirms import Confirms, Tally
 from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
 from node.protocols.amqp.errors import (
@@ -36,6 +43,8 @@ from node.routing import Route
 if TYPE_CHECKING:
     from node.protocols.amqp.channel import Channel
 
+Attrs: TypeAlias = dict[int, Any]
+
 #: What a message weighs besides its body, so that empty ones count too.
 MESSAGE_OVERHEAD_BYTES = 64
 #: Copies of a message by the headers CC and BCC; BCC is not shown to consumers.
@@ -52,12 +61,12 @@ class _Batch:
         self.info = info
         self.bodies: list[bytes] = []
         self.metas: list[tuple[bytes, int]] = []  # and of how many bodies
-        self.attrs: list[tuple[dict[int, int] | None, int]] = []
+        self.attrs: list[tuple[Attrs | None, int]] = []
         self.tallies: list[tuple[Tally, int]] = []  # and where each begins
         self.size_bytes = 0
 
     def add(
-        self, meta: bytes, attrs: dict[int, int] | None, bodies: list[bytes], tally: Tally | None
+        self, meta: bytes, attrs: Attrs | None, bodies: list[bytes], tally: Tally | None
     ) -> None:
         if tally is not None and not (self.tallies and self.tallies[-1][0].extend(tally)):
             self.tallies.append((tally, len(self.bodies)))
@@ -106,10 +115,12 @@ class Publishes:
             return None
         exchange, key = exchange_and_key(event.where)
         self._host.access.check("write", "exchange", exchange)
-        attrs: dict[int, int] | None = None
+        attrs: Attrs | None = None
         if look:
             attrs, properties = self._look(properties)
         if exchange == "" and key.startswith(PREFIX):
+            if attrs is not None and ATTR_DELIVER_AT_MS in attrs:
+                raise ChannelError_(PRECONDITION_FAILED, "a direct reply cannot be delayed")
             self._reply(event, key, properties)
             return None
         route = self._route(exchange, key, properties)
@@ -127,7 +138,7 @@ class Publishes:
         exchange: str,
         key: str,
         properties: bytes,
-        attrs: dict[int, int] | None,
+        attrs: Attrs | None,
     ) -> None:
         """A copy that lags must not lose what is to be confirmed, nor miss an exchange."""
         await self._channel.patiently(self._catch_up)
@@ -140,7 +151,7 @@ class Publishes:
         if not await self._services.broker.catch_up():
             raise Elsewhere(None)
 
-    def _look(self, properties: bytes) -> tuple[dict[int, int] | None, bytes]:
+    def _look(self, properties: bytes) -> tuple[Attrs | None, bytes]:
         """What the broker must know of the properties; and them, as consumers are to see them."""
         looked = props.parse(properties)
         if looked.wrong_headers is not None:
@@ -163,7 +174,22 @@ class Publishes:
             if name is None:
                 raise ChannelError_(PRECONDITION_FAILED, "fast reply consumer does not exist")
             properties = props.replace(properties, reply_to=name)
-        return _attrs_of(looked.expiration, looked.priority), properties
+        attrs = _attrs_of(looked.expiration, looked.priority)
+        if attributes.may_be_delayed(properties):
+            return self._delayed(looked.headers, attrs, properties)
+        return attrs, properties
+
+    def _delayed(
+        self, headers: Mapping[str, Any], attrs: Attrs | None, properties: bytes
+    ) -> tuple[Attrs | None, bytes]:
+        try:
+            due_ms = attributes.due_ms(headers, self._services.broker.cluster.now_ms())
+            shown = attributes.negated(headers)
+        except ValueError as error:
+            raise ChannelError_(PRECONDITION_FAILED, f"invalid delay: {error}") from error
+        if due_ms is None:
+            return attrs, properties
+        return (attrs or {}) | {ATTR_DELIVER_AT_MS: due_ms}, props.with_headers(properties, shown)
 
     def _route(self, exchange: str, key: str, properties: bytes) -> Route | None:
         vhost, router = self._host.vhost, self._services.router
@@ -182,24 +208,25 @@ class Publishes:
                 ACCESS_REFUSED,
                 f"cannot publish to internal exchange '{exchange}' in vhost '{vhost}'",
             )
-        if route.exchange.type == "topic":
+        if route.exchange.routes_as == "topic":
             self._host.access.check_topic("write", exchange, key)
         if b"CC" not in properties:
             return route
         found = {info.queue: info for info in route.queues}
         for copy in _carbon_copies(headers()):
-            if route.exchange.type == "topic":
+            if route.exchange.routes_as == "topic":
                 self._host.access.check_topic("write", exchange, copy)
             more = router.route(vhost, exchange, copy, headers, property_of)
             if more is not None:
                 found.update((info.queue, info) for info in more.queues)
         return Route(route.exchange, tuple(found.values()))
 
-    def _routed(
-        self, event: Publish, route: Route, properties: bytes, attrs: dict[int, int] | None
-    ) -> None:
+    def _routed(self, event: Publish, route: Route, properties: bytes, attrs: Attrs | None) -> None:
         bodies = event.bodies
         count = len(bodies)
+        if route.by_chance and count > 1:
+            self._each(event, properties, attrs)
+            return
         self.used = True
         confirm = self.confirms is not None
         self._counted.published(bodies, queues=len(route.queues), confirm=confirm)
@@ -217,11 +244,35 @@ class Publishes:
             self._refuse(tally, full)
             return
         meta = event.where + properties
-        for info in route.queues:
+        each = [attrs] * len(route.queues)
+        if attributes.may_have_id(properties):
+            each = [self._with_id(info, attrs, properties) for info in route.queues]
+        for info, own in zip(route.queues, each, strict=True):
             batch = self._batches.get(info.queue)
             if batch is None:
                 batch = self._batches[info.queue] = _Batch(info)
-            batch.add(meta, attrs, bodies, tally)
+            batch.add(meta, own, bodies, tally)
+
+    def _each(self, event: Publish, properties: bytes, attrs: Attrs | None) -> None:
+        """One by one: where a message goes is chosen by chance."""
+        exchange, key = exchange_and_key(event.where)
+        for body in event.bodies:
+            route = self._route(exchange, key, properties)
+            assert route is not None, "nothing changes in between"
+            self._routed(event._replace(bodies=[body]), route, properties, attrs)
+
+    def _with_id(self, info: QueueInfo, attrs: Attrs | None, properties: bytes) -> Attrs | None:
+        """Also with what a queue that keeps duplicates out knows the message by."""
+        config = self._services.broker.cluster.catalog_machine.config_of(info.queue)
+        if config is None or config.dedup_window_ms is None:
+            return attrs
+        looked = props.parse(properties)
+        try:
+            dedup_id = attributes.dedup_id(info.arguments, looked.message_id, looked.headers)
+        except ValueError as error:
+            reason = f"queue '{info.name}' keeps duplicates out: {error}"
+            raise ChannelError_(PRECONDITION_FAILED, reason) from error
+        return attrs if dedup_id is None else (attrs or {}) | {ATTR_DEDUP_ID: dedup_id}
 
     def _refuse(self, tally: Tally | None, reason: str) -> None:
         """None of them is taken. Who asked for no confirms would not learn of it otherwise."""
@@ -373,7 +424,7 @@ def _spread(runs: list[tuple[Any, int]]) -> Any:
 
 
 @lru_cache(1024)
-def _attrs_of(expiration: str | None, priority: int | None) -> dict[int, int] | None:
+def _attrs_of(expiration: str | None, priority: int | None) -> Attrs | None:
     attrs: dict[int, int] = {}
     if expiration is not None:
         if not (expiration.isascii() and expiration.isdecimal()) or int(expiration) > SPAN_MS_MAX:

@@ -39,6 +39,10 @@ _OF_CONNECTION = {
 }
 
 
+#: Where RabbitMQ publishes what happens in it, with a plugin.
+EVENTS = "amq.rabbitmq.event"
+
+
 def refusal(error: BrokerError) -> AmqpError:
     """The broker's word as a close of the channel, or, where AMQP 0-9-1 says so, of all."""
     if isinstance(error, (Elsewhere, OutcomeUnknown)):
@@ -49,7 +53,8 @@ def refusal(error: BrokerError) -> AmqpError:
     code = _OF_CHANNEL.get(error.code)
     if code is None:
         return ConnectionError_(INTERNAL_ERROR, error.reason)
-    return ChannelError_(code, error.reason)
+    reason = _with_hint(error.reason) if error.code == codes.NO_EXCHANGE else error.reason
+    return ChannelError_(code, reason)
 
 
 def no_queue(vhost: str, name: str) -> ChannelError_:
@@ -57,7 +62,14 @@ def no_queue(vhost: str, name: str) -> ChannelError_:
 
 
 def no_exchange(vhost: str, name: str) -> ChannelError_:
-    return ChannelError_(NOT_FOUND, f"no exchange '{name}' in vhost '{vhost}'")
+    return ChannelError_(NOT_FOUND, _with_hint(f"no exchange '{name}' in vhost '{vhost}'"))
+
+
+def _with_hint(reason: str) -> str:
+    """Who looks for RabbitMQ's events learns where they are."""
+    if EVENTS not in reason:
+        return reason
+    return f"{reason}; events are not published here: read the audit log and the metrics"
 
 
 def locked(vhost: str, name: str) -> ChannelError_:

@@ -193,7 +193,7 @@ async def _bind(
     if info is None:  # a copy that lags must not miss that it is a topic
         await channel.services.broker.catch_up()
         info = catalog.exchange(host.vhost, source)
-    if info is not None and info.type == "topic":
+    if info is not None and info.routes_as == "topic":
         host.access.check_topic("read", source, key)
     await _change(channel, kind_of_command(host.vhost, source, kind, destination, key, arguments))
 

@@ -161,3 +161,24 @@ def test_a_queue_is_made_again_when_it_was_deleted_and_this_copy_of_the_catalog_
     running.do(cluster.change(RemoveQueue(info.vhost, info.name, info.queue)))
     wire.expect(Queue.DeclareOk)
     other.call(Queue.Declare(queue="again", passive=True), Queue.DeclareOk)
+
+
+def test_exchanges_of_plugins_that_are_not_there_are_refused_with_what_to_do(
+    connect: Connect,
+) -> None:
+    wire = connect()
+    wire.send(Exchange.Declare(exchange="old", exchange_type="x-recent-history"))
+    refusal = wire.refusal()
+    assert (refusal.level, refusal.code) == ("connection", 503)
+    assert "unknown exchange type 'x-recent-history'; keep the messages in a queue" in refusal.text
+
+    for source, code, text in (
+        ("amq.rabbitmq.trace", 406, "firehose"),
+        ("amq.rabbitmq.event", 404, "events are not published"),
+    ):
+        wire = connect()
+        wire.call(Queue.Declare(queue="watcher", auto_delete=True), Queue.DeclareOk)
+        wire.send(Queue.Bind(queue="watcher", exchange=source, routing_key="#"))
+        refusal = wire.refusal()
+        assert (refusal.level, refusal.code) == ("channel", code)
+        assert text in refusal.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,3 +70,23 @@ async def test_nobody_says_routed_nowhere_who_cannot_know(
     body = {"routing_key": "k", "payload": "1", "payload_encoding": "string", "properties": {}}
 
     assert (await api.ask("POST", "exchanges/%2F/amq.direct/publish", body)).status == 503
+
+
+async def test_delays_and_ids_hold_at_this_door_too(api: Api):
+    await api.queue("q", dedup_window=60_000)
+
+    assert await api.publish("q", "later", headers={"x-delay": 300}, message_id="1") is True
+    for _ in range(2):
+        assert await api.publish("q", "now", message_id="2") is True
+
+    assert [message["payload"] for message in await api.take("q", count=5)] == ["now"]
+    found: list[Any] = []
+    while not found:
+        found = await api.take("q", count=5)
+    assert [message["payload"] for message in found] == ["later"]
+    assert found[0]["properties"]["headers"] == {"x-delay": -300}
+    wrong = {"properties": {"headers": {"x-delay": "soon"}}, "payload_encoding": "string"}
+    body = {**wrong, "routing_key": "q", "payload": ""}
+    reply = await api.ask("POST", "exchanges/%2F/amq.default/publish", body)
+    assert reply.status == 400
+    assert "x-delay" in reply.value["reason"]

@@ -315,3 +315,53 @@ def test_routes_are_those_of_the_slow_twin(
             found = names(router, exchange, key, headers)
             assert set(found) == expected
             assert len(found) == len(expected)
+
+
+# --- types of plugins -----------------------------------------------------------------------------
+
+
+def test_a_modulus_hash_sends_one_key_to_one_queue_whatever_the_bindings_say():
+    catalog = FakeCatalog()
+    catalog.make("m", "x-modulus-hash")
+    router = Router(catalog)
+    assert names(router, "m", "k") == []
+    catalog.add_queue("a", "b", "c")
+    for queue in "cab":
+        catalog.bind("m", queue, "anything")
+
+    found = [names(router, "m", f"key {number}") for number in range(600)]
+
+    assert found == [names(Router(catalog), "m", f"key {number}") for number in range(600)]
+    counted = Counter(queue for (queue,) in found)
+    assert all(counted[queue] > 150 for queue in "abc")
+
+
+def test_a_random_exchange_chooses_anew_for_each_message_and_says_so():
+    catalog = FakeCatalog()
+    catalog.make("r", "x-random")
+    catalog.make("f", "fanout")
+    catalog.bind("f", "r", kind="exchange")
+    router = Router(catalog)
+    assert names(router, "r", "k") == []
+    catalog.add_queue("a", "b", "c")
+    for queue in "abc":
+        catalog.bind("r", queue)
+
+    counted = Counter(queue for _ in range(600) for queue in names(router, "f", "k"))
+
+    assert sum(counted.values()) == 600
+    assert all(counted[queue] > 150 for queue in "abc")
+    route = router.route(VHOST, "f", "k", dict)
+    assert route is not None
+    assert route.by_chance
+
+
+def test_an_exchange_that_delays_routes_at_once_as_its_type():
+    catalog = FakeCatalog()
+    catalog.make("d", "x-delayed-message", x_delayed_type="topic")
+    catalog.add_queue("a", "b")
+    catalog.bind("d", "a", "order.*")
+    catalog.bind("d", "b", "#")
+
+    assert names(Router(catalog), "d", "order.new") == ["a", "b"]
+    assert names(Router(catalog), "d", "new") == ["b"]
