@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     BaseModel,
@@ -371,8 +371,12 @@ class TlsSettings(Section):
     )
     client_ca: str | None = Field(
         default=None,
-        description="The authority that signs clients (PEM file); with it, clients of `amqps` "
-        "need a certificate.",
+        description="The authority that signs clients (PEM file): see `tls.amqps_verify`.",
+    )
+    amqps_verify: Literal["required", "optional"] = Field(
+        default="required",
+        description="With `tls.client_ca`: clients of `amqps` need a certificate; or, `optional`, "
+        "one that is shown must be good, and who shows none logs in with a password.",
     )
     https_verify: bool = Field(
         default=False,

@@ -389,6 +389,8 @@ def _check_together(settings: Settings) -> None:
         problems.append("http: allowed: off only with https, or nothing could ask this node")
     if settings.tls.https_verify and settings.tls.client_ca is None:
         problems.append("tls.https_verify: allowed: with tls.client_ca")
+    if settings.tls.amqps_verify == "optional" and settings.tls.client_ca is None:
+        problems.append("tls.amqps_verify: optional is allowed with tls.client_ca")
     problems += _of_first_user(settings)
     several = len(settings.peers) > 1
     if several and not any(tls) and settings.secret is None and settings.secret_file is None:

@@ -100,8 +100,11 @@ class Certificates:
     def _load_client(self) -> None:
         """Contexts are made anew and take the place of the old ones whole, or not at all."""
         settings = self._settings
-        amqps = server_context(settings, verify=settings.client_ca is not None)
-        https = server_context(settings, verify=settings.https_verify)
+        asked = ssl.CERT_OPTIONAL if settings.amqps_verify == "optional" else ssl.CERT_REQUIRED
+        amqps = server_context(settings, asked if settings.client_ca else ssl.CERT_NONE)
+        https = server_context(
+            settings, ssl.CERT_REQUIRED if settings.https_verify else ssl.CERT_NONE
+        )
         assert settings.client_cert is not None
         ends_s = _ends_s(settings.client_cert)
         self.amqps, self.https = amqps, https
@@ -122,7 +125,7 @@ class Certificates:
             self.on_peer(peer)
 
 
-def server_context(settings: TlsSettings, *, verify: bool) -> ssl.SSLContext:
+def server_context(settings: TlsSettings, verify: ssl.VerifyMode) -> ssl.SSLContext:
     """For clients. OSError: the files cannot be used."""
     assert settings.client_cert is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -134,9 +137,9 @@ def server_context(settings: TlsSettings, *, verify: bool) -> ssl.SSLContext:
     context.num_tickets = 0
     # A key with a password is refused: without this, OpenSSL would ask at the terminal.
     context.load_cert_chain(settings.client_cert, settings.client_key, password="")
-    if verify:
+    if verify != ssl.CERT_NONE:
         context.load_verify_locations(settings.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = verify
     return context
 
 

@@ -70,6 +70,7 @@ def test_a_flag_may_have_dashes_and_an_equals_sign():
         ({"peers": "node-1=h:1,b=h:2"}, "secret", "at least 8 characters"),
         ({"amqp": "5672"}, "amqp", "host:port, or off"),
         ({"amqps": "127.0.0.1:5671"}, "amqps", "with tls.client_cert"),
+        ({"tls": {"amqps_verify": "optional"}}, "tls.amqps_verify", "with tls.client_ca"),
         ({"tls__client_cert": "c"}, "tls.client_key", "both, or none"),
     ],
 )

@@ -753,3 +753,47 @@ class TestTls:
 
         await asyncio.to_thread(use)
         assert len(FakeChannel.all) == 1
+
+    @pytest.mark.parametrize("shows", ["its own", "none", "a stranger's"])
+    async def test_one_that_is_shown_is_checked_though_none_is_asked_for(
+        self, started: Any, tmp_path: Path, shows: str
+    ):
+        authority, stranger = trustme.CA(), trustme.CA()
+        authority.cert_pem.write_to_path(str(tmp_path / "ca"))
+        server = authority.issue_cert("localhost", "127.0.0.1")
+        server.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server"))
+        for name, issuer in (("its own", authority), ("a stranger's", stranger)):
+            client = issuer.issue_cert("ann@example.com", common_name="ann")
+            client.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / name))
+        world = await started(
+            amqps="127.0.0.1:0",
+            tls__client_cert=str(tmp_path / "server"),
+            tls__client_key=str(tmp_path / "server"),
+            tls__client_ca=str(tmp_path / "ca"),
+            tls__amqps_verify="optional",
+        )
+        port = int(world.server.tls_address.rpartition(":")[2])
+
+        def use() -> None:
+            context = ssl.create_default_context(cafile=str(tmp_path / "ca"))
+            if shows != "none":
+                context.load_cert_chain(str(tmp_path / shows))
+            parameters = pika.ConnectionParameters(
+                "127.0.0.1",
+                port,
+                credentials=(
+                    pika.PlainCredentials("ann", "secret")
+                    if shows == "none"
+                    else pika.credentials.ExternalCredentials()
+                ),
+                ssl_options=pika.SSLOptions(context, "localhost"),
+            )
+            with pika.BlockingConnection(parameters) as connection:
+                connection.channel()
+
+        if shows == "a stranger's":
+            with pytest.raises(pika.exceptions.AMQPConnectionError):
+                await asyncio.to_thread(use)
+        else:
+            await asyncio.to_thread(use)
+        assert len(FakeChannel.all) == int(shows != "a stranger's")
