@@ -41,7 +41,9 @@ CELERY = (
     "shutdown",
     "failover",
 )
-STEPS = tuple(dict.fromkeys((*COMMON[:-1], *CELERY)))
+#: Of those that are told when a connection is closed.
+NODE = (*COMMON, "close")
+STEPS = tuple(dict.fromkeys((*COMMON[:-1], *CELERY, *NODE)))
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,16 @@ CLIENTS = (
     Client("pika", python("pika_program")),
     Client("aio-pika", python("aio_pika_program")),
     Client("aiormq", python("aiormq_program")),
+    Client("aioamqp", python("aioamqp_program")),
     Client("amqpstorm", python("amqpstorm_program")),
     Client("py-amqp", python("py_amqp_program")),
     Client("kombu", python("kombu_program")),
     Client("celery", python("celery_program"), CELERY),
     Client("c-tools", toolchains.c_tools, toolchain=True),
-    Client("amqplib", toolchains.node, toolchain=True),
+    Client("amqplib", toolchains.node("node"), NODE, toolchain=True),
+    Client("cloudamqp", toolchains.node("cloudamqp"), NODE, toolchain=True),
+    Client("bunny", toolchains.ruby, toolchain=True),
+    Client("php-amqplib", toolchains.php, toolchain=True),
     Client("go", toolchains.go, toolchain=True),
     Client("java", toolchains.java, toolchain=True),
 )

@@ -52,16 +52,19 @@ async def c_tools() -> Program:
     return Program([sys.executable, "-m", "tests.clients.programs.c_tools"], {})
 
 
-async def node() -> Program:
-    node_binary, npm = _need("node", "nodejs"), _need("npm", "npm")
-    folder = _folder("node", "package.json", "package-lock.json")
-    if not (folder / "ready").exists():
-        await _run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", at=folder)
-        (folder / "ready").touch()
-    return Program(
-        [node_binary, str(HERE / "node" / "client.js")],
-        {"NODE_PATH": str(folder / "node_modules")},
-    )
+def node(name: str) -> Callable[[], Awaitable[Program]]:
+    async def prepare() -> Program:
+        node_binary, npm = _need("node", "nodejs"), _need("npm", "npm")
+        folder = _folder(name, "package.json", "package-lock.json")
+        if not (folder / "ready").exists():
+            await _run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", at=folder)
+            (folder / "ready").touch()
+        return Program(
+            [node_binary, str(HERE / name / "client.js")],
+            {"NODE_PATH": str(folder / "node_modules")},
+        )
+
+    return prepare
 
 
 async def go() -> Program:
@@ -85,6 +88,38 @@ async def java() -> Program:
         (folder / "ready").touch()
     runtime = _need("java", "openjdk-17-jre-headless")
     return Program([runtime, "-cp", f"{folder}/classes:{folder}/jars/*", "Client"], {})
+
+
+async def ruby() -> Program:
+    """bunny as a package of Debian's, or any gem that is installed."""
+    binary = _need("ruby", "ruby ruby-bunny")
+    if not await _succeeds(binary, "-e", "require 'bunny'"):
+        raise MissingError("bunny is missing. On Debian: apt-get install ruby-bunny")
+    return Program([binary, str(HERE / "ruby" / "client.rb")], {})
+
+
+async def php() -> Program:
+    """php-amqplib as a package of Debian's, or by composer for this user."""
+    binary = _need("php", "php-cli php-amqplib")
+    home = os.environ.get("COMPOSER_HOME") or Path.home() / ".config" / "composer"
+    places = (
+        Path("/usr/share/php/PhpAmqpLib/autoload.php"),
+        Path(home) / "vendor" / "autoload.php",
+    )
+    autoload = next((place for place in places if place.exists()), None)
+    if autoload is None:
+        raise MissingError(
+            "php-amqplib is missing. On Debian: apt-get install php-amqplib;"
+            " elsewhere: composer global require php-amqplib/php-amqplib"
+        )
+    return Program([binary, str(HERE / "php" / "client.php")], {"AMQPLIB_AUTOLOAD": str(autoload)})
+
+
+async def _succeeds(*command: str) -> bool:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+    return await process.wait() == 0
 
 
 def _need(tool: str, package: str) -> str:

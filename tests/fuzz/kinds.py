@@ -414,6 +414,29 @@ def sudden_end(random: Random) -> Draft:
     return Draft([data[: random.randrange(begun, len(data) + 1)]])
 
 
+def after_the_close(random: Random) -> Draft:
+    """The client has closed, its channel or all of it, and goes on as if it had not."""
+    frames = session(random)
+    channel = wire.method(1, Channel.Close, reply_code=200, reply_text="bye")
+    for _ in range(random.choice((1, 1, 2))):
+        close = random.choice((channel, wire.goodbye()))
+        frames.insert(random.randrange(len(frames) + 1), close)
+    rest = session(random, random.choice((1, 1, 2)))
+    match random.randrange(5):
+        case 0:
+            rest = [_spoil(random, each) or b"\0" for each in rest]
+        case 1:
+            rest = [random.randbytes(random.choice((1, 100, 50_000)))]
+        case 2:
+            rest = wire.publish(1, random.choice(wire.QUEUES), random.randbytes(4_000)) * 200
+        case 3:
+            rest = [wire.method(1, Channel.Open), *rest]
+        case _:
+            pass
+    hold_s = random.uniform(0.0, 1.0) if random.random() < 0.1 else 0.0
+    return Draft([*wire.opened(1), *frames, *rest], hold_s=hold_s)
+
+
 KINDS: dict[str, tuple[int, Callable[[Random], Draft]]] = {
     "random bytes": (4, random_bytes),
     "protocol header": (2, protocol_header),
@@ -434,4 +457,5 @@ KINDS: dict[str, tuple[int, Callable[[Random], Draft]]] = {
     "slow loris": (1, slow_loris),
     "never reads": (2, never_reads),
     "sudden end": (8, sudden_end),
+    "after the close": (8, after_the_close),
 }

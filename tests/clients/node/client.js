@@ -4,6 +4,7 @@ const assert = require('node:assert/strict');
 const { once } = require('node:events');
 const readline = require('node:readline');
 const { setTimeout: sleep } = require('node:timers/promises');
+const { promisify } = require('node:util');
 const amqp = require('amqplib');
 
 const WAIT_MS_MAX = 20_000;
@@ -257,7 +258,32 @@ const steps = {
     }),
 
   failover,
+
+  // Its callback comes when the broker has read all that was under way, and closed.
+  close: async () => {
+    const callbacks = require('amqplib/callback_api');
+    const connect = (url, done) => callbacks.connect(url, { timeout: 10_000 }, done);
+    const connection = await promisify(connect)(given.urls[0]);
+    const errors = [];
+    connection.on('error', (error) => errors.push(error));
+    const channel = await promisify((done) => connection.createChannel(done))();
+    const queue = await promisify((done) => channel.assertQueue('', { exclusive: true }, done))();
+    const other = await promisify((done) => connection.createChannel(done))();
+    for (let n = 0; n < 500; n++) channel.sendToQueue(queue.queue, Buffer.from(`${n}`));
+    await within(promisify((done) => other.close(done))(), 'the close of a channel');
+    for (let n = 0; n < 500; n++) channel.sendToQueue(queue.queue, Buffer.from(`${n}`));
+    const ended = once(connection, 'close');
+    await within(promisify((done) => connection.close(done))(), 'the callback of close');
+    await within(ended, 'the event close');
+    assert.deepEqual(errors, []);
+    return 'called back with 1,000 publishes in flight';
+  },
 };
+
+async function within(promise, what) {
+  const late = sleep(WAIT_MS_MAX, null, { ref: false });
+  await Promise.race([promise, late.then(() => assert.fail(`${what} did not come`))]);
+}
 
 // A consumer at a node that survives takes all the while; the publisher reconnects by itself.
 async function failover() {
