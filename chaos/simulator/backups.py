@@ -139,7 +139,7 @@ class Backups:
             broken = [violation.describe() for violation in (*new.watch.violations, *new.broken)]
             if crashes or broken:
                 return f"the restored cluster: {[*broken, *crashes][0]!r}"
-            problem = new.converged() or _left(new)
+            problem = new.converged() or left(new)
         for node in new.nodes:
             new.kill(node)
         return problem
@@ -182,7 +182,7 @@ async def _make(machine: Machine, process: Process, made: Sequence[Beginning], s
         standing.close()
 
 
-def _left(cluster: SimCluster) -> str | None:
+def left(cluster: SimCluster) -> str | None:
     for machine in cluster.machines.values():
         for group in machine.groups().values():
             if isinstance(group.machine, QueueMachine):

@@ -52,6 +52,8 @@ FAULTS = (
     "backups",
     "backups refused",
     "backups restored",
+    "recoveries",
+    "recoveries refused: members were changing",
     "groups moved",
     "nodes replaced",
     "nodes upgraded",

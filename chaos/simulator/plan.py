@@ -56,6 +56,7 @@ class Plan:
     disk_weights: tuple[tuple[str, int], ...]  # of a second nemesis, for disks; empty: none
     members: bool  # a third one moves groups, and takes nodes out and in
     write_back: bool  # a power loss keeps any of what was not synced, not only its beginning
+    recovers: bool  # copies of a minority's disks go on alone when the run is over
     mixed_releases: bool  # nodes start as the release before, and a restart upgrades them
     features: tuple[str, ...]  # queues with what those features promise, beside the others
 
@@ -68,6 +69,7 @@ class Plan:
             f"disks {'/'.join(kind for kind, _ in self.disk_weights) or 'remember'}",
             f"written back in {'any order' if self.write_back else 'order'}",
             f"releases {'mixed' if self.mixed_releases else 'equal'}",
+            f"a majority {'is lost for good' if self.recovers else 'lasts'}",
             f"{self.publishers} named and {self.anonymous} anonymous publishers",
             f"batches up to {self.batch_max} of up to {self.body_bytes_max} B",
             f"{self.window} under way, {self.messages_per_s_max} messages/s",
@@ -200,6 +202,7 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
         members=members,
         write_back=all_kinds and kinds.random() < 0.5,
         features=_features(seed),
+        recovers=all_kinds and count > 1 and random.Random(f"recovers/{seed}").random() < 0.4,
         mixed_releases=all_kinds and random.Random(f"versions/{seed}").random() < 0.25,
     )
 

@@ -45,6 +45,7 @@ from chaos.simulator.members_nemesis import MembersNemesis
 from chaos.simulator.nemesis import Nemesis
 from chaos.simulator.plan import Plan, draw_plan
 from chaos.simulator.publishers import Publisher
+from chaos.simulator.recoveries import Recoveries
 from chaos.simulator.sim_cluster import SimCluster
 from chaos.simulator.tellers import Tellers
 from chaos.simulator.trace import Trace
@@ -104,6 +105,7 @@ class Run:
         self.amqp_clients: list[AmqpClient] = []
         self.features = features(self.scene)
         self.backups = Backups(self.cluster, self.history)
+        self.recoveries = Recoveries(self.cluster, self.history)
         self._others: list[Occasional] = []
         self._amqp_queues = AmqpQueues(self.scene, {"x-delivery-limit": DELIVERY_LIMIT})
         self.tellers = Tellers(self.scene, TRANSFER_QUEUES)
@@ -120,9 +122,9 @@ class Run:
         except Exception:  # noqa: BLE001 -- the harness's own bug is a status, not the end of a swarm
             status, violations = Status.CRASHED, [traceback.format_exc()]
         verdicts = self._judge()
-        if status is Status.OK and self.backups.newest is not None:
+        if status is Status.OK:
             try:
-                verdicts += self._restore()
+                verdicts += self._afterwards()
             except Exception:  # noqa: BLE001 -- as above
                 status, violations = Status.CRASHED, [traceback.format_exc()]
         if status in (Status.OK, Status.STUCK) and any(v.valid is False for v in verdicts):
@@ -163,6 +165,8 @@ class Run:
         nemeses = [self._nemesis.spawn(Nemesis(self.cluster, self.backups).run(), "nemesis")]
         if self.plan.disk_weights:
             nemeses.append(self._nemesis.spawn(DiskNemesis(self.cluster).run(), "disks"))
+        if self.plan.recovers:
+            nemeses.append(self._nemesis.spawn(self.recoveries.strike(), "recovery"))
         if self.plan.members:
             nemeses.append(self._nemesis.spawn(self._members.run(), "members"))
         self._until(self.world.now_s + self.plan.faults_s, lambda: False)
@@ -172,13 +176,16 @@ class Run:
             nemesis.cancel()
         return self._converge()
 
-    def _restore(self) -> list[Verdict]:
+    def _afterwards(self) -> list[Verdict]:
+        """Clusters that begin with what was kept of this one, which has ended."""
         for machine in self.cluster.machines.values():
             if machine.process is not None:
                 machine.process.kill()
         for client in [*self.publishers, *self.consumers, *self.amqp_clients, *self._others]:
             client.process.kill()
-        return self.backups.restore((*self.queues, *FRESH_QUEUES))
+        queues = (*self.queues, *FRESH_QUEUES)
+        transfers = TRANSFER_QUEUES if self.plan.transfers else ()
+        return [*self.backups.restore(queues), *self.recoveries.judge(queues, transfers)]
 
     def _converge(self) -> tuple[Status, list[str]]:
         self.trace.event("nemesis", "+", "all faults end")

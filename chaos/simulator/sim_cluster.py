@@ -467,6 +467,15 @@ class SimCluster(DiskFaults):
                 found.append(machine.cluster.failed)
         return found
 
+    def unled(self) -> str | None:
+        """A group without a leader that serves; None: there is none."""
+        if not any(machine.serves for machine in self.machines.values()):
+            return "nobody serves"
+        copies = [group for m in self.machines.values() for group in m.groups().values()]
+        led = {group.id for group in copies if group.ready}
+        waiting = sorted({group.id for group in copies} - led)
+        return f"groups {waiting} have no leader" if waiting else None
+
     def converged(self) -> str | None:
         """None when all copies of all groups are equal and idle; else what is still different."""
         for machine in self.machines.values():

@@ -1,0 +1,282 @@
+"""A majority of a run's disks is lost for good at some moment, and the others recover by force.
+
+The disks are copied at that moment, so the run itself goes on undisturbed. When it is over, the
+survivors' copies begin a cluster of their own: each is told the lost nodes, as `quorate node
+recover` does it; all of them start; then the lost nodes come back with empty folders, one after the
+other.
+
+What docs/operations.md promises is judged, and no more is excused: what any survivor's copy holds
+stays. So a message that was confirmed before, that nobody had set out to settle, and that is in the
+log of a survivor must come out; only what none of them has may be missing. What is published
+afterwards, also in transactions, is judged as in any run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from chaos.checker.deliveries import published, settled_keys
+from chaos.checker.verdict import Verdict, judge
+from chaos.history import History, Op
+from chaos.simulator import decay
+from chaos.simulator.backups import LEAVES, RESTORED_S_MAX, SLICE_S, left
+from chaos.simulator.clients import Scene
+from chaos.simulator.consumers import Consumer
+from chaos.simulator.decay import Directories
+from chaos.simulator.disk import SimDisk
+from chaos.simulator.disk_faults import DATA_DIR
+from chaos.simulator.invariants import LogWatch
+from chaos.simulator.ledger import Ledger
+from chaos.simulator.loop import Process
+from chaos.simulator.machine import Machine
+from chaos.simulator.publishers import Publisher
+from chaos.simulator.sim_cluster import SimCluster
+from chaos.simulator.tellers import Tellers
+from chaos.simulator.trace import Trace
+from cluster.codec.entries import bodies_of, decode_entry
+from cluster.log import Identity, Log
+from cluster.lost_majority import LostMajority, examine, give_up
+from cluster.raft.stock import REGULAR
+from cluster.types import CATALOG_GROUP, GroupId, NodeId
+
+#: Clients publish for so long once it serves again.
+PUBLISH_S = 3.0
+#: Some nodes may hold no copy of a group, or not all that they had: then others are drawn.
+AGAIN_S = 0.1
+
+
+@dataclass
+class Disaster:
+    """What was there at that moment."""
+
+    begun: int  # ops of the history so far
+    survivors: dict[NodeId, Directories]
+    lost: Sequence[NodeId]
+    incarnations: dict[NodeId, int]
+    held: set[str] = field(default_factory=set[str])  # messages in a survivor's log
+
+
+class Recoveries:
+    """At most one of a run."""
+
+    def __init__(self, cluster: SimCluster, history: History) -> None:
+        self.cluster = cluster
+        self.disaster: Disaster | None = None
+        self._history = history
+        self._dice = random.Random(f"recover/{cluster.plan.seed}")
+
+    async def strike(self) -> None:
+        """At some moment of the run, or the first one after it at which it can be done."""
+        cluster, dice = self.cluster, self._dice
+        await asyncio.sleep(dice.uniform(0.2, 0.8) * cluster.plan.faults_s)
+        count = len(cluster.nodes)
+        while self.disaster is None:
+            sound = [m.name for m in cluster.machines.values() if self._sound(m)]
+            some = min(len(sound), dice.randint(1, (count - 1) // 2))
+            survivors = sorted(dice.sample(sound, some))
+            if self._each_group_survives(survivors):
+                self._copy(survivors)
+            else:
+                await asyncio.sleep(AGAIN_S)
+
+    def _sound(self, machine: Machine) -> bool:
+        """Its folder has all that it had: one that was emptied counts as lost."""
+        return machine.trusted and not machine.damaged and not machine.disk_failed
+
+    def _each_group_survives(self, survivors: Collection[NodeId]) -> bool:
+        copies = [group for name in survivors for group in self.cluster.machines[name].groups()]
+        return bool(copies) and {*self.cluster.group_ids()} <= {*copies}
+
+    def _copy(self, survivors: Sequence[NodeId]) -> None:
+        cluster = self.cluster
+        lost = [node for node in cluster.nodes if node not in survivors]
+        cluster.trace.event("recovery", "!", f"{lost} are lost for good, copies of {survivors}")
+        self.disaster = Disaster(
+            len(self._history.ops),
+            {node: deepcopy(cluster.machines[node].platter.directories) for node in survivors},
+            lost,
+            {machine.name: machine.incarnation for machine in cluster.machines.values()},
+        )
+
+    # --- afterwards, on the same world: the first cluster has ended
+
+    def judge(
+        self, queues: Collection[str], transfers: tuple[str, str] | tuple[()]
+    ) -> list[Verdict]:
+        disaster = self.disaster
+        if disaster is None:
+            return []
+        history = History()
+        old = self.cluster
+        world, plan = old.world, replace(old.plan, mixed_releases=False)
+        new = SimCluster(plan, world, Trace(world), LogWatch(), Ledger(history, world))
+        for node, incarnation in disaster.incarnations.items():
+            new.machines[node].incarnation = incarnation
+        if not self._recovered(new, disaster):
+            old.trace.count("recoveries refused: members were changing")
+            return []
+        problem = self._served(new, disaster, history, queues, transfers)
+        old.trace.count("recoveries")
+        return [recovered_verdict(self._history.ops, disaster, history.ops, problem, transfers)]
+
+    def _recovered(self, new: SimCluster, disaster: Disaster) -> bool:
+        """As `quorate node recover` on each survivor. False: their tables differ."""
+        told: list[list[tuple[GroupId, tuple[NodeId, ...]]]] = []
+        for node, directories in disaster.survivors.items():
+            machine = new.machines[node]
+            decay.restore(machine.platter, directories)
+            if self._dice.random() < 0.5:
+                machine.platter.lose_power()
+            making = Process(new.world, "recover")
+            work = making.spawn(_give_up(machine, making, disaster), "recover")
+            new.world.run(new.world.now_s + RESTORED_S_MAX, work.done)
+            found = work.result()
+            making.kill()
+            told.append([(each.group, each.survivors) for each in found])
+        known: dict[GroupId, tuple[NodeId, ...]] = {}
+        for group, survivors in chain.from_iterable(told):
+            if known.setdefault(group, survivors) != survivors:
+                return False
+        return True
+
+    def _served(
+        self,
+        new: SimCluster,
+        disaster: Disaster,
+        history: History,
+        queues: Collection[str],
+        transfers: tuple[str, str] | tuple[()],
+    ) -> str | None:
+        """What is wrong; None: all is served and drained."""
+        scene = Scene(new, history)
+        for node in disaster.survivors:
+            new.start(node)
+        consumers = [Consumer(scene, f"z-{queue}", queue) for queue in queues]
+        publisher = Publisher(scene, "again", next(iter(queues)), named=True)
+        for client in (*consumers, publisher):
+            client.process.spawn(client.run(), "run")
+        tellers = Tellers(scene, transfers) if transfers else None
+        if tellers is not None:
+            new.on_serving.append(tellers.serve)
+
+        def wrong() -> str | None:
+            clients = [c for each in (*consumers, publisher) for c in each.process.crashes]
+            broken = [violation.describe() for violation in (*new.watch.violations, *new.broken)]
+            found = [*broken, *new.crashes(), *clients]
+            return f"the recovered cluster: {found[0]!r}" if found else None
+
+        def until(seconds: float, done: bool) -> str | None:
+            until_s = new.world.now_s + seconds
+            problem: str | None = "nothing was looked at"
+            while problem is not None and new.world.now_s < until_s:
+                new.world.run(new.world.now_s + SLICE_S)
+                if (found := wrong()) is not None:
+                    return found
+                problem = (new.converged() or left(new)) if done else new.unled()
+            return problem
+
+        problem = until(RESTORED_S_MAX, done=False)
+        for node in disaster.lost:
+            new.start(node)
+            until_s = new.world.now_s + RESTORED_S_MAX
+            while not new.machines[node].trusted and problem is None and new.world.now_s < until_s:
+                new.world.run(new.world.now_s + SLICE_S)
+                problem = wrong()
+        if problem is None:
+            new.world.run(new.world.now_s + PUBLISH_S)
+            scene.stopping = True
+            problem = until(2 * RESTORED_S_MAX, done=True)
+        if tellers is not None:
+            tellers.give_up()
+        publisher.give_up()
+        for node in new.nodes:
+            new.kill(node)
+        return problem
+
+
+async def _give_up(machine: Machine, process: Process, disaster: Disaster) -> list[LostMajority]:
+    """As `node.recovery` does it on real disks; notes which messages the copy has."""
+    log = await Log.open(
+        DATA_DIR,
+        disk=SimDisk(machine.platter, process),
+        clock=machine.clock,
+        identity=Identity(machine.name, "simulated"),
+    )
+    disaster.held |= _messages(log)
+    nodes = [*disaster.survivors, *disaster.lost]
+    _, found = examine(log, sorted(nodes), disaster.lost)
+    mine = [each for each in found if machine.name in each.survivors]
+    give_up(log, mine, machine.name, disaster.lost)
+    log.write()
+    await log.sync()
+    await log.close()
+    return found
+
+
+def _messages(log: Log) -> set[str]:
+    """Of all entries that the copy has, also below its snapshots where they are still needed."""
+    found: set[str] = set()
+    for group in log.groups():
+        journal = log.journal(group)
+        indexes = chain(journal.old.indexes, range(journal.first_index, journal.last_index + 1))
+        for command in filter(None, map(journal.read, indexes)):
+            if group != CATALOG_GROUP and command[:1] == REGULAR:
+                bodies = bodies_of(decode_entry(command[1:]))
+                found |= {body.partition(b"|")[0].decode(errors="replace") for body in bodies}
+    return found
+
+
+def recovered_verdict(
+    before: Sequence[Op],
+    disaster: Disaster,
+    after: Sequence[Op],
+    problem: str | None,
+    transfers: Sequence[str] = (),
+) -> Verdict:
+    confirmed = _confirmed(before[: disaster.begun])
+    settled = {key[1] for op in before[: disaster.begun] for key in settled_keys(op)}
+    came = {m for op in after if op.f == "deliver" for m in op.value["messages"]}
+    owed = (confirmed & disaster.held) - settled
+    moved = {
+        m
+        for op in after
+        if _publishes(op) and op.value["queue"] in transfers
+        for m in published(op)
+    }
+    places = {m: set[str]() for m in moved}
+    for op in after:
+        for m in op.value["messages"] if op.f == "deliver" else ():
+            if m in places:
+                places[m].add(op.value["queue"])
+    return judge(
+        "recovery",
+        {
+            "lost": sorted(owed - came),
+            "lost afterwards": sorted(_confirmed(after) - came),
+            "half done afterwards": sorted(m for m, queues in places.items() if len(queues) == 1),
+            "not served": [problem] if problem else [],
+        },
+        reported={
+            "held by survivors": len(owed),
+            "held by lost nodes only": len(confirmed - disaster.held - settled),
+            "came out": len(came),
+        },
+    )
+
+
+def _publishes(op: Op) -> bool:
+    return op.f == "publish" and op.type == "invoke"
+
+
+def _confirmed(ops: Sequence[Op]) -> set[str]:
+    return {
+        message
+        for op in ops
+        if op.f == "publish" and op.type == "ok" and not op.value["queue"].startswith(LEAVES)
+        for message in published(op)
+    }

@@ -1,0 +1,87 @@
+"""What must come out after a majority was lost for good, by tiny histories; whole runs after."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chaos.history import History
+from chaos.simulator.plan import draw_plan
+from chaos.simulator.recoveries import Disaster, recovered_verdict
+from chaos.simulator.run import Run
+from cluster.types import NodeId
+
+MOVED = ("debits", "credits")
+
+
+def published(history: History, queue: str, publisher: str, count: int) -> None:
+    value: dict[str, Any] = {"queue": queue, "publisher": publisher, "first": 1, "count": count}
+    history.end(history.invoke(publisher, "publish", value), "ok")
+
+
+def delivered(history: History, queue: str, *messages: str) -> None:
+    counts = {"delivery_count": 0, "acquired_count": 0}
+    about = {"queue": queue, "consumer": 1, "token": 1, "first": 1, **counts}
+    history.saw("c", "deliver", {**about, "messages": list(messages)})
+
+
+def verdict(before: History, after: History, held: set[str], problem: str | None = None) -> Any:
+    disaster = Disaster(len(before.ops), {}, [NodeId("n1")], {}, held)
+    return recovered_verdict(before.ops, disaster, after.ops, problem, MOVED)
+
+
+def test_what_a_survivor_held_must_come_out_and_what_only_the_lost_held_need_not():
+    before, after = History(), History()
+    published(before, "q", "p", 3)
+    delivered(after, "q", "p:1")
+
+    assert verdict(before, after, {"p:1"}).valid is True
+    found = verdict(before, after, {"p:1", "p:3"})
+    assert (found.valid, found.examples["lost"]) == (False, ["p:3"])
+    assert found.counts["held by lost nodes only"] == 1
+
+
+def test_what_somebody_set_out_to_settle_need_not_come_out():
+    before = History()
+    published(before, "q", "p", 2)
+    settle = {"queue": "q", "consumer": 1, "token": 1, "messages": ["p:2"]}
+    before.invoke("c", "settle", settle)
+    after = History()
+    delivered(after, "q", "p:1")
+
+    assert verdict(before, after, {"p:1", "p:2"}).valid is True
+
+
+def test_what_is_confirmed_afterwards_must_come_out_and_transactions_are_whole():
+    after = History()
+    published(after, "q", "again", 1)
+    for queue in MOVED:
+        published(after, queue, "t", 1)
+    delivered(after, "debits", "t:1")
+
+    found = verdict(History(), after, set())
+    assert found.examples == {"lost afterwards": ["again:1"], "half done afterwards": ["t:1"]}
+    delivered(after, "q", "again:1")
+    delivered(after, "credits", "t:1")
+    assert verdict(History(), after, set()).valid is True
+
+
+def test_a_cluster_that_does_not_serve_afterwards_is_wrong():
+    assert verdict(History(), History(), set(), "groups [2] have no leader").valid is False
+
+
+def recovered(seed: int, nodes: int) -> Any:
+    plan = replace(draw_plan(seed, faults_s=3.0, nodes=nodes), recovers=True, members=False)
+    return Run(replace(plan, disk_weights=())).go()
+
+
+@pytest.mark.parametrize(("seed", "nodes"), [(920_000_001, 3), (920_000_012, 5)])
+def test_a_run_whose_survivors_recover_keeps_what_they_held(seed: int, nodes: int):
+    """Of the second, 330 are lost when not all survivors have to elect the first leader."""
+    result = recovered(seed, nodes)
+
+    assert result.status == 0, result.violations
+    found = next(each for each in result.verdicts if each.checker == "recovery")
+    assert found.counts["came out"] > 0
