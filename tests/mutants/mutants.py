@@ -24,6 +24,8 @@ class Mutant:
     old: str
     new: str
     catchers: tuple[Catcher, ...]
+    #: The broken build of `chaos selftest` that breaks the same on live nodes.
+    build: str = ""
 
 
 def by_tests(*paths: str, words: str = "") -> Catcher:
@@ -75,6 +77,7 @@ CONSENSUS = (
         "    {APPEND, DIGEST, ",
         "    {APPENDED, APPEND, DIGEST, ",
         (FUZZ, RAFT),
+        build="ack-before-fsync",
     ),
     Mutant(
         "entries of old terms are committed by count",
@@ -96,6 +99,7 @@ CONSENSUS = (
         "index = indexes[-member.configuration.quorum]",
         "index = indexes[1 - member.configuration.quorum]",
         (FUZZ, RAFT),
+        build="commit-by-one",
     ),
     Mutant(
         "learners count towards a commit",
@@ -124,6 +128,7 @@ CONSENSUS = (
         "if not self.heard_by_majority(now) or self._member.withholds_votes:",
         "if self._member.withholds_votes:",
         (RAFT,),
+        build="stale-reads",
     ),
     Mutant(
         "a follower that comes back is believed to have what it had",
@@ -138,6 +143,7 @@ CONSENSUS = (
         "if index <= last and (index <= base or journal.term_at(index) == term):",
         "if index <= base:",
         (RAFT, FUZZ),
+        build="truncate-without-conflict",
     ),
     Mutant(
         "a follower commits beyond what it matched",
@@ -209,6 +215,7 @@ CONSENSUS = (
         "            not member.leads\n            and not member.withholds_votes\n",
         "            not member.leads\n",
         (RAFT, FUZZ),
+        build="wiped-disk-votes",
     ),
     Mutant(
         "a refused vote counts",
@@ -325,6 +332,7 @@ LOGS = (
         "            self._write_hard_state()\n",
         "            self.current_term, self.voted_for = term, voted_for\n",
         (LOG,),
+        build="forget-the-vote",
     ),
     Mutant(
         "a withheld vote is forgotten by a restart",
@@ -347,6 +355,7 @@ LOGS = (
         '            raise self._fail("sync"',
         '            pass\n        except OSError as error:\n            raise self._fail("sync"',
         (LOG, SIMULATOR),
+        build="ack-before-fsync",
     ),
     Mutant(
         "the name of a new segment is not synced",
@@ -474,6 +483,7 @@ QUEUES = (
         "mark = mark._replace(acquired=mark.acquired + 1, failed=mark.failed + failed)",
         "mark = mark._replace(failed=mark.failed + failed)",
         (MACHINE,),
+        build="unflagged-redelivery",
     ),
     Mutant(
         "delayed messages are missing in a snapshot",
@@ -488,6 +498,7 @@ QUEUES = (
         "    queue.publishers.load(publishers)\n",
         "",
         (MACHINE, SIMULATOR),
+        build="dedup-not-replicated",
     ),
     Mutant(
         "ids for de-duplication are missing in a snapshot",
@@ -509,6 +520,7 @@ QUEUES = (
         "    now_ms = turn.now_ms if inclusive else turn.now_ms - 1\n",
         "    import time\n    now_ms = int(time.time() * 1000)\n",
         (MACHINE, SIMULATOR),
+        build="own-clock",
     ),
     Mutant(
         "messages expire before their time",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -30,6 +31,8 @@ SAID = (
     re.compile(r"^FAILED (\S+?)(?: - .*)?$", re.MULTILINE),
     re.compile(r"^ERROR (\S+?)(?: - .*)?$", re.MULTILINE),
 )
+#: Fresh orders are drawn from so many.
+DRAWS = 1_000_000
 SEED = re.compile(r"^seed (\d+): ([^,\n]*)", re.MULTILINE)
 
 
@@ -161,10 +164,22 @@ def main() -> int:
     parser.add_argument("--by", help="only by this kind of catcher: tests, raft fuzz, simulator")
     parser.add_argument("--all", action="store_true", help="each that catches it, not the first")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--draw",
+        type=int,
+        nargs="?",
+        const=0,
+        help="in an order drawn from this; alone: a fresh one",
+    )
+    parser.add_argument("--seconds", type=float, help="begin no other one after so long")
     parser.add_argument("--trust", action="store_true", help="do not run the catchers unbroken")
     args = parser.parse_args()
     chosen = [m for m in MUTANTS if args.only is None or args.only in f"{m.name} {m.file}"]
     console = Console(highlight=False, soft_wrap=True)
+    if args.draw is not None:
+        drawn = args.draw or random.SystemRandom().randrange(1, DRAWS)
+        random.Random(drawn).shuffle(chosen)
+        console.print(f"an order of their own; the same again: --draw {drawn}", markup=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=200)
     folder = Path(tempfile.mkdtemp(prefix="quorate-mutants-"))
@@ -184,13 +199,17 @@ def _run(chosen: Sequence[Mutant], folder: Path, console: Console, args: argpars
         if failing:
             console.print("\n".join(["these fail without any mutant:", *failing]), markup=False)
             return 2
-    table = Table(title=f"{len(chosen)} mutants, and what catches each")
-    for column in ("mutant", "file", "caught by", "which said"):
+    table = Table(title="mutants, and what catches each")
+    for column in ("mutant", "file", "caught by", "which said", "chaos"):
         table.add_column(column, overflow="fold")
     table.add_column("s", justify="right")
     survivors: list[str] = []
+    tried = 0
+    until_s = None if args.seconds is None else time.monotonic() + args.seconds
 
-    def one(mutant: Mutant) -> list[Caught]:
+    def one(mutant: Mutant) -> list[Caught] | None:
+        if until_s is not None and time.monotonic() >= until_s:
+            return None
         try:
             return catch(mutant, folder, only=args.by, everyone=args.all)
         except Survived:
@@ -198,19 +217,22 @@ def _run(chosen: Sequence[Mutant], folder: Path, console: Console, args: argpars
 
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         for mutant, caught in zip(chosen, pool.map(one, chosen), strict=True):
+            if caught is None:
+                continue
+            tried += 1
             if not caught:
                 survivors.append(mutant.name)
-                table.add_row(mutant.name, mutant.file, "SURVIVED", "", "")
+                table.add_row(mutant.name, mutant.file, "SURVIVED", "", mutant.build, "")
                 console.print(f"SURVIVED: {mutant.name}", markup=False)
                 continue
             by = ", ".join(each.by for each in caught)
             seconds = sum(each.seconds for each in caught)
             console.print(f"{by:>10}: {mutant.name} ({seconds:.0f} s)", markup=False)
             said = "\n".join(f"{each.by}: {each.said}" for each in caught)
-            table.add_row(mutant.name, mutant.file, by, said, f"{seconds:.0f}")
+            table.add_row(mutant.name, mutant.file, by, said, mutant.build, f"{seconds:.0f}")
     console.print(table)
     if survivors:
-        console.print(f"{len(survivors)} of {len(chosen)} survived", markup=False)
+        console.print(f"{len(survivors)} of {tried} survived", markup=False)
         return 1
-    console.print(f"all {len(chosen)} caught", markup=False)
+    console.print(f"all {tried} caught", markup=False)
     return 0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.builds import BUILDS
 from tests.mutants.mutants import MUTANTS, Mutant
 from tests.mutants.run import Survived, broken, catch
 
@@ -25,6 +26,11 @@ def test_each_applies_exactly_once_and_compiles(mutant: Mutant) -> None:
 def test_there_are_many_and_each_has_a_name_and_a_catcher_of_its_own() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 40
     assert all(mutant.catchers for mutant in MUTANTS)
+
+
+def test_builds_of_live_nodes_are_those_that_there_are() -> None:
+    """Each that breaks what a mutant breaks, too."""
+    assert {mutant.build for mutant in MUTANTS} - {""} == {*BUILDS} - {"sac-without-fencing"}
 
 
 def test_a_text_that_is_not_there_is_an_error() -> None:
