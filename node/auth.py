@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -23,6 +24,9 @@ Protocol = Literal["amqp", "http", "native"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 ACCESSES_MAX = 10_000
 CATCH_UP_S_MAX = 1.0
+#: Who tried to log in and from where, as far as that is remembered.
+SOURCES_MAX = 1_000
+NAME_SHOWN_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,29 @@ class UserLimits:
     vhost_connections_max: int | None
     user_connections_max: int | None
     user_channels_max: int | None
+
+
+class LoginAttempts:
+    """Right and wrong ones since the process began, or somebody had them forgotten."""
+
+    def __init__(self) -> None:
+        self.by_protocol: dict[Protocol, list[int]] = {}
+        #: By protocol, address and name: those seen last.
+        self.by_source: OrderedDict[tuple[Protocol, str, str], list[int]] = OrderedDict()
+        self.forget()
+
+    def forget(self) -> None:
+        self.by_protocol = {protocol: [0, 0] for protocol in PROTOCOLS}
+        self.by_source.clear()
+
+    def count(self, name: str, address: str, protocol: Protocol, *, right: bool) -> None:
+        self.by_protocol[protocol][right] += 1
+        key = (protocol, address, name[:NAME_SHOWN_MAX])
+        counts = self.by_source.setdefault(key, [0, 0])
+        counts[right] += 1
+        self.by_source.move_to_end(key)
+        if len(self.by_source) > SOURCES_MAX:
+            self.by_source.popitem(last=False)
 
 
 async def _up_to_date() -> bool:
@@ -74,6 +101,7 @@ class Auth:
         self._delay = LoginDelay()
         #: Logins that failed, by protocol: for metrics.
         self.logins_failed: dict[str, int] = dict.fromkeys(PROTOCOLS, 0)
+        self.attempts = LoginAttempts()
         self._accesses: dict[tuple[str, str], Access] = {}
 
     def close(self) -> None:
@@ -104,6 +132,7 @@ class Auth:
         if await self._is_right(name, password, address):
             user = self.user(name)
             if user is not None:  # else it was dropped meanwhile
+                self.attempts.count(name, address, protocol, right=True)
                 return user
         self._failed(name, address, protocol)
         raise self._refusal(AccessRefused(f"user '{name}' - invalid credentials"))
@@ -117,6 +146,7 @@ class Auth:
         if user is None:
             self._failed(name, address, protocol)
             raise self._refusal(AccessRefused(f"user '{name}' - is not known"))
+        self.attempts.count(name, address, protocol, right=True)
         return user
 
     async def _let_in(self, name: str, *, loopback: bool, address: str, protocol: Protocol) -> None:
@@ -131,6 +161,7 @@ class Auth:
         self, name: str, address: str, protocol: Protocol, reason: str = "credentials"
     ) -> None:
         self.logins_failed[protocol] += 1
+        self.attempts.count(name, address, protocol, right=False)
         log.warning(
             "login_refused", user=name[:100], address=address, protocol=protocol, reason=reason
         )

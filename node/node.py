@@ -36,6 +36,7 @@ from node.history import Histories
 from node.local_token import LocalToken
 from node.logs import configure_logs
 from node.management.app import ManagementRoutes
+from node.management.context import Doors
 from node.management.context import Services as ManagementServices
 from node.management.parameters import named
 from node.memory import available_bytes, keep_freed_memory, resident_bytes
@@ -254,7 +255,7 @@ class Node:
                 backups=self.backups,
                 local_token=self._local_token,
                 questions=self.questions,
-                listing=self.amqp,
+                listing=Doors(self.amqp, self._sockets),
                 audit=self.audit,
                 tallies=tallies,
             )
@@ -328,6 +329,7 @@ class Node:
         app.middlewares.append(gate(self.health))
         counts, tallies = self.traffic.dispatcher.counts, self.metrics.tallies
         sockets = WebSockets(self.broker, self.sessions, self.auth, self.clients, tallies)
+        self._sockets = sockets
         app.router.add_get("/v1/connect", sockets.connect)
         native = HttpRoutes(self.broker, self.sessions, counts, self.auth, tallies)
         native.add_to(app)

@@ -122,6 +122,11 @@ class Log:
             raise
         return log
 
+    @property
+    def hot_bytes(self) -> int:
+        """Of the latest records, which are kept in memory."""
+        return self._hot.bytes
+
     def _adopt(self, found: Recovered) -> None:
         self.recovered_records, self.cut_bytes = found.records, found.cut_bytes
         self._forced, self._diverged = found.forced, found.diverged

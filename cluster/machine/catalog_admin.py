@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cluster.machine.catalog_entries import TABLES, checked_key, checked_value, keys_of
+from cluster.machine.catalog_entries import PROTECTED, TABLES, checked_key, checked_value, keys_of
 from cluster.machine.catalog_queues import Placing
 from cluster.machine.catalog_routing import Routing, no_vhost
 from cluster.machine.catalog_tables import Entries, EntryKey, Queues
@@ -13,7 +13,14 @@ from cluster.machine.checks import BadValue
 from cluster.machine.commands import DropEntry, PutEntry
 from cluster.machine.effects import Applied, Effect
 from cluster.machine.policies import Policies
-from cluster.machine.replies import BAD_ARGUMENT, LIMIT_REACHED, NO_USER, Ok, Refused
+from cluster.machine.replies import (
+    BAD_ARGUMENT,
+    LIMIT_REACHED,
+    NO_USER,
+    PROTECTED_VHOST,
+    Ok,
+    Refused,
+)
 
 ENTRIES_MAX = 100_000
 
@@ -77,6 +84,10 @@ class Administration:
             checked_key(table, key)
         except BadValue as error:
             return Applied(Refused(BAD_ARGUMENT, str(error)))
+        entry = self._entries.by_table[table].get(key)
+        if entry is not None and entry.get(PROTECTED) is True and table == "vhosts":
+            reason = f"refusing to delete vhost '{key[0]}': it is protected from deletion"
+            return Applied(Refused(PROTECTED_VHOST, reason))
         if self._entries.by_table[table].pop(key, None) is None:
             return Applied(Ok(0))
         effects: Sequence[Effect] = ()

@@ -9,6 +9,7 @@ from typing import Any, cast
 from cluster.machine.checks import (
     COUNT_MAX,
     BadValue,
+    boolean,
     integer,
     is_plain,
     is_short_text,
@@ -25,6 +26,9 @@ TAGS_MAX = 64
 PRIORITY_MAX = 2**31 - 1
 
 HASHING_ALGORITHMS = ("scrypt", "rabbit_password_hashing_sha256", "rabbit_password_hashing_sha512")
+
+#: Of a vhost: it is not dropped.
+PROTECTED = "protected_from_deletion"
 
 _REQUIRED: Any = object()
 _LEFT_OUT: Any = object()
@@ -103,7 +107,9 @@ _KINDS: dict[str, _EntryKind] = {
             "description": _Field(text(empty=True, bytes_max=DESCRIPTION_BYTES_MAX), ""),
             "tags": _Field(_texts, ()),
             "default_queue_type": _Field(_queue_type, None),
+            PROTECTED: _Field(boolean, _LEFT_OUT),
         },
+        since={PROTECTED: 3},
     ),
     "users": _EntryKind(
         ("user",),

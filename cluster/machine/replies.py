@@ -27,6 +27,7 @@ NO_GROUP = "no_group"
 NO_NODE = "no_node"
 LIMIT_REACHED = "limit_reached"
 NO_VHOST = "no_vhost"
+PROTECTED_VHOST = "protected_vhost"  # it is not dropped while it is
 NO_USER = "no_user"
 NO_EXCHANGE = "no_exchange"
 UNKNOWN_EXCHANGE_TYPE = "unknown_exchange_type"

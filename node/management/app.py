@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from node.auth import User
+from node.auth import NAME_SHOWN_MAX, User
 from node.errors import BrokerError
 from node.management import (
     backup,
@@ -25,12 +25,15 @@ from node.management import (
     groups,
     health,
     limits,
+    logins,
     messages,
     nodes,
     overview,
+    page,
     parameters,
     policies,
     queues,
+    replicas,
     upgrade,
     users,
     vhosts,
@@ -55,6 +58,7 @@ LONG = 200
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="RabbitMQ Management"'}
 #: Who shows the token of the node's data folder.
 LOCAL_USER = User("(this machine)", ("administrator",))
+ANYBODY = User("")
 #: How paths call the exchange that has no name.
 DEFAULT_EXCHANGE = "amq.default"
 
@@ -77,6 +81,9 @@ ROUTES: tuple[Route, ...] = (
     *limits.ROUTES,
     *parameters.ROUTES,
     *definitions.ROUTES,
+    *logins.ROUTES,
+    *replicas.ROUTES,
+    *page.routes(lambda: ROUTES),
 )
 
 
@@ -99,7 +106,7 @@ class ManagementRoutes:
             self._add(route)
 
     def _add(self, route: Route) -> None:
-        words = tuple(route.path.split("/"))
+        words = tuple(route.path.split("/")) if route.path else ()
         same = self._resources.setdefault(len(words), [])
         for resource in same:
             if resource.words == words:
@@ -143,16 +150,11 @@ class ManagementRoutes:
     async def _serve(self, request: web.Request, act: Act) -> Answer:
         words = words_of(request.rel_url.raw_path)
         resource = self._find(words)
-        if "Authorization" not in request.headers:  # which tools of RabbitMQ expect to be told
-            raise LoginRefused("Login failed")
         method = "GET" if request.method == "HEAD" else request.method
         route = None if resource is None else resource.routes.get(method)
         act.route = route
-        if route is not None and route.local and self._services.local_token.admits(request):
-            user = LOCAL_USER
-        else:
-            act.who = claimed_name(request)
-            user = await self._basic.user(request)
+        public = resource is not None and all(each.open for each in resource.routes.values())
+        user = ANYBODY if public else await self._user(request, route, act)
         act.who = user.name
         if resource is None:
             raise not_found()
@@ -165,7 +167,8 @@ class ManagementRoutes:
             )
         if method != "GET" and of_another_site(request):
             raise ApiError(403, "forbidden", OTHER_SITES)
-        check_tag(user, route.needs)
+        if not route.open:
+            check_tag(user, route.needs)
         names = {
             pattern[1:-1]: word
             for pattern, word in zip(resource.words, words, strict=True)
@@ -177,7 +180,7 @@ class ManagementRoutes:
         sees: Needs = "monitoring" if method == "GET" else "administrator"
         self._check_vhost(user, names, sees, exists=route.path != "vhosts/{vhost}")
         redirect: str | None = None
-        if method == "GET":
+        if method == "GET" or route.form:
             body = Body({})
         elif request.content_type == "multipart/form-data":
             body, redirect = await _form(request)
@@ -188,6 +191,21 @@ class ManagementRoutes:
         if redirect is not None:
             return Answer(303, headers={"Location": redirect})
         return found if isinstance(found, Answer) else Answer(200, found)
+
+    async def _user(self, request: web.Request, route: Route | None, act: Act) -> User:
+        if route is not None and route.form:
+            if of_another_site(request):
+                raise ApiError(403, "forbidden", OTHER_SITES)
+            form = await request.post()
+            name, password = str(form.get("username", "")), str(form.get("password", ""))
+            act.who = name[:NAME_SHOWN_MAX]
+            return await self._basic.login(request, name, password)
+        if "Authorization" not in request.headers:  # which tools of RabbitMQ expect to be told
+            raise LoginRefused("Login failed")
+        if route is not None and route.local and self._services.local_token.admits(request):
+            return LOCAL_USER
+        act.who = claimed_name(request)
+        return await self._basic.user(request)
 
     def _find(self, words: Sequence[str]) -> _Resource | None:
         for resource in self._resources.get(len(words), ()):
@@ -270,6 +288,8 @@ async def _streamed(
 
 
 def _response(answer: Answer) -> web.Response:
+    if answer.html is not None:
+        return web.Response(text=answer.html, content_type="text/html")
     if answer.value is None:
         return web.Response(status=answer.status, headers=answer.headers)
     return web.Response(

@@ -72,6 +72,17 @@ async def close_connection(call: Call) -> Answer:
     return DONE
 
 
+async def close_connections(call: Call) -> Answer:
+    """All of a user; what is there already is as good."""
+    name = call.names["username"]
+    if name != call.user.name and not call.has("administrator"):
+        raise not_authorised("User not authorised to access object")
+    for each in await _visible(call, "connections"):
+        if each.get("user") == name:
+            await call.observer.close_connection(each["name"], "Closed via management plugin")
+    return DONE
+
+
 async def list_consumers(call: Call) -> Any:
     infos = [info for vhost in call.vhosts() for info in call.catalog.queues(vhost)]
     facts = await call.observer.queues(infos)
@@ -87,6 +98,7 @@ ROUTES = (
     Route("DELETE", "connections/{connection}", close_connection),
     Route("GET", "connections/{connection}/channels", list_channels),
     Route("GET", "connections/username/{username}", list_connections),
+    Route("DELETE", "connections/username/{username}", close_connections),
     Route("GET", "vhosts/{vhost}/connections", list_connections),
     Route("GET", "vhosts/{vhost}/channels", list_channels),
     Route("GET", "channels", list_channels),

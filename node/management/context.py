@@ -56,6 +56,23 @@ class Listing(Protocol):
         ...
 
 
+class Doors:
+    """The clients of several doors."""
+
+    def __init__(self, *doors: Listing) -> None:
+        self._doors = doors
+
+    def connections(self) -> list[dict[str, Any]]:
+        return [each for door in self._doors for each in door.connections()]
+
+    def channels(self) -> list[dict[str, Any]]:
+        return [each for door in self._doors for each in door.channels()]
+
+    def close_connection(self, name: str, reason: str) -> bool:
+        closed = [door.close_connection(name, reason) for door in self._doors]
+        return any(closed)
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """Of the node."""
@@ -147,6 +164,7 @@ class Answer:
     value: Any = None  # JSON; None: no body
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     stream: AsyncIterator[bytes] | None = None  # the body, when it is too long for one piece
+    html: str | None = None  # the body, when it is a page
 
 
 CREATED = Answer(201)
@@ -163,6 +181,8 @@ class Route:
     path: str
     handler: Handler
     needs: Needs = "management"
+    open: bool = False  # anybody may ask
+    form: bool = False  # who asks says so in a form, not in a header
     local: bool = False  # the node's own machine may ask with the token of its data folder
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from cluster.codec.entries import encode_command
 from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.commands import DeclareQueue
+from node.compatibility import RABBITMQ_VERSION
 from node.errors import Elsewhere, Refused, reply_of
 from node.management import shapes
 from node.management.context import DONE, Answer, Call, Route
@@ -32,7 +33,7 @@ from node.management.parameters import parameters
 from node.management.policies import policies
 from node.management.users import users
 from node.management.values import Body
-from node.management.version import PRODUCT, PRODUCT_VERSION, RABBITMQ_VERSION
+from node.management.version import PRODUCT, PRODUCT_VERSION
 from node.passwords import RABBIT_ALGORITHMS, RABBIT_SHA256, Hashing, hash_password
 
 Json = dict[str, Any]
@@ -60,7 +61,7 @@ async def export_all(call: Call) -> Json:
                 "name": key[0],
                 "description": entry["description"],
                 "tags": list(entry["tags"]),
-                "metadata": {"description": entry["description"], "tags": list(entry["tags"])},
+                "metadata": shapes.vhost_metadata(entry),
                 "default_queue_type": entry["default_queue_type"] or "undefined",
             }
             for key, entry in sorted(catalog.entries("vhosts").items())

@@ -46,6 +46,7 @@ _STATUS = {
     codes.NO_USER: (404, "not_found"),
     codes.NO_NODE: (404, "not_found"),
     codes.NOT_ALLOWED: (401, "not_authorised"),
+    codes.PROTECTED_VHOST: (412, "precondition_failed"),
     "access_refused": (401, "not_authorised"),
     "message_too_large": (413, "too_large"),
     "too_large": (413, "too_large"),

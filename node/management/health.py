@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
 
 from cluster.machine.catalog import QueueInfo
-from cluster.types import TRANSIENT_GROUPS
+from cluster.types import TRANSIENT_GROUPS, NodeId
+from node.alarms import Lack
 from node.management.context import Answer, Call, Route
-from node.management.errors import bad_request
+from node.management.errors import bad_request, not_found
 from node.management.overview import listeners
 
 Json = dict[str, Any]
@@ -35,18 +37,43 @@ def _verdict(reason: str | None, **details: Any) -> Answer:
 
 async def alarms(call: Call) -> Answer:
     """Of any node."""
-    lack = call.services.alarms.lack
-    return _alarms("There are alarms in effect in the cluster", memory=lack.memory, disk=lack.disk)
+    lacks = {**call.services.alarms.lacks, **_own_lack(call)}
+    return _alarms("There are alarms in effect in the cluster", lacks)
 
 
 async def local_alarms(call: Call) -> Answer:
+    return _alarms("There are alarms in effect on the node", _own_lack(call))
+
+
+def _own_lack(call: Call) -> dict[NodeId, Lack]:
     own = call.services.alarms
-    return _alarms("There are alarms in effect on the node", memory=own.memory, disk=own.disk)
+    return {call.services.cluster.node: Lack(own.memory, own.disk)}
 
 
-def _alarms(reason: str, **on: bool) -> Answer:
-    raised = [name for name, is_on in on.items() if is_on]
+def _alarms(reason: str, lacks: Mapping[NodeId, Lack]) -> Answer:
+    raised = [
+        {"node": node, "resource": resource}
+        for node, lack in sorted(lacks.items())
+        for resource, is_low in zip(Lack._fields, lack, strict=True)
+        if is_low
+    ]
     return _verdict(reason, alarms=raised) if raised else _verdict(None)
+
+
+async def node_health(call: Call) -> Json:
+    """RabbitMQ's older check: 200 whatever it finds."""
+    node = NodeId(call.names.get("node", call.services.cluster.node))
+    if all(info.node != node for info in call.catalog.nodes()):
+        raise not_found()
+    reasons: Sequence[str] = ()
+    if node == call.services.cluster.node:
+        reasons = call.services.health.why_not_ready()
+    elif not call.services.cluster.peers.is_up(node):
+        reasons = [f"node {node} is down"]
+    lack = {**call.services.alarms.lacks, **_own_lack(call)}.get(node, Lack())
+    low = [name for name, is_low in zip(Lack._fields, lack, strict=True) if is_low]
+    words = [*reasons, *(f"resource alarm: {name}" for name in low)]
+    return {"status": "failed", "reason": "; ".join(words)} if words else {"status": "ok"}
 
 
 async def in_service(call: Call) -> Answer:
@@ -178,6 +205,8 @@ _CHECKS = "health/checks"
 _LEADERLESS = f"{_CHECKS}/quorum-queues-without-elected-leaders"
 
 ROUTES = (
+    Route("GET", "healthchecks/node", node_health),
+    Route("GET", "healthchecks/node/{node}", node_health),
     Route("GET", f"{_CHECKS}/alarms", alarms),
     Route("GET", f"{_CHECKS}/local-alarms", local_alarms),
     Route("GET", f"{_CHECKS}/certificate-expiration/{{within}}/{{unit}}", certificates),
@@ -191,6 +220,9 @@ ROUTES = (
     Route("GET", f"{_CHECKS}/below-node-connection-limit", connection_limit),
     Route("GET", f"{_CHECKS}/reached-target-cluster-size", cluster_size),
     Route("GET", f"{_CHECKS}/metadata-store/initialized", metadata_store),
+    Route("GET", f"{_CHECKS}/metadata-store/initialized/with-data", metadata_store),
+    Route("GET", f"{_LEADERLESS}/all-vhosts", leaderless_queues),
+    Route("GET", f"{_LEADERLESS}/vhost/{{vhost}}", leaderless_queues),
     Route("GET", f"{_LEADERLESS}/all-vhosts/pattern/{{pattern}}", leaderless_queues),
     Route("GET", f"{_LEADERLESS}/vhost/{{vhost}}/pattern/{{pattern}}", leaderless_queues),
 )

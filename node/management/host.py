@@ -11,6 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from node.management.context import Services
 
+#: What comes and goes, as RabbitMQ names it.
+CHURN = (
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -35,7 +45,24 @@ def host_facts(services: Services, *, uptime_s: float) -> dict[str, Any]:
         "sockets_used": len(services.listing.connections()),
         "sockets_total": settings.limits.connections_max,
         "db_dir": settings.data_dir,
+        "mem_bodies": services.cluster.log.hot_bytes,
+        **churn(services),
     }
+
+
+def churn(services: Services) -> dict[str, int]:
+    """What came and went on this node since its process began."""
+    tallies, names = services.tallies, services.cluster.names
+    counts = (
+        tallies.connections_opened,
+        tallies.connections_closed,
+        tallies.channels_opened,
+        tallies.channels_closed,
+        names.declared_count,
+        names.created_count,
+        names.deleted_count,
+    )
+    return dict(zip(CHURN, counts, strict=True))
 
 
 def memory_bytes() -> int:

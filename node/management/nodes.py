@@ -20,6 +20,36 @@ from node.management.paging import cut_columns, listed_as_is
 Json = dict[str, Any]
 
 _WITH_RATES = ("mem_used", "fd_used", "sockets_used", "disk_free")
+#: What RabbitMQ tells of a node's memory, but for the sum. All but bodies and the rest is 0 here:
+#: nothing measures it by itself.
+_MEMORY = (
+    "connection_readers",
+    "connection_writers",
+    "connection_channels",
+    "connection_other",
+    "queue_procs",
+    "quorum_queue_procs",
+    "quorum_queue_dlx_procs",
+    "stream_queue_procs",
+    "stream_queue_replica_reader_procs",
+    "stream_queue_coordinator_procs",
+    "plugins",
+    "metadata_store",
+    "other_proc",
+    "metrics",
+    "mgmt_db",
+    "mnesia",
+    "quorum_ets",
+    "metadata_store_ets",
+    "other_ets",
+    "binary",
+    "msg_index",
+    "code",
+    "atom",
+    "other_system",
+    "allocated_unused",
+    "reserved_unallocated",
+)
 _MECHANISMS = ("PLAIN", "AMQPLAIN", "EXTERNAL")
 
 
@@ -92,6 +122,34 @@ def node(info: NodeInfo, host: Mapping[str, Any] | None) -> Json:
     }
 
 
+async def memory(call: Call) -> Json:
+    """Resident: message bodies that are kept for reading, and all else."""
+    rss, parts = await _memory(call)
+    return {
+        "memory": {
+            **parts,
+            "strategy": "rss",
+            "total": {"rss": rss, "allocated": rss, "erlang": rss},
+        }
+    }
+
+
+async def memory_relative(call: Call) -> Json:
+    """In percent."""
+    rss, parts = await _memory(call)
+    shares = {name: round(100 * size / max(1, rss)) for name, size in parts.items()}
+    return {"memory": {**shares, "total": 100}}
+
+
+async def _memory(call: Call) -> tuple[int, dict[str, int]]:
+    host = (await call.observer.hosts()).get(NodeId(call.names["node"]))
+    if host is None:
+        raise not_found()
+    rss: int = host["mem_used"]
+    bodies = min(rss, host.get("mem_bodies", 0))
+    return rss, {**dict.fromkeys(_MEMORY, 0), "binary": bodies, "other_system": rss - bodies}
+
+
 # --- members come and go
 
 
@@ -124,6 +182,8 @@ async def delete_node(call: Call) -> Answer:
 ROUTES = (
     Route("GET", "nodes", list_nodes, "monitoring"),
     Route("GET", "nodes/{node}", one_node, "monitoring"),
+    Route("GET", "nodes/{node}/memory", memory, "monitoring"),
+    Route("GET", "nodes/{node}/memory/relative", memory_relative, "monitoring"),
     Route("PUT", "nodes/{node}", put_node, "administrator"),
     Route("DELETE", "nodes/{node}", delete_node, "administrator"),
 )

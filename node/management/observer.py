@@ -7,6 +7,7 @@ few seconds the counts of all copies here are noted, so that rates can be told a
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
@@ -18,8 +19,9 @@ from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
 from node.errors import BrokerError
 from node.management.context import Services
 from node.management.facts import Moment, QueueFacts, Sample, capacity, facts_of, sampled, unpacked
-from node.management.host import host_facts
+from node.management.host import churn, host_facts
 from node.management.messages_here import take_here
+from node.message import as_map
 
 SAMPLE_S = 5.0
 #: Of one question, and of the work between two breaths of the loop.
@@ -31,6 +33,7 @@ _NOTHING = Tally()
 class _Note(NamedTuple):
     at: Moment
     samples: dict[QueueId, Sample]
+    churn: dict[str, int]
 
 
 def _now() -> Moment:
@@ -44,7 +47,7 @@ class Observer:
         self._services = services
         self._started_s = time.monotonic()
         # The two latest notes: rates are taken against the older, which is one to two periods old.
-        self._older = self._newer = _Note(_now(), {})
+        self._older = self._newer = _Note(_now(), {}, churn(services))
         #: Of queues in which nothing happens, with the changes after which that was so.
         self._idle: dict[QueueId, tuple[Tally, int, QueueFacts]] = {}
         questions = services.questions
@@ -54,6 +57,8 @@ class Observer:
         questions.on("group_status", self._answer_group)
         questions.on("groups_led", self._answer_led)
         questions.on("host", self._answer_host)
+        questions.on("login_attempts", self._answer_attempts)
+        questions.on("head_timestamp", self._answer_timestamp)
         questions.on("take", lambda _, fields: take_here(services, fields))
 
     async def run(self) -> None:
@@ -63,7 +68,7 @@ class Observer:
 
     async def _note(self) -> None:
         """Costs little for a queue in which nothing happens: there may be very many of them."""
-        note = _Note(_now(), {})
+        note = _Note(_now(), {}, churn(self._services))
         known = self._newer.samples
         for position, (machine, queue, tally) in enumerate(list(self._tallies())):
             sample = known.get(queue)
@@ -115,6 +120,11 @@ class Observer:
         note = self._older if queue in self._older.samples else self._newer
         return capacity(tally, _now(), note.samples.get(queue), note.at)
 
+    def _machine(self, info: QueueInfo) -> QueueMachine | None:
+        """This node's copy of what holds the queue."""
+        group = self._services.cluster.group(info.group)
+        return None if group is None else cast(QueueMachine, group.machine)
+
     async def queues(self, infos: Sequence[QueueInfo]) -> dict[QueueId, QueueFacts]:
         """Those about which anybody could be asked."""
         found: dict[QueueId, QueueFacts] = {}
@@ -151,6 +161,35 @@ class Observer:
                 rows[queue] = facts.packed()
         return rows
 
+    async def head_timestamp(self, info: QueueInfo) -> int | None:
+        """What the publisher of the oldest ready message said; None: nothing, or there is none."""
+        if self._machine(info) is not None:
+            return await self._head_timestamp(info)
+        leader = self._services.broker.leader(info)
+        if leader is None:
+            return None
+        try:
+            return await self._services.questions.ask(leader, "head_timestamp", info.queue)
+        except BrokerError:
+            return None
+
+    async def _answer_timestamp(self, _: NodeId, fields: list[Any]) -> int | None:
+        info = self._services.catalog.queue_by_id(QueueId(fields[0]))
+        return None if info is None else await self._head_timestamp(info)
+
+    async def _head_timestamp(self, info: QueueInfo) -> int | None:
+        group = self._services.cluster.group(info.group)
+        machine = self._machine(info)
+        rows = () if machine is None else machine.browse(info.queue, 1, 1, "ready")
+        if group is None or not rows:
+            return None
+        read = await group.load_bodies(rows[0].chunk.bodies)
+        found = as_map(read[0][1]) if read else None
+        told = cast("dict[str, Any]", found).get("timestamp") if isinstance(found, dict) else None
+        if isinstance(told, dt.datetime):
+            return int(told.timestamp())
+        return told if type(told) is int else None
+
     # --- clients ----------------------------------------------------------------------------------
 
     async def clients(self, what: str) -> list[dict[str, Any]]:
@@ -176,7 +215,20 @@ class Observer:
         return await self._services.questions.ask_all("host")
 
     def _answer_host(self, _: NodeId, __: list[Any]) -> dict[str, Any]:
-        return host_facts(self._services, uptime_s=time.monotonic() - self._started_s)
+        now_s = time.monotonic()
+        facts = host_facts(self._services, uptime_s=now_s - self._started_s)
+        for name, before in self._older.churn.items():
+            per_second = (facts[name] - before) / max(now_s - self._older.at.at_s, 0.001)
+            facts[f"{name}_details"] = {"rate": round(per_second, 2)}
+        return facts
+
+    def _answer_attempts(self, _: NodeId, fields: list[Any]) -> list[Any]:
+        """By protocol, and by source; forgotten first when that is asked."""
+        attempts = self._services.auth.attempts
+        if fields[0]:
+            attempts.forget()
+        by_protocol = [[protocol, counts] for protocol, counts in attempts.by_protocol.items()]
+        return [by_protocol, [[*key, counts] for key, counts in attempts.by_source.items()]]
 
     async def group_statuses(self, group: GroupId) -> dict[NodeId, dict[str, Any]]:
         """Of the copies of a group on the nodes that are up."""

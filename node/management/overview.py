@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
+from cluster.types import NodeId
+from node.compatibility import RABBITMQ, RABBITMQ_VERSION
 from node.management import shapes
 from node.management.context import Call, Route
 from node.management.exchanges import TYPES
+from node.management.host import CHURN
 from node.management.paging import cut_columns
 from node.management.parameters import cluster_name
-from node.management.version import PRODUCT, PRODUCT_VERSION, RABBITMQ_VERSION
+from node.management.version import PRODUCT, PRODUCT_VERSION
 
 Json = dict[str, Any]
 
@@ -44,7 +48,9 @@ async def overview(call: Call) -> Json:
         "disable_stats": False,
         "enable_queue_totals": False,
         "message_stats": message_stats,
-        "churn_rates": {},
+        "churn_rates": _churn(await call.observer.hosts()),
+        "cluster_tags": cluster_tags(call),
+        "node_tags": {},
         "queue_totals": totals,
         "object_totals": {
             "channels": _seen(clients["channels"], vhosts),
@@ -56,7 +62,7 @@ async def overview(call: Call) -> Json:
         "statistics_db_event_queue": 0,
         "node": call.services.cluster.node,
         "listeners": listeners(call) if call.has("monitoring") else [],
-        "contexts": [],
+        "contexts": contexts(call) if call.has("monitoring") else [],
     }
     return cut_columns(call.list_query, shown)
 
@@ -88,6 +94,43 @@ def listeners(call: Call) -> list[Json]:
     return found
 
 
+def contexts(call: Call) -> list[Json]:
+    """Where this API is."""
+    return [
+        {
+            "node": each["node"],
+            "description": f"{RABBITMQ} Management",
+            "path": "/",
+            "ip": each["ip_address"],
+            "port": str(each["port"]),
+            "ssl_opts": [],
+        }
+        for each in listeners(call)
+        if each["protocol"] in ("http", "https")
+    ]
+
+
+def _churn(hosts: Mapping[NodeId, Json]) -> Json:
+    """Of all nodes that are up."""
+    shown: Json = {}
+    for name in CHURN:
+        shown[name] = sum(host.get(name, 0) for host in hosts.values())
+        rates = [host.get(f"{name}_details", {}).get("rate", 0.0) for host in hosts.values()]
+        shown[f"{name}_details"] = shapes.rate(round(sum(rates), 2))
+    return shown
+
+
+def cluster_tags(call: Call) -> Json:
+    """Kept as a global parameter, as in RabbitMQ."""
+    entry = call.catalog.entry("parameters", ("", "", "cluster_tags"))
+    value = None if entry is None else entry["value"]
+    return cast("Json", value) if isinstance(value, dict) else {}
+
+
+async def tags(call: Call) -> Json:
+    return cluster_tags(call)
+
+
 async def nothing(call: Call) -> list[Json]:
     return []
 
@@ -99,6 +142,7 @@ async def version(call: Call) -> str:
 ROUTES = (
     Route("GET", "overview", overview),
     Route("GET", "version", version),
+    Route("GET", "cluster/tags", tags),
     Route("GET", "extensions", nothing),
     Route("GET", "feature-flags", nothing),
     Route("GET", "deprecated-features", nothing),

@@ -72,6 +72,8 @@ async def one_queue(call: Call) -> Json:
     details: list[Json] = []
     if facts is not None and facts.consumers:
         details = consumers_of(info, facts, sessions_of(await call.observer.clients("channels")))
+    if facts is not None and facts.ready:
+        shown["head_message_timestamp"] = await call.observer.head_timestamp(info)
     if info.exclusive:
         shown["owner_pid_details"] = await _owner(call, info)
     return cut_columns(
@@ -257,6 +259,7 @@ _ONE = "queues/{vhost}/{queue}"
 
 ROUTES = (
     Route("GET", "queues", list_queues),
+    Route("GET", "queues/detailed", list_queues),
     Route("GET", "queues/{vhost}", list_queues),
     Route("GET", _ONE, one_queue),
     Route("PUT", _ONE, declare),

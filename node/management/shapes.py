@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import cbor2
 
+from cluster.machine.catalog_entries import PROTECTED
 from cluster.machine.catalog_tables import BindingInfo, ExchangeInfo, QueueInfo
 from node.management.facts import COUNTED, QueueFacts
 
@@ -107,6 +108,14 @@ def properties_key(info: BindingInfo) -> str:
 def default_binding(info: QueueInfo) -> BindingInfo:
     """Every queue is bound to the exchange that has no name by its own."""
     return BindingInfo(info.vhost, "", "queue", info.name, info.name, {})
+
+
+def vhost_metadata(entry: Mapping[str, Any]) -> Json:
+    return {
+        "description": entry["description"],
+        "tags": list(entry["tags"]),
+        PROTECTED: entry.get(PROTECTED) is True,
+    }
 
 
 def user(name: str, entry: Mapping[str, Any], limits: Mapping[str, Any] | None) -> Json:

@@ -1,12 +1,10 @@
-"""Who we say that we are. Tools read the version of RabbitMQ to know which routes there are."""
+"""Who we say that we are."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
 PRODUCT = "Quorate"
-#: The one whose API this is.
-RABBITMQ_VERSION = "3.13.7"
 
 
 def _own_version() -> str:

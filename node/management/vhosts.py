@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster.machine.catalog import CatalogMachine
+from cluster.machine.catalog_entries import PROTECTED
 from cluster.machine.commands import DropEntry, PutEntry
+from cluster.types import NodeId
 from node.management import shapes
-from node.management.context import Answer, Call, Route, created, deleted
-from node.management.errors import not_found
+from node.management.context import DONE, Answer, Call, Route, created, deleted
+from node.management.errors import bad_request, not_found
 from node.management.paging import cut_columns, listed
 from node.management.unsupported import check_default_type
 from node.management.values import Body
@@ -32,12 +34,12 @@ async def vhost(call: Call, name: str) -> Json:
         raise not_found()
     facts = await call.observer.queues(call.catalog.queues(name))
     states = call.services.cluster.peers.states
-    described = {"description": entry["description"], "tags": list(entry["tags"])}
+    metadata = shapes.vhost_metadata(entry)
     return {
         "name": name,
-        **described,
+        **metadata,
         "default_queue_type": entry["default_queue_type"] or "undefined",
-        "metadata": described,
+        "metadata": metadata,
         "tracing": False,
         "cluster_state": {
             node: "running" if state.up else "stopped" for node, state in sorted(states.items())
@@ -63,14 +65,43 @@ def vhost_step(catalog: CatalogMachine, name: str, body: Body) -> PutEntry:
     metadata = Body(body.mapping("metadata", {}))
     kind = body.values.get("default_queue_type", known.get("default_queue_type"))
     check_default_type(kind)
+    protected = body.boolean(PROTECTED, metadata.boolean(PROTECTED, known.get(PROTECTED) is True))
     value = {
         "description": body.text(
             "description", metadata.text("description", known.get("description", ""))
         ),
         "tags": body.words("tags", metadata.words("tags", known.get("tags", []))),
         "default_queue_type": None if kind in (None, "", "undefined") else kind,
+        **({PROTECTED: True} if protected else {}),
     }
     return PutEntry("vhosts", (name,), value)
+
+
+async def protect(call: Call) -> Answer:
+    return await _protected(call, protected=True)
+
+
+async def unprotect(call: Call) -> Answer:
+    return await _protected(call, protected=False)
+
+
+async def _protected(call: Call, *, protected: bool) -> Answer:
+    known = dict(call.catalog.entry("vhosts", (call.vhost,)) or {})
+    if (known.pop(PROTECTED, False) is True) != protected:
+        value = {**known, **({PROTECTED: True} if protected else {})}
+        await call.change(PutEntry("vhosts", (call.vhost,), value))
+    return DONE
+
+
+async def start(call: Call) -> Answer:
+    """It runs on every node that is up."""
+    node = NodeId(call.names["node"])
+    if all(info.node != node for info in call.catalog.nodes()):
+        raise not_found()
+    cluster = call.services.cluster
+    if node != cluster.node and not cluster.peers.is_up(node):
+        raise bad_request(f"node {node} is down")
+    return DONE
 
 
 async def delete(call: Call) -> Answer:
@@ -93,11 +124,16 @@ async def topic_permissions(call: Call) -> list[Json]:
     ]
 
 
+_PROTECTION = "vhosts/{vhost}/deletion/protection"
+
 ROUTES = (
     Route("GET", "vhosts", list_vhosts),
     Route("GET", "vhosts/{vhost}", one_vhost),
     Route("PUT", "vhosts/{vhost}", put, "administrator"),
     Route("DELETE", "vhosts/{vhost}", delete, "administrator"),
+    Route("POST", _PROTECTION, protect, "administrator"),
+    Route("DELETE", _PROTECTION, unprotect, "administrator"),
+    Route("POST", "vhosts/{vhost}/start/{node}", start, "administrator"),
     Route("GET", "vhosts/{vhost}/permissions", permissions, "administrator"),
     Route("GET", "vhosts/{vhost}/topic-permissions", topic_permissions, "administrator"),
 )

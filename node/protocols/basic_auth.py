@@ -45,23 +45,26 @@ class BasicAuth:
             acts = request.method not in {"GET", "HEAD"} or "Upgrade" in request.headers
             if self._protocol == "native" and acts and of_another_site(request):
                 raise AccessRefused(OTHER_SITES)
-            name, password = _credentials(given)
-            try:
-                return await self._auth.login(
-                    name,
-                    password,
-                    loopback=loopback,
-                    address=request.remote or "",
-                    protocol=self._protocol,
-                )
-            except AccessRefused as error:
-                raise LoginRefused(error.reason) from None
+            return await self.login(request, *_credentials(given))
         # A browser sends an origin with what a page asks for: any page, of whatever site.
         if self._auth.passwordless_guest and loopback and "Origin" not in request.headers:
             guest = await self._auth.guest()
             if guest is not None:
                 return guest
         raise LoginRefused("name and password of a user are needed (HTTP Basic)")
+
+    async def login(self, request: web.Request, name: str, password: str) -> User:
+        """Raises as `user` does."""
+        try:
+            return await self._auth.login(
+                name,
+                password,
+                loopback=comes_from_here(request, self._auth.hosts),
+                address=request.remote or "",
+                protocol=self._protocol,
+            )
+        except AccessRefused as error:
+            raise LoginRefused(error.reason) from None
 
 
 def comes_from_here(request: web.Request, hosts: Collection[str]) -> bool:

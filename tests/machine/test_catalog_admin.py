@@ -11,7 +11,7 @@ import pytest
 from cluster.machine import catalog_admin
 from cluster.machine import commands as c
 from cluster.machine.effects import QueueRemoved
-from cluster.machine.replies import BAD_ARGUMENT, LIMIT_REACHED, NO_USER, NO_VHOST
+from cluster.machine.replies import BAD_ARGUMENT, LIMIT_REACHED, NO_USER, NO_VHOST, PROTECTED_VHOST
 from tests.machine.catalog_world import Book
 
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -214,3 +214,16 @@ def test_the_number_of_entries_is_limited(monkeypatch: pytest.MonkeyPatch):
 
     book.refuses(c.PutEntry("users", ["u"], {}), LIMIT_REACHED)
     book.does(c.PutEntry("users", ["guest"], {}), 0)
+
+
+def test_a_protected_vhost_is_dropped_when_it_is_no_longer():
+    book = Book()
+    protected = c.PutEntry("vhosts", ["v"], {"protected_from_deletion": True})
+    reason = book.refuses(protected, BAD_ARGUMENT)
+    assert "protected_from_deletion" in reason  # which version 2 does not know
+    book.does(c.UpgradeMachine(3), 0)
+    book.does(protected)
+    book.refuses(c.DropEntry("vhosts", ["v"]), PROTECTED_VHOST)
+    book.refuses(c.PutEntry("vhosts", ["v"], {"protected_from_deletion": 1}), BAD_ARGUMENT)
+    book.does(c.PutEntry("vhosts", ["v"], {}), 0)
+    book.does(c.DropEntry("vhosts", ["v"]))

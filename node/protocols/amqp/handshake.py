@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from pamqp import base, commands
 
+from node.compatibility import RABBITMQ, RABBITMQ_VERSION
 from node.protocols.amqp.errors import (
     ACCESS_REFUSED,
     CHANNEL_ERROR,
@@ -68,8 +69,8 @@ def server_properties(cluster: str) -> dict[str, Any]:
         "copyright": "The Quorate authors",
         "information": f"This is Quorate {version}. It behaves as RabbitMQ 3.13 does.",
         "platform": f"Quorate {version}, Python {python_version()}",
-        "product": "RabbitMQ",
-        "version": "3.13.0",
+        "product": RABBITMQ,
+        "version": RABBITMQ_VERSION,
     }
 
 

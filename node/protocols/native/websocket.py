@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 from aiohttp import WSMessage, WSMsgType, web
@@ -59,6 +61,7 @@ class SocketPeer:
         self.vhost = ""
         self.channel_count = 0
         self.expelled = False
+        self.about: dict[str, Any] = {}  # for the management API
         self._socket = socket
         self.url_of = url_of
         self._outbox: deque[tuple[bytes, Delivery | None]] = deque()
@@ -151,7 +154,26 @@ class WebSockets:
         self._sessions = sessions
         self._clients = clients
         self._basic = BasicAuth(auth, "native")
+        self._open: dict[SocketPeer, None] = {}
         self._handlers = Handlers(broker)
+
+    # --- as the management API shows them ---------------------------------------------------------
+
+    def connections(self) -> list[dict[str, Any]]:
+        node = self._broker.cluster.node
+        return [{**peer.about, "node": node} for peer in list(self._open)]
+
+    def channels(self) -> list[dict[str, Any]]:
+        """There are none: a connection is all that a client has."""
+        return []
+
+    def close_connection(self, name: str, reason: str) -> bool:
+        found = [peer for peer in self._open if peer.about["name"] == name]
+        for peer in found:
+            peer.force_close(reason)
+        return bool(found)
+
+    # --- one connection ---------------------------------------------------------------------------
 
     async def connect(self, request: web.Request) -> web.StreamResponse:
         """One connection, from its HELLO to its end."""
@@ -176,8 +198,11 @@ class WebSockets:
         goodbye = False
         try:
             if await self._greet(socket, peer, protocol, user) and peer.connection is not None:
+                peer.about |= _ends(request)
+                self._open[peer] = None
                 goodbye = await self._converse(socket, peer, peer.connection, protocol)
         finally:
+            self._open.pop(peer, None)
             if peer.connection is not None:
                 self._clients.remove(peer)
                 self._sessions.disconnect(peer.connection, goodbye=goodbye or peer.expelled)
@@ -226,6 +251,18 @@ class WebSockets:
             return False
         peer.connection.counted = self._counted
         peer.user_name, peer.vhost = user.name, hello.vhost
+        peer.about = {
+            "type": "network",
+            "protocol": "Quorate",
+            "state": "running",
+            "user": user.name,
+            "user_who_performed_action": user.name,
+            "vhost": hello.vhost,
+            "session": peer.connection.session,
+            "channels": 0,
+            "connected_at": time.time_ns() // 1_000_000,
+            "client_properties": {"product": hello.client},
+        }
         self._clients.add(peer)
         peer.send_bytes(self._welcome(peer, peer.connection, resumed=resumed))
         return True
@@ -285,6 +322,22 @@ def _binary(message: WSMessage) -> bytes:
     if message.type is not WSMsgType.BINARY:
         raise MalformedFrame("frames are binary WebSocket messages that hold CBOR")
     return message.data
+
+
+def _ends(request: web.Request) -> dict[str, Any]:
+    transport = request.transport
+    named = ("sockname", "peername")
+    here, there = [None if transport is None else transport.get_extra_info(name) for name in named]
+    host, port = (here or ("", 0))[:2]
+    peer_host, peer_port = (there or ("", 0))[:2]
+    return {
+        "name": f"{peer_host}:{peer_port} -> {host}:{port}",
+        "host": host,
+        "port": port,
+        "peer_host": peer_host,
+        "peer_port": peer_port,
+        "ssl": request.secure,
+    }
 
 
 def _refuse(peer: SocketPeer, error: FrameError) -> None:

@@ -1,0 +1,86 @@
+"""Who tried to log in, and what a page or a tool asks before anybody has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.types import NodeId
+from node.management.context import DONE, Answer, Call, Route
+from node.management.errors import not_found
+from node.passwords import hash_password
+
+Json = dict[str, Any]
+
+#: As RabbitMQ calls them.
+_PROTOCOLS = {"amqp": "amqp091", "http": "http", "native": "quorate"}
+
+
+async def auth(call: Call) -> Json:
+    """How one logs in: HTTP Basic."""
+    return {"oauth_enabled": False}
+
+
+async def login(call: Call) -> Json:
+    """A form with `username` and `password`. No cookie: every request says who it is from."""
+    return {"name": call.user.name, "tags": list(call.user.tags)}
+
+
+async def hashed(call: Call) -> Json:
+    """As definitions for RabbitMQ need it."""
+    kept, _ = hash_password(call.names["password"], hashing="rabbitmq_sha256")
+    return {"ok": kept}
+
+
+def _node(call: Call) -> NodeId:
+    node = NodeId(call.names["node"])
+    if all(info.node != node for info in call.catalog.nodes()):
+        raise not_found()
+    return node
+
+
+async def attempts(call: Call) -> list[Json]:
+    rows, _ = await call.services.questions.ask(_node(call), "login_attempts", False)
+    return [
+        {"protocol": _PROTOCOLS.get(protocol, protocol), **_counts(counts)}
+        for protocol, counts in rows
+    ]
+
+
+async def sources(call: Call) -> list[Json]:
+    _, rows = await call.services.questions.ask(_node(call), "login_attempts", False)
+    return [
+        {
+            "protocol": _PROTOCOLS.get(protocol, protocol),
+            "remote_address": address,
+            "username": name,
+            **_counts(counts),
+        }
+        for protocol, address, name, counts in rows
+    ]
+
+
+async def forget(call: Call) -> Answer:
+    await call.services.questions.ask(_node(call), "login_attempts", True)
+    return DONE
+
+
+def _counts(counts: list[int]) -> Json:
+    wrong, right = counts
+    return {
+        "auth_attempts": wrong + right,
+        "auth_attempts_failed": wrong,
+        "auth_attempts_succeeded": right,
+    }
+
+
+_ATTEMPTS = "auth/attempts/{node}"
+
+ROUTES = (
+    Route("GET", "auth", auth, open=True),
+    Route("POST", "login", login, form=True),
+    Route("GET", "auth/hash_password/{password}", hashed, "administrator"),
+    Route("GET", _ATTEMPTS, attempts, "monitoring"),
+    Route("DELETE", _ATTEMPTS, forget, "administrator"),
+    Route("GET", f"{_ATTEMPTS}/source", sources, "monitoring"),
+    Route("DELETE", f"{_ATTEMPTS}/source", forget, "administrator"),
+)
