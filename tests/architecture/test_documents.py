@@ -1,16 +1,22 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
+import shlex
+from typing import Any
 
 import typer
 
-from quorate.cli.app import app
+from quorate.cli.app import command_line
 from tests.architecture.sources import ROOT, documents, make_targets, modules
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+#: Where a command ends, in a shell.
+SHELL = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1"})
 
 
 def commands(text: str) -> list[str]:
@@ -40,25 +46,76 @@ def test_every_make_command_of_the_documents_exists():
     assert wrong == []
 
 
-def test_every_quorate_command_of_the_documents_exists():
-    root = typer.main.get_command(app)
+def test_every_quorate_command_of_the_documents_is_understood():
+    """With all its options and arguments; inline ones may leave arguments away."""
     wrong: list[str] = []
     for path in documents():
-        for line in commands(path.read_text()):
-            match = re.match(r"(?:\S*/)?quorate((?: [a-z][a-z-]*)+)", line)
-            if not match:
-                continue
-            command = root
-            for word in match[1].split():
-                children = getattr(command, "commands", None)
-                if children is None:
-                    break  # the rest are arguments
-                if word not in children:
-                    wrong.append(f"{path.name}: {line}")
-                    break
-                command = children[word]
+        text = path.read_text()
+        for line, whole in quorate_lines(text):
+            if (why := misunderstood(line, whole=whole)) is not None:
+                wrong.append(f"{path.name}: {line}: {why}")
 
     assert wrong == []
+
+
+def test_a_command_that_is_wrong_is_noticed():
+    assert misunderstood("quorate queue declare tasks x-max-length=5", whole=True) is None
+    assert misunderstood("quorate --user ops user delete guest --yes", whole=True) is None
+    assert misunderstood("quorate queue delete", whole=False) is None
+    for line in (
+        "quorate queue remove tasks",
+        "quorate queue list --nonsense",
+        "quorate user delete",
+        "quorate bench --count many",
+        "quorate user delete one two",
+    ):
+        assert misunderstood(line, whole=True) is not None, line
+
+
+@functools.cache
+def root() -> Any:
+    return command_line()
+
+
+def quorate_lines(text: str) -> list[tuple[str, bool]]:
+    """Each with whether it is whole: to be typed as it stands."""
+    blocks = "\n".join(
+        code.replace("\\\n", " ")
+        for language, code in FENCE.findall(text)
+        if language in {"sh", "bash", "console", ""}
+    )
+    lines = [(line.removeprefix("$ ").strip(), True) for line in blocks.splitlines()]
+    lines += [(line, False) for line in INLINE.findall(FENCE.sub("", text))]
+    found = [(line, whole) for line, whole in lines if re.match(r"(?:\S*/)?quorate [a-z-]", line)]
+    return [(line, whole and "..." not in line) for line, whole in found]
+
+
+def misunderstood(line: str, *, whole: bool) -> str | None:
+    """What the command line says to it, without doing it."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:
+        return None  # a piece of a shell's script
+    end = next((at for at, word in enumerate(words) if word in SHELL), len(words))
+    command = root()
+    words = words[1:end]
+    try:
+        while True:
+            context = command.make_context("quorate", words)
+            if not getattr(command, "commands", None):
+                return None
+            words = [*context._protected_args, *context.args]
+            if not words:
+                return "no command" if whole else None
+            name, command, words = command.resolve_command(context, words)
+            assert name is not None
+    except typer.Exit:
+        return None  # such as --version
+    except Exception as error:  # noqa: BLE001 -- typer's own classes have no public names
+        named = type(error).__name__ in {"MissingParameter", "NoArgsIsHelpError"}
+        missing = named or "Missing argument" in str(error)
+        abbreviated = not whole and (missing or "..." in line)
+        return None if abbreviated else f"{type(error).__name__}: {error}"
 
 
 def test_every_link_between_the_documents_leads_somewhere():
