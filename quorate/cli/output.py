@@ -138,6 +138,8 @@ _ADVICE = {
     "no_queue": "make it with `quorate queue declare NAME`, or see `quorate queue list`",
     "inequivalent_arguments": "`quorate queue show NAME` tells what it was declared with",
     "in_use": "it has consumers; leave --if-unused away to delete it all the same",
+    "precondition_failed": "a virtual host that is protected from deletion may be deleted after"
+    " `quorate vhost protect VHOST --undo`",
     "not_empty": "it has messages; leave --if-empty away to delete it all the same",
     "access_refused": "name a user who may with --user and --password-file",
     "queue_full": "consume from it, or raise its x-max-length",

@@ -20,6 +20,8 @@ vhost_app = typer.Typer(
     no_args_is_help=True, help="Virtual hosts: each has queues, exchanges and users of its own."
 )
 
+#: Of a virtual host, in the management API.
+PROTECTED = "protected_from_deletion"
 LIMITS = ("max-bytes", "max-connections", "max-queue-bytes", "max-queues")
 
 Name = Annotated[str, typer.Argument(metavar="VHOST", help="Name of the virtual host.")]
@@ -43,6 +45,7 @@ def vhost_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) 
             "vhost": lambda row: row["name"],
             "description": lambda row: row["description"],
             "tags": lambda row: row["tags"],
+            "protected": lambda row: row.get(PROTECTED, False),
             "ready": lambda row: row["messages_ready"],
             "unsettled": lambda row: row["messages_unacknowledged"],
             "limits": lambda row: row["limits"],
@@ -96,11 +99,38 @@ def vhost_delete(
 def _lost(vhost: str, url: str | None, timeout: float) -> str:
     async def found(api: Management) -> tuple[int, int]:
         row = await api.get("vhosts", vhost)
+        if row.get(PROTECTED):
+            raise CommandError(
+                f"vhost {vhost}: it is protected from deletion"
+                f"\n  next: `quorate vhost protect {vhost} --undo`"
+            )
         queues = await api.all("queues", vhost, columns="name")
         return len(queues), int(row.get("messages") or 0)
 
     queues, messages = with_api(url, found, timeout=timeout, missing=_missing(vhost))
     return f"{counted(queues, 'queue')} and {counted(messages, 'message')} would be lost"
+
+
+@vhost_app.command("protect")
+def vhost_protect(
+    vhost: Name,
+    undo: Annotated[bool, typer.Option("--undo", help="It may be deleted again.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Keep a virtual host from being deleted, by whatever tool, until `--undo`."""
+    path = ("vhosts", vhost, "deletion", "protection")
+
+    async def change(api: Management) -> None:
+        if undo:
+            await api.delete(*path)
+        else:
+            await api.post(*path, body={})
+
+    with_api(url, change, timeout=timeout, missing=_missing(vhost))
+    words = "may be deleted" if undo else "is protected from deletion"
+    return done(as_json, f"vhost {vhost}: {words}", vhost=vhost, protected=not undo)
 
 
 @vhost_app.command("limits")

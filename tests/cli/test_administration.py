@@ -174,6 +174,13 @@ def test_a_vhost_has_limits_and_goes_with_all_that_is_in_it(capsys: Output):
     assert "1 queue and 0 messages would be lost\n  next: repeat it with --yes" in (
         capsys.readouterr().err
     )
+    assert run(["vhost", "protect", "shop"]) == 0
+    for asked in ([], ["--yes"]):
+        assert run(["vhost", "delete", "shop", *asked]) == 1
+        said = capsys.readouterr().err
+        assert "protected from deletion" in said
+        assert "--undo" in said
+    assert run(["vhost", "protect", "shop", "--undo"]) == 0
     assert run(["vhost", "delete", "shop", "--yes"]) == 0
     assert "shop" not in {row["vhost"] for row in rows_of(capsys, "queue", "list")}
 
