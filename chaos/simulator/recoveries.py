@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -64,10 +64,14 @@ class Disaster:
 class Recoveries:
     """At most one of a run."""
 
-    def __init__(self, cluster: SimCluster, history: History) -> None:
+    def __init__(
+        self, cluster: SimCluster, history: History, calm: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`calm`: no node is out, or on its way."""
         self.cluster = cluster
         self.disaster: Disaster | None = None
         self._history = history
+        self._calm = calm
         self._dice = random.Random(f"recover/{cluster.plan.seed}")
 
     async def strike(self) -> None:
@@ -79,7 +83,7 @@ class Recoveries:
             sound = [m.name for m in cluster.machines.values() if self._sound(m)]
             some = min(len(sound), dice.randint(1, (count - 1) // 2))
             survivors = sorted(dice.sample(sound, some))
-            if self._each_group_survives(survivors):
+            if self._calm() and self._each_group_survives(survivors):
                 self._copy(survivors)
             else:
                 await asyncio.sleep(AGAIN_S)

@@ -105,13 +105,15 @@ class Run:
         self.amqp_clients: list[AmqpClient] = []
         self.features = features(self.scene)
         self.backups = Backups(self.cluster, self.history)
-        self.recoveries = Recoveries(self.cluster, self.history)
         self._others: list[Occasional] = []
         self._amqp_queues = AmqpQueues(self.scene, {"x-delivery-limit": DELIVERY_LIMIT})
         self.tellers = Tellers(self.scene, TRANSFER_QUEUES)
         self._admin = Process(self.world, "admin")
         self._nemesis = Process(self.world, "nemesis")
         self._members = MembersNemesis(self.cluster)
+        self.recoveries = Recoveries(
+            self.cluster, self.history, lambda: self._members.doing is None
+        )
 
     def go(self) -> Result:
         violations: list[str] = []

@@ -105,8 +105,11 @@ class Log:
         log = cls(wal, options)
         try:
             for path in (directory, log.store.directory):
-                if not disk.exists(path):
+                made = not disk.exists(path)
+                if made:
                     disk.make_dir(path)
+                # Whoever made it may have been killed before this.
+                if made or not any(map(fmt.segment_number, disk.list_dir(directory))):
                     await disk.sync_dir(posixpath.dirname(path) or ".")
             log.space()
             wal.on_written = log.space

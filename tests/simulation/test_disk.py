@@ -8,6 +8,7 @@ import pytest
 
 from chaos.simulator.disk import SECTOR, DiskOptions, Platter, SimDisk
 from chaos.simulator.loop import Process, World
+from cluster.log import Identity, Log, SystemClock
 
 LOSSES = 200
 
@@ -158,3 +159,20 @@ def test_a_sync_takes_time_and_a_failing_one_says_so() -> None:
 
     assert 0.005 <= took[0] <= 0.020
     assert [type(crash) for crash in process.crashes] == [OSError]
+
+
+async def _begun_and_killed(disk: SimDisk) -> None:
+    """The process before was killed when it had made the folder, and before that was synced."""
+    disk.make_dir("data")
+    log = await Log.open("data", disk=disk, clock=SystemClock(), identity=Identity("n1", "c"))
+    log.journal(1).set_term(7, "n2")
+    log.write()
+    await log.sync()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log_whose_folder_was_there_unsynced_survives_a_power_loss(seed: int) -> None:
+    _, disk = _after(_begun_and_killed, seed)
+
+    names = disk.list_dir("data") if disk.exists("data") else []
+    assert [name for name in names if name.endswith(".log")]
