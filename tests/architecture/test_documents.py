@@ -8,8 +8,11 @@ from typing import Any
 
 import typer
 
+from node.management.app import ROUTES
+from node.settings import fields
 from quorate.cli.app import command_line
 from tests.architecture.sources import ROOT, documents, make_targets, modules
+from tests.semantics.differences import DESIGN_DIFFERENCES
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -165,3 +168,72 @@ def _defined(node: ast.ClassDef) -> set[str]:
         for child in node.body
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
     }
+
+
+def inline(text: str) -> list[str]:
+    return INLINE.findall(FENCE.sub("", text))
+
+
+def test_every_setting_that_the_documents_name_exists():
+    known = set(fields())
+    sections = {key.partition(".")[0] for key in known if "." in key}
+    named = re.compile(rf"^(?:{'|'.join(sections)})\.[a-z_]+$")
+    wrong = [
+        f"{path.name}: {name}"
+        for path in documents()
+        if path.name != "CHANGELOG.md"  # which tells of those that were
+        for name in inline(path.read_text())
+        if named.match(name) and name not in known and not (ROOT / name).exists()
+    ]
+
+    assert wrong == []
+
+
+def test_every_measure_that_the_documents_name_is_in_the_source():
+    source = "".join((ROOT / module.path).read_text() for module in modules())
+    wrong = [
+        f"{path.name}: {name}"
+        for path in documents()
+        for name in inline(path.read_text())
+        if re.match(r"^quorate_[a-z_]+$", name)
+        and name.removesuffix("_total").removeprefix("quorate_") not in source
+    ]
+
+    assert wrong == []
+
+
+def test_every_difference_from_rabbitmq_is_in_the_document_and_none_else():
+    text = (ROOT / "docs" / "amqp.md").read_text()
+    table = text.partition("\n## What differs, by design\n")[2].partition("\n## ")[0]
+
+    assert set(re.findall(r"\b[ABC]\d\d\b", table)) == set(DESIGN_DIFFERENCES)
+
+
+def test_every_route_of_the_document_exists():
+    shapes = {tuple(route.path.split("/")) for route in ROUTES}
+    text = (ROOT / "docs" / "management.md").read_text()
+    table = text.partition("\n## Routes\n")[2].partition("\n## ")[0]
+    wrong: list[str] = []
+    for row in table.splitlines():
+        if not row.startswith("| `"):
+            continue
+        before = ""
+        for name in INLINE.findall(row.partition(" | ")[0]):
+            path = name.removeprefix("/api").strip("/")
+            if name.startswith(".../"):  # as the one before, with another end
+                end = path.split("/")[1:]
+                path = "/".join([*before.split("/")[: -len(end)], *end])
+            before = path
+            if path and "..." not in path and not name.startswith("/V"):
+                wrong += [] if any(fits(path, shape) for shape in shapes) else [path]
+
+    assert wrong == []
+
+
+def fits(path: str, shape: tuple[str, ...]) -> bool:
+    """Single letters stand for names and kinds."""
+    parts = path.split("/")
+    return len(parts) == len(shape) and all(
+        part == wanted or (re.fullmatch(r"[A-Za-z]\d?", part) and wanted.startswith("{"))
+        for part, wanted in zip(parts, shape, strict=True)
+    )
