@@ -7,9 +7,10 @@ few seconds the counts of all copies here are noted, so that rates can be told a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from cluster.machine import QueueMachine
@@ -18,9 +19,19 @@ from cluster.machine.tallies import Tally
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
 from node.errors import BrokerError
 from node.management.context import Services
-from node.management.facts import Moment, QueueFacts, Sample, capacity, facts_of, sampled, unpacked
+from node.management.facts import (
+    COUNTED,
+    Moment,
+    QueueFacts,
+    Sample,
+    capacity,
+    facts_of,
+    sampled,
+    unpacked,
+)
 from node.management.host import churn, host_facts
 from node.management.messages_here import take_here
+from node.management.samples import ROW_SIZE, SPAN_MS, Asked, Samples, add_curves, asked, now_row
 from node.message import as_map
 
 SAMPLE_S = 5.0
@@ -28,6 +39,7 @@ SAMPLE_S = 5.0
 QUEUES_AT_ONCE = 500
 
 _NOTHING = Tally()
+EMPTY = Sample(0, (0,) * len(COUNTED), (0, 0, 0), 0, None)
 
 
 class _Note(NamedTuple):
@@ -48,6 +60,8 @@ class Observer:
         self._started_s = time.monotonic()
         # The two latest notes: rates are taken against the older, which is one to two periods old.
         self._older = self._newer = _Note(_now(), {}, churn(services))
+        self._samples = Samples()
+        self._has_looked = False
         #: Of queues in which nothing happens, with the changes after which that was so.
         self._idle: dict[QueueId, tuple[Tally, int, QueueFacts]] = {}
         questions = services.questions
@@ -57,6 +71,8 @@ class Observer:
         questions.on("group_status", self._answer_group)
         questions.on("groups_led", self._answer_led)
         questions.on("host", self._answer_host)
+        questions.on("queue_history", self._answer_history)
+        questions.on("led_history", self._answer_led_history)
         questions.on("login_attempts", self._answer_attempts)
         questions.on("head_timestamp", self._answer_timestamp)
         questions.on("take", lambda _, fields: take_here(services, fields))
@@ -69,17 +85,23 @@ class Observer:
     async def _note(self) -> None:
         """Costs little for a queue in which nothing happens: there may be very many of them."""
         note = _Note(_now(), {}, churn(self._services))
-        known = self._newer.samples
+        known, noted_ms = self._newer.samples, self._newer.at.now_ms
+        self._samples.forget_before(note.at.now_ms - SPAN_MS)
         for position, (machine, queue, tally) in enumerate(list(self._tallies())):
-            sample = known.get(queue)
-            if sample is None or sample.changes != tally.changes:
+            sample = before = known.get(queue)
+            if before is None or before.changes != tally.changes:
                 view = machine.queue(queue)
                 sample = None if view is None else sampled(tally, view)
+                # A queue that was not there at the last look was empty then.
+                known_before = EMPTY if before is None and self._has_looked else before
+                if known_before is not None and sample is not None:
+                    self._samples.changed(queue, note.at.now_ms, sample, (noted_ms, known_before))
             if sample is not None:
                 note.samples[queue] = sample
             if position % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
                 await asyncio.sleep(0)
         self._older, self._newer = self._newer, note
+        self._has_looked = True
         if len(self._idle) > 2 * len(note.samples):  # most of those are gone
             self._idle.clear()
 
@@ -151,6 +173,76 @@ class Observer:
         return {
             QueueId(queue): unpacked(row) for queue, row in cast("dict[int, Any]", rows).items()
         }
+
+    # --- what was ---------------------------------------------------------------------------------
+
+    def asked(self, query: Mapping[str, str]) -> Asked | None:
+        """The curves that a request asks for."""
+        return asked(query, _now().now_ms)
+
+    async def add_history(
+        self, wanted: Asked, rows: Sequence[tuple[QueueInfo, QueueFacts | None, dict[str, Any]]]
+    ) -> None:
+        """To what is shown of these queues: from the own copy, else from the leader's."""
+        times = [*wanted.rates_ms, *wanted.lengths_ms]
+        found: dict[int, Any] = {}
+        elsewhere: dict[NodeId, list[QueueId]] = {}
+        for info, _, _ in rows:
+            if self._machine(info) is not None:
+                found[info.queue] = self._samples.at(info.queue, times)
+            elif (leader := self._services.broker.leader(info)) is not None:
+                elsewhere.setdefault(leader, []).append(info.queue)
+        for node, queues in elsewhere.items():
+            with contextlib.suppress(BrokerError):
+                ask = self._services.questions.ask
+                found |= await ask(node, "queue_history", queues, times)
+        for info, facts, shown in rows:
+            if facts is not None:
+                known = found.get(info.queue) or [now_row(facts)] * len(times)
+                cut = len(wanted.rates_ms)
+                add_curves(shown, wanted, known[:cut], known[cut:])
+
+    def _answer_history(self, _: NodeId, fields: list[Any]) -> dict[int, Any]:
+        return {queue: self._samples.at(QueueId(queue), fields[1]) for queue in fields[0]}
+
+    async def add_totals(
+        self, wanted: Asked, infos: Sequence[QueueInfo], now: Sequence[int], shown: dict[str, Any]
+    ) -> None:
+        """To the sums over these queues, which are `now` so. Each leader says by how much its own
+        have changed since.
+        """
+        times = [*wanted.rates_ms, *wanted.lengths_ms]
+        vhosts = sorted({info.vhost for info in infos})
+        answers = await self._services.questions.ask_all("led_history", vhosts, times)
+        rows = [list(now) for _ in times]
+        for changes in answers.values():
+            for row, changed in zip(rows, changes, strict=True):
+                for place, value in enumerate(changed):
+                    row[place] -= value
+        cut = len(wanted.rates_ms)
+        then = [tuple(max(0, value) for value in row) for row in rows]
+        add_curves(shown, wanted, then[:cut], then[cut:])
+
+    async def _answer_led_history(self, _: NodeId, fields: list[Any]) -> list[list[int]]:
+        vhosts, times = set(cast("list[str]", fields[0])), cast("list[int]", fields[1])
+        sums = [[0] * ROW_SIZE for _ in times]
+        for position, queue in enumerate(self._samples.queues()):
+            if position % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            info = self._services.catalog.queue_by_id(queue)
+            if info is None or info.vhost not in vhosts:
+                continue
+            if self._services.broker.leader(info) != self._services.cluster.node:
+                continue
+            rows = self._samples.at(queue, [*times, _now().now_ms])
+            if rows is not None:
+                *then, latest = rows
+                for sum_, row in zip(sums, then, strict=True):
+                    for place in range(ROW_SIZE):
+                        sum_[place] += latest[place] - row[place]
+        return sums
+
+    # --- facts of other nodes ---------------------------------------------------------------------
 
     def _answer_facts(self, _: NodeId, fields: list[Any]) -> dict[int, Any]:
         rows: dict[int, Any] = {}

@@ -13,6 +13,7 @@ from node.management.exchanges import TYPES
 from node.management.host import CHURN
 from node.management.paging import cut_columns
 from node.management.parameters import cluster_name
+from node.management.samples import ROW_SIZE, now_row
 from node.management.version import PRODUCT, PRODUCT_VERSION
 
 Json = dict[str, Any]
@@ -31,6 +32,11 @@ async def overview(call: Call) -> Json:
     infos = [info for vhost in vhosts for info in catalog.queues(vhost)]
     facts = await call.observer.queues(infos)
     totals = shapes.summed(list(facts.values()))
+    wanted = call.observer.asked(call.query)
+    if wanted is not None:
+        now = [sum(column) for column in zip(*map(now_row, facts.values()), strict=True)]
+        now = now or [0] * ROW_SIZE
+        await call.observer.add_totals(wanted, infos, now, totals)
     message_stats = totals.pop("message_stats")
     clients = {what: await call.observer.clients(what) for what in ("connections", "channels")}
     shown: Json = {

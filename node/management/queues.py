@@ -30,6 +30,7 @@ AT_ONCE = 100
 
 async def list_queues(call: Call) -> Any:
     infos = [info for vhost in call.vhosts() for info in call.catalog.queues(vhost)]
+    wanted = call.observer.asked(call.query)
 
     async def shown(some: Sequence[QueueInfo]) -> list[Json]:
         facts = await call.observer.queues(some)
@@ -38,6 +39,9 @@ async def list_queues(call: Call) -> Any:
             await asyncio.sleep(0)
             part = some[start : start + AT_ONCE]
             items += [queue(call, info, facts.get(info.queue)) for info in part]
+        if wanted is not None:
+            rows = [(i, facts.get(i.queue), item) for i, item in zip(some, items, strict=True)]
+            await call.observer.add_history(wanted, rows)
         return items
 
     return await listed(call.list_query, infos, lambda info: info.name, shown)
@@ -69,6 +73,9 @@ async def one_queue(call: Call) -> Json:
     info = found(call)
     facts = (await call.observer.queues([info])).get(info.queue)
     shown = queue(call, info, facts)
+    wanted = call.observer.asked(call.query)
+    if wanted is not None:
+        await call.observer.add_history(wanted, [(info, facts, shown)])
     details: list[Json] = []
     if facts is not None and facts.consumers:
         details = consumers_of(info, facts, sessions_of(await call.observer.clients("channels")))
