@@ -61,7 +61,7 @@ CLIENTS = (
     Client("pika", python("pika_program")),
     Client("aio-pika", python("aio_pika_program")),
     Client("aiormq", python("aiormq_program")),
-    Client("aioamqp", python("aioamqp_program")),
+    Client("aioamqp", python("aioamqp_program", "aioamqp")),
     Client("amqpstorm", python("amqpstorm_program")),
     Client("py-amqp", python("py_amqp_program")),
     Client("kombu", python("kombu_program")),

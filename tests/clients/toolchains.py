@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.util
 import os
 import shutil
 import sys
@@ -39,8 +40,12 @@ def cache() -> Path:
     return Path(home) / "quorate" / "clients"
 
 
-def python(module: str) -> Callable[[], Awaitable[Program]]:
+def python(module: str, needs: str | None = None) -> Callable[[], Awaitable[Program]]:
+    """`needs`: a library that an environment made earlier may lack."""
+
     async def prepare() -> Program:
+        if needs is not None and importlib.util.find_spec(needs) is None:
+            raise MissingError(f"{needs} is missing: make setup")
         return Program([sys.executable, "-m", f"tests.clients.programs.{module}"], {})
 
     return prepare
