@@ -89,6 +89,11 @@ class QueueKind(Protocol):
         """Is there surely room for so many more?"""
         ...
 
+    @property
+    def room_kept(self) -> tuple[int, int]:
+        """For how many messages, and of how many bytes."""
+        ...
+
     def keep_room(self, count: int, size: int, /) -> None:
         """For so many messages, of so many bytes in all; of less than none: give it back."""
         ...

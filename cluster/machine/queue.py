@@ -180,6 +180,10 @@ class Queue:
             return False
         return config.max_length_bytes is None or size <= config.max_length_bytes
 
+    @property
+    def room_kept(self) -> tuple[int, int]:
+        return self.reserved_count, self.reserved_bytes
+
     def keep_room(self, count: int, size: int) -> None:
         self.reserved_count += count
         self.reserved_bytes += size

@@ -348,6 +348,13 @@ class Transactions:
     def invariants(self) -> None:
         assert list(self._open) == sorted(self._open), "open transactions are not in order"
         assert all(number <= self._decided for number in self._open), "open, but not decided"
+        kept: dict[int, tuple[int, int]] = {}
+        for reserved in self._reserved.values():
+            for queue_id, count, size in reserved.wants:
+                before = kept.get(queue_id, (0, 0))
+                kept[queue_id] = before[0] + count, before[1] + size
+        for queue_id, queue in self._queues.items():
+            assert queue.room_kept == kept.get(queue_id, (0, 0)), "room miscounted"
         for each in self._open.values():
             assert each.groups, "a transaction that is done everywhere is remembered"
         for node in self._nodes.values():

@@ -321,6 +321,108 @@ def test_a_consumer_that_another_step_settled_for_is_still_known_to_the_next_one
 # --- room that is kept ----------------------------------------------------------------------------
 
 
+MAX = 6  # of the queue of a `Group`
+
+
+class Rooms(RuleBasedStateMachine):
+    """Three groups at their limits; transactions that ask for room first, publishes between them,
+    and nodes that die on the way.
+    """
+
+    @initialize()
+    def start(self) -> None:
+        self.groups = [Group(number) for number in (1, 2, 3)]
+        for group in self.groups:
+            group.apply(UpgradeMachine(3))
+        self.number = 0
+        self.parts: list[tuple[Group, TransactionPart, int]] = []
+        self.abandoned = False
+
+    def group(self, number: int) -> Group:
+        return self.groups[number - 1]
+
+    @rule(number=st.integers(1, 3), count=st.integers(1, MAX))
+    def publish(self, number: int, count: int) -> None:
+        group = self.group(number)
+        group.apply(Enqueue(group.queue, None, 0, [b"x"] * count))
+
+    @rule(
+        decides=st.integers(1, 3),
+        counts=st.lists(st.integers(0, 4), min_size=3, max_size=3),
+        dies=st.booleans(),
+    )
+    def commit(self, decides: int, counts: list[int], dies: bool) -> None:
+        self.number += 1
+        steps = {
+            number: [Enqueue(QueueId(number), None, 0, [b"y"] * count)]
+            for number, count in enumerate(counts, 1)
+            if count
+        }
+        own = steps.pop(decides, [])
+        before = [group.bodies() for group in self.groups]
+        asked: list[Group] = []
+        for number, (step,) in steps.items():
+            asked.append(self.group(number))
+            count = len(step.bodies)
+            reply = asked[-1].apply(Reserve(NODE, 1, self.number, [(step.queue, count, count)]))
+            if isinstance(reply, Refused):
+                break
+        else:
+            others = [(GroupId(number), each) for number, each in steps.items()]
+            reply = self.group(decides).apply(Transaction(NODE, 1, self.number, 0, own, others))
+        if isinstance(reply, Refused):
+            assert [group.bodies() for group in self.groups] == before
+            if dies:
+                self.abandoned = True
+            else:
+                self.give_back(*asked)
+            return
+        for number, each in steps.items():
+            part = TransactionPart(GroupId(decides), reply.number, 0, each)
+            self.parts.append((self.group(number), part, self.number))
+
+    def give_back(self, *groups: Group) -> None:
+        for group in groups:
+            group.apply(Reserve(NODE, 1, self.number))
+
+    @precondition(lambda self: self.parts)
+    @rule(data=st.data(), dies=st.booleans())
+    def carry_out(self, data: st.DataObject, dies: bool) -> None:
+        place = data.draw(st.integers(0, len(self.parts) - 1))
+        group, part, number = self.parts.pop(place)
+        group.apply(replace(part, done_below=1))
+        if dies:
+            self.abandoned = True
+        else:
+            group.apply(Reserve(NODE, 1, number))
+
+    @precondition(lambda self: self.abandoned and not self.parts)
+    @rule()
+    def time_passes(self) -> None:
+        self.abandoned = False
+        for group in self.groups:
+            group.world.now_ms += RESERVED_MS
+            group.apply(Tick())
+            assert not group.machine._transactions._reserved
+
+    @rule(number=st.integers(1, 3))
+    def a_consumer_settles(self, number: int) -> None:
+        group = self.group(number)
+        for position in group.held()[:2]:
+            group.apply(Settle(group.queue, group.consumer, [(position, position)]))
+
+    @invariant()
+    def no_limit_is_passed(self) -> None:
+        for group in self.groups:
+            view = group.machine.queue(group.queue)
+            assert view is not None
+            assert view.ready_count <= MAX
+
+
+Rooms.TestCase.settings = settings(stateful_step_count=25)
+test_transactions_of_several_groups_pass_no_limit = Rooms.TestCase
+
+
 def test_room_that_is_kept_for_a_transaction_is_nobody_elses():
     group = Group(1)
     group.apply(UpgradeMachine(3))

@@ -666,6 +666,27 @@ QUEUES = (
         "            self.held_max = UNSETTLED_MAX\n",
         (MACHINE,),
     ),
+    Mutant(
+        "room that is kept for a transaction is given to others",
+        _MACHINE + "admission.py",
+        "taken = queue.waiting_count + queue.reserved_count",
+        "taken = queue.waiting_count",
+        (by_tests("tests/machine/test_transactions.py"),),
+    ),
+    Mutant(
+        "room that nobody gives back is kept for ever",
+        _MACHINE + "transactions.py",
+        "            if self._reserved[key].until_ms > turn.now_ms:\n",
+        "            if True:\n",
+        (by_tests("tests/machine/test_transactions.py"),),
+    ),
+    Mutant(
+        "what a consumer holds is told by position, whatever its priority",
+        _MACHINE + "dispatch.py",
+        "    ordered.sort(key=lambda each: each[:2])\n",
+        "    ordered.sort(key=lambda each: each[2].first)\n",
+        (by_tests("tests/machine/test_spec_queues.py"),),
+    ),
 )
 
 NODES = (
@@ -753,6 +774,20 @@ NODES = (
         "self._number = random.getrandbits(QUESTION_BITS)",
         "self._number = 0",
         (by_tests("tests/cluster/test_forwarding.py"), SIMULATOR),
+    ),
+    Mutant(
+        "no group is asked for room before another one decides",
+        "node/transactions.py",
+        "            await self._keep_room(number, others, kept)\n",
+        "",
+        (by_tests("tests/node/test_transactions.py"),),
+    ),
+    Mutant(
+        "consumers see the delay of a message as it was published",
+        "node/protocols/amqp/attributes.py",
+        "{DELAY: -_number(DELAY, delay_ms)}",
+        "{DELAY: _number(DELAY, delay_ms)}",
+        (by_tests("tests/protocols/amqp/test_attributes.py"),),
     ),
 )
 

@@ -101,14 +101,14 @@ class Cluster(World):
         assert isinstance(found, QueueMachine)
         return found
 
-    def bodies(self, name: str) -> list[bytes]:
+    async def bodies(self, name: str) -> list[bytes]:
         """As the leader has them, in order."""
         info = self.info(name)
         if self.leading(info.group) is None:
             return []
         group = self.group(info.group)
         rows = self.machine(name).browse(info.queue, 1, 1_000)
-        return [(group.read_bodies(row.chunk.bodies) or [])[0][0] for row in rows]
+        return [(await group.load_bodies(row.chunk.bodies))[0][0] for row in rows]
 
     async def upgraded(self) -> None:
         await self.until(lambda: all(self.machine(name).version >= 3 for name in "abc"))
@@ -141,9 +141,9 @@ async def test_publishes_to_three_groups_are_there_when_it_returns_whichever_nod
         body = name.encode()
         steps = world.publishes(a=[body, b"2"], b=[body], c=[body])
         await world.transactions[name].commit(steps)
-        assert [world.bodies(queue).count(body) for queue in "abc"] == [1, 1, 1]
+        assert [(await world.bodies(queue)).count(body) for queue in "abc"] == [1, 1, 1]
     await world.until(world.is_over)
-    assert world.bodies("a") == [b"n1", b"2", b"n2", b"2", b"n3", b"2"]
+    assert await world.bodies("a") == [b"n1", b"2", b"n2", b"2", b"n3", b"2"]
     await world.stop()
 
 
@@ -155,12 +155,12 @@ async def test_a_group_with_something_to_settle_decides() -> None:
     steps = world.publishes(a=[b"result"], b=[b"audit"])
     steps[world.group_of("c")] = [Settle(world.info("c").queue, consumer, [(1, 1)])]
     await world.transactions["n2"].commit(steps)
-    assert [world.bodies(queue) for queue in "abc"] == [[b"result"], [b"audit"], [b"other"]]
+    assert [await world.bodies(queue) for queue in "abc"] == [[b"result"], [b"audit"], [b"other"]]
 
     with pytest.raises(Refused):  # settled already: nothing of it happens
         await world.transactions["n2"].commit(steps)
 
-    assert [world.bodies(queue) for queue in "abc"] == [[b"result"], [b"audit"], [b"other"]]
+    assert [await world.bodies(queue) for queue in "abc"] == [[b"result"], [b"audit"], [b"other"]]
     await world.until(world.is_over)
     await world.stop()
 
@@ -175,7 +175,7 @@ async def test_what_is_impossible_where_it_is_decided_happens_nowhere() -> None:
         await world.transactions["n3"].commit(steps)
 
     assert caught.value.code == NO_QUEUE
-    assert [world.bodies(queue) for queue in "abc"] == [[], [], []]
+    assert [await world.bodies(queue) for queue in "abc"] == [[], [], []]
     await world.transactions["n3"].commit({})
     await world.stop()
 
@@ -189,7 +189,7 @@ async def test_a_queue_that_is_deleted_meanwhile_does_not_hold_up_the_rest() -> 
 
     await world.transactions["n1"].commit(steps)
 
-    assert [world.bodies(queue) for queue in "ab"] == [[b"x"], [b"y"]]
+    assert [await world.bodies(queue) for queue in "ab"] == [[b"x"], [b"y"]]
     await world.stop()
 
 
@@ -202,12 +202,12 @@ def test_a_node_that_dies_after_the_decision_leaves_the_rest_to_the_leader() -> 
         name = next(each for each in world.names if each != leader)
         with pytest.raises(OutcomeUnknown):
             await world.forgets(name).commit(steps)
-        assert world.bodies("b") == world.bodies("c") == []
+        assert await world.bodies("b") == await world.bodies("c") == []
         world.kill(name)
 
         await world.until(world.is_over)
 
-        assert [world.bodies(queue) for queue in "abc"] == [[b"x"], [b"y"], [b"z"]]
+        assert [await world.bodies(queue) for queue in "abc"] == [[b"x"], [b"y"], [b"z"]]
         await world.stop()
 
     scenario()
@@ -230,7 +230,7 @@ def test_when_the_leader_that_decided_dies_the_next_one_carries_it_out(victims: 
 
         await world.until(world.is_over)
 
-        assert [world.bodies(queue) for queue in "abc"] == [[b"x"], [b"y"], [b"z"]]
+        assert [await world.bodies(queue) for queue in "abc"] == [[b"x"], [b"y"], [b"z"]]
         await world.stop()
 
     scenario()
@@ -260,7 +260,7 @@ async def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_done_twi
     await commit
 
     await world.until(world.is_over)
-    assert [world.bodies(queue) for queue in "ab"] == [[b"x"], [b"y"]]
+    assert [await world.bodies(queue) for queue in "ab"] == [[b"x"], [b"y"]]
     await world.stop()
 
 
@@ -284,13 +284,13 @@ async def test_a_group_that_cannot_be_reached_makes_it_unknown_and_gets_its_part
         node.ask = within_reach(node)  # type: ignore[method-assign]
     with pytest.raises(OutcomeUnknown):
         await world.transactions["n1"].commit(steps)
-    assert world.bodies("a") == [b"x"]
-    assert world.bodies("b") == []
+    assert await world.bodies("a") == [b"x"]
+    assert await world.bodies("b") == []
     reachable = True
 
     await world.until(world.is_over)
 
-    assert world.bodies("b") == [b"y"]
+    assert await world.bodies("b") == [b"y"]
     await world.stop()
 
 
@@ -308,7 +308,7 @@ async def test_without_a_leader_it_surely_did_not_happen() -> None:
         await world.transactions[name].commit(steps)
 
     assert caught.value.code == "no_leader"
-    assert [world.bodies(queue) for queue in "ab"] == [[], []]
+    assert [await world.bodies(queue) for queue in "ab"] == [[], []]
     world.heal()
     await world.settled()
     await world.stop()
@@ -360,12 +360,12 @@ def test_a_full_queue_of_any_group_refuses_the_whole_transaction(full: str) -> N
             await world.transactions["n2"].commit(steps)
 
         assert caught.value.code == QUEUE_FULL
-        left = {name: world.bodies(name) for name in "abc"}
+        left = {name: await world.bodies(name) for name in "abc"}
         assert left == {name: [b"there already"] if name == full else [] for name in "abc"}
         await world.until(lambda: not any(world.reserved(name) for name in "abc"))
         others = [name for name in "abc" if name != full]
         await world.transactions["n2"].commit(world.publishes(**{each: [b"1"] for each in others}))
-        assert [world.bodies(each) for each in others] == [[b"1"], [b"1"]]
+        assert [await world.bodies(each) for each in others] == [[b"1"], [b"1"]]
         await world.until(lambda: not any(world.reserved(name) for name in "abc"))
         await world.stop()
 
@@ -387,5 +387,5 @@ async def test_of_transactions_for_the_last_room_only_as_many_are_done_as_fit() 
     assert all(each is None or isinstance(each, Refused) for each in ended)
     done = sum(each is None for each in ended)
     assert done == 1
-    assert [len(world.bodies(name)) for name in "abc"] == [done] * 3
+    assert [len(await world.bodies(name)) for name in "abc"] == [done] * 3
     await world.stop()
