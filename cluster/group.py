@@ -291,6 +291,24 @@ class Group(GroupFacts):
         self._take_snapshot_when_due()
         self.due = min(member.due(), now + TICK_S_MAX)
 
+    def hear(self, now: float) -> None:
+        """While a round's sync is under way: as the leader, take the answers of followers that came
+        first, and tell what they commit. Nothing is written here that others might hear of.
+        """
+        member = self.member
+        if self._installing or self.failed is not None or not member.leads:
+            return
+        answers = list[tuple[NodeId, list[Any]]]()
+        for peer, message, _ in self._inbox:
+            if not message or not member.is_plain_answer(message):
+                break
+            answers.append((peer, message))
+        if answers:
+            del self._inbox[: len(answers)]
+            member.hear(answers, now)
+            self._become_ready()
+            self._call_back()
+
     def synced(self) -> bool:
         """After the round's sync: what waited for it leaves. True: another step would do more."""
         self.member.transport.release()

@@ -50,7 +50,7 @@ def _send_again(honest: Callable[..., None]) -> Callable[..., None]:
 
 
 def _count_itself(_honest: Any) -> Callable[..., None]:
-    def advance_commit(self: Replication, now: float) -> None:
+    def advance_commit(self: Replication, now: float, upto: int | None = None) -> None:
         member = self._member
         index = member.journal.synced_index
         if index > member.commit_index and member.journal.term_at(index) == member.term:
@@ -89,7 +89,7 @@ TRUNCATE_WITHOUT_CONFLICT = Build(
 COMMIT_BY_ONE = Build(
     "commit-by-one",
     "A leader takes its own disk for a majority.",
-    (Change(Replication, "_advance_commit", _count_itself),),
+    (Change(Replication, "advance_commit", _count_itself),),
 )
 STALE_READS = Build(
     "stale-reads",

@@ -302,6 +302,20 @@ class Member(Seats, SyncObj):
             self.elections.tick(now)
         self._SyncObj__applyLogEntries()
 
+    def hear(self, messages: Sequence[tuple[NodeId, Message]], now: float) -> None:
+        """As the leader, while the disk syncs: what followers acknowledged, and what that
+        commits of what is on this disk already.
+        """
+        self.now = now
+        for sender, message in messages:
+            self.receive(sender, message)
+        self.replication.advance_commit(now, self.journal.synced_index)
+        self._SyncObj__applyLogEntries()
+
+    def is_plain_answer(self, message: Message) -> bool:
+        """It says of a follower's log how far it is, in this term, and nothing else."""
+        return message[1] == APPENDED and message[2] == self.term and len(message) == 4
+
     def flush(self, now: float) -> None:
         """Send what followers lack. After the round's proposals were appended."""
         if self.leads:

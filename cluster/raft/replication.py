@@ -89,7 +89,7 @@ class Replication:
         if not self.heard_by_majority(now) or self._member.withholds_votes:
             self._member.step_down(None)  # also when it was its own lost promises that elected it
             return
-        self._advance_commit(now)
+        self.advance_commit(now)
 
     def heard_by_majority(self, now: float) -> bool:
         """Check-quorum (Raft thesis, 6.2): a leader that is cut off must not go on as if it led."""
@@ -98,7 +98,7 @@ class Replication:
         heard = member.votes + sum(self.followers[peer].heard > since for peer in member.voters)
         return heard >= member.configuration.quorum
 
-    def _advance_commit(self, now: float) -> None:
+    def advance_commit(self, now: float, upto: int | None = None) -> None:
         """The highest index on a majority of disks, if it is of this term (Raft, 5.4.2)."""
         member = self._member
         followers = self.followers
@@ -107,6 +107,8 @@ class Replication:
             indexes.append(member.journal.synced_index)
         indexes.sort()
         index = indexes[-member.configuration.quorum]
+        if upto is not None:
+            index = min(index, upto)
         if index > member.commit_index and member.journal.term_at(index) == member.term:
             member.commit(index)
             self._untold_since = min(self._untold_since, now)

@@ -3,7 +3,9 @@
 A round: groups that have anything to do are stepped; everything they wrote goes to the log in one
 call; what may leave at once leaves, while the fsync runs; then acknowledgements and votes leave,
 and only then the next round begins. So a leader never counts what is not on its disk, and what
-arrives during the fsync becomes the next batch.
+arrives during the fsync becomes the next batch. Only what followers acknowledge is heard during the
+fsync: it commits what earlier rounds wrote, so while one queue keeps the disk busy, those who wait
+for an outcome in another one get it without waiting for the disk once more.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class Steps(Protocol):
 
     def receive(self, sender: NodeId, message: list[Any]) -> None: ...
     def step(self, now: float) -> None: ...
+    def hear(self, now: float) -> None: ...
     def synced(self) -> bool: ...
     def fail(self, error: Exception) -> None: ...
     def stop(self) -> None: ...
@@ -66,6 +69,8 @@ class Rounds:
         self._sleeper: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._jobs: set[asyncio.Task[None]] = set()
+        self._syncing = False
+        self._heard: dict[GroupId, Steps] = {}  # received something while the disk syncs
         self._failure: BaseException | None = None
         self._stopping = False
         self.count = 0
@@ -103,6 +108,10 @@ class Rounds:
         if group is not None:
             group.receive(peer, message)
             self.wake(group)
+            if self._syncing:
+                if not self._heard:
+                    asyncio.get_running_loop().call_soon(self._hear)
+                self._heard[group_id] = group
 
     def wake(self, group: Steps | None = None) -> None:
         """Begin a round soon, in which this group is stepped."""
@@ -149,7 +158,11 @@ class Rounds:
         must_sync = self._log.write()
         self._links.flush()
         if must_sync:
-            await self._log.sync()
+            self._syncing = True
+            try:
+                await self._log.sync()
+            finally:
+                self._syncing = False
             self.syncs += 1
         self.count += 1
         for group in ready.values():
@@ -158,6 +171,19 @@ class Rounds:
         self._links.flush()
         if must_sync and self.on_round is not None:
             self.on_round(self._clock.monotonic_ns() / 1e9 - now)
+
+    def _hear(self) -> None:
+        heard, self._heard = self._heard, {}
+        if not self._syncing or self._stopping:
+            return  # the next round is about to begin, or none is
+        now = self._clock.monotonic_ns() / 1e9
+        try:
+            for group_id, group in heard.items():
+                if self._groups.get(group_id) is group:
+                    self._attempt(group, group.hear, now)
+        except FATAL as error:
+            self._failure = error
+            self.wake()
 
     def _attempt(self, group: Steps, call: Callable[..., Any], *args: Any) -> Any:
         """A bug in one group stops that group, not the node. Trouble of the disk is not a bug."""

@@ -181,7 +181,7 @@ class Host:
 
 
 class Node:
-    """One member with its disk. While an fsync runs it does nothing else, as in `Rounds`."""
+    """One member with its disk. While an fsync runs it only hears answers, as in `Rounds`."""
 
     def __init__(self, fuzz: Fuzz, name: str, *, new: bool) -> None:
         self.fuzz, self.name = fuzz, name
@@ -217,6 +217,11 @@ class Node:
     @property
     def idle(self) -> bool:
         return self.up and not self.syncing
+
+    def may_hear(self, message: Any) -> bool:
+        """As `Group.hear`: a leader takes answers while it syncs."""
+        member = self.member
+        return self.up and self.syncing and member.leads and member.is_plain_answer(message)
 
     def step(self, sender: str | None = None, message: Any = None) -> None:
         """A round as `Rounds` has it: receive, tick, flush, write; then it syncs."""
@@ -382,6 +387,11 @@ class Fuzz:
         node = self.nodes[target]
         for _ in range(self.dice.choice((1, 1, 4))):
             queue = self._wires.get((source, target))
+            if queue and node.may_hear(queue[0]):
+                self._say(f"{target} hears {source} {queue[0][1:]} while it syncs")
+                self.known.counts["heard"] += 1
+                node.member.hear([(NodeId(source), queue.popleft())], self.now)
+                continue
             if not queue or not node.idle:
                 return
             message = queue.popleft()
@@ -570,7 +580,8 @@ class Fuzz:
         most = max(kept, key=lambda n: (journals[n].safe_last[1], journals[n].safe_last[0]))
         if any(most not in each for each in alive.values()):
             return  # members of which the others have not heard: a person must see that
-        commits = {name: self.nodes[name].commit for name in survivors if self.nodes[name].up}
+        # A learner that has not heard that it is one brings nothing.
+        commits = {name: self.nodes[name].commit for name in kept if self.nodes[name].up}
         for node in self.nodes.values():
             if node.up:
                 self._take_power(node)
