@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tests.bench.amqp_works import AmqpConsume, AmqpPublish, PikaConsume, PikaPublish
 from tests.bench.hard import FAILOVER_RATE, FAILOVER_WINDOW, measure_gaps
 from tests.bench.measure import percentile
+from tests.bench.neighbours import cold, shares
 from tests.bench.program import main
 from tests.bench.report import Goal, Row
 from tests.bench.runs import KIB, Bench, size_name
@@ -237,6 +238,8 @@ RUNS = {
     "both": both,
     "backlog": backlog,
     "failover": failover,
+    "cold": cold,
+    "shares": shares,
 }
 
 if __name__ == "__main__":

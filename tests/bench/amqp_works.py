@@ -39,11 +39,13 @@ class AmqpPublish:
 
 @dataclass(frozen=True)
 class AmqpConsume:
-    """Acks every `ack_every`th message, and with it those before."""
+    """Acks every `ack_every`th message, and with it those before; 0: the node takes each for acked
+    when it is sent.
+    """
 
     ports: list[int]
     queue: str
-    count: int
+    count: int  # 0: until standard input is closed
     prefetch: int = PREFETCH
     ack_every: int = 1
     idle_s: float = 30.0  # gives up after this long without a message
