@@ -106,7 +106,8 @@ def gated() -> Path:
 
 def frozen(commit: str, parts: Sequence[str] = PACKAGES) -> Path:
     """Out of the history of this repository."""
-    place = CACHE / (commit if parts is PACKAGES else f"{commit}-more")
+    others = "-".join(sorted(part.strip(".").replace("/", "_") for part in {*parts} - {*PACKAGES}))
+    place = CACHE / (f"{commit}-{others}" if others else commit)
     if not place.exists():
         made = subprocess.run(
             ["git", "archive", "--format=tar", commit, *parts],

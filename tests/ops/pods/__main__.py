@@ -19,17 +19,20 @@ from rich.console import Console
 
 from tests.ops.chart.tools import ToolMissing
 from tests.ops.pods import sandbox
-from tests.ops.pods.images import Images
+from tests.ops.pods.images import SOURCES, Images
 from tests.ops.pods.judging import Seen
 from tests.ops.pods.manifest import Manifest, Unsupported, render
 from tests.ops.pods.report import show
 from tests.ops.pods.scenes import SCENES
 from tests.ops.pods.stage import opened
 from tests.ops.pods.tools import ToolFailed
+from tests.upgrade import releases
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMESPACE, RELEASE = "shop", "quorate"
 MANIFEST = "manifest.yaml"
+#: The image of this release.
+LATER = "later-image"
 #: Clients come from elsewhere, as the only user that a new cluster has.
 VALUES = {"extraConfig.auth.loopback_users": "{}"}
 COULD_NOT = 2
@@ -45,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         return COULD_NOT
     try:
         _prepare(given, console)
-    except (ToolFailed, ToolMissing, Unsupported) as error:
+    except (ToolFailed, ToolMissing, Unsupported, releases.Unavailable) as error:
         console.print(f"pods cannot be tried: {error}", markup=False)
         return COULD_NOT
     return sandbox.enter(arguments)
@@ -55,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.ops.pods", description=__doc__)
     parser.add_argument("--only", default="", help=f"scenes after start: {','.join(SCENES)}")
     parser.add_argument("--source", type=Path, default=ROOT, help="the tree whose image it is")
+    parser.add_argument(
+        "--earlier", help="a commit: pods begin as its chart and image, see upgrade"
+    )
     parser.add_argument("--out", type=Path, default=Path("var/pods"), help="what was in it goes")
     parser.add_argument("--set", action="append", default=[], help="name=value, for helm")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
@@ -64,7 +70,11 @@ def _parser() -> argparse.ArgumentParser:
 def _prepare(given: argparse.Namespace, console: Console) -> None:
     began_s = time.monotonic()
     images = Images()
-    name = images.built(given.source)
+    name = later = images.built(given.source)
+    source = given.source
+    if given.earlier:
+        source = releases.frozen(given.earlier, [*SOURCES, ".dockerignore", "helm"])
+        name = images.built(source)
     took_s = time.monotonic() - began_s
     size, base = images.size_bytes(name), images.base_bytes()
     console.print(
@@ -77,15 +87,17 @@ def _prepare(given: argparse.Namespace, console: Console) -> None:
     values |= dict(each.split("=", 1) for each in given.set)
     shutil.rmtree(given.out, ignore_errors=True)
     given.out.mkdir(parents=True)
-    rendered = render(given.source / "helm/quorate", RELEASE, NAMESPACE, values)
+    rendered = render(source / "helm/quorate", RELEASE, NAMESPACE, values)
     (given.out / MANIFEST).write_text(rendered, encoding="utf-8")
+    (given.out / LATER).write_text(later, encoding="utf-8")
 
 
 async def _inside(given: argparse.Namespace, console: Console) -> int:
     sandbox.furnish()
     out = given.out.resolve()
     manifest = Manifest.read((out / MANIFEST).read_text(encoding="utf-8"), NAMESPACE)
-    wanted = [name for name in given.only.split(",") if name] or list(SCENES)
+    usual = [name for name in SCENES if name != "upgrade" or given.earlier]
+    wanted = [name for name in given.only.split(",") if name] or usual
     if unknown := sorted(set(wanted) - set(SCENES)):
         console.print(f"no such scenes: {', '.join(unknown)}; there are {', '.join(SCENES)}")
         return COULD_NOT
@@ -97,6 +109,7 @@ async def _inside(given: argparse.Namespace, console: Console) -> int:
         console.print(line, markup=False, highlight=False)
 
     async with opened(out, manifest, given.inside, say) as stage:
+        stage.later_image = (out / LATER).read_text(encoding="utf-8")
         for name in wanted:
             say(f"--- {name}")
             try:

@@ -44,6 +44,24 @@ async def rolling_restart(stage: Stage) -> Seen:
     return await stage.under_load("rolling restart", roll)
 
 
+async def upgrade(stage: Stage) -> Seen:
+    """From the image of an earlier release to the one of this."""
+
+    async def roll(seen: Seen) -> None:
+        before = stage.stateful_set.images()
+        stage.stateful_set.use_image(stage.later_image)
+        _tell(seen, await stage.stateful_set.roll(READY_S_MAX))
+        after = stage.stateful_set.images()
+        seen.facts.append(f"{before} -> {after}")
+        async with asyncio.timeout(READY_S_MAX):
+            while not stage.said("machine_upgrade"):  # groups rise when the last pod is there
+                await asyncio.sleep(LOOK_S)
+        if before & after or after != {stage.later_image}:
+            seen.wrong.append(f"pods run {after}, and ran {before}")
+
+    return await stage.under_load("upgrade", roll)
+
+
 async def killed_pod(stage: Stage) -> Seen:
     """Each once, so that leaders of all groups are among them."""
 
@@ -88,6 +106,7 @@ async def delete_all(stage: Stage) -> Seen:
 
 SCENES: Mapping[str, Scene] = {
     "start": start,
+    "upgrade": upgrade,
     "rolling-restart": rolling_restart,
     "killed-pods": killed_pod,
     "stuck-pod": stuck_pod,

@@ -47,6 +47,7 @@ class Stage:
     ) -> None:
         self.stateful_set = stateful_set
         self.missing = volumes.missing
+        self.later_image = ""  # of the release that pods are upgraded to
         self.events = events
         self._folder = folder
         self._credentials = credentials(manifest)
@@ -56,6 +57,11 @@ class Stage:
             for each in manifest.of_kind("Service")
             if each["spec"].get("clusterIP") != "None"
         )
+
+    def said(self, words: str) -> bool:
+        """By a pod, in its log."""
+        logs = (self._folder / "logs").glob("*.log")
+        return any(words in log.read_text(encoding="utf-8", errors="replace") for log in logs)
 
     async def under_load(self, name: str, action: Action) -> Seen:
         """What clients see of it, from before it until all that they published is taken out."""

@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
+from copy import deepcopy
 
 from tests.ops.pods.identity import Identity
 from tests.ops.pods.manifest import Manifest, Spec, Unsupported, part
@@ -67,6 +68,21 @@ class StatefulSet:
             await self._create(name)
             await self.until_ready([name], ready_s_max)
         return endings
+
+    def use_image(self, image: str) -> None:
+        """From the next pod on."""
+        template = deepcopy(self._spec["template"])  # pods that run keep theirs
+        for each in (
+            *(template["spec"].get("initContainers") or ()),
+            *template["spec"]["containers"],
+        ):
+            each["image"] = image
+        self._spec["template"] = template
+
+    def images(self) -> set[str]:
+        """Of the pods that run."""
+        containers = [pod.container for pod in self.pods.values()]
+        return {each.spec["image"] for each in containers if each is not None}
 
     async def kill(self, name: str, ready_s_max: float) -> tuple[str, str]:
         """Without a word; its addresses, the old one and that of the pod that comes for it."""

@@ -13,6 +13,7 @@ import pytest
 
 from tests.ops.pods import sandbox
 from tests.ops.pods.__main__ import ROOT
+from tests.upgrade import releases
 
 pytestmark = [pytest.mark.ops, pytest.mark.timeout(1500), pytest.mark.xdist_group("pods")]
 
@@ -62,6 +63,23 @@ def test_a_pod_that_is_killed_comes_back_under_load_and_nothing_is_left(tmp_path
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert left() == before
+
+
+def test_pods_are_upgraded_from_the_release_before_under_load(tmp_path: Path):
+    try:
+        releases.gated()
+    except releases.Unavailable as error:
+        pytest.skip(str(error))
+    done = subprocess.run(
+        command(tmp_path, "--only", "upgrade", "--earlier", releases.GATED),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S_MAX,
+        check=False,
+        cwd=ROOT,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_pods_that_cannot_start_fail_the_run(tmp_path: Path):
