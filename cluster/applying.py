@@ -33,9 +33,19 @@ DIGEST_ENTRIES = 1_000
 #: Read at a time when the state of before a command is computed again.
 REPLAY_BYTES = 4 << 20
 
+#: Of a command that was skipped, kept in the note of it; the entry has all of it.
+SKIPPED_BYTES_MAX = 4 << 10
+
 KINDS_OF_RAFT = frozenset({NO_OP, MEMBERSHIP})
 
 OnEffects = Callable[[Stamp, Sequence[Effect]], None]
+
+
+def skipped_reason(error: Exception) -> str:
+    return (
+        f"the machine cannot do this ({type(error).__name__}): it was skipped on every copy and"
+        " changed nothing; this is a bug, please report it"
+    )
 
 
 class Notes(Protocol):
@@ -149,11 +159,7 @@ class Applying:
         self.skipped_count += 1
         reason = f"{type(error).__name__}: {error}"
         self.on_skipped(stamp, reason, encode_command(command))
-        return Refused(
-            COMMAND_SKIPPED,
-            f"the machine cannot do this ({type(error).__name__}): it was skipped on every copy and"
-            " changed nothing; this is a bug, please report it",
-        )
+        return Refused(COMMAND_SKIPPED, skipped_reason(error))
 
     def beyond(self, command: bytes) -> NeedsNewer | None:
         """Why an entry must not be taken here: a later release wrote it."""

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from cluster.agreed_time import AgreedTime
-from cluster.applying import Applying, Notes
+from cluster.applying import SKIPPED_BYTES_MAX, Applying, Notes
 from cluster.codec.cbor import pack
 from cluster.codec.entries import AnyCommand, encode_entry, version_needed
 from cluster.cold_reads import OnArrival
@@ -58,9 +58,6 @@ TICK_S_MAX = 0.050
 #: What one group may have under way of the room on the disk: others write there, too.
 ROOM_PARTS = 4
 ROOMY_BYTES = 1 << 60
-
-#: Of a command that was skipped, kept in the note of it; the entry has all of it.
-SKIPPED_BYTES_MAX = 4 << 10
 
 OnApplied = Callable[["Group", Stamp, Sequence[Effect]], None]
 OnRole = Callable[["Group", Role, int], None]

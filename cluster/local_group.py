@@ -14,14 +14,15 @@ from typing import Any, NamedTuple, cast
 import structlog
 
 from cluster.agreed_time import AgreedTime
-from cluster.codec.entries import AnyCommand, Entry
+from cluster.applying import SKIPPED_BYTES_MAX, skipped_reason
+from cluster.codec.entries import AnyCommand, Entry, encode_command
 from cluster.cold_reads import OnArrival
 from cluster.entry_cache import CachedEntry
 from cluster.log_time import LogTime
 from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.commands import Command, Enqueue, Tick
 from cluster.machine.effects import Effect
-from cluster.machine.replies import Refused
+from cluster.machine.replies import COMMAND_SKIPPED, Refused
 from cluster.outcome import Done, Outcome, outcome_of, refused, unknown
 from cluster.proposals import (
     COMMAND_OVERHEAD_BYTES,
@@ -48,6 +49,11 @@ LOOK_S_EACH = 0.000_01
 TICK_S_MAX = 1.0
 #: While it is in doubt what time it is, it is asked again after this.
 DOUBT_S = 0.05
+#: The state is kept, to go back to, no more often than after so many commands...
+CHECKPOINT_COMMANDS = 256
+#: ...than for this part of the time, and no less often than after so many bytes.
+CHECKPOINT_SHARE = 0.02
+CHECKPOINT_BYTES = 16 << 20
 #: There is nobody to vote.
 TERM = 1
 
@@ -84,6 +90,7 @@ class LocalGroup:
         self.term = TERM
         self.applied_index = 0
         self.poisoned: str | None = None
+        self.skipped = 0  # commands at which the machine raised
         self.kept_bytes = 0
         #: Called with every applied command that has effects.
         self.on_applied: list[OnApplied] = []
@@ -92,12 +99,17 @@ class LocalGroup:
         self._time = LogTime(clock, agreed_time)
         self._proposals = Proposals(clock)
         self._stopping = False
+        self._checkpoint = self.machine.checkpoint()
+        self._checkpoint_s = 0.0  # when the next may be
+        self._since: list[tuple[Stamp, Command]] = []  # what was applied after it
+        self._since_bytes = 0
         self._kept: dict[int, _Kept] = {}
         self._unneeded: list[int] = []  # at the last look; dropped at the next one
         self._unlooked = False  # commands were applied since the last look
         self._look_at_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
+        self._timer_not_before_s = 0.0  # at the last one the machine raised
 
     # --- what it is
 
@@ -120,6 +132,7 @@ class LocalGroup:
             "base": 0,
             "lag": {},
             "poisoned": self.poisoned,
+            "skipped": self.skipped,
             "pending_bytes": self.pending_bytes,
             "machine": self.machine.overview(),
         }
@@ -184,6 +197,7 @@ class LocalGroup:
                 self._proposals.bytes -= weight
                 self._apply(now_ms, command, done, weight)
         self._proposals.call_back(self._guard)
+        self._keep_state()
         self.tidy()
         self._set_timer()
 
@@ -195,11 +209,11 @@ class LocalGroup:
         stamp = Stamp(index, TERM, now_ms)
         try:
             reply, effects = self.machine.apply(stamp, command)
-        except Exception as error:
-            self.poisoned = f"{type(error).__name__} in the machine at command {index}"
-            log.exception("group_poisoned", group=self.name, node=self.node, index=index)
-            self._answer(done, unknown(self.poisoned))
+        except Exception as error:  # noqa: BLE001 -- a bug, whatever it is
+            self._skip(stamp, command, error, done)
             return
+        self._since.append((stamp, command))
+        self._since_bytes += weight
         self.applied_index = index
         self._unlooked = True
         if type(reply) is Refused:
@@ -211,6 +225,44 @@ class LocalGroup:
         if effects:
             for listener in self.on_applied:
                 self._guard(listener, self, stamp, effects)
+
+    # --- commands at which the machine raises
+
+    def _keep_state(self) -> None:
+        """So that what a command has left half done can be undone."""
+        began_s = self._loop.time()
+        late = len(self._since) >= CHECKPOINT_COMMANDS and began_s >= self._checkpoint_s
+        if (late or self._since_bytes >= CHECKPOINT_BYTES) and self.poisoned is None:
+            self._checkpoint = self.machine.checkpoint()
+            self._since.clear()
+            self._since_bytes = 0
+            ended_s = self._loop.time()
+            self._checkpoint_s = ended_s + (ended_s - began_s) / CHECKPOINT_SHARE
+
+    def _skip(self, stamp: Stamp, command: Command, error: Exception, done: Done | None) -> None:
+        """It costs that command, as in a group with a log, and not all queues of this node."""
+        about = {"group": self.name, "node": self.node, "index": stamp.index}
+        try:
+            self.machine.restore(self._checkpoint())
+            for each in self._since:
+                self.machine.apply(*each)
+        except Exception:
+            self.poisoned = f"{type(error).__name__} in the machine at command {stamp.index}"
+            log.exception("group_poisoned", **about)
+            self._answer(done, unknown(self.poisoned))
+            return
+        self.skipped += 1
+        if type(command) is Tick:
+            self._timer_not_before_s = self._loop.time() + TICK_S_MAX
+        log.critical(
+            "command_skipped",
+            **about,
+            error=f"{type(error).__name__}: {error}",
+            command=encode_command(command)[:SKIPPED_BYTES_MAX].hex(),
+            next="report it with these lines",
+        )
+        reply = Refused(COMMAND_SKIPPED, skipped_reason(error))
+        self._answer(done, Outcome("refused", reply, stamp, reply.code, reply.reason))
 
     def _answer(self, done: Done | None, outcome: Outcome) -> None:
         if done is not None:
@@ -277,7 +329,8 @@ class LocalGroup:
         if due_ms is None or self._stopping or self.poisoned is not None:
             return
         delay_s = min(max(0.0, (due_ms - self._time.now_ms()) / 1000), TICK_S_MAX)
-        at_s = self._loop.time() + delay_s
+        at_s = max(self._loop.time() + delay_s, self._timer_not_before_s)
+        delay_s = at_s - self._loop.time()
         if self._timer is not None:
             if self._timer_at_s <= at_s:
                 return

@@ -8,7 +8,7 @@ that the order never depends on when a replica happened to look.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import starmap
 from typing import Any
@@ -97,6 +97,7 @@ class QueueMachine:
         self._timetable: list[tuple[int, int]] = []  # heap of (due ms, queue), some out of date
         self._witness: Witness | None = None
         self._digests: dict[int, bytes] = {}  # of queues that have not changed since
+        self._rows: dict[int, list[Any]] = {}  # the same, of the last checkpoint
 
     # --- applying ---------------------------------------------------------------------------------
 
@@ -113,6 +114,7 @@ class QueueMachine:
             queue_id = min(touched) if len(touched) > 1 else next(iter(touched))
             del touched[queue_id]
             self._digests.pop(queue_id, None)
+            self._rows.pop(queue_id, None)
             queue = self._queues.get(queue_id)
             if queue is not None:
                 queue.advance(turn)
@@ -256,6 +258,7 @@ class QueueMachine:
         _add(self._removed, queue.removed)
         del self._queues[command.queue]
         self._digests.pop(command.queue, None)
+        self._rows.pop(command.queue, None)
         return Ok(count)
 
     def _subscribe(self, turn: Turn, queue: QueueKind, command: Subscribe) -> Reply:
@@ -342,6 +345,7 @@ class QueueMachine:
             return Ok(command.to)
         self.version = command.to
         self._digests.clear()
+        self._rows.clear()
         for queue in self._in_order():
             queue.set_version(command.to)
             turn.touch(queue.id)
@@ -449,6 +453,17 @@ class QueueMachine:
 
     def snapshot(self) -> bytes:
         return snapshot.encode(self._state([queue.dump() for queue in self._in_order()]))
+
+    def checkpoint(self) -> Callable[[], bytes]:
+        """The state as it is now, encoded when somebody wants it. Of queues that did not change
+        since the last one nothing is copied again.
+        """
+        rows = self._rows = {
+            queue.id: self._rows.get(queue.id) or _row_of(queue, queue.dump())
+            for queue in self._in_order()
+        }
+        state = self._state_with(list(rows.values()))
+        return lambda: snapshot.encode(state)
 
     def snapshot_pieces(self) -> Iterator[bytes]:
         return snapshot.pieces(self._state([queue.dump() for queue in self._in_order()]))

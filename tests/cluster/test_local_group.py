@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster.agreed_time import CLOCK_CONFIRM_MS, AgreedTime
-from cluster.local_group import LOOK_S_MIN, LocalGroup
+from cluster.local_group import CHECKPOINT_COMMANDS, LOOK_S_MIN, LocalGroup
+from cluster.machine import QueueMachine
 from cluster.machine.commands import (
     Command,
     CreateQueue,
@@ -15,10 +16,12 @@ from cluster.machine.commands import (
     Enqueue,
     Get,
     OpenSession,
+    Pause,
     QueueConfig,
     Return,
     Settle,
     Subscribe,
+    Tick,
 )
 from cluster.machine.effects import ConsumerEnded, Deliver, Effect, QueueExpired
 from cluster.machine.replies import Enqueued, Got, Ok, Subscribed
@@ -212,3 +215,56 @@ async def test_a_clock_that_jumps_for_a_moment_expires_nothing_and_one_that_stay
     assert not waits.done()
     await waits
     assert local.ready_count() == 1, "what was published meanwhile has its full time"
+
+
+class Buggy(QueueMachine):
+    """Leaves its state in ruins when it is to pause a queue."""
+
+    def apply(self, stamp: Any, command: Any) -> Any:
+        if isinstance(command, Pause):
+            self._queues.clear()
+            raise KeyError("a bug")
+        return super().apply(stamp, command)
+
+
+@in_world
+async def test_a_command_at_which_the_machine_raises_costs_that_command_and_no_queue() -> None:
+    """Whether the state was kept a moment ago or long before."""
+    local = Local()
+    local.group.machine = Buggy(local.group.machine.version)
+    local.group._checkpoint = local.group.machine.checkpoint()
+    await local.made()
+    subscribed = await local.ok(Subscribe(QUEUE, SESSION, "t", 10_000))
+    held = 0
+    for count in (1, CHECKPOINT_COMMANDS - 1, CHECKPOINT_COMMANDS, 3):
+        for _ in range(count):
+            await local.ok(enqueue(QUEUE, b"x"))
+            held += 1
+        before = local.group.machine.digest()
+        outcome = await local.group.ask(Pause(QUEUE, True))
+        assert (outcome.kind, outcome.code) == ("refused", "command_skipped")
+        assert local.group.machine.digest() == before
+    assert local.group.status()["skipped"] == 4
+    assert local.group.poisoned is None
+    assert await local.ok(Settle(QUEUE, subscribed.consumer, [(1, held)])) == Ok(held)
+    assert local.delivered()[:1] == [(b"x", None)]
+    assert len(local.group._since) < 2 * CHECKPOINT_COMMANDS
+
+
+@in_world
+async def test_a_tick_at_which_the_machine_raises_is_not_tried_all_the_time() -> None:
+    local = await Local(message_ttl_ms=50).made()
+    await local.ok(enqueue(QUEUE, b"x"))
+    ticks: list[float] = []
+    apply = local.group.machine.apply
+
+    def raising(stamp: Any, command: Any) -> Any:
+        if isinstance(command, Tick):
+            ticks.append(asyncio.get_running_loop().time())
+            raise KeyError("a bug")
+        return apply(stamp, command)
+
+    local.group.machine.apply = raising  # type: ignore[method-assign]
+    await asyncio.sleep(5)
+    assert 2 <= len(ticks) <= 6
+    local.group.stop()

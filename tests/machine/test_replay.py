@@ -96,6 +96,15 @@ def test_a_digest_of_what_changed_equals_one_of_everything(seed: int):
         assert copy.digest() == kept, command
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_checkpoint_is_the_snapshot_of_its_moment_whatever_is_done_later(seed: int):
+    machine = QueueMachine()
+    for number, (stamp, command) in enumerate(History(seed).steps(300)):
+        before, checkpoint = machine.snapshot(), machine.checkpoint()
+        machine.apply(stamp, command)
+        assert checkpoint() == before, f"{number}: {command}"
+
+
 def test_a_digest_tells_dedup_ids_apart_and_costs_what_changed(monkeypatch: pytest.MonkeyPatch):
     hashed: list[str] = []
     hash_of = publishers._hash_of
