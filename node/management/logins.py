@@ -11,8 +11,8 @@ from node.passwords import hash_password
 
 Json = dict[str, Any]
 
-#: As RabbitMQ calls them.
-_PROTOCOLS = {"amqp": "amqp091", "http": "http", "native": "quorate"}
+#: As RabbitMQ calls them: its tools know no other. Clients of our own come by HTTP, too.
+_PROTOCOLS = {"amqp": "amqp091", "http": "http", "native": "http"}
 
 
 async def auth(call: Call) -> Json:
@@ -40,17 +40,19 @@ def _node(call: Call) -> NodeId:
 
 async def attempts(call: Call) -> list[Json]:
     rows, _ = await call.services.questions.ask(_node(call), "login_attempts", False)
-    return [
-        {"protocol": _PROTOCOLS.get(protocol, protocol), **_counts(counts)}
-        for protocol, counts in rows
-    ]
+    sums = {name: [0, 0] for name in _PROTOCOLS.values()}
+    for protocol, (wrong, right) in rows:
+        counts = sums[_PROTOCOLS.get(protocol, "http")]
+        counts[0] += wrong
+        counts[1] += right
+    return [{"protocol": name, **_counts(counts)} for name, counts in sums.items()]
 
 
 async def sources(call: Call) -> list[Json]:
     _, rows = await call.services.questions.ask(_node(call), "login_attempts", False)
     return [
         {
-            "protocol": _PROTOCOLS.get(protocol, protocol),
+            "protocol": _PROTOCOLS.get(protocol, "http"),
             "remote_address": address,
             "username": name,
             **_counts(counts),

@@ -54,6 +54,11 @@ class QuorateBroker:
     def urls(self) -> list[str]:
         return [node.amqp_url for node in self._cluster.nodes]
 
+    @property
+    def management_urls(self) -> list[str]:
+        """Of the nodes that run."""
+        return [node.url for node in self._cluster.nodes if node.running]
+
     def _client(self) -> quorate.Client:
         running = [node.url for node in self._cluster.nodes if node.running]
         return quorate.connect(running, name="clients")

@@ -95,6 +95,44 @@ async def java() -> Program:
     return Program([runtime, "-cp", f"{folder}/classes:{folder}/jars/*", "Client"], {})
 
 
+#: rabbitmqadmin of the second generation, a crate.
+RABBITMQADMIN_VERSION = "2.35.0"
+CRATE_S_MAX = 3_600.0
+
+
+async def rabbitmqadmin() -> Program:
+    """Built once from its crate, which takes a while."""
+    cargo = _need("cargo", "cargo")
+    folder = cache() / f"rabbitmqadmin-{RABBITMQADMIN_VERSION}"
+    binary = folder / "bin" / "rabbitmqadmin"
+    if not binary.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments = ("--version", RABBITMQADMIN_VERSION, "--locked", "--debug", "--root")
+        command = (cargo, "install", "rabbitmqadmin", *arguments, str(folder))
+        await _run(*command, at=folder, within_s=CRATE_S_MAX)
+    return Program([str(binary)], {})
+
+
+async def rabbit_hole() -> Program:
+    """What Terraform's provider speaks with."""
+    binary = _need("go", "golang-go")
+    folder = _folder("rabbithole", "go.mod", "go.sum", "main.go")
+    if not (folder / "rabbithole").exists():
+        await _run(binary, "mod", "download", at=folder)
+        await _run(binary, "build", "-o", "rabbithole", ".", at=folder, failure=BrokenError)
+    return Program([str(folder / "rabbithole")], {})
+
+
+async def perf_test() -> Program:
+    runtime, maven = _need("java", "openjdk-17-jre-headless"), _need("mvn", "maven")
+    folder = _folder("perftest", "pom.xml")
+    if not (folder / "ready").exists():
+        jars = f"-DoutputDirectory={folder / 'jars'}"
+        await _run(maven, "-q", "-B", "dependency:copy-dependencies", jars, at=folder)
+        (folder / "ready").touch()
+    return Program([runtime, "-cp", f"{folder}/jars/*", "com.rabbitmq.perf.PerfTest"], {})
+
+
 async def ruby() -> Program:
     """bunny as a package of Debian's, or any gem that is installed."""
     binary = _need("ruby", "ruby ruby-bunny")
@@ -146,7 +184,12 @@ def _folder(name: str, *files: str) -> Path:
     return folder
 
 
-async def _run(*command: str, at: Path, failure: type[Exception] = MissingError) -> None:
+async def _run(
+    *command: str,
+    at: Path,
+    failure: type[Exception] = MissingError,
+    within_s: float = PREPARE_S_MAX,
+) -> None:
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=at,
@@ -155,7 +198,7 @@ async def _run(*command: str, at: Path, failure: type[Exception] = MissingError)
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        async with asyncio.timeout(PREPARE_S_MAX):
+        async with asyncio.timeout(within_s):
             said, _ = await process.communicate()
     except TimeoutError:
         process.kill()
