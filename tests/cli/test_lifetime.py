@@ -91,25 +91,21 @@ def test_a_test_run_that_is_killed_leaves_nothing_behind(
     here: list[subprocess.Popen[str]], tmp_path: Path
 ):
     """Under the project's own conftest, as every test is."""
-    hanging = ROOT / "tests" / "cli" / f"test_hanging_{os.getpid()}.py"
-    told = tmp_path / "pids"
-    try:
-        hanging.write_text(HANGING_TEST)
-        run = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(hanging)],
-            cwd=ROOT,
-            env={**os.environ, "PIDS": str(told)},
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        here.append(run)
-        deadline = time.monotonic() + 120
-        while not told.exists():
-            assert run.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    finally:
-        hanging.unlink(missing_ok=True)
+    hanging, told = tmp_path / "test_hanging.py", tmp_path / "pids"
+    hanging.write_text(HANGING_TEST)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", str(hanging)],
+        cwd=ROOT,
+        env={**os.environ, "PIDS": str(told)},
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    here.append(run)
+    deadline = time.monotonic() + 120
+    while not told.exists():
+        assert run.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     pids = [int(pid) for pid in told.read_text().split()]
     assert len(pids) == 2
     assert all(map(runs, pids))
