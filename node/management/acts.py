@@ -18,6 +18,8 @@ _OF_CLIENTS = frozenset(
 ) | {("PUT", "queues/{vhost}/{queue}")}
 #: Nothing is changed, but hashes of passwords are told.
 _TELLING = frozenset({("GET", "definitions")})
+#: Part of a path that is told to nobody.
+UNTOLD = "{password}"
 
 
 @dataclass(slots=True)
@@ -40,12 +42,14 @@ class Act:
         denied = status in {401, 403} and "Authorization" in self.request.headers
         if not self.told and not denied:
             return
-        method = self.request.method
+        method, target = self.request.method, self.request.rel_url.raw_path
+        if self.route is not None and UNTOLD in self.route.path:
+            target = f"/api/{self.route.path}"
         await audit.write(
             who=self.who,
             address=self.request.remote or "",
             what=method if self.route is None else f"{method} {self.route.path}",
-            target=self.request.rel_url.raw_path,
+            target=target,
             outcome=_outcome(status),
             reason=reason,
         )

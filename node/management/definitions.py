@@ -40,6 +40,8 @@ Json = dict[str, Any]
 
 #: Objects planned between two breaths of the loop.
 AT_ONCE = 50
+#: The machine version from which on a change of the catalog may have many steps.
+WHOLE_SINCE = 3
 #: Of one change of the catalog, which every node applies at one go.
 STEPS_MAX = 2_000
 STEPS_BYTES_MAX = 1 << 20
@@ -232,7 +234,7 @@ async def _carry_out(call: Call, steps: Sequence[CatalogStep]) -> None:
 
 async def _change(call: Call, steps: Sequence[CatalogStep]) -> None:
     cluster = call.services.cluster
-    if call.catalog.version >= 3:
+    if call.catalog.version >= WHOLE_SINCE:
         reply_of(await cluster.names.change_all(steps))
         return
     for step in steps:  # a node of an earlier release would not know the whole

@@ -21,7 +21,7 @@ from cluster.machine.replies import (
 )
 from cluster.types import Stamp
 from tests.machine.catalog_world import Book
-from tests.machine.test_catalog_model import any_command
+from tests.machine.test_catalog_model import NAMES, VHOSTS, any_command
 
 STEPS = [
     c.PutEntry("vhosts", ["v"], {}),
@@ -125,3 +125,12 @@ def test_a_copy_and_what_it_was_made_of_go_their_own_ways(seed: int):
         copy.invariants()
     assert world.machine.snapshot() == before
     world.machine.invariants()
+    for machine in (world.machine, copy):
+        for vhost in VHOSTS:
+            every = machine.bindings(vhost)
+            for name in NAMES:
+                assert machine.bindings_from(vhost, name) == [b for b in every if b.source == name]
+                for kind in ("queue", "exchange"):
+                    assert machine.bindings_to(vhost, kind, name) == [
+                        b for b in every if (b.kind, b.destination) == (kind, name)
+                    ]

@@ -789,6 +789,27 @@ NODES = (
         "{DELAY: _number(DELAY, delay_ms)}",
         (by_tests("tests/protocols/amqp/test_attributes.py"),),
     ),
+    Mutant(
+        "a change of the catalog is not tried before it is made",
+        "cluster/machine/catalog.py",
+        "            reply = trial.apply_step(step).reply",
+        "            reply = self.apply_step(step).reply",
+        (by_tests("tests/machine/test_catalog_change.py"),),
+    ),
+    Mutant(
+        "a copy of the catalog shares its bindings",
+        "cluster/machine/catalog_tables.py",
+        "self._to = {end: dict(bound) for end, bound in other._to.items()}",
+        "self._to = dict(other._to)",
+        (by_tests("tests/machine/test_catalog_change.py"),),
+    ),
+    Mutant(
+        "a protected vhost is dropped all the same",
+        "cluster/machine/catalog_admin.py",
+        'entry.get(PROTECTED) is True and table == "vhosts"',
+        'entry.get(PROTECTED) is None and table == "vhosts"',
+        (by_tests("tests/machine/test_catalog_admin.py"),),
+    ),
 )
 
 MUTANTS = CONSENSUS + LOGS + QUEUES + NODES

@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from node.management import definitions
 from tests.node.management.api import Api, Reply, api_of
 from tests.node.nodes import Nodes
 
@@ -212,6 +213,19 @@ async def test_a_large_import_is_there_on_every_node_at_once(tmp_path: Path):
             assert [each["name"] for each in await api.get("queues?columns=name")] == names
         assert await others[0].publish("q0007", "x", exchange="amq.topic")
         assert [got["payload"] for got in await others[1].take("q0007")] == ["x"]
+
+
+async def test_before_the_upgrade_is_finished_it_is_done_step_by_step(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(definitions, "WHOLE_SINCE", 99)
+    reply = await api.ask("POST", "definitions?skip=unsupported", RABBITMQ)
+    assert (reply.status, reply.value["imported"]) == (200, 7)
+    assert [each["name"] for each in await api.get("queues/shop")] == ["orders"]
+    assert len(await api.get("bindings/shop/e/logs/q/orders")) == 1
+    bad = await api.post("definitions", vhosts=[{"name": "v"}], queues=[{"name": "", "vhost": "v"}])
+    assert bad.status == 400
+    assert (await api.ask("GET", "vhosts/v")).status == 404
 
 
 # --- as files -------------------------------------------------------------------------------------

@@ -109,3 +109,17 @@ async def test_a_file_that_cannot_be_written_stops_the_start(tmp_path: Path):
     node = Node(load(environment={}, flags={**flags, "http": "127.0.0.1:0", "amqp": "off"}))
     with pytest.raises(SettingsError, match="audit_file: cannot write"):
         await node.start()
+
+
+async def test_a_password_in_a_path_is_not_told(tmp_path: Path):
+    file = tmp_path / "audit.log"
+    async with Nodes(tmp_path / "nodes", audit_file=str(file)) as nodes:
+        api = api_of(nodes.one)
+        await api.put("users/ann", password="x", tags="management")
+        for password in ("x", "wrong"):
+            ann = api.as_user("ann", password)
+            assert (await ann.ask("GET", "auth/hash_password/hunter2")).status == 401
+
+    assert "hunter2" not in file.read_text()
+    told = [line["target"] for line in lines(file) if "hash_password" in line["what"]]
+    assert told == ["/api/auth/hash_password/{password}"] * 2
