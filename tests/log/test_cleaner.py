@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from random import Random
 
+import pytest
+
 from cluster.log import Log
 from cluster.log.dump import dump
-from cluster.log.memory_disk import PowerLost
+from cluster.log.memory_disk import MemoryFile, PowerLost
 from cluster.log.reader import Record, read_snapshot
 from tests.log.support import FOLDER, World, command, contents, fill, save
 
@@ -227,3 +229,40 @@ async def test_segments_that_many_restarts_leave_are_merged() -> None:
     assert log.journal(1).last_index == 31
     world.crash()
     assert sorted(contents((await world.open()).journal(1))) == list(range(2, 32))
+
+
+async def test_what_is_rewritten_or_archived_was_read_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fetched = set[tuple[int, int]]()  # file and byte, by the thousand
+    unread = list[tuple[int, int]]()
+    read = MemoryFile.read
+
+    def within(offset: int, size: int) -> range:
+        return range(offset // 1000, (offset + size - 1) // 1000 + 1)
+
+    def on_loop(file: MemoryFile, offset: int, size: int) -> bytes:
+        here = [(id(file._inode), part) for part in within(offset, size)]
+        unread.extend(part for part in here if part not in fetched)
+        return read(file, offset, size)
+
+    async def fetch(file: MemoryFile, offset: int, size: int) -> bytes:
+        fetched.update((id(file._inode), part) for part in within(offset, size))
+        return read(file, offset, size)
+
+    world = World(segment_bytes=4000, archive_dir="/archive", hot_bytes=0)
+    log = await world.open()
+    journal = log.journal(1)
+    for _ in range(10):
+        fill(journal, 20)
+        await save(log)
+    before = contents(journal)
+    await journal.save_snapshot(200, 1, b"state", [(n, n) for n in range(2, 200, 10)])
+    monkeypatch.setattr(MemoryFile, "read", on_loop)
+    monkeypatch.setattr(MemoryFile, "fetch", fetch)
+    await log.maintain()
+    monkeypatch.undo()
+    assert unread == []
+    assert fetched
+    assert journal.old.segments[0] == log.wal.active.number, "the oldest was copied"
+    assert [journal.read(n) for n in range(2, 200, 10)] == [before[n] for n in range(2, 200, 10)]
