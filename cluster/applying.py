@@ -11,12 +11,14 @@ from cluster.codec.entries import (
     body_count,
     decode_entry,
     encode_command,
+    part_of,
     written_under,
 )
 from cluster.cold_reads import Arrived, ColdReads, OnArrival
 from cluster.entry_cache import EntryCache
 from cluster.log import KIND_DIGEST, MEMBERSHIP
 from cluster.log_time import LogTime
+from cluster.machine.commands import BodyPart
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
 from cluster.machine.replies import COMMAND_SKIPPED, Refused
@@ -26,7 +28,7 @@ from cluster.proposals import Proposals
 from cluster.raft.configuration import split
 from cluster.raft.journal import RaftJournal
 from cluster.raft.stock import NO_OP, REGULAR
-from cluster.types import BodyRef, Stamp
+from cluster.types import Body, BodyRef, Stamp
 
 #: A digest of the state is noted every so many entries, at the same indexes on every replica.
 DIGEST_ENTRIES = 1_000
@@ -120,7 +122,7 @@ class Applying:
             reason = f"{type(error).__name__} in the machine at entry {index}"
             self._proposals.answer(dones[ordinal:], unknown(reason))
             raise
-        if offset and self._keeps:
+        if offset and self._keeps and type(entry.commands[0]) is not BodyPart:
             self._cache.put(index, entry, len(command))
 
     # --- commands at which the machine raises
@@ -184,7 +186,7 @@ class Applying:
         self._notes.note(KIND_DIGEST, group, index, term, digest)
         return digest
 
-    def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]] | None:
+    def read_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]] | None:
         """Body and meta of each message; empty when they are settled and gone, None when they are
         not in memory.
         """
@@ -200,7 +202,7 @@ class Applying:
         """See `ColdReads.fetch`."""
         self._cold.fetch(first, last, done)
 
-    async def load_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
+    async def load_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]]:
         """As `read_bodies`, wherever they are."""
         found = self.read_bodies(ref)
         if found is not None:
@@ -211,6 +213,19 @@ class Applying:
         if isinstance(arrived, BaseException):
             raise arrived
         return [] if arrived is None else arrived.messages(ref.offset, ref.count)
+
+    async def load_part(self, index: int, offset: int) -> bytes | None:
+        """A part of a large body, wherever it is; None: it is gone. It is remembered nowhere: it is
+        read once for each delivery.
+        """
+        command = self._journal.in_memory(index)
+        if command is not None:
+            found = command[:1] == REGULAR
+            return part_of(decode_entry(memoryview(command)[1:]), offset) if found else None
+        if not self._journal.holds(index):
+            return None
+        ((body, _),) = await self.load_bodies(BodyRef(index, offset, 1)) or ((None, None),)
+        return body if isinstance(body, bytes) else None
 
     def age_s(self, index: int) -> float | None:
         """Since it was proposed; of an entry whose bodies were read a moment ago."""

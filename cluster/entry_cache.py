@@ -8,6 +8,7 @@ from typing import Any
 
 from cluster.codec.entries import Entry, bodies_of, decode_entry, metas_of
 from cluster.raft.stock import REGULAR
+from cluster.types import Body
 
 #: Of one group; bytes of the entries as they lie in the log.
 CACHE_BYTES_MAX = 4 << 20
@@ -24,9 +25,9 @@ class CachedEntry:
         self.size = size
         self.now_ms = 0 if isinstance(entry, bytes) else entry.now_ms  # known once it is decoded
         self._entry: Entry | bytes | None = entry
-        self._messages: list[tuple[bytes, Any]] = []
+        self._messages: list[tuple[Body, Any]] = []
 
-    def messages(self, offset: int, count: int) -> list[tuple[bytes, Any]]:
+    def messages(self, offset: int, count: int) -> list[tuple[Body, Any]]:
         """Body and meta of `count` messages from `offset`."""
         entry = self._entry
         if entry is not None:

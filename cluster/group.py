@@ -41,7 +41,7 @@ from cluster.raft.member import Member, Role
 from cluster.raft.snapshots import Incoming
 from cluster.seams import Clock, Links
 from cluster.snapshotting import Snapshots
-from cluster.types import BodyRef, GroupId, NodeId, Stamp
+from cluster.types import Body, BodyRef, GroupId, NodeId, Stamp
 
 __all__ = [
     "Group",
@@ -183,7 +183,11 @@ class Group(GroupFacts):
     def _too_new(self, command: Command) -> Outcome | None:
         """A member may be of a release that does not know it."""
         needed = version_needed(command)
-        return too_new(needed, self._writes) if needed > self._writes else None
+        if needed <= self._writes:
+            return None
+        if not self._ready:  # it leads since a moment ago, and its machine may rise yet
+            return refused("no_leader", f"group {self.name} has a new leader: try again")
+        return too_new(needed, self._writes)
 
     def _not_now(self) -> Outcome:
         """Why this member takes no proposals, when it takes none."""
@@ -476,7 +480,7 @@ class Group(GroupFacts):
             log.error("group_poisoned", **where, exc_info=error)
         self._proposals.give_up_all(unknown(f"this copy stopped at entry {index}"))
 
-    def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]] | None:
+    def read_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]] | None:
         """Body and meta of each message; empty when they are settled and gone, None when they are
         not in memory: then `fetch` brings them.
         """
@@ -488,9 +492,15 @@ class Group(GroupFacts):
         """
         self._applying.fetch(first, last, done)
 
-    async def load_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
+    async def load_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]]:
         """Body and meta of each message, wherever they are; empty when they are gone."""
         return await self._applying.load_bodies(ref)
+
+    async def load_part(self, index: int, offset: int) -> bytes | None:
+        """A part of a large body; None: not here, or not any more."""
+        if index > self.applied_index:
+            return None
+        return await self._applying.load_part(index, offset)
 
     def _spawn_read(self, read: Coroutine[Any, Any, None]) -> None:
         assert self.spawn is not None, "a read needs Rounds"

@@ -20,7 +20,7 @@ from cluster.cold_reads import OnArrival
 from cluster.entry_cache import CachedEntry
 from cluster.log_time import LogTime
 from cluster.machine import MACHINE_VERSION, QueueMachine
-from cluster.machine.commands import Command, Enqueue, Tick
+from cluster.machine.commands import BodyPart, Command, Enqueue, Tick
 from cluster.machine.effects import Effect
 from cluster.machine.replies import COMMAND_SKIPPED, Refused
 from cluster.outcome import Done, Outcome, outcome_of, refused, unknown
@@ -33,7 +33,7 @@ from cluster.proposals import (
 )
 from cluster.raft.member import Role
 from cluster.seams import Clock
-from cluster.types import BodyRef, GroupId, NodeId, Stamp
+from cluster.types import Body, BodyRef, GroupId, NodeId, Stamp
 
 log = structlog.get_logger(__name__)
 
@@ -283,7 +283,7 @@ class LocalGroup:
         self._kept[index] = _Kept(command, CachedEntry(Entry(1, now_ms, [command]), size), size)
         self.kept_bytes += size
 
-    def read_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
+    def read_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]]:
         """Body and meta of each message; empty when they are settled and gone."""
         kept = self._kept.get(ref.index)
         return [] if kept is None else kept.entry.messages(ref.offset, ref.count)
@@ -293,8 +293,13 @@ class LocalGroup:
         kept = self._kept.get(first)
         self._loop.call_soon(done, None if kept is None else kept.entry)
 
-    async def load_bodies(self, ref: BodyRef) -> list[tuple[bytes, Any]]:
+    async def load_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]]:
         return self.read_bodies(ref)
+
+    async def load_part(self, index: int, offset: int) -> bytes | None:
+        """A part of a large body; None: it is gone."""
+        command = self.read_command(index, 0)
+        return command.data if type(command) is BodyPart and not offset else None
 
     def age_s(self, index: int) -> float | None:
         kept = self._kept.get(index)

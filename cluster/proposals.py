@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cluster.machine.commands import ChangeCatalog, Command, Enqueue, Transaction, TransactionPart
+from cluster.machine.commands import (
+    BodyPart,
+    ChangeCatalog,
+    Command,
+    Enqueue,
+    Transaction,
+    TransactionPart,
+)
 from cluster.outcome import Done, Outcome, refused, unknown
 from cluster.seams import Clock
 from cluster.types import COMMANDS_PER_ENTRY_MAX
@@ -19,6 +26,8 @@ from cluster.types import COMMANDS_PER_ENTRY_MAX
 ENTRY_BYTES_TARGET = 1 << 20
 #: ...up to this, which is refused.
 ENTRY_BYTES_MAX = 17 << 20
+#: A body up to here fits into one entry, whatever is said of it; larger ones come in parts.
+WHOLE_BODY_BYTES_MAX = 16 << 20
 #: Commands in one entry: ordinals are 16 bits wide, and the last one is left free.
 ENTRY_COMMANDS_MAX = COMMANDS_PER_ENTRY_MAX - 1
 #: Bytes proposed and not yet applied; more are refused until some are.
@@ -56,6 +65,8 @@ def weigh(command: Command) -> int:
     if type(command) is Enqueue:
         bodies = command.bodies
         return COMMAND_OVERHEAD_BYTES + sum(map(len, bodies)) + 8 * len(bodies)
+    if type(command) is BodyPart:
+        return COMMAND_OVERHEAD_BYTES + len(command.data)
     if type(command) is Transaction:
         others = sum(weigh(step) for _, steps in command.others for step in steps)
         return COMMAND_OVERHEAD_BYTES + sum(map(weigh, command.steps)) + others

@@ -76,6 +76,23 @@ class BodyRef(NamedTuple):
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
+@value
+class LargeBody:
+    """A body too large for one entry: `head` is how it begins, the rest lies in the log in parts,
+    (entry, offset among its bodies, size) each, of the same group as the message.
+    """
+
+    head: bytes
+    parts: tuple[tuple[int, int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.head) + sum([size for _, _, size in self.parts])
+
+
+#: Of a message, as it is read from the log.
+Body = bytes | LargeBody
+
+
 class MessageId(NamedTuple):
     """Which message, of all that a cluster ever had: where its body was written. A dead letter has
     that of the message that died, as long as it stays in the group.

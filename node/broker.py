@@ -22,6 +22,7 @@ from cluster.machine.commands import (
     ATTR_PRIORITY,
     ATTR_TTL_MS,
     Barrier,
+    BodyPart,
     Command,
     Enqueue,
     Get,
@@ -35,11 +36,14 @@ from cluster.machine.interface import RowState
 from cluster.machine.publishers import CARRIER_PREFIX, is_carrier
 from cluster.machine.replies import Chunk, Declared, Got, Ok
 from cluster.outcome import Outcome
+from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.types import (
     TRANSIENT_GROUPS,
+    Body,
     BodyRef,
     ConsumerKey,
     GroupId,
+    LargeBody,
     MessageId,
     NodeId,
     QueueId,
@@ -54,8 +58,13 @@ from node.plain_values import wrong_beside_bodies
 from node.routing import Router
 from node.sections import LimitSettings
 
+#: As `Enqueue.large`.
+Large = Mapping[int, tuple[str, Sequence[tuple[int, int, int]]]]
+
 NAME_BYTES_MAX = 255
 PEEK_COUNT_MAX = 1_000
+#: Of a large body that a client publishes in parts.
+PART_BYTES_MAX = 1024 * 1024
 GET_BYTES_MAX = 16 * 1024 * 1024
 CREDIT_MAX = 1_000_000
 
@@ -128,7 +137,7 @@ class Broker:
     def machine(self, group: GroupId) -> QueueMachine:
         return cast(QueueMachine, self.led(group).machine)
 
-    def read_bodies(self, group: GroupId, ref: BodyRef) -> Sequence[tuple[bytes, Any]] | None:
+    def read_bodies(self, group: GroupId, ref: BodyRef) -> Sequence[tuple[Body, Any]] | None:
         found = self.cluster.group(group)
         return [] if found is None else found.read_bodies(ref)
 
@@ -283,13 +292,14 @@ class Broker:
             ((body, meta),) = found
             if rows and len(body) > budget:
                 break
-            budget -= len(body)
+            budget -= len(body.head) if isinstance(body, LargeBody) else len(body)
             rows.append(
                 {
                     "message": _id(info.group, row.chunk.bodies),
                     "position": row.position,
                     "state": row.state,
-                    "body": body,
+                    "body": body.head if isinstance(body, LargeBody) else body,
+                    "bytes": len(body),
                     "meta": as_map(meta),
                     "delivery_count": row.chunk.delivery_count,
                     "acquired_count": row.chunk.acquired_count,
@@ -313,23 +323,15 @@ class Broker:
         bodies: Sequence[bytes],
         meta: Any,
         attrs: Any,
+        large: Large | None = None,
     ) -> tuple[Enqueue, int]:
         """The command for a batch, and its bytes. Refused says which rule it breaks."""
         sizes = [len(body) for body in bodies]
-        largest = max(sizes, default=0)
-        if largest > self.limits.message_bytes_max:
-            raise Refused(
-                "message_too_large",
-                f"a message may have {self.limits.message_bytes_max} bytes, not {largest}: "
-                "publish less, or raise limits.message_bytes_max on all nodes",
-            )
-        if self.lack.disk:
-            raise Refused("disk_full", "the disk of a node is nearly full: consume, or add space")
-        if self.lack.memory:
-            raise Refused(
-                "memory_full",
-                "a node is low on memory: consume, or raise limits.memory_high_watermark",
-            )
+        self._check_size(max(sizes, default=0), in_parts=False)
+        for place, (_, parts) in large.items() if large is not None else ():
+            if 0 <= place < len(sizes):
+                self._check_size(sizes[place] + sum(size for *_, size in parts), in_parts=True)
+        self._check_room()
         if self.full_vhosts:
             info = self.cluster.catalog_machine.queue_by_id(queue)
             full = None if info is None else self.full_vhosts.get(info.vhost)
@@ -358,7 +360,45 @@ class Broker:
         check_meta(meta, len(bodies))
         if attrs is not None:
             check_attrs(attrs, len(bodies))
-        return Enqueue(queue, publisher, seqno, bodies, meta, attrs), sum(sizes)
+        return Enqueue(queue, publisher, seqno, bodies, meta, attrs, large), sum(sizes)
+
+    def part_command(self, queue: QueueId, upload: str, number: int, data: bytes) -> BodyPart:
+        """A part of a large body. Refused says which rule it breaks."""
+        if upload.startswith(CARRIER_PREFIX):
+            raise Refused(
+                codes.BAD_ARGUMENT,
+                f"names that begin with {CARRIER_PREFIX} are the nodes' own: choose another",
+            )
+        if len(data) > PART_BYTES_MAX:
+            raise Refused(
+                "message_too_large", f"a part may have {PART_BYTES_MAX} bytes, not {len(data)}"
+            )
+        self._check_room()
+        return BodyPart(queue, upload, number, data)
+
+    def _check_size(self, size: int, *, in_parts: bool) -> None:
+        largest = self.limits.message_bytes_max
+        if size > largest:
+            raise Refused(
+                "message_too_large",
+                f"a message may have {largest} bytes, not {size}: publish less, or raise"
+                " limits.message_bytes_max on all nodes",
+            )
+        if size > WHOLE_BODY_BYTES_MAX and not in_parts:
+            raise Refused(
+                "message_too_large",
+                f"in one piece a message may have {WHOLE_BODY_BYTES_MAX} bytes, not {size}:"
+                " publish it in parts, by WebSocket or AMQP",
+            )
+
+    def _check_room(self) -> None:
+        if self.lack.disk:
+            raise Refused("disk_full", "the disk of a node is nearly full: consume, or add space")
+        if self.lack.memory:
+            raise Refused(
+                "memory_full",
+                "a node is low on memory: consume, or raise limits.memory_high_watermark",
+            )
 
     def subscribe_command(
         self,
@@ -384,7 +424,8 @@ class Broker:
         """Take messages once: (consumer to settle with, still ready, the messages). On the leader.
 
         What does not fit into one answer is given back at once. With `auto_settle` the messages
-        are settled once they are read, so a crash in between redelivers them.
+        are settled once they are read, so a crash in between redelivers them; those with a large
+        body are for the caller to settle, when it is read.
         """
         self.check_count(count)
         group = self.led(info.group)
@@ -402,7 +443,8 @@ class Broker:
             if count:
                 bodies = bodies[:count]
                 budget -= sum(len(body) for body, _ in bodies)
-                taken.append((chunk.first, chunk.first + count - 1))
+                if type(bodies[0][0]) is not LargeBody:
+                    taken.append((chunk.first, chunk.first + count - 1))
                 batches.append(batch_of(chunk, bodies))
         if over:
             group.propose(Return(info.queue, reply.consumer, merged(over)))

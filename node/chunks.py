@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.machine.replies import Chunk
-from cluster.types import BodyRef
+from cluster.types import Body, BodyRef
 from node.outgoing import Batch
 
 #: Bodies that one delivery frame aims at: large enough to cost nothing, small enough to take turns.
@@ -16,7 +16,7 @@ DELIVERY_BYTES_TARGET = 1 << 20
 Held = Sequence[tuple[int, int, int]]  # first, last, token
 
 
-def batch_of(chunk: Chunk, bodies: Sequence[tuple[bytes, Any]]) -> Batch:
+def batch_of(chunk: Chunk, bodies: Sequence[tuple[Body, Any]]) -> Batch:
     """A chunk with its bodies. Equal meta of all is said once."""
     metas = [meta for _, meta in bodies]
     first = metas[0] if metas else None
@@ -89,7 +89,7 @@ def rest(chunk: Chunk, taken: int) -> Chunk:
     return _part(chunk, chunk.first + taken, chunk.first + chunk.bodies.count - 1)
 
 
-def fitting(bodies: Sequence[tuple[bytes, Any]], room: int) -> int:
+def fitting(bodies: Sequence[tuple[Body, Any]], room: int) -> int:
     """How many of the first bodies fit, at least one: a single large one must leave too."""
     for count, (body, _) in enumerate(bodies):
         room -= len(body)

@@ -20,10 +20,11 @@ from cluster.machine.commands import (
     SetCredit,
     Settle,
 )
+from cluster.machine.replies import PartKept
 from cluster.machine.replies import Subscribed as SubscribedReply
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
 from node import outgoing
-from node.broker import Broker, Gone, check_credit
+from node.broker import Broker, Gone, Large, check_credit
 from node.chunks import Held, Progress
 from node.errors import BrokerError, Elsewhere, Refused, reply_of
 from node.metrics.tallies import Spoken
@@ -263,19 +264,35 @@ class Connection:
         bodies: Sequence[bytes],
         meta: Any,
         attrs: Any,
+        large: Large | None = None,
     ) -> None:
         """One batch becomes one command; its confirm comes when it is safe."""
         if self.closed:
             return  # taken over while this waited to be read: the client asks again elsewhere
         self._check_here(info)
         command, size_bytes = self._broker.enqueue_command(
-            info.queue, publisher, seqno, bodies, meta, attrs
+            info.queue, publisher, seqno, bodies, meta, attrs, large
         )
         size_bytes += FRAME_OVERHEAD_BYTES + MESSAGE_OVERHEAD_BYTES * len(bodies)
         if self.counted is not None:
             self.published = True
             self.counted.published(bodies, queues=1, confirm=request != 0)
         self._traffic.publish(self.id, request, info.group, info.name, command, size_bytes)
+
+    async def publish_part(
+        self, request: int, info: QueueInfo, upload: str, number: int, data: bytes
+    ) -> None:
+        """Of a large body; a publish names all its parts later."""
+        self._check_here(info)
+        command = self._broker.part_command(info.queue, upload, number, data)
+        reply = await self._broker.ask(info.group, command)
+        assert isinstance(reply, PartKept)
+        self.answer(request, [reply.index, reply.offset])
+
+    def left(self, info: QueueInfo, consumer: ConsumerKey, batch: outgoing.Batch) -> None:
+        """A large body has left for a client that settles nothing itself."""
+        settle = Settle(info.queue, consumer, [(batch.first, batch.first)], batch.token)
+        self._broker.cluster.propose(info.group, settle)
 
     def _ask(self, request: int, info: QueueInfo, command: Command) -> None:
         if self.closed:
@@ -463,7 +480,7 @@ class Connection:
         )
         if self.counted is not None:
             self.counted.of(info).got(batches, auto=auto_settle)
-        self.peer.send(outgoing.Got(request, info.name, key, ready, batches))
+        self.peer.send(outgoing.Got(request, info.name, key, ready, batches, auto_settle))
 
     async def declare(self, request: int, queue: str, arguments: dict[str, Any]) -> None:
         self.answer(request, await self._broker.declare(self.vhost, queue, arguments))

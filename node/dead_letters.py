@@ -31,7 +31,8 @@ from cluster.machine.commands import ATTR_DEATHS, ATTR_PRIORITY, DeadLettersMove
 from cluster.machine.effects import DeadLetter
 from cluster.machine.publishers import CARRIER_PREFIX
 from cluster.machine.replies import NO_QUEUE, Enqueued
-from cluster.types import BodyRef, GroupId, QueueId
+from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId
+from node.bodies import Bodies, BodyGone, NotTaken, Stored, head_of
 from node.broker import Broker
 from node.errors import BrokerError, Elsewhere
 from node.message import carbon_copies, headers_of, routing_key_of
@@ -51,7 +52,7 @@ class Letter:
     """A dead letter with its content, and where it goes."""
 
     number: int
-    body: bytes
+    body: Body
     meta: Any
     deaths: Any
     targets: tuple[QueueInfo, ...]  # distinct; empty: nowhere
@@ -70,7 +71,8 @@ class _Later(Exception):
 class DeadLetters:
     """Workers of the queues that this node leads."""
 
-    def __init__(self, broker: Broker, tasks: Tasks, metrics: Metrics) -> None:
+    def __init__(self, broker: Broker, tasks: Tasks, metrics: Metrics, bodies: Bodies) -> None:
+        self._bodies = bodies
         self._broker = broker
         self._tasks = tasks
         self._metrics = metrics
@@ -106,7 +108,7 @@ class DeadLetters:
             if not await self._broker.catch_up():
                 return False
             letters = await self._letters(group, queue)
-        moved = await self._move(queue, letters)
+        moved = await self._move(queue, group, letters)
         if not moved:
             return not letters
         try:
@@ -160,7 +162,7 @@ class DeadLetters:
 
     # --- sending ----------------------------------------------------------------------------------
 
-    async def _move(self, queue: QueueId, letters: Sequence[Letter]) -> int:
+    async def _move(self, queue: QueueId, group: GroupId, letters: Sequence[Letter]) -> int:
         """The highest number up to which all are safe or dropped; 0: none."""
         moved = 0
         for targets, run in runs(letters):
@@ -173,7 +175,7 @@ class DeadLetters:
             safe = run[-1].number
             for target in targets:
                 try:
-                    await self._send(queue, target, run)
+                    await self._send(queue, group, target, run)
                 except _Later as later:
                     log.info("dead_letters_wait", target=target.name, reason=str(later))
                     safe = min(safe, later.safe)
@@ -182,9 +184,11 @@ class DeadLetters:
                 break
         return moved
 
-    async def _send(self, queue: QueueId, target: QueueInfo, run: Sequence[Letter]) -> None:
+    async def _send(
+        self, queue: QueueId, group: GroupId, target: QueueInfo, run: Sequence[Letter]
+    ) -> None:
         """All of a run, or _Later."""
-        outcome = await self._ask(queue, target, run)
+        outcome = await self._ask(queue, group, target, run)
         reply = outcome.reply
         if outcome.kind == "ok" and isinstance(reply, Enqueued):
             self._metrics.dead_letters_moved += reply.stored
@@ -196,14 +200,34 @@ class DeadLetters:
             raise _Later("the target was deleted")
         raise _Later(outcome.reason or outcome.kind)
 
-    async def _ask(self, queue: QueueId, target: QueueInfo, letters: Sequence[Letter]) -> Outcome:
+    async def _upload(
+        self, queue: QueueId, group: GroupId, target: QueueInfo, letter: Letter, body: LargeBody
+    ) -> Any:
+        """Its parts are copied into the target's group, where the next leader goes on."""
+        name = f"{CARRIER_PREFIX}{queue}:{letter.number}"
+        try:
+            kept = await self._bodies.upload(target, Stored(self._bodies, group, body), name)
+        except (NotTaken, BodyGone) as error:
+            raise _Later(str(error)) from error
+        if kept is None:
+            raise _Later("the target was deleted")
+        return kept
+
+    async def _ask(
+        self, queue: QueueId, group: GroupId, target: QueueInfo, letters: Sequence[Letter]
+    ) -> Outcome:
+        large: dict[int, Any] = {}
+        for place, letter in enumerate(letters):
+            if isinstance(letter.body, LargeBody):
+                large[place] = await self._upload(queue, group, target, letter, letter.body)
         command = Enqueue(
             target.queue,
             f"{CARRIER_PREFIX}{queue}",
             letters[0].number,
-            [letter.body for letter in letters],
+            [head_of(letter.body) for letter in letters],
             [letter.meta for letter in letters],
             [{ATTR_DEATHS: each.deaths, ATTR_PRIORITY: each.priority} for each in letters],
+            large or None,
         )
         try:
             return await self._broker.cluster.ask(target.group, command)

@@ -29,7 +29,7 @@ from cluster.machine.effects import (
     SessionEnded,
 )
 from cluster.machine.replies import Chunk, Enqueued, Ok
-from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId
+from cluster.types import Body, BodyRef, ConsumerKey, GroupId, LargeBody, QueueId
 from node.chunks import (
     DELIVERY_BYTES_TARGET,
     Progress,
@@ -83,7 +83,7 @@ FETCHING_MAX = 8
 FETCHED_CHUNKS = 64
 
 #: Empty: they are gone. None: they are not in memory.
-ReadBodies = Callable[[GroupId, BodyRef], Sequence[tuple[bytes, Any]] | None]
+ReadBodies = Callable[[GroupId, BodyRef], Sequence[tuple[Body, Any]] | None]
 
 
 # --- state ----------------------------------------------------------------------------------------
@@ -442,8 +442,13 @@ class Dispatcher:
                 first = batches[0].first
                 end = first + len(batches[0].bodies) - 1
                 consumer.timed = (first, end, self._now_s())
-            if consumer.auto_settle:
-                ranges = [(b.first, b.first + len(b.bodies) - 1) for b in batches]
+            # A large body is settled by who hands it to the network, when all of it left.
+            ranges = [
+                (b.first, b.first + len(b.bodies) - 1)
+                for b in batches
+                if consumer.auto_settle and type(b.bodies[0]) is not LargeBody
+            ]
+            if ranges:
                 command = Settle(consumer.queue, consumer.key, merged(ranges))
                 self._outputs.append(Propose(consumer.group, command, None))
         self._drop_if_drained(consumer)
@@ -494,6 +499,9 @@ class Dispatcher:
                 self._outputs.append(Unreadable(consumer.group, consumer.name, chunk))
                 continue
             size = sum([len(body) for body, _ in bodies])
+            if type(bodies[0][0]) is LargeBody and batches:
+                pending.appendleft(chunk)  # a frame of its own
+                break
             if total + size > DELIVERY_BYTES_TARGET:
                 if batches and len(bodies[0][0]) + total > DELIVERY_BYTES_TARGET:
                     pending.appendleft(chunk)  # begins the next frame
@@ -504,7 +512,7 @@ class Dispatcher:
                     bodies = bodies[:taken]
                     size = sum([len(body) for body, _ in bodies])
             batches.append(batch_of(chunk, bodies))
-            total += size
+            total += max(size, DELIVERY_BYTES_TARGET) if type(bodies[0][0]) is LargeBody else size
             counts.delivered += len(bodies)
             if chunk.acquired_count:
                 counts.redelivered += len(bodies)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cluster.types import Body
 from node.chunks import Progress
 
 #: Bytes that the kernel keeps unsent for one client: beyond, they wait in the node, which then
@@ -25,7 +26,7 @@ class Piece(NamedTuple):
     progress: Progress
     first: int
     token: int
-    bodies: Sequence[bytes]
+    bodies: Sequence[Body]
 
     @property
     def last(self) -> int:

@@ -23,6 +23,7 @@ from node.alarms import Alarms, Lack
 from node.audit import Audit
 from node.auth import Auth
 from node.backup import Backups
+from node.bodies import Bodies
 from node.broker import Broker
 from node.catch_up import CatchUp
 from node.clients import Clients
@@ -203,9 +204,11 @@ class Node:
         )
         self.quotas = VhostQuotas(self.cluster, self.questions, self.metrics.sources.rows)
         observe.append(self.metrics.fsync_seconds.observe)
-        letters = DeadLetters(self.broker, self._tasks, self.metrics)
+        bodies = self.bodies = Bodies(self.cluster, self.questions)
+        letters = DeadLetters(self.broker, self._tasks, self.metrics, bodies)
         self.traffic.on_dead_letters.append(letters.ready)
-        self.publisher = Publisher(self.cluster, self._tasks, self.traffic.dispatcher.counts)
+        counts = self.traffic.dispatcher.counts
+        self.publisher = Publisher(self.cluster, self._tasks, counts, bodies)
         transactions = Transactions(self.cluster, self._tasks)
         direct_replies = DirectReplies(self.cluster.node, self.questions)
         self._watch_over()
@@ -224,6 +227,7 @@ class Node:
                 relay=self.relay,
                 router=self.broker.router,
                 publisher=self.publisher,
+                bodies=bodies,
                 settler=Settler(self.cluster, self._tasks, self.traffic.dispatcher.counts),
                 transactions=transactions,
                 direct_replies=direct_replies,
@@ -328,7 +332,9 @@ class Node:
     def _add_routes(self, app: web.Application) -> None:
         app.middlewares.append(gate(self.health))
         counts, tallies = self.traffic.dispatcher.counts, self.metrics.tallies
-        sockets = WebSockets(self.broker, self.sessions, self.auth, self.clients, tallies)
+        sockets = WebSockets(
+            self.broker, self.sessions, self.auth, self.clients, tallies, self.bodies
+        )
         self._sockets = sockets
         app.router.add_get("/v1/connect", sockets.connect)
         native = HttpRoutes(self.broker, self.sessions, counts, self.auth, tallies)

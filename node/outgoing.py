@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cluster.types import ConsumerKey
+from cluster.types import Body, ConsumerKey
 
 
 class Batch(NamedTuple):
@@ -16,7 +16,7 @@ class Batch(NamedTuple):
     token: int
     delivery_count: int
     acquired_count: int
-    bodies: list[bytes]
+    bodies: list[Body]  # a large one is alone in its batch
     meta: Any  # None, one value for all bodies, or a list with one a body
     deaths: Any
 
@@ -67,6 +67,7 @@ class Got:
     consumer: ConsumerKey
     ready: int
     batches: list[Batch]
+    auto_settle: bool = False  # what has a large body is settled when that has left
 
 
 @dataclass(frozen=True, slots=True)

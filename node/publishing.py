@@ -25,8 +25,9 @@ from cluster.group import Outcome
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Enqueue
 from cluster.machine.publishers import EPHEMERAL_PREFIX
-from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, Enqueued
+from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, PARTS_MISSING, Enqueued
 from cluster.types import QueueId
+from node.bodies import Bodies, NewBody, NotTaken, PartedBody
 from node.dispatch import Counts
 from node.tasks import Tasks
 
@@ -41,7 +42,9 @@ RETRY_S = 0.02
 IDLE_S_MAX = 600.0
 
 #: Refusals that no repetition changes.
-HOPELESS = frozenset({"too_large", "bad_argument", "unknown_command", "transient_full"})
+HOPELESS = frozenset(
+    {"too_large", "bad_argument", "unknown_command", "transient_full", PARTS_MISSING}
+)
 
 #: Called once with the offsets, in what was published, that the queue refused (over a limit), as
 #: ranges. All others are safe, or the queue is gone and they have nowhere to go.
@@ -56,6 +59,7 @@ class _Item(NamedTuple):
     attrs: Any  # None, one for all, or a list
     size_bytes: int
     done: Done
+    large: dict[int, Any] | None  # as `Enqueue.large`
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +107,8 @@ class _Line:
             bodies = [body for item in items for body in item.bodies]
             metas = _joined(items, [item.metas for item in items])
             attrs = _joined(items, [item.attrs for item in items])
-        command = Enqueue(self.info.queue, self.publisher, self.next, bodies, metas, attrs)
+        large = items[0].large if len(items) == 1 else _joined_large(items)
+        command = Enqueue(self.info.queue, self.publisher, self.next, bodies, metas, attrs, large)
         self.next += len(bodies)
         return _Batch(command, items, since_s)
 
@@ -119,10 +124,11 @@ class _Line:
 class Publisher:
     """One a node: all its lines."""
 
-    def __init__(self, cluster: ClusterNode, tasks: Tasks, counts: Counts) -> None:
+    def __init__(self, cluster: ClusterNode, tasks: Tasks, counts: Counts, bodies: Bodies) -> None:
         self._cluster = cluster
         self._tasks = tasks
         self._counts = counts
+        self._bodies = bodies
         self._lines: dict[QueueId, _Line] = {}
         self._due: list[_Line] = []
         self._names = count(1)
@@ -135,8 +141,11 @@ class Publisher:
         attrs: Any,
         size_bytes: int,
         done: Done,
+        large: dict[int, Any] | None = None,
     ) -> None:
-        """In the order of the calls, for one queue."""
+        """In the order of the calls, for one queue. Of a body that is in `large` there is only how
+        it begins: its parts are in the log.
+        """
         line = self._lines.get(info.queue)
         if line is None:
             line = self._lines[info.queue] = _Line(info, self._name())
@@ -145,7 +154,35 @@ class Publisher:
             if not self._due:
                 asyncio.get_running_loop().call_soon(self._flush)
             self._due.append(line)
-        line.waiting.append(_Item(bodies, metas, attrs, size_bytes, done))
+        line.waiting.append(_Item(bodies, metas, attrs, size_bytes, done, large))
+
+    async def publish_large(
+        self,
+        info: QueueInfo,
+        bodies: Sequence[NewBody],
+        metas: Any,
+        attrs: Any,
+        size_bytes: int,
+        done: Done,
+    ) -> None:
+        """As `publish`, some bodies being large: in its place once this returns."""
+        heads: list[bytes] = []
+        large: dict[int, Any] = {}
+        for place, body in enumerate(bodies):
+            if not isinstance(body, PartedBody):
+                heads.append(body)
+                continue
+            heads.append(body.head)
+            try:
+                kept = await self._bodies.upload(info, body)
+            except NotTaken as error:
+                log.warning("publish_refused", queue=info.name, reason=str(error))
+                done([(0, len(bodies) - 1)])
+                return
+            if kept is not None:
+                large[place] = kept
+            # else the queue is gone, and so is whatever is published to it
+        self.publish(info, heads, metas, attrs, size_bytes, done, large or None)
 
     def _name(self) -> str:
         incarnation = self._cluster.links.incarnation
@@ -284,6 +321,16 @@ def _tell(batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:
             else ()
         )
         start = end + 1
+
+
+def _joined_large(items: Sequence[_Item]) -> dict[int, Any] | None:
+    joined: dict[int, Any] = {}
+    start = 0
+    for item in items:
+        for place, each in (item.large or {}).items():
+            joined[start + place] = each
+        start += len(item.bodies)
+    return joined or None
 
 
 def _joined(items: Sequence[_Item], each: Sequence[Any]) -> Any:

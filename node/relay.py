@@ -22,6 +22,7 @@ from cluster.cluster_node import BROKER_LEVEL
 from cluster.machine.catalog import QueueInfo
 from cluster.peers import PeerState
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
+from node.bodies import packed, unpacked
 from node.broker import Broker, Gone
 from node.chunks import Progress
 from node.connection import Connection, Consumer
@@ -64,7 +65,7 @@ class _Served:
     def send(self, frame: Outgoing) -> None:
         match frame:
             case Delivery(_, _, batches, size_bytes):
-                self._tell("deliver", [list(batch) for batch in batches], size_bytes)
+                self._tell("deliver", [packed(batch) for batch in batches], size_bytes)
             case Active(_, _, active, token):
                 self._tell("active", active, token)
             case Ended(_, _, reason):
@@ -226,7 +227,7 @@ class Relay:
         self, info: QueueInfo, session: SessionId, *, count: int, auto_settle: bool
     ) -> tuple[ConsumerKey, int, list[Batch]]:
         key, ready, batches = await self._ask(info, "get", session, count, auto_settle)
-        return ConsumerKey(key), ready, [Batch(*batch) for batch in batches]
+        return ConsumerKey(key), ready, [unpacked(batch) for batch in batches]
 
     async def info(self, info: QueueInfo) -> dict[str, Any]:
         return await self._ask(info, "queue_info")
@@ -244,7 +245,7 @@ class Relay:
         key, ready, batches = await self._broker.get(
             info, SessionId(session), count=count, auto_settle=auto_settle
         )
-        return [key, ready, [list(batch) for batch in batches]]
+        return [key, ready, [packed(batch) for batch in batches]]
 
     async def _answer_info(self, _: NodeId, fields: list[Any]) -> Any:
         vhost, name = fields
@@ -310,7 +311,7 @@ class Relay:
         attached = self._attached.get(attachment)
         if attached is None:
             return  # it was attached anew since: the same messages come, or came, that way
-        batches = [Batch(*row) for row in rows]
+        batches = [unpacked(row) for row in rows]
         consumer = attached.consumer
         for batch in batches:
             consumer.progress.sent(batch)

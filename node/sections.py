@@ -186,7 +186,10 @@ class LimitSettings(Section):
     """Bounds on what one client may ask of a node."""
 
     message_bytes_max: ByteSize = Field(
-        default=ByteSize(16 * MIB), ge=1, le=16 * MIB, description="Largest body of a message."
+        default=ByteSize(16 * MIB),
+        ge=1,
+        le=512 * MIB,
+        description="Largest body of a message; over 16 MiB it goes through the log in parts.",
     )
     frame_bytes_max: ByteSize = Field(
         default=ByteSize(17 * MIB),

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, ByteSize, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from node.sections import (
     KIB,
     WORDS,
@@ -368,10 +369,11 @@ def _check_together(settings: Settings) -> None:
             "raft.election_ms_min, or one late heartbeat starts an election"
         )
     limits = settings.limits
-    if limits.message_bytes_max + 64 * KIB > limits.frame_bytes_max:
+    whole_bytes_max = min(limits.message_bytes_max, WHOLE_BODY_BYTES_MAX)
+    if whole_bytes_max + 64 * KIB > limits.frame_bytes_max:
         problems.append(
             "limits.frame_bytes_max: a frame must have room for a message and 64 KiB of headers; "
-            f"allowed: at least {limits.message_bytes_max + 64 * KIB}"
+            f"allowed: at least {whole_bytes_max + 64 * KIB}"
         )
     if settings.secret is not None and settings.secret_file is not None:
         problems.append("secret_file: allowed: only one of secret and secret_file")

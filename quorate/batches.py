@@ -60,6 +60,7 @@ class Batch:
     size: int
     single: bool  # made of single publishes, each with its own waiter
     waiters: list[asyncio.Future[Any]]
+    large: dict[int, Any] | None = None  # which bodies were sent in parts before
     name: str = ""
     seqno: int = 0
     request: int = 0

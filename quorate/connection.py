@@ -117,6 +117,7 @@ class Connection:
         self._wake = asyncio.Event()
         self._receivers: dict[tuple[str, int], Receiver] = {}
         self._unclaimed: dict[tuple[str, int], list[list[Any]]] = {}
+        self._parts: dict[tuple[str, int, int], list[bytes]] = {}  # of large bodies, by position
         self._subscribing = 0
         self._blocked: dict[Callable[[], None], None] = {}
         self._heard_at_s = 0.0
@@ -348,7 +349,12 @@ class Connection:
                 self._answer(row[0], opcode, row)
         elif opcode == wire.DELIVER:
             self._deliver(frame[1], frame[2], frame[3])
+        elif opcode == wire.DELIVER_PART:
+            _, queue, consumer, position, data = frame[:5]
+            self._parts.setdefault((queue, consumer, position), []).append(data)
         elif opcode in (wire.OK, wire.SUBSCRIBED, wire.GOT):
+            if opcode == wire.GOT and self._parts:
+                self._join_parts(frame[2], frame[3], frame[5])
             self._answer(frame[1], opcode, frame)
         elif opcode == wire.ERROR:
             # The node does not know either, as if the connection had been lost.
@@ -382,11 +388,19 @@ class Connection:
             resume()
 
     def _deliver(self, queue: str, consumer: int, chunks: list[list[Any]]) -> None:
+        if self._parts:
+            self._join_parts(queue, consumer, chunks)
         receiver = self._receivers.get((queue, consumer))
         if receiver is not None:
             receiver.delivered(chunks)
         elif self._subscribing:
             self._unclaimed.setdefault((queue, consumer), []).extend(chunks)
+
+    def _join_parts(self, queue: str, consumer: int, chunks: list[list[Any]]) -> None:
+        """Large bodies, whose parts came before."""
+        for chunk in chunks:
+            if chunk[4] == [None]:
+                chunk[4] = [b"".join(self._parts.pop((queue, consumer, chunk[0]), ()))]
 
     def _redirect(self, frame: list[Any]) -> None:
         _, request, queue, node, url = frame[:5]

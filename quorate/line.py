@@ -58,6 +58,7 @@ class Line:
         if (
             batch is None
             or not batch.single
+            or batch.large is not None
             or batch.seqno
             or len(batch.bodies) >= wire.BATCH_COUNT_MAX
             or batch.size + len(body) > wire.BATCH_BYTES_MAX
@@ -182,7 +183,8 @@ class Line:
         self._sent.append(batch)
         meta, attrs = batch.fields()
         head = [wire.PUBLISH, batch.request, self.queue, batch.name, batch.seqno]
-        data = wire.encode([*head, batch.bodies, meta, attrs])
+        tail = [] if batch.large is None else [batch.large]
+        data = wire.encode([*head, batch.bodies, meta, attrs, *tail])
         connection.ask(batch.request, data, _Asker(self, batch), counted=True)
 
     def _seek(self, pause_s: float) -> None:

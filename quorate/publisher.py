@@ -12,6 +12,7 @@ from quorate.batches import Batch, Confirmed, Meta, Published, cut
 from quorate.core import Core
 from quorate.errors import QuorateError, Refused
 from quorate.line import Line
+from quorate.parts import upload
 from quorate.publishing import Run, attrs_for, attrs_of, meta_of, metas_of
 
 
@@ -52,7 +53,8 @@ class Publisher:
         """One message; returns when it is safe. Raises Refused, OutcomeUnknown.
 
         Calls made while frames are in flight share the next frame. `deliver_at_ms` is a wall clock
-        in ms since the epoch, `ttl_ms` a span, `timeout` seconds.
+        in ms since the epoch, `ttl_ms` a span, `timeout` seconds. A body over 16 MiB is sent in
+        parts first, so what is published meanwhile overtakes it.
         """
         if not isinstance(body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  # for untyped callers
             raise TypeError("a message body must be bytes: encode text first, as in text.encode()")
@@ -60,10 +62,19 @@ class Publisher:
         attrs = attrs_of(
             priority=priority, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, dedup_id=dedup_id
         )
+        large: dict[int, Any] | None = None
+        if len(body) > wire.WHOLE_BODY_BYTES_MAX:
+            large = {0: await upload(self._core, self.queue, body, deadline_s)}
+            body = body[: wire.HEAD_BYTES]
         if self._line.is_full:
             await self._line.wait_for_room(len(body), deadline_s)
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        batch = self._line.add_single(body, meta_of(meta, key, headers), attrs, waiter)
+        said = meta_of(meta, key, headers)
+        if large is None:
+            batch = self._line.add_single(body, said, attrs, waiter)
+        else:
+            batch = Batch([body], [said], [attrs], len(body), True, [waiter], large)
+            self._line.append(batch)
         try:
             async with asyncio.timeout_at(deadline_s):
                 row, offset = await waiter

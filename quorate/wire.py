@@ -19,6 +19,7 @@ PONG: Final = 7
 CLOSE: Final = 8
 PUBLISH: Final = 10
 CONFIRM: Final = 11
+PUBLISH_PART: Final = 12
 SUBSCRIBE: Final = 20
 SUBSCRIBED: Final = 21
 CANCEL: Final = 22
@@ -26,6 +27,7 @@ CREDIT: Final = 23
 DELIVER: Final = 24
 ENDED: Final = 25
 ACTIVE: Final = 26
+DELIVER_PART: Final = 27
 SETTLE: Final = 30
 RETURN: Final = 31
 DISCARD: Final = 32
@@ -65,6 +67,12 @@ BATCH_COUNT_MAX: Final = 1_024
 BATCH_BYTES_MAX: Final = 256 * 1024
 #: Bytes of bodies that one publisher keeps unconfirmed; publishing waits above it.
 WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
+#: A body over this is published in parts: so large each, so many of them on their way at once.
+WHOLE_BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+PART_BYTES: Final = 512 * 1024
+PARTS_AT_ONCE: Final = 4
+#: How such a body begins goes with the publish itself.
+HEAD_BYTES: Final = 4 * 1024
 #: Largest WebSocket message accepted from a node.
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 

@@ -17,7 +17,7 @@ from typing import Any
 from pamqp import base, commands
 
 from chaos.simulator.amqp_host import AmqpHello
-from chaos.simulator.amqp_wire import Confirmed, Delivered, Said, read
+from chaos.simulator.amqp_wire import Confirmed, Delivered, Reader, Said
 from chaos.simulator.channel import Channel as Link
 from chaos.simulator.channel import Closed
 from chaos.simulator.clients import RETRY_S, Scene
@@ -48,6 +48,7 @@ class AmqpChannel:
         self.on_cancel: Callable[[], None] | None = None
         self._answers: dict[type[base.Frame], asyncio.Future[Any]] = {}
         self._tag = 0  # of the last delivery
+        self._reader = Reader()
         self._closing = False
 
     # --- out
@@ -79,7 +80,7 @@ class AmqpChannel:
     # --- in
 
     def receive(self, data: bytes) -> None:
-        for frame in read(data):
+        for frame in self._reader.read(data):
             assert frame.channel == self.number or self.over.is_set() or self._closing, frame
             if self.over.is_set() or frame.channel != self.number:
                 continue

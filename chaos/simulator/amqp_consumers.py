@@ -41,7 +41,7 @@ class AmqpConsumer(AmqpClient):
         self._came.set()
 
     async def work(self, channel: AmqpChannel) -> None:
-        channel.on_delivery = lambda frame: self._take(channel, frame)
+        channel.on_delivery = lambda frame: self.take(channel, frame)
         if not await self.begin(channel) or not await self._subscribe(channel):
             return
         hasty = self.scene.stopping or self.stays
@@ -86,7 +86,7 @@ class AmqpConsumer(AmqpClient):
         self.count("subscriptions")
         return True
 
-    def _take(self, channel: AmqpChannel, frame: Delivered) -> None:
+    def take(self, channel: AmqpChannel, frame: Delivered) -> None:
         message = message_id(frame.body)
         assert frame.consumer in self._consumers, f"{frame.consumer} was cancelled, yet {message}"
         row = self.scene.cluster.ledger.take(frame.consumer, message)

@@ -12,6 +12,7 @@ from chaos.simulator.amqp_clients import AmqpChannel, AmqpClient
 from chaos.simulator.amqp_queues import AmqpQueues
 from chaos.simulator.amqp_wire import Confirmed
 from chaos.simulator.clients import RETRY_S, Scene
+from node.bodies import NewBody
 from node.message import where_of
 from node.protocols.amqp import properties as props
 from node.protocols.amqp.events import Publish
@@ -103,7 +104,7 @@ class AmqpPublisher(AmqpClient):
         for _ in range(self.dice.randint(1, RUNS_A_READ_MAX)):
             queue = self._choose()
             count = self.dice.randint(1, plan.batch_max)
-            bodies = [self.body(channel, queue) for _ in range(count)]
+            bodies: list[NewBody] = [self.body(channel, queue) for _ in range(count)]
             where = where_of("", queue)
             events.append(Publish(channel.number, where, False, False, PLAIN, bodies))
         return events

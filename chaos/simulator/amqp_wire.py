@@ -16,6 +16,7 @@ _SIZE = struct.Struct(">Q")
 _CONFIRM = struct.Struct(">QB")
 _METHOD, _HEADER, _BODY = 1, 2, 3
 _DELIVER, _ACK, _NACK = 0x003C003C, 0x003C0050, 0x003C0078
+_CHANNEL_CLOSE, _CHANNEL_CLOSE_OK = 0x00140028, 0x00140029
 
 
 class Delivered(NamedTuple):
@@ -40,47 +41,69 @@ class Said(NamedTuple):
     method: base.Frame
 
 
-def read(data: bytes) -> Iterator[Delivered | Confirmed | Said]:
-    """Of whole frames and whole messages."""
-    at = 0
-    while at < len(data):
-        kind, channel, size = _HEAD.unpack_from(data, at)
-        at += _HEAD.size
-        end = at + size
-        assert (kind, data[end]) == (_METHOD, 0xCE), data[at : end + 1]
+class _Content(NamedTuple):
+    """A message of which not all frames have come."""
+
+    consumer: str
+    tag: int
+    redelivered: bool
+    parts: list[bytes]
+    left: list[int]  # bytes of the body that have yet to come, once the header has said so
+
+
+class Reader:
+    """Of one connection. Frames come whole; a large body may come in several writes, and nothing
+    else of its channel in between.
+    """
+
+    def __init__(self) -> None:
+        self._contents: dict[int, _Content] = {}
+
+    def read(self, data: bytes) -> Iterator[Delivered | Confirmed | Said]:
+        at = 0
+        while at < len(data):
+            kind, channel, size = _HEAD.unpack_from(data, at)
+            at += _HEAD.size
+            end = at + size
+            assert data[end] == 0xCE, data[at : end + 1]
+            content = self._contents.get(channel)
+            if kind == _METHOD:
+                assert content is None or _ends_channel(data, at), "a method within a content"
+                found = self._method(channel, data, at, end)
+                if found is not None:
+                    yield found
+            else:
+                assert content is not None, "content without a method"
+                if kind == _HEADER:
+                    assert not content.left
+                    content.left.append(_SIZE.unpack_from(data, at + 4)[0])
+                else:
+                    assert kind == _BODY
+                    assert 0 < size <= content.left[0]
+                    content.parts.append(data[at:end])
+                    content.left[0] -= size
+                if content.left == [0]:
+                    del self._contents[channel]
+                    body = b"".join(content.parts)
+                    yield Delivered(channel, *content[:3], body)
+            at = end + 1
+
+    def _method(self, channel: int, data: bytes, at: int, end: int) -> Confirmed | Said | None:
         (index,) = _INDEX.unpack_from(data, at)
         at += _INDEX.size
+        self._contents.pop(channel, None)
         if index == _DELIVER:
             stop = at + 1 + data[at]
             consumer = data[at + 1 : stop].decode()
             (tag,) = _SIZE.unpack_from(data, stop)
-            redelivered = bool(data[stop + 8])
-            body, end = _content(data, end + 1, channel)
-            yield Delivered(channel, consumer, tag, redelivered, body)
-        elif index in (_ACK, _NACK):
+            self._contents[channel] = _Content(consumer, tag, bool(data[stop + 8]), [], [])
+            return None
+        if index in (_ACK, _NACK):
             tag, bits = _CONFIRM.unpack_from(data, at)
-            yield Confirmed(channel, tag, bool(bits & 1), index == _NACK)
-        else:
-            yield Said(channel, decode_method(index, data, at, end))
-        at = end + 1
+            return Confirmed(channel, tag, bool(bits & 1), index == _NACK)
+        return Said(channel, decode_method(index, data, at, end))
 
 
-def _content(data: bytes, at: int, channel: int) -> tuple[bytes, int]:
-    """The body, and where its last frame's end mark is."""
-    kind, number, size = _HEAD.unpack_from(data, at)
-    at += _HEAD.size
-    assert (kind, number) == (_HEADER, channel)
-    (left,) = _SIZE.unpack_from(data, at + 4)
-    end = at + size
-    parts: list[bytes] = []
-    while left > 0:
-        assert data[end] == 0xCE
-        kind, number, size = _HEAD.unpack_from(data, end + 1)
-        assert (kind, number) == (_BODY, channel)
-        assert 0 < size <= left
-        at = end + 1 + _HEAD.size
-        end = at + size
-        parts.append(data[at:end])
-        left -= size
-    assert data[end] == 0xCE
-    return b"".join(parts), end
+def _ends_channel(data: bytes, at: int) -> bool:
+    """Only that cuts a content off."""
+    return _INDEX.unpack_from(data, at)[0] in (_CHANNEL_CLOSE, _CHANNEL_CLOSE_OK)

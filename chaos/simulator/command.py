@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from chaos.simulator.plan import ALL_KINDS_FROM, FEATURES
+from chaos.simulator.plan import ALL_FEATURES, ALL_KINDS_FROM
 from chaos.simulator.run import Result, Status, run_seed
 from chaos.simulator.stock import SCENARIOS, StockResult, run_stock
 
@@ -102,7 +102,7 @@ LOAD = (
     "exchanges declared and bound",
     "publishes repeated by id",
     "queues left to expire",
-    *(f"feature: {name}" for name in FEATURES),
+    *(f"feature: {name}" for name in ALL_FEATURES),
 )
 #: Fresh seeds are drawn from so many.
 FRESH_SEEDS = 1_000_000_000

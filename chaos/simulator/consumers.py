@@ -12,8 +12,10 @@ from typing import Any
 from chaos.history import OpType
 from chaos.simulator.channel import Closed
 from chaos.simulator.clients import Client, Connection, Scene
+from chaos.simulator.ledger import message_id
 from cluster.machine.replies import UNKNOWN_DELIVERY
 from cluster.types import ConsumerKey
+from node.bodies import head_of
 from node.outgoing import Answer, Batch, Delivery, Ended, Failure, Moved, Subscribed
 from node.protocols.native.requests import Discard, Hello, Return, Settle, Subscribe
 
@@ -134,7 +136,7 @@ class Consumer(Client):
 
     def _take(self, consumer: ConsumerKey, batches: Sequence[Batch]) -> None:
         for batch in batches:
-            ids = [body.split(b"|", 1)[0].decode() for body in batch.bodies]
+            ids = [message_id(head_of(body)) for body in batch.bodies]
             keys = [(batch.first + offset, batch.token) for offset in range(len(ids))]
             new = [
                 (key[0], message)

@@ -15,6 +15,7 @@ from chaos.simulator.ledger import Ledger, WatchedSettler
 from chaos.simulator.loop import Process
 from cluster.cluster_node import ClusterNode
 from node.backup import Backups
+from node.bodies import Bodies
 from node.broker import Broker
 from node.connection import Connection, Peer
 from node.dead_letters import DeadLetters
@@ -126,7 +127,8 @@ class Door:
             cluster, self.traffic.dispatcher.counts, connections=lambda: len(self.sessions)
         )
         self.transactions = Transactions(cluster, tasks)
-        letters = DeadLetters(broker, tasks, self.metrics)
+        self._bodies = Bodies(cluster, self._questions)
+        letters = DeadLetters(broker, tasks, self.metrics, self._bodies)
         self.traffic.on_dead_letters.append(letters.ready)
         self.backups = Backups(cluster, self._questions)
         self._handlers = Handlers(broker)
@@ -142,7 +144,8 @@ class Door:
             sessions=self.sessions,
             relay=self.relay,
             router=self._broker.router,
-            publisher=Publisher(cluster, tasks, counts),
+            publisher=Publisher(cluster, tasks, counts, self._bodies),
+            bodies=self._bodies,
             settler=WatchedSettler(cluster, tasks, counts, ledger=self._ledger),
             transactions=self.transactions,
             direct_replies=DirectReplies(cluster.node, self._questions),

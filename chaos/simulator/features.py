@@ -19,9 +19,11 @@ from chaos.checker import Verdict, check_all, dead_letters, publisher_order, tot
 from chaos.checker.expiry import expiry
 from chaos.checker.verdict import Checker, judge
 from chaos.history import Op
-from chaos.simulator.amqp_clients import AmqpChannel
+from chaos.simulator.amqp_clients import AmqpChannel, AmqpClient
+from chaos.simulator.amqp_consumers import AmqpConsumer
 from chaos.simulator.amqp_publishers import PLAIN, AmqpPublisher
 from chaos.simulator.amqp_queues import AmqpQueues
+from chaos.simulator.amqp_wire import Delivered
 from chaos.simulator.clients import Client, Connection, Scene, asked, change
 from chaos.simulator.clock import WALL_START_MS
 from chaos.simulator.consumers import Consumer
@@ -34,6 +36,7 @@ from cluster.machine.commands import (
     DropEntry,
     PutEntry,
 )
+from node.bodies import NewBody, PartedBody
 from node.message import where_of
 from node.outgoing import Answer, Failure
 from node.protocols.amqp.events import Publish
@@ -61,7 +64,7 @@ class Feature(ABC):
         self.scene = scene
         self.publishers: list[Publisher] = []
         self.consumers: list[Consumer] = []
-        self.amqp: list[AmqpPublisher] = []
+        self.amqp: list[AmqpClient] = []
         self.others: list[Occasional] = []
 
     @property
@@ -364,7 +367,9 @@ class RoutedPublisher(AmqpPublisher):
 
     def events(self, channel: AmqpChannel) -> list[Publish]:
         count = self.dice.randint(1, min(8, self.scene.cluster.plan.batch_max))
-        bodies = [self.body(channel, "routed-all", "routed-one") for _ in range(count)]
+        bodies: list[NewBody] = [
+            self.body(channel, "routed-all", "routed-one") for _ in range(count)
+        ]
         where = where_of(EXCHANGE, f"order.{self.dice.randint(1, 3)}")
         return [Publish(channel.number, where, False, False, PLAIN, bodies)]
 
@@ -381,6 +386,57 @@ class Exchanges(Feature):
         super().__init__(scene)
         self.amqp.append(RoutedPublisher(scene, "q0", (), AmqpQueues(scene, LIMITS)))
         self._consumes(*self.queues)
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        return check_all(_of(ops, self.queues), {"total-queue": total_queue})
+
+
+PIECE_BYTES = 600
+
+
+def pieces_of(head: bytes) -> list[bytes]:
+    """What is behind that beginning, in the parts in which it is published."""
+    return [b"+" + head * (PIECE_BYTES // len(head)) for _ in range(sum(head) % 4)]
+
+
+class LargePublisher(AmqpPublisher):
+    """Large bodies, small ones behind them."""
+
+    kind = "amqp-large"
+
+    def events(self, channel: AmqpChannel) -> list[Publish]:
+        where = where_of("", "large")
+        events: list[Publish] = []
+        for _ in range(self.dice.randint(1, 3)):
+            head = self.body(channel, "large").split(b"|", 1)[0] + b"|"
+            pieces = pieces_of(head)
+            body: NewBody = PartedBody([head, *pieces]) if pieces else head
+            self.count("bodies in parts", len(pieces) > 0)
+            events.append(Publish(channel.number, where, False, False, PLAIN, [body]))
+        return events
+
+
+class LargeConsumer(AmqpConsumer):
+    """Sees each body whole."""
+
+    kind = "amqp-large-consumer"
+
+    def take(self, channel: AmqpChannel, frame: Delivered) -> None:
+        head = frame.body.split(b"|", 1)[0] + b"|"
+        assert frame.body == b"".join([head, *pieces_of(head)]), f"{head!r} is not what was sent"
+        super().take(channel, frame)
+
+
+class Large(Feature):
+    """A body that goes through the log in parts comes out whole, once, and in its place."""
+
+    queues: ClassVar = {"large": LIMITS}
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        publisher = LargePublisher(scene, "p-large", (), AmqpQueues(scene, LIMITS))
+        self.amqp += [publisher, LargeConsumer(scene, "r-large", "large")]
+        self._consumes("large")
 
     def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
         return check_all(_of(ops, self.queues), {"total-queue": total_queue})
@@ -495,6 +551,7 @@ KINDS: Mapping[str, Callable[[Scene], Feature]] = {
     "dedup": Dedup,
     "purge": PurgeQueue,
     "exchanges": Exchanges,
+    "large": Large,
     "policies": Policies,
     "daily": Daily,
 }

@@ -17,6 +17,7 @@ from cluster.machine.commands import Command, Discard, Settle
 from cluster.machine.replies import Ok
 from cluster.outcome import Outcome
 from cluster.types import ConsumerKey, GroupId, QueueId
+from node.bodies import head_of
 from node.dispatch import Counts
 from node.outgoing import Batch
 from node.settling import Settler, Told
@@ -65,7 +66,7 @@ class Ledger:
         """A node is about to write these."""
         for batch in batches:
             for position, body in enumerate(batch.bodies, batch.first):
-                message = message_id(body)
+                message = message_id(head_of(body))
                 counts = batch.delivery_count, batch.acquired_count
                 row = Row(client, queue, message, key, batch.token, position, *counts)
                 self._handed.setdefault((tag, message), deque()).append(row)

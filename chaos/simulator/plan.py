@@ -131,6 +131,9 @@ FEATURES = (
     "daily",
 )
 FEATURES_A_RUN_MAX = 4
+#: Came later, so it is drawn beside the others: what kept seeds draw stays as it is.
+LARGE = "large"
+ALL_FEATURES = (*FEATURES, LARGE)
 
 #: The largest publish, and room in a link's buffer for the largest message.
 BATCH_BYTES_MAX = 256 << 10
@@ -203,7 +206,7 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
         write_back=all_kinds and kinds.random() < 0.5,
         features=_features(seed),
         recovers=all_kinds and count > 1 and random.Random(f"recovers/{seed}").random() < 0.4,
-        mixed_releases=all_kinds and random.Random(f"versions/{seed}").random() < 0.25,
+        mixed_releases=_mixes_releases(seed),
     )
 
 
@@ -238,4 +241,11 @@ def _features(seed: int) -> tuple[str, ...]:
     dice = random.Random(f"features/{seed}")
     if seed < ALL_KINDS_FROM:
         return ()
-    return tuple(sorted(dice.sample(FEATURES, dice.randint(0, FEATURES_A_RUN_MAX))))
+    drawn = dice.sample(FEATURES, dice.randint(0, FEATURES_A_RUN_MAX))
+    # Among nodes of the release before there are no bodies in parts.
+    large = seed % 4 == 1 and not _mixes_releases(seed)
+    return tuple(sorted([*drawn, LARGE] if large else drawn))
+
+
+def _mixes_releases(seed: int) -> bool:
+    return seed >= ALL_KINDS_FROM and random.Random(f"versions/{seed}").random() < 0.25

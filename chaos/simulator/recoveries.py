@@ -43,6 +43,7 @@ from cluster.log import Identity, Log
 from cluster.lost_majority import LostMajority, examine, give_up
 from cluster.raft.stock import REGULAR
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
+from node.bodies import head_of
 
 #: Clients publish for so long once it serves again.
 PUBLISH_S = 3.0
@@ -231,7 +232,9 @@ def _messages(log: Log) -> set[str]:
         for command in filter(None, map(journal.read, indexes)):
             if group != CATALOG_GROUP and command[:1] == REGULAR:
                 bodies = bodies_of(decode_entry(command[1:]))
-                found |= {body.partition(b"|")[0].decode(errors="replace") for body in bodies}
+                found |= {
+                    head_of(body).partition(b"|")[0].decode(errors="replace") for body in bodies
+                }
     return found
 
 

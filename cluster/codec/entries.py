@@ -24,6 +24,7 @@ from cluster.codec.fields import Layout, pairs
 from cluster.machine import commands, replies
 from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.commands import (
+    BodyPart,
     Command,
     Enqueue,
     HandedTo,
@@ -33,9 +34,11 @@ from cluster.machine.commands import (
     TransactionPart,
 )
 from cluster.machine.replies import Chunk, Reply
-from cluster.types import BodyRef, GroupId, Stamp, value
+from cluster.types import Body, BodyRef, GroupId, LargeBody, Stamp, value
 
 VERSION_CURRENT = 1
+#: The machine version that brought bodies in parts.
+LARGE_SINCE = 3
 #: CBOR: the first byte of every entry, and what stands before a number over 23.
 LIST_OF_3 = 0x83
 BYTE_FOLLOWS = 24
@@ -90,6 +93,16 @@ _CONFIG_LOAD = {"config": _CONFIG.load_map}
 _CONFIG_DUMP = {"config": _CONFIG.dump_map}
 
 
+def _load_large(packed: Any) -> dict[int, tuple[str, tuple[tuple[int, int, int], ...]]] | None:
+    """See `Enqueue.large`."""
+    if packed is None:
+        return None
+    found = {place: (upload, _triples(parts)) for place, (upload, parts) in packed.items()}
+    if not all(type(place) is int and type(each[0]) is str for place, each in found.items()):
+        raise TypeError("a large body is an upload and its parts, by its place in the batch")
+    return found
+
+
 def _dump_steps(steps: Sequence[AnyCommand]) -> list[Any]:
     return [pack_command(step) for step in steps]
 
@@ -130,7 +143,7 @@ _COMMANDS: dict[int, Layout] = {
     6: Layout(commands.CloseSession, load=_HANDED, fields_since={"handed": 2}),
     7: Layout(commands.NodeDown),
     8: Layout(commands.NodeUp),
-    9: Layout(commands.Enqueue),
+    9: Layout(commands.Enqueue, load={"large": _load_large}, fields_since={"large": LARGE_SINCE}),
     10: Layout(commands.Subscribe),
     11: Layout(commands.Cancel),
     12: Layout(commands.SetCredit),
@@ -146,6 +159,7 @@ _COMMANDS: dict[int, Layout] = {
     22: Layout(commands.Barrier),
     23: Layout(commands.UpgradeMachine),
     24: Layout(commands.Handed, load={"deliveries": _triples}, since=2),
+    25: Layout(commands.BodyPart, since=LARGE_SINCE),
     32: Layout(
         commands.Transaction,
         load={**_STEPS_LOAD, "others": _load_others},
@@ -199,6 +213,7 @@ _REPLIES: dict[int, Layout] = {
     4: Layout(replies.Subscribed),
     5: Layout(replies.Got, load={"chunks": _load_chunks}, dump={"chunks": _dump_chunks}),
     6: Layout(replies.Declared),
+    7: Layout(replies.PartKept),
     16: Layout(replies.Committed),
 }
 
@@ -218,6 +233,8 @@ _REPLY_TAGS: dict[Any, int] = {layout.kind: tag for tag, layout in _REPLIES.item
 
 def version_needed(command: Command) -> int:
     """The machine version that a group must have before this command may be proposed to it."""
+    if type(command) is Enqueue:  # nearly all of them
+        return 1 if command.large is None else LARGE_SINCE
     kind = type(command)
     layout = _GATED.get(kind)
     version = 1 if layout is None else layout.version_needed(command)
@@ -247,7 +264,7 @@ def _needed_within(command: Command) -> int:
 def pack_command(command: AnyCommand) -> list[Any]:
     """The command as a list that CBOR can hold."""
     if type(command) is Enqueue:  # the one that carries nearly all the bytes
-        return [
+        fields = [
             9,
             command.queue,
             command.publisher,
@@ -256,6 +273,9 @@ def pack_command(command: AnyCommand) -> list[Any]:
             command.meta,
             command.attrs,
         ]
+        if command.large is not None:
+            fields.append(command.large)
+        return fields
     if isinstance(command, Unknown):
         return [command.tag, *command.fields]
     tag = _COMMAND_TAGS[type(command)]
@@ -357,6 +377,20 @@ def decode_reply(data: bytes | bytearray | memoryview) -> Reply:
 # --- bodies ---------------------------------------------------------------------------------------
 
 
+def body_of(body: bytes, large: Any) -> Body:
+    """As it is for consumers. `large`: what the command says of it, if anything."""
+    if large is None:
+        return body
+    return LargeBody(body, tuple(large[1]))
+
+
+def _bodies_in(enqueue: Enqueue) -> Sequence[Body]:
+    large = enqueue.large
+    if large is None:
+        return enqueue.bodies
+    return [body_of(body, large.get(place)) for place, body in enumerate(enqueue.bodies)]
+
+
 def enqueues_in(command: AnyCommand) -> Iterator[Enqueue]:
     """The command itself, or those among the steps of a transaction: all that have bodies which a
     `BodyRef` can name. What a transaction decides for other groups has none here.
@@ -375,22 +409,38 @@ def body_count(command: AnyCommand) -> int:
         return len(command.bodies)
     if type(command) is Transaction or type(command) is TransactionPart:
         return sum(len(each.bodies) for each in enqueues_in(command))
-    return 0
+    return 1 if type(command) is BodyPart else 0
 
 
-def bodies_of(entry: Entry) -> list[bytes]:
-    """All bodies of the entry in order: `BodyRef.offset` indexes this list."""
-    bodies: list[bytes] = []
+def bodies_of(entry: Entry) -> list[Body]:
+    """All bodies of the entry in order, parts of large ones among them: `BodyRef.offset` indexes
+    this list.
+    """
+    bodies: list[Body] = []
     for command in entry.commands:
+        if type(command) is BodyPart:
+            bodies.append(command.data)
         for enqueue in enqueues_in(command):
-            bodies.extend(enqueue.bodies)
+            bodies.extend(_bodies_in(enqueue))
     return bodies
+
+
+def part_of(entry: Entry, offset: int) -> bytes | None:
+    """A part of a large body, by its offset among the bodies of the entry."""
+    at = 0
+    for command in entry.commands:
+        if type(command) is BodyPart and at == offset:
+            return command.data
+        at += body_count(command)
+    return None
 
 
 def metas_of(entry: Entry) -> list[Any]:
     """One meta for each of `bodies_of`: a shared one repeated. A list always means one a body."""
     metas: list[Any] = []
     for command in entry.commands:
+        if type(command) is BodyPart:
+            metas.append(None)
         for enqueue in enqueues_in(command):
             count = len(enqueue.bodies)
             each = enqueue.meta

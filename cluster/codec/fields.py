@@ -111,7 +111,7 @@ class Layout:
                 if position < count:
                     try:
                         fields[position] = convert(fields[position])
-                    except (TypeError, ValueError, LookupError) as error:
+                    except (TypeError, ValueError, LookupError, AttributeError) as error:
                         name = self.names[position]
                         raise CodecError(f"{self.name}.{name} is malformed: {error}") from error
         return self.kind(*fields)

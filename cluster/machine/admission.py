@@ -12,6 +12,7 @@ from cluster.machine.marks import NO_ATTRS, NO_MARK, Attrs, Mark, parse_attrs
 from cluster.machine.publishers import Publisher, is_carrier
 from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
 from cluster.machine.turn import Turn
+from cluster.machine.uploads import NONE_LARGE, Large, lacking, large_of
 from cluster.machine.witness import Witness
 
 if TYPE_CHECKING:
@@ -60,12 +61,23 @@ def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
         return Refused(BAD_ARGUMENT, "a body is bytes")
     sizes = list(map(len, bodies))
     attrs = command.attrs
+    large = NONE_LARGE
+    if command.large is not None and turn.version >= 3:
+        found = large_of(command)
+        lacks = found if isinstance(found, str) else lacking(queue, found, skip)
+        if lacks is not None:
+            return Refused(BAD_ARGUMENT, lacks) if isinstance(lacks, str) else lacks
+        assert not isinstance(found, str)
+        large = found
+        for place, (_, parts) in large.items():
+            sizes[place] += sum(size for _, _, size in parts)
     if skip == count:
+        _end_uploads(queue, large)
         refused = _refused_before(known, seqno, count)
         if publisher is not None:
             queue.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())
         return Enqueued(0, 0, count - _count(refused), refused)
-    if attrs is None and (queue.takes_all(count, sizes) or turn.decided):
+    if attrs is None and not large and (queue.takes_all(count, sizes) or turn.decided):
         fresh, index, offset = count - skip, turn.index, turn.body_offset + skip
         if skip:
             sizes = sizes[skip:]
@@ -84,7 +96,37 @@ def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
     runs = runs_of(attrs, skip, count)
     if isinstance(runs, str):
         return Refused(BAD_ARGUMENT, runs)
-    return _enqueue_each(queue, turn, command, sizes, runs, known, skip)
+    return _enqueue_each(queue, turn, command, sizes, runs, known, skip, large)
+
+
+def _bind(queue: Queue, large: Large, first: int, last: int, position: int) -> None:
+    """These bodies of the batch got positions from there on: parts of large ones stay with them."""
+    for place, (_, parts) in large.items():
+        if first <= place <= last:
+            indexes = sorted({index for index, _, _ in parts})
+            queue.store.add_parts(position + place - first, _merged([(i, i) for i in indexes]))
+
+
+def _apart(runs: Sequence[Run], large: Large) -> list[Run]:
+    """Each large body in a run of its own, and so alone in what is delivered together."""
+    found: list[Run] = []
+    for run in runs:
+        start = run.first
+        for place in sorted(place for place in large if run.first <= place <= run.last):
+            if start < place:
+                found.append(Run(start, place - 1, run.attrs))
+            found.append(Run(place, place, run.attrs))
+            start = place + 1
+        if start <= run.last:
+            found.append(Run(start, run.last, run.attrs))
+    return found
+
+
+def _end_uploads(queue: Queue, large: Large, before: int | None = None) -> None:
+    """What becomes of these bodies is known; `before`: of those at lower places."""
+    for place, (name, _) in large.items():
+        if before is None or place < before:
+            queue.uploads.end(name)
 
 
 def _enqueue_each(
@@ -95,6 +137,7 @@ def _enqueue_each(
     runs: Sequence[Run],
     known: Publisher | None,
     skip: int,
+    large: Large,
 ) -> Reply:
     """The careful way: some message has attributes, or the queue may be full."""
     if not queue.never_refuses and queue.may_expire:
@@ -130,10 +173,13 @@ def _enqueue_each(
                     queue.dedup_ids.remember(dedup_id, turn.now_ms)
             else:
                 _extend(refused, one)
-    first = _store(queue, turn, command, accepted, sizes)
+    if large:
+        accepted, refused = _apart(accepted, large), _apart(refused, large)
+    first = _store(queue, turn, command, accepted, sizes, large)
     if refused and queue.config.overflow == "reject-publish-dlx":
-        _dead_letter_refused(queue, turn, command, refused, sizes)
+        _dead_letter_refused(queue, turn, command, refused, sizes, large)
     gaps = [(run.first, run.last) for run in refused if in_order or not carried]
+    _end_uploads(queue, large, gaps[0][0] if in_order and gaps else None)
     if refused and queue.config.overflow == "reject-publish" and not carried:
         count_removed(queue, turn, REFUSED, _count(gaps), goes=False)
     if command.publisher is not None:
@@ -204,7 +250,12 @@ def _tell(
 
 
 def _store(
-    queue: Queue, turn: Turn, command: Enqueue, runs: Sequence[Run], sizes: Sequence[int]
+    queue: Queue,
+    turn: Turn,
+    command: Enqueue,
+    runs: Sequence[Run],
+    sizes: Sequence[int],
+    large: Large,
 ) -> int:
     """Store these messages; the position of the first one, or 0."""
     first = 0
@@ -230,6 +281,7 @@ def _store(
             mark=None if mark == NO_MARK else mark,
             ready_at_ms=born_ms,
         )
+        _bind(queue, large, run.first, run.last, stored)
         if queue.witness is not None:
             _tell(queue.witness, queue, turn, command, run, stored)
         first = first or stored
@@ -237,7 +289,12 @@ def _store(
 
 
 def _dead_letter_refused(
-    queue: Queue, turn: Turn, command: Enqueue, refused: Sequence[Run], sizes: Sequence[int]
+    queue: Queue,
+    turn: Turn,
+    command: Enqueue,
+    refused: Sequence[Run],
+    sizes: Sequence[int],
+    large: Large,
 ) -> None:
     """Overflow `reject-publish-dlx`: the publisher is refused, the target gets the message."""
     for run in refused:
@@ -256,6 +313,7 @@ def _dead_letter_refused(
         )
         if mark != NO_MARK:
             queue.marks.put(first, first + count - 1, mark)
+        _bind(queue, large, run.first, run.last, first)
         if queue.witness is not None:
             _tell(queue.witness, queue, turn, command, run, first)
         dead_letter(queue, turn, first, first + count - 1, MAXLEN)

@@ -195,6 +195,23 @@ class Enqueue:
     meta: Any = None  # opaque: one value for all bodies, or a list with one a body
     # None | map for all bodies | list of (map or None) with one a body; keys ATTR_*
     attrs: Any = None
+    # None | map from the place of a body in the batch to [upload, parts]: `bodies` has only how it
+    # begins, the rest was kept as these parts, [entry, offset, size] each
+    large: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class BodyPart:
+    """A part of a body that is too large for one entry. It is kept until an `Enqueue` makes a
+    message of all parts of its upload, or until the upload is not gone on with for long.
+
+    Parts are numbered from 0 on. One that came already is not kept again; a gap is refused.
+    """
+
+    queue: QueueId
+    upload: str
+    number: int
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,6 +426,7 @@ Command = (
     | NodeDown
     | NodeUp
     | Enqueue
+    | BodyPart
     | Subscribe
     | Cancel
     | SetCredit

@@ -99,6 +99,10 @@ def dead_letter(queue: Queue, turn: Turn, first: int, last: int, reason: str) ->
                 sizes=sizes,
                 priority=mark.priority,
                 deaths=deaths,
+                parts={
+                    position - piece.first: indexes
+                    for position, indexes in queue.store.parts_of(piece.first, piece.last).items()
+                },
             )
             forget(queue, piece.first, piece.last)
 

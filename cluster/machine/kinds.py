@@ -7,10 +7,11 @@ and another line in `KINDS`; the group's machine does not change for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from cluster.machine.commands import (
+    BodyPart,
     Cancel,
     DeadLettersMoved,
     Discard,
@@ -67,6 +68,7 @@ class QueueKind(Protocol):
 
     # Commands; every one is followed by `advance`.
     def enqueue(self, turn: Turn, command: Enqueue, /) -> Reply: ...
+    def keep_part(self, turn: Turn, command: BodyPart, /) -> Reply: ...
     def subscribe(self, turn: Turn, command: Subscribe, /) -> Reply: ...
     def cancel(self, turn: Turn, command: Cancel, /) -> Reply: ...
     def set_credit(self, turn: Turn, command: SetCredit, /) -> Reply: ...
@@ -118,8 +120,11 @@ class QueueKind(Protocol):
         sizes: Sequence[int],
         priority: int,
         deaths: Deaths,
+        parts: Mapping[int, Sequence[tuple[int, int]]],
     ) -> None:
-        """Messages that died in another queue of the group."""
+        """Messages that died in another queue of the group. `parts`: entries of large bodies, by
+        their places among these.
+        """
         ...
 
     def advance(self, turn: Turn, /) -> None: ...

@@ -17,6 +17,7 @@ from cluster.machine import snapshot
 from cluster.machine.attendance import Attendance, detached, no_session
 from cluster.machine.commands import (
     Barrier,
+    BodyPart,
     Cancel,
     CloseSession,
     CreateQueue,
@@ -129,6 +130,7 @@ class QueueMachine:
         match command:
             case (
                 Enqueue()
+                | BodyPart()
                 | Settle()
                 | Subscribe()
                 | Cancel()
@@ -144,6 +146,8 @@ class QueueMachine:
                 | Handed()
             ):
                 if type(command) is Handed and self.version < 2:
+                    return _unknown(command)
+                if type(command) is BodyPart and self.version < 3:
                     return _unknown(command)
                 queue = self._queues.get(command.queue)
                 if queue is None:
@@ -183,6 +187,8 @@ class QueueMachine:
         match command:
             case Enqueue():
                 return queue.enqueue(turn, command)
+            case BodyPart():
+                return queue.keep_part(turn, command)
             case Settle():
                 return queue.settle(turn, command)
             case Return():

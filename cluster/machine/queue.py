@@ -7,12 +7,12 @@ position it got when it was stored; `store` knows where its body lies, `marks` w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 from cluster.machine import admission, disposal, settling, snapshot, subscribing, timetable, views
-from cluster.machine.commands import HandedTo, QueueConfig
+from cluster.machine.commands import BodyPart, HandedTo, QueueConfig
 from cluster.machine.consumers import NOTHING_KNOWN, Consumer, Consumers
 from cluster.machine.deadletters import DELETED, Deaths, Outbox
 from cluster.machine.dispatch import CHUNKS_AT_ONCE_MAX, hand_out, held_chunks
@@ -28,12 +28,15 @@ from cluster.machine.interface import Removed
 from cluster.machine.marks import NO_MARK, Mark
 from cluster.machine.publishers import DedupIds, Publishers
 from cluster.machine.ready import Ready
-from cluster.machine.replies import Chunk
+from cluster.machine.replies import Chunk, Reply
 from cluster.machine.runs import RangeMap
 from cluster.machine.store import Store
 from cluster.machine.turn import Turn
+from cluster.machine.uploads import Uploads
 from cluster.machine.witness import Witness
 from cluster.types import ConsumerKey, QueueId
+
+NO_PARTS: Mapping[int, Sequence[tuple[int, int]]] = {}
 
 
 class Queue:
@@ -66,6 +69,7 @@ class Queue:
         "told_ms",
         "unsettled_count",
         "unused_since_ms",
+        "uploads",
         "version",
         "vhost",
         "waiting_bytes",
@@ -91,6 +95,7 @@ class Queue:
         self.publishers = Publishers()
         self.dedup_ids = DedupIds()
         self.outbox = Outbox()
+        self.uploads = Uploads()
         self.paused = False
         self.had_consumer = False
         self.last_token = 0
@@ -253,6 +258,7 @@ class Queue:
         sizes: Sequence[int],
         priority: int,
         deaths: Deaths,
+        parts: Mapping[int, Sequence[tuple[int, int]]] = NO_PARTS,
     ) -> None:
         """With overflow `drop-head` older messages make room for them.
 
@@ -260,9 +266,19 @@ class Queue:
         """
         mark = Mark(priority=priority, deaths=deaths)
         first = self.store_messages(turn, index=index, offset=offset, sizes=sizes, mark=mark)
+        for place, indexes in parts.items():
+            self.store.add_parts(first + place, indexes)
         if self.witness is not None:
             last = first + len(sizes) - 1
             self.witness.letter(self, first, last, index, offset, deaths[0]["reason"])
+
+    def keep_part(self, turn: Turn, command: BodyPart) -> Reply:
+        """Of a large body of which a message is to be made later."""
+        reply = self.uploads.keep(turn, command)
+        due_ms = self.uploads.due_ms
+        if due_ms is not None:
+            self.wake_at(due_ms)
+        return reply
 
     def delay(self, first: int, last: int, ready_at_ms: int) -> None:
         heappush(self.delayed, (ready_at_ms, first, last))
@@ -493,7 +509,7 @@ class Queue:
         return [(consumer.session, consumer.key) for consumer in self.consumers.by_key.values()]
 
     def live_indexes(self) -> list[tuple[int, int]]:
-        return self.store.live_indexes()
+        return self.store.live_indexes() + self.uploads.live_indexes()
 
     def dump(self) -> list[Any]:
         return snapshot.dump_queue(self)

@@ -21,6 +21,7 @@ INEQUIVALENT = "inequivalent_arguments"
 IN_USE = "in_use"
 NOT_EMPTY = "not_empty"
 BAD_ARGUMENT = "bad_argument"
+PARTS_MISSING = "parts_missing"  # of a large body: publish it again from its first part on
 UNKNOWN_COMMAND = "unknown_command"
 COMMAND_SKIPPED = "command_skipped"  # the machine raised: a bug
 NO_GROUP = "no_group"
@@ -65,6 +66,14 @@ class Enqueued:
 
 
 @dataclass(frozen=True, slots=True)
+class PartKept:
+    """Where a part of a large body lies, as `Enqueue.large` names it."""
+
+    index: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Subscribed:
     consumer: ConsumerKey
     active: bool  # false: registered behind the single active consumer
@@ -106,4 +115,4 @@ class Committed:
     done_below: int  # all lower numbers are done everywhere
 
 
-Reply = Ok | Refused | Enqueued | Subscribed | Got | Declared | Committed
+Reply = Ok | Refused | Enqueued | PartKept | Subscribed | Got | Declared | Committed

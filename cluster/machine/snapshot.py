@@ -152,6 +152,8 @@ def _dump_rest(queue: Queue, dedup_ids: list[Any]) -> list[Any]:
     ]
     if queue.version >= 2:
         row += [queue.seen, dump_removed(queue.removed)]
+    if queue.version >= 3:
+        row.append(queue.uploads.dump())
     return row
 
 
@@ -178,6 +180,8 @@ def load_queue(queue: Queue, data: Sequence[Any]) -> None:
     if queue.version >= 2:
         queue.seen = later[1]
         queue.removed = load_removed(later[2])
+    if queue.version >= 3:
+        queue.uploads.load(later[3])
     queue.unused_since_ms = unused_since_ms or 0
     queue.store.load(store)
     for priority, firsts, lasts in levels:
@@ -212,6 +216,7 @@ def check_queue(queue: Queue) -> None:
     queue.consumers.invariants()
     queue.publishers.invariants()
     queue.outbox.invariants()
+    queue.uploads.invariants()
     places = [(first, last, "ready") for _, first, last in queue.ready]
     places += [(first, last, "delayed") for _, first, last in queue.delayed]
     places += [(parcel.first, parcel.last, "outbox") for parcel in queue.outbox.parcels]

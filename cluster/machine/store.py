@@ -42,6 +42,7 @@ class Store:
         "_indexes",
         "_lives",
         "_offsets",
+        "_parts",
         "_sizes",
         "_times",
         "_uneven",
@@ -62,6 +63,8 @@ class Store:
         self._uneven = array("I")  # sizes, one a message, of runs whose sizes differ
         self._base = 0  # place of `_uneven[0]`
         self._head = 0  # runs below are released
+        # of live large messages, by position: the entries with the rest of the body, as ranges
+        self._parts: dict[int, tuple[tuple[int, int], ...]] = {}
         self._dead = 0  # released runs from the head on
         self.chain = 0  # of all runs ever appended: equal histories have equal chains
         self.next = 1  # position of the next message
@@ -94,8 +97,21 @@ class Store:
         self.chain = (self.chain * CHAIN_FACTOR + mixed) & CHAIN_MASK
         return first
 
+    def add_parts(self, position: int, indexes: Sequence[tuple[int, int]]) -> None:
+        """The body of this live message goes on in these entries."""
+        self._parts[position] = tuple(indexes)
+
+    def parts_of(self, first: int, last: int) -> dict[int, tuple[tuple[int, int], ...]]:
+        """Of those of these messages that are large."""
+        parts = self._parts
+        if last - first < len(parts):
+            return {at: parts[at] for at in range(first, last + 1) if at in parts}
+        return {at: indexes for at, indexes in parts.items() if first <= at <= last}
+
     def release(self, first: int, last: int) -> int:
         """These live messages are done with. Answers their bytes."""
+        for position in self.parts_of(first, last):
+            del self._parts[position]
         firsts, lives = self._firsts, self._lives
         slot = self._slot(first)
         released = 0
@@ -265,18 +281,25 @@ class Store:
                     start = end = index
         if end > 0:
             ranges.append((start, end))
+        for indexes in self._parts.values():
+            ranges += indexes
         return ranges
 
     # --- snapshots --------------------------------------------------------------------------------
 
     def fingerprint(self) -> list[int]:
         """Tells two stores apart at no cost, given that they hold the same positions."""
-        return [self.next, self.count, self.bytes, self.chain]
+        return [self.next, self.count, self.bytes, self.chain, *self._dump_parts()]
+
+    def _dump_parts(self) -> list[Any]:
+        """Empty while there are none, as it was before large bodies."""
+        rows = [[at, [list(each) for each in found]] for at, found in sorted(self._parts.items())]
+        return [rows] if rows else []
 
     def dump(self) -> list[Any]:
         if not self._dead and not self._uneven:
             columns = [pack(column[self._head :]) for column in self._columns()]
-            return [*self.fingerprint(), b"", columns]
+            return self._dump(b"", columns)
         living = [slot for slot in range(self._head, len(self._firsts)) if self._lives[slot]]
         uneven, sizes = self._packed_sizes(living)
         columns = [
@@ -285,11 +308,17 @@ class Store:
             else pack(array(column.typecode, [column[slot] for slot in living]))
             for column in self._columns()
         ]
-        return [*self.fingerprint(), pack(uneven), columns]
+        return self._dump(pack(uneven), columns)
+
+    def _dump(self, uneven: bytes, columns: list[bytes]) -> list[Any]:
+        numbers = [self.next, self.count, self.bytes, self.chain]
+        return [*numbers, uneven, columns, *self._dump_parts()]
 
     def load(self, data: Sequence[Any]) -> None:
         self.__init__()
-        self.next, self.count, self.bytes, self.chain, uneven, columns = data
+        self.next, self.count, self.bytes, self.chain, uneven, columns, *parts = data
+        for position, indexes in parts[0] if parts else ():
+            self._parts[position] = tuple((first, last) for first, last in indexes)
         self._uneven = unpack("I", uneven)
         for column, packed in zip(self._columns(), columns, strict=True):
             column.extend(unpack(column.typecode, packed))

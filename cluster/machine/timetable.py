@@ -23,6 +23,7 @@ EXPIRY_REPEAT_MS = 10_000
 def meet_deadlines(queue: Queue, turn: Turn) -> None:
     """What is due now and is not a message's own affair."""
     now_ms = turn.now_ms
+    queue.uploads.forget_idle(now_ms)
     for consumer in list(queue.consumers.by_key.values()):
         if not consumer.due_ms or consumer.due_ms > now_ms:
             continue
@@ -69,6 +70,8 @@ def plan_anew(queue: Queue, now_ms: int) -> None:
     look_ahead(queue, now_ms)
     if queue.delayed:
         queue.wake_at(queue.delayed[0][0])
+    if (at_ms := queue.uploads.due_ms) is not None:
+        queue.wake_at(at_ms)
     for consumer in queue.consumers.by_key.values():
         if consumer.due_ms:
             queue.wake_at(consumer.due_ms)

@@ -399,6 +399,8 @@ def _wrong(step: Step) -> str | None:
             return f"a batch holds from 1 to {BODIES_MAX} bodies"
         if not ONLY_BYTES.issuperset(map(type, step.bodies)):
             return "a body is bytes"
+        if step.large is not None:
+            return "a body that is kept in parts is no step of a transaction"
         runs = runs_of(step.attrs, 0, count)
         return runs if isinstance(runs, str) else None
     before = 0

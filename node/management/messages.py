@@ -17,6 +17,7 @@ from cluster.machine.commands import (
     ATTR_PRIORITY,
     ATTR_TTL_MS,
 )
+from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from node.errors import Elsewhere, OutcomeUnknown, Refused
 from node.management.context import Call, Route
 from node.management.errors import bad_request, not_found
@@ -66,11 +67,10 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
     """Whether any queue got it, safely."""
     services, vhost, access = call.services, call.vhost, call.access
     access.check("write", "exchange", exchange)
-    if len(payload) > services.settings.limits.message_bytes_max:
+    largest = min(services.settings.limits.message_bytes_max, WHOLE_BODY_BYTES_MAX)
+    if len(payload) > largest:
         raise Refused(
-            "message_too_large",
-            f"a message may have {services.settings.limits.message_bytes_max} bytes,"
-            f" not {len(payload)}",
+            "message_too_large", f"a message may have {largest} bytes, not {len(payload)}"
         )
     if services.alarms.blocked is not None:
         raise Refused("memory_full", services.alarms.blocked)
@@ -190,18 +190,22 @@ async def get(call: Call) -> list[Json]:
     if encoding not in ("auto", "base64"):
         raise bad_request(f"unsupported encoding '{encoding}'")
     truncate = body.integer("truncate", -1)
-    ready, rows = await _take(call, info, count, mode)
+    ready, rows = await _take(call, info, count, mode, truncate)
     return [
         _message(info, row, ready + len(rows) - 1 - place, encoding, truncate)
         for place, row in enumerate(rows)
     ]
 
 
-async def _take(call: Call, info: QueueInfo, count: int, mode: str) -> tuple[int, list[Any]]:
+async def _take(
+    call: Call, info: QueueInfo, count: int, mode: str, truncate: int = -1
+) -> tuple[int, list[Any]]:
     leader = call.services.broker.leader(info)
     if leader is None:
         raise Elsewhere(None)
-    ready, rows = await call.services.questions.ask(leader, "take", info.queue, count, mode)
+    ready, rows = await call.services.questions.ask(
+        leader, "take", info.queue, count, mode, truncate
+    )
     served = call.services.tallies.http.of(info)
     served.got_manual += len(rows)
     served.got_empty += not rows
@@ -211,7 +215,8 @@ async def _take(call: Call, info: QueueInfo, count: int, mode: str) -> tuple[int
 
 
 def _message(info: QueueInfo, row: Sequence[Any], left: int, encoding: str, truncate: int) -> Json:
-    body, meta, redelivered, delivery_count, deaths = row
+    body, meta, redelivered, delivery_count, deaths, *later = row
+    size_bytes = later[0] if later else len(body)  # a node of an older release says none
     where, properties = marked(*on_wire(meta, info.name), deaths, delivery_count)
     exchange, key = exchange_and_key(where)
     shown = body if truncate < 0 else body[:truncate]
@@ -222,7 +227,7 @@ def _message(info: QueueInfo, row: Sequence[Any], left: int, encoding: str, trun
         except UnicodeDecodeError:
             text = None
     return {
-        "payload_bytes": len(body),
+        "payload_bytes": size_bytes,
         "redelivered": redelivered,
         "exchange": exchange,
         "routing_key": key,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from cluster.machine.commands import Command, Discard, Ranges, Return, Settle
 from cluster.machine.replies import NO_QUEUE
-from cluster.types import ConsumerKey, QueueId
+from cluster.types import ConsumerKey, LargeBody, QueueId
 from node.errors import Refused
 from node.management.context import Services
 from node.outgoing import Batch
@@ -22,13 +22,14 @@ ACK_MODES = (
     "reject_requeue_false",
 )
 
-#: body, meta, redelivered, delivery count, deaths
+#: body (how a large one begins), meta, redelivered, delivery count, deaths, size of the body
 Row = Sequence[Any]
 
 
 async def take_here(services: Services, fields: Sequence[Any]) -> list[Any]:
     """[how many are still ready, rows]. Fields: queue, how many, and what becomes of them."""
     queue, count, mode = QueueId(fields[0]), int(fields[1]), str(fields[2])
+    shown = int(fields[3]) if len(fields) > 3 else -1
     info = services.catalog.queue_by_id(queue)
     if info is None:
         raise Refused(NO_QUEUE, f"there is no queue {queue}")
@@ -37,9 +38,17 @@ async def take_here(services: Services, fields: Sequence[Any]) -> list[Any]:
         consumer, ready, batches = await services.broker.get(
             info, session, count=count, auto_settle=False
         )
+        wanted = [_range(batch) for batch in batches]
+        large = [b.bodies[0] for b in batches if isinstance(b.bodies[0], LargeBody)]
+        if any(not 0 <= min(shown, len(body)) <= len(body.head) for body in large):
+            await services.broker.ask(info.group, Return(queue, consumer, wanted, unsent=True))
+            raise Refused(
+                "message_too_large",
+                f"a message of {len(large[0])} bytes is not shown whole: consume it by AMQP, or"
+                f" set `truncate` to {len(large[0].head)} or less",
+            )
         if batches:
-            command = _decision(mode, queue, consumer, [_range(batch) for batch in batches])
-            await services.broker.ask(info.group, command)
+            await services.broker.ask(info.group, _decision(mode, queue, consumer, wanted))
         return [ready, [row for batch in batches for row in _rows(batch)]]
     finally:
         services.sessions.take_back(info.group, session)
@@ -66,11 +75,12 @@ def _rows(batch: Batch) -> list[Row]:
     metas = cast("list[Any]", shared) if type(shared) is list else None
     return [
         [
-            body,
+            body.head if isinstance(body, LargeBody) else body,
             shared if metas is None else metas[offset],
             batch.acquired_count > 0,
             batch.delivery_count,
             batch.deaths,
+            len(body),
         ]
         for offset, body in enumerate(batch.bodies)
     ]

@@ -8,7 +8,7 @@ What only a queue's leader sees (dead letters, what queues hold) is counted ther
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -36,7 +36,7 @@ class Sizes:
         self.buckets = [0] * (len(SIZE_BOUNDS) + 1)
         self.sum = 0
 
-    def observe(self, bodies: Sequence[bytes]) -> None:
+    def observe(self, bodies: Sequence[Sized]) -> None:
         """Of one batch; mostly they are of one bucket, which is found once."""
         if len(bodies) == 1:
             size = len(bodies[0])
@@ -112,7 +112,7 @@ class Spoken:
     def of_type(self, queue_type: str) -> Served:
         return self.classic if queue_type == CLASSIC else self.quorum
 
-    def published(self, bodies: Sequence[bytes], *, queues: int, confirm: bool) -> None:
+    def published(self, bodies: Sequence[Sized], *, queues: int, confirm: bool) -> None:
         """One batch, routed to so many queues."""
         count = len(bodies)
         self.received += count

@@ -34,7 +34,7 @@ from cluster.codec.fields import Layout
 from cluster.machine import commands as c
 from cluster.machine import replies as r
 from cluster.machine.catalog_commands import CatalogStep
-from cluster.types import BodyRef, Stamp
+from cluster.types import BodyRef, LargeBody, Stamp
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -124,6 +124,10 @@ SAMPLES_V3: dict[str, Any] = {
             c.Bind("v", "e", "queue", "q", ""),
         ]
     ),
+    "body_part": c.BodyPart(1, "n1:7", 2, b"abc"),
+    "enqueue_large": c.Enqueue(
+        1, "p", 7, [b"a", b"he"], None, None, {1: ("n1:7", ((9, 0, 4), (12, 3, 2)))}
+    ),
 }
 SAMPLES = SAMPLES_V1 | SAMPLES_V2 | SAMPLES_V3
 #: These have had fields added at the end since: their old bytes are read, others are written.
@@ -144,6 +148,7 @@ REPLIES: list[r.Reply] = [
     r.Ok(3),
     r.Refused(r.OUT_OF_SEQUENCE, "expected 7", 7),
     r.Enqueued(4, 2, 1, ((0, 0),)),
+    r.PartKept(9, 1),
     r.Subscribed(65_536, True),
     r.Got(65_536, [r.Chunk(1, BodyRef(9, 0, 2), 5, 0, 1, [{"reason": "expired"}])], 4),
     r.Declared(3, 2, True),
@@ -228,6 +233,12 @@ def test_a_command_of_a_later_version_is_unknown_and_keeps_its_fields() -> None:
         [1, 1, "/", "q", 5],
         [1, 1, "/", "q", {"max_length": "ten"}],
         [9, 1, None, 0, 5],
+        [9, 1, None, 0, [], None, None, 5],
+        [9, 1, None, 0, [b"a"], None, None, {0: ["u", [[1, 2]]]}],
+        [9, 1, None, 0, [b"a"], None, None, {0: [7, [[1, 2, 3]]]}],
+        [9, 1, None, 0, [b"a"], None, None, {"0": ["u", [[1, 2, 3]]]}],
+        [9, 1, None, 0, [b"a"], None, None, {0: 7}],
+        [25, 1, "u", 0, "text"],
         [33, 1, 2, 3, [[18, 1]]],
         [33, 1, 2, 3, [[9, 1]]],
         [33, 1, 2, 3, [7]],
@@ -326,6 +337,9 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
         return st.dictionaries(st.text(max_size=4), opaque, max_size=3)
     if name in ("meta", "attrs"):
         return opaque
+    if name == "large":
+        rows = st.tuples(st.text(max_size=4), deliveries)
+        return st.none() | st.dictionaries(numbers, rows, max_size=2)
     if name in ("arguments", "addresses"):
         return st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=3)
     return st.from_type(hint)
@@ -353,6 +367,21 @@ def test_bodies_are_numbered_over_all_enqueues_of_an_entry() -> None:
     assert bodies_of(entry) == [b"a", b"b", b"c"]
     assert metas_of(entry) == ["shared", "shared", "own"]
     assert body_offsets(entry.commands) == [0, 2, 2, 3]
+
+
+def test_parts_count_as_bodies_and_a_large_body_knows_its_size() -> None:
+    commands = [
+        c.BodyPart(1, "u", 0, b"part"),
+        c.Enqueue(1, None, 0, [b"a", b"he"], "m", None, {1: ("u", ((5, 0, 4), (6, 0, 10)))}),
+        c.Enqueue(2, None, 0, [b"c"]),
+    ]
+    entry = decode_entry(encode_entry(5, commands, version=3))
+    large = LargeBody(b"he", ((5, 0, 4), (6, 0, 10)))
+    assert bodies_of(entry) == [b"part", b"a", large, b"c"]
+    assert len(large) == 16
+    assert metas_of(entry) == [None, "m", "m", None]
+    assert body_offsets(entry.commands) == [0, 1, 3]
+    assert [version_needed(each) for each in commands] == [3, 3, 1]
 
 
 def test_bodies_of_a_transaction_are_numbered_but_not_those_for_other_groups() -> None:

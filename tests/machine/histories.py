@@ -20,6 +20,7 @@ from cluster.machine.commands import (
     ATTR_PRIORITY,
     ATTR_TTL_MS,
     Barrier,
+    BodyPart,
     Cancel,
     CloseSession,
     CreateQueue,
@@ -49,7 +50,7 @@ from cluster.machine.commands import (
     UpdateQueue,
     UpgradeMachine,
 )
-from cluster.machine.replies import OUT_OF_SEQUENCE, Enqueued, Refused
+from cluster.machine.replies import OUT_OF_SEQUENCE, Enqueued, PartKept, Refused
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, Stamp
 
 CONFIGS = {
@@ -94,6 +95,7 @@ class History:
         self.index = 1
         self.incarnations = dict.fromkeys(NODES, 1)
         self.seqnos: dict[tuple[int, str], int] = {}
+        self.uploads: dict[tuple[int, str], list[tuple[int, int, int]]] = {}  # as answered
 
     def steps(self, count: int) -> Iterator[tuple[Stamp, Any]]:
         for queue, config in CONFIGS.items():
@@ -113,6 +115,9 @@ class History:
         self.index += self.random.choice([1, 1, 2])
         stamp = Stamp(self.index, 1, self.now_ms, 0, self.random.choice([0, 0, 3]))
         reply = self.machine.apply(stamp, command).reply
+        if isinstance(command, BodyPart) and isinstance(reply, PartKept):
+            parts = self.uploads.setdefault((command.queue, command.upload), [])
+            parts[command.number :] = [(reply.index, reply.offset, len(command.data))]
         if isinstance(command, Enqueue) and isinstance(reply, Refused | Enqueued):
             self.numbered(command, reply)
         return stamp, command
@@ -163,6 +168,9 @@ class History:
                 Tick(),
                 Tick(),
                 Barrier(),
+                self.part(queue),
+                self.part(queue),
+                self.part(queue),
                 CloseSession(session, self.handed(session)),
                 self.taken(queue),
                 self.taken(queue),
@@ -238,7 +246,23 @@ class History:
         attrs: Any = None
         if draw.random() < 0.4:
             attrs = [self.attrs() for _ in bodies] if draw.random() < 0.7 else self.attrs()
-        return Enqueue(queue, publisher, seqno, bodies, None, attrs)
+        return Enqueue(queue, publisher, seqno, bodies, None, attrs, self.large(queue, bodies))
+
+    def part(self, queue: QueueId) -> BodyPart:
+        """Mostly the next one, of one of a few uploads."""
+        upload = self.random.choice("uvw")
+        number = len(self.uploads.get((queue, upload), ()))
+        number = max(0, number + self.random.choice([0, 0, 0, 0, -1, 1]))
+        return BodyPart(queue, upload, number, b"x" * self.random.choice([20, 20, 20, 30]))
+
+    def large(self, queue: QueueId, bodies: list[bytes]) -> Any:
+        """Which bodies are large: sometimes one, of parts that are mostly there."""
+        if self.random.random() < 0.8:
+            return None
+        upload = self.random.choice("uvw")
+        place = self.random.randrange(len(bodies))
+        parts = self.uploads.pop((queue, upload), [])
+        return {place: (upload, tuple(parts))} if parts else None
 
     def transaction(self, node: NodeId, incarnation: int) -> Any:
         """One that this group decides, a part of another's, or the end of one: some repeated."""
@@ -260,7 +284,7 @@ class History:
     def step_of_transaction(self) -> Any:
         queue = QueueId(self.random.randint(1, 7))
         if self.random.random() < 0.6:
-            return replace(self.enqueue(queue), publisher=None, seqno=0)
+            return replace(self.enqueue(queue), publisher=None, seqno=0, large=None)
         step = self.finish(queue)
         return (
             step

@@ -43,6 +43,7 @@ FIELDS: dict[str, Any] = {
     "Wants": deliveries,
     "Sequence[HandedTo] | None": st.none() | st.lists(handed, max_size=2),
     "GroupId": integers,
+    "bytes": st.binary(max_size=20),
     "Sequence[GroupId]": st.lists(integers, max_size=3),
     "Sequence[bytes]": st.lists(st.sampled_from([b"", b"body", b"x" * 500]), max_size=4),
     "QueueConfig": st.builds(

@@ -100,7 +100,8 @@ class Source(DeadLetters):
         broker.ask = self.moved_up_to
         broker.catch_up = self.catch_up
         metrics: Any = type("Counts", (), {"dead_letters_moved": 0, "dead_letters_dropped": 0})()
-        super().__init__(broker, Tasks(), metrics)
+        no_bodies: Any = None
+        super().__init__(broker, Tasks(), metrics, no_bodies)
         self.metrics: Metrics = metrics
         self.outbox = list(letters)
         self.at_once = at_once

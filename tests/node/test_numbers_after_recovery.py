@@ -94,7 +94,8 @@ class Carriers(DeadLetters):
         broker.ask, broker.catch_up = self._ask_group, node.names.barrier
         broker.led, broker.machine = self._led, lambda group: self._led(group).machine
         metrics: Any = type("Counts", (), {"dead_letters_moved": 0, "dead_letters_dropped": 0})()
-        super().__init__(broker, tasks, metrics)
+        no_bodies: Any = None
+        super().__init__(broker, tasks, metrics, no_bodies)
         self._node = node
 
     def _led(self, group: GroupId) -> Any:

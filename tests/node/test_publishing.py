@@ -28,6 +28,7 @@ from cluster.machine.replies import Refused as MachineRefused
 from cluster.outcome import Done, Outcome, refused, unknown
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, Stamp
 from node import publishing, settling
+from node.bodies import Bodies
 from node.dispatch import Counts
 from node.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher
 from node.settling import Settler
@@ -115,7 +116,7 @@ class Bench:
         self.tasks = Tasks()
         self.counts = Counts()
         cluster = cast(ClusterNode, self.cluster)
-        self.publisher = Publisher(cluster, self.tasks, self.counts)
+        self.publisher = Publisher(cluster, self.tasks, self.counts, cast(Bodies, None))
         self.settler = Settler(cluster, self.tasks, self.counts)
         self.told: list[tuple[str, Ranges]] = []
 

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 from chaos.postmortem.tables import Tables
 from cluster.codec.entries import bodies_of, decode_entry
 from cluster.codec.errors import CodecError
+from cluster.types import LargeBody
 
 #: How messages leave a queue without a consumer: clients cannot tell that from a loss.
 GONE: Final = ("died", "purged", "deleted")
@@ -94,7 +95,8 @@ def _begun(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 continue
             for offset in row["offsets"]:
                 if offset is not None and 0 <= offset < len(bodies):
-                    named = beginnings(bytes(bodies[offset]))
+                    body = bodies[offset]
+                    named = beginnings(body.head if isinstance(body, LargeBody) else body)
                     rows.append((row["group"], row["index"], offset, named))
         columns = list(zip(*rows, strict=True)) or [()] * 4
         kinds = (pa.int32(), pa.int64(), pa.int32(), pa.list_(pa.string()))

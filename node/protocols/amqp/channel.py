@@ -32,6 +32,7 @@ from node.protocols.amqp.errors import (
 )
 from node.protocols.amqp.events import Acks, ContentTooLarge, Method, Publish
 from node.protocols.amqp.handlers import begin
+from node.protocols.amqp.outlet import Outlet
 from node.protocols.amqp.publishes import Publishes
 from node.protocols.amqp.refusals import refusal
 from node.protocols.amqp.services import Services
@@ -88,6 +89,7 @@ class Channel:
         self.last_queue = ""  # the queue declared last, which an empty name means
         self.publishes = Publishes(self)
         self.deliveries = Deliveries(self)
+        self.outlet = Outlet(self)
         self._waiting: deque[ChannelEvent] = deque()
         self._busy = False
         self._task: asyncio.Task[Any] | None = None
@@ -201,7 +203,7 @@ class Channel:
 
     def say(self, method: base.Frame) -> None:
         if not self.closed:
-            self.host.write(writer.method(self.number, method))
+            self.outlet.write(writer.method(self.number, method))
 
     def fail(self, error: AmqpError) -> None:
         """Close the channel, or the connection: whichever the error is about."""
@@ -214,6 +216,7 @@ class Channel:
             self.host.channel_error(self.number, error)
 
     def writable(self) -> None:
+        self.outlet.writable()
         self.deliveries.writable()
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -269,6 +272,7 @@ class Channel:
             return
         self.publishes.flush()
         self.closed = True
+        self.outlet.close()
         self.services.tallies.channels_closed += 1
         self._waiting.clear()
         self.host.resume_reading(self._why_paused)

@@ -11,6 +11,7 @@ import structlog
 from pamqp import base, commands
 
 from node.auth import User
+from node.bodies import message_bytes_max
 from node.clients import Clients
 from node.handed import Piece
 from node.permissions import Access
@@ -219,9 +220,9 @@ class AmqpConnection(asyncio.Protocol):
         if not self.client_capabilities.get("consumer_cancel_notify"):
             return 0
         count = 0
-        for number, channel in self.channels.items():
+        for channel in self.channels.values():
             for tag in channel.deliveries.consumers:
-                self.say(made(commands.Basic.Cancel, consumer_tag=tag, nowait=True), number)
+                channel.say(made(commands.Basic.Cancel, consumer_tag=tag, nowait=True))
                 count += 1
         return count
 
@@ -253,7 +254,10 @@ class AmqpConnection(asyncio.Protocol):
     def tuned(self, terms: Terms) -> None:
         self.frame_max = self.reader.frame_bytes_max = terms.frame_bytes_max
         self.reader.channel_max = terms.channel_max
-        self.reader.message_bytes_max = self._services.settings.limits.message_bytes_max
+        self.reader.message_bytes_max = message_bytes_max(
+            self._services.settings.limits.message_bytes_max,
+            self._services.broker.cluster.catalog_machine.version,
+        )
         self.wire.start_heartbeats(terms.heartbeat_s, self.silent)
 
     def opened(self) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import structlog
 from pamqp import commands
@@ -18,8 +18,8 @@ from pamqp import commands
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.checks import NAME_BYTES_MAX
-from cluster.machine.commands import Return, SetCredit
-from cluster.types import ConsumerKey
+from cluster.machine.commands import Return, SetCredit, Settle
+from cluster.types import ConsumerKey, LargeBody
 from node import outgoing
 from node.chunks import merged
 from node.connection import Connection
@@ -35,6 +35,7 @@ from node.protocols.amqp.errors import (
     ChannelError_,
     ConnectionError_,
 )
+from node.protocols.amqp.outlet import Stream
 from node.protocols.amqp.settles import Settles
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class Deliveries:
         self._taken(frame)
 
     def _emit(self, consumer: Consumer, batch: Batch) -> None:
-        bodies = batch.bodies
+        bodies = cast("list[bytes]", batch.bodies)
         count = len(bodies)
         if consumer.no_ack:
             tag = self.settles.unacked.number(count)
@@ -188,6 +189,10 @@ class Deliveries:
         wire_tag, name = consumer.wire_tag, consumer.info.name
         assert self._connection is not None, "deliveries come from the broker"
         known = self._connection.consumers.get((consumer.info.queue, consumer.key))
+        large = batch.bodies[0]
+        if isinstance(large, LargeBody):
+            self._emit_large(consumer, batch, large, tag)
+            return
         for start, end, where, properties in runs(batch, name, fenced=consumer.fenced):
             part = bodies[start:end] if end - start < count else bodies
             data = writer.deliveries(
@@ -203,16 +208,51 @@ class Deliveries:
             piece = None
             if known is not None:
                 piece = Piece(known.handed, batch.first + start, batch.token, part)
-            self._host.write(data, piece)
+            self._channel.outlet.write(data, piece)
+
+    def _emit_large(self, consumer: Consumer, batch: Batch, body: LargeBody, tag: int) -> None:
+        """One whose body leaves in pieces: the only one of its batch."""
+        info = consumer.info
+        ((_, _, where, properties),) = runs(batch, info.name, fenced=consumer.fenced)
+        head = writer.delivery_head(
+            self._channel.number,
+            consumer.wire_tag,
+            tag,
+            redelivered=batch.acquired_count > 0,
+            where=where,
+            properties=properties,
+            size_bytes=len(body),
+        )
+        known = None
+        if self._connection is not None:
+            known = self._connection.consumers.get((info.queue, consumer.key))
+        piece = None if known is None else Piece(known.handed, batch.first, batch.token, [body])
+        self._stream(consumer, batch, body, head, piece)
+
+    def _stream(
+        self, consumer: Consumer, batch: Batch, body: LargeBody, head: bytes, piece: Piece | None
+    ) -> None:
+        info = consumer.info
+
+        def sent() -> None:
+            if consumer.no_ack:
+                ranges = [(batch.first, batch.first)]
+                settle = Settle(info.queue, consumer.key, ranges, batch.token)
+                self.settles.tell(info.group, settle)
+
+        pieces = self._services.bodies.stream(info.group, body)
+        self._channel.outlet.stream(Stream(head, pieces, piece, sent))
 
     def _taken(self, frame: Delivery) -> None:
-        if self._host.congested:
+        if self._host.congested or self._channel.outlet.busy:
             self._untaken.append(frame)
         elif self._connection is not None:
             self._connection.taken(frame)
 
     def writable(self) -> None:
         """The network takes more again."""
+        if self._channel.outlet.busy:
+            return
         untaken, self._untaken = self._untaken, []
         for frame in untaken:
             if self._connection is not None:
@@ -264,7 +304,7 @@ class Deliveries:
             bodies=bodies,
             frame_bytes_max=self._host.frame_max,
         )
-        self._host.write(data)
+        self._channel.outlet.write(data)
 
     # --- consumers --------------------------------------------------------------------------------
 
@@ -395,6 +435,19 @@ class Deliveries:
             now_s = asyncio.get_running_loop().time()
             tag = self.settles.unacked.add(holder, batch.first, 1, batch.token, now_s)
         ((_, _, where, properties),) = runs(batch, holder.info.name)
+        (body,) = batch.bodies
+        if isinstance(body, LargeBody):
+            head = writer.get_ok_head(
+                self._channel.number,
+                tag,
+                redelivered=batch.acquired_count > 0,
+                where=where,
+                message_count=ready,
+                properties=properties,
+                size_bytes=len(body),
+            )
+            self._stream(holder, batch, body, head, None)
+            return
         data = writer.get_ok(
             self._channel.number,
             tag,
@@ -402,10 +455,10 @@ class Deliveries:
             where=where,
             message_count=ready,
             properties=properties,
-            body=batch.bodies[0],
+            body=body,
             frame_bytes_max=self._host.frame_max,
         )
-        self._host.write(data)
+        self._channel.outlet.write(data)
 
     def set_prefetch(self, count: int, *, whole_channel: bool) -> None:
         """0: no limit (B16)."""

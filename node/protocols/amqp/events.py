@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from pamqp import base
 
+from node.bodies import NewBody
+
 
 class Publish(NamedTuple):
     """Consecutive messages of one channel with equal routing, flags and properties."""
@@ -15,7 +17,7 @@ class Publish(NamedTuple):
     mandatory: bool
     immediate: bool
     properties: bytes  # flags and list, as on the wire; well formed down to the table of headers
-    bodies: list[bytes]
+    bodies: list[NewBody]  # one that is in pieces is alone
 
 
 class ContentTooLarge(NamedTuple):

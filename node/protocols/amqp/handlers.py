@@ -235,7 +235,7 @@ async def _tx_commit(channel: Channel, _: commands.Tx.Commit) -> None:
         except OutcomeUnknown as error:
             raise ConnectionError_(INTERNAL_ERROR, error.reason) from error
     for returned in returns:
-        channel.host.write(returned)
+        channel.outlet.write(returned)
     channel.say(Tx.CommitOk())
 
 

@@ -7,6 +7,7 @@ each run of publishes with the same exchange and key.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -21,7 +22,9 @@ from cluster.machine.commands import (
     Command,
     Enqueue,
 )
+from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.types import GroupId, QueueId
+from node.bodies import NewBody, PartedBody, pieces_of
 from node.errors import Elsewhere
 from node.message import exchange_and_key
 from node.protocols.amqp import attributes, tables, writer
@@ -37,7 +40,9 @@ from node.protocols.amqp.errors import (
     ConnectionError_,
 )
 from node.protocols.amqp.events import Publish
+from node.protocols.amqp.outlet import Stream
 from node.protocols.amqp.refusals import no_exchange
+from node.publishing import Done
 from node.routing import Route
 
 if TYPE_CHECKING:
@@ -55,21 +60,24 @@ IMPERSONATOR = "impersonator"
 class _Batch:
     """What this read publishes to one queue."""
 
-    __slots__ = ("attrs", "bodies", "info", "metas", "size_bytes", "tallies")
+    __slots__ = ("attrs", "bodies", "info", "metas", "parted", "size_bytes", "tallies")
 
     def __init__(self, info: QueueInfo) -> None:
         self.info = info
-        self.bodies: list[bytes] = []
+        self.bodies: list[NewBody] = []
         self.metas: list[tuple[bytes, int]] = []  # and of how many bodies
         self.attrs: list[tuple[Attrs | None, int]] = []
         self.tallies: list[tuple[Tally, int]] = []  # and where each begins
         self.size_bytes = 0
+        self.parted = False  # some body goes into the log in parts
 
     def add(
-        self, meta: bytes, attrs: Attrs | None, bodies: list[bytes], tally: Tally | None
+        self, meta: bytes, attrs: Attrs | None, bodies: list[NewBody], tally: Tally | None
     ) -> None:
         if tally is not None and not (self.tallies and self.tallies[-1][0].extend(tally)):
             self.tallies.append((tally, len(self.bodies)))
+        if type(bodies[0]) is PartedBody:
+            self.parted = True
         if not self.metas:
             self.bodies = bodies
         elif len(self.metas) == 1:  # the first ones are not ours to change
@@ -97,6 +105,8 @@ class Publishes:
         self._batches: dict[QueueId, _Batch] = {}
         # To the default exchange, in this read: nothing can change before the next one.
         self._last_route: tuple[bytes, Route] | None = None
+        # Behind a large body that is on its way into the log; by queue, so that order is kept.
+        self._behind: dict[QueueId, deque[_Batch]] = {}
         self._in_flight_bytes = 0
         self._paused = False
         self._flush_due = False
@@ -227,6 +237,8 @@ class Publishes:
         if route.by_chance and count > 1:
             self._each(event, properties, attrs)
             return
+        if self.transaction is not None:
+            self._check_whole(event, "a message in a transaction")
         self.used = True
         confirm = self.confirms is not None
         self._counted.published(bodies, queues=len(route.queues), confirm=confirm)
@@ -286,6 +298,8 @@ class Publishes:
         """Returned if mandatory (B29), before it is confirmed; confirmed in any case (B28)."""
         if not event.mandatory:
             self._counted.dropped += len(event.bodies)
+        elif type(event.bodies[0]) is PartedBody:
+            self._return_large(event, properties)
         else:
             self._counted.returned += len(event.bodies)
             returned = [
@@ -295,7 +309,7 @@ class Publishes:
                     "NO_ROUTE",
                     where=event.where,
                     properties=properties,
-                    body=body,
+                    body=cast("bytes", body),
                     frame_bytes_max=self._host.frame_max,
                 )
                 for body in event.bodies
@@ -303,13 +317,38 @@ class Publishes:
             if self.transaction is not None:
                 self._returns.extend(returned)
             else:
-                self._host.write(b"".join(returned))
+                self._channel.outlet.write(b"".join(returned))
         if tally is not None:
             self._decided(tally)
 
+    def _return_large(self, event: Publish, properties: bytes) -> None:
+        self._counted.returned += len(event.bodies)
+        for body in event.bodies:
+            head = writer.returned_head(
+                self._channel.number,
+                NO_ROUTE,
+                "NO_ROUTE",
+                where=event.where,
+                properties=properties,
+                size_bytes=len(body),
+            )
+            self._channel.outlet.stream(Stream(head, pieces_of(body), None, lambda: None))
+
+    def _check_whole(self, event: Publish, what: str) -> None:
+        """Some ways are for bodies only that fit into one entry."""
+        size_bytes = max(map(len, event.bodies))
+        if size_bytes > WHOLE_BODY_BYTES_MAX:
+            raise ChannelError_(
+                PRECONDITION_FAILED,
+                f"message size {size_bytes} is larger than max size {WHOLE_BODY_BYTES_MAX}"
+                f" of {what}",
+            )
+
     def _reply(self, event: Publish, name: str, properties: bytes) -> None:
         """An answer for a channel that consumes from the pseudo-queue."""
-        taken = self._services.direct_replies.deliver(name, event.where, properties, event.bodies)
+        self._check_whole(event, "direct replies")
+        bodies = cast("list[bytes]", event.bodies)
+        taken = self._services.direct_replies.deliver(name, event.where, properties, bodies)
         confirm = self.confirms is not None
         self._counted.published(event.bodies, queues=1 if taken else 0, confirm=confirm)
         tally: Tally | None = None
@@ -342,13 +381,42 @@ class Publishes:
         if not self._paused and self._in_flight_bytes > self._limit_bytes:
             self._paused = True
             self._host.pause_reading(self._why_paused)
+        behind = self._behind.get(batch.info.queue)
+        if behind is not None:
+            behind.append(batch)
+        elif batch.parted:
+            behind = self._behind[batch.info.queue] = deque([batch])
+            self._services.tasks.start(self._send_in_order(behind), name="amqp_upload")
+        else:
+            self._publish(batch)
+
+    async def _send_in_order(self, waiting: deque[_Batch]) -> None:
+        """A large body first, and then what came behind it for the same queue."""
+        queue, publisher = waiting[0].info.queue, self._services.publisher
+        while waiting:
+            batch = waiting.popleft()
+            if batch.parted:
+                metas, attrs, done = self._publishing(batch)
+                await publisher.publish_large(
+                    batch.info, batch.bodies, metas, attrs, batch.size_bytes, done
+                )
+            else:
+                self._publish(batch)
+        del self._behind[queue]
+
+    def _publish(self, batch: _Batch) -> None:
+        metas, attrs, done = self._publishing(batch)
+        bodies = cast("list[bytes]", batch.bodies)
+        self._services.publisher.publish(batch.info, bodies, metas, attrs, batch.size_bytes, done)
+
+    def _publishing(self, batch: _Batch) -> tuple[Any, Any, Done]:
+        """Metas, attributes, and whom to tell of the outcome."""
+        size_bytes = batch.size_bytes
 
         def done(refused: Sequence[tuple[int, int]]) -> None:
             self._answered(batch, size_bytes, refused)
 
-        self._services.publisher.publish(
-            batch.info, batch.bodies, _spread(batch.metas), _spread(batch.attrs), size_bytes, done
-        )
+        return _spread(batch.metas), _spread(batch.attrs), done
 
     @property
     def _limit_bytes(self) -> int:
@@ -388,7 +456,7 @@ class Publishes:
             for tag, multiple, refused in confirms.take()
         ]
         if frames:
-            self._host.write(b"".join(frames))
+            self._channel.outlet.write(b"".join(frames))
 
     # --- transactions -----------------------------------------------------------------------------
 
@@ -405,7 +473,12 @@ class Publishes:
             info = batch.info
             steps.setdefault(info.group, []).append(
                 Enqueue(
-                    info.queue, None, 0, batch.bodies, _spread(batch.metas), _spread(batch.attrs)
+                    info.queue,
+                    None,
+                    0,
+                    cast("list[bytes]", batch.bodies),
+                    _spread(batch.metas),
+                    _spread(batch.attrs),
                 )
             )
         return steps, returns

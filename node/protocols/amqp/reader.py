@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from cluster.proposals import WHOLE_BODY_BYTES_MAX
+from node.bodies import PART_BYTES, NewBody, PartedBody
 from node.protocols.amqp.acks import ACK, ACK_BYTES, read_acks
 from node.protocols.amqp.errors import (
     CHANNEL_ERROR,
@@ -57,6 +59,18 @@ class _Content:
     properties: bytes = b""
     parts: list[bytes] = field(default_factory=list[bytes])
     skip: bool = False
+    pieces: list[bytes] = field(default_factory=list[bytes])  # of a large body, joined already
+    parts_bytes: int = 0
+
+    def join_parts(self, part: bytes) -> None:
+        """As they come: a large body is never joined as a whole."""
+        self.parts_bytes += len(part)
+        if self.parts_bytes >= PART_BYTES:
+            joined = b"".join(self.parts)
+            self.pieces += [
+                joined[at : at + PART_BYTES] for at in range(0, len(joined), PART_BYTES)
+            ]
+            self.parts, self.parts_bytes = [], 0
 
 
 class _Streak(NamedTuple):
@@ -190,7 +204,7 @@ class Reader:
         body_at = again_at + 4
         end = len(data)
         last_size = b""
-        bodies: list[bytes] | None = None
+        bodies: list[NewBody] | None = None
         while startswith(head, at):
             raw_size = data[at + size_at : at + tail_at]
             size = int.from_bytes(raw_size)
@@ -355,16 +369,22 @@ class Reader:
             )
         if not content.skip:
             content.parts.append(part)
+            if content.size_bytes > WHOLE_BODY_BYTES_MAX:
+                content.join_parts(part)
         if content.missing_bytes == 0:
             self._complete(channel, content, events)
 
     def _complete(self, channel: int, content: _Content, events: list[Event]) -> None:
         del self._contents[channel]
         if not content.skip:
-            parts = content.parts
-            body = parts[0] if len(parts) == 1 else b"".join(parts)
-            _bodies_of(events, channel, content.where, content.flags, content.properties).append(
-                body
+            parts, flags = content.parts, content.flags
+            if content.size_bytes > WHOLE_BODY_BYTES_MAX:  # an event of its own
+                body = PartedBody([*content.pieces, b"".join(parts)] if parts else content.pieces)
+                same = (channel, content.where, flags & 1 == 1, flags & 2 == 2)
+                events.append(Publish(*same, content.properties, [body]))
+                return
+            _bodies_of(events, channel, content.where, flags, content.properties).append(
+                parts[0] if len(parts) == 1 else b"".join(parts)
             )
 
 
@@ -375,14 +395,19 @@ def _equal_messages(around_bytes: int, body_bytes: int) -> struct.Struct:
 
 def _bodies_of(
     events: list[Event], channel: int, where: bytes, flags: int, properties: bytes
-) -> list[bytes]:
+) -> list[NewBody]:
     """Where the next body goes: into the last event if that is about the same."""
     same = (channel, where, flags & 1 == 1, flags & 2 == 2, properties)
     if events:
         last = events[-1]
-        if type(last) is Publish and last[4] == properties and last[:5] == same:
+        if (
+            type(last) is Publish
+            and last[4] == properties
+            and last[:5] == same
+            and type(last.bodies[0]) is not PartedBody
+        ):
             return last.bodies
-    bodies: list[bytes] = []
+    bodies: list[NewBody] = []
     events.append(Publish(*same, bodies))
     return bodies
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from node.alarms import Alarms
 from node.auth import Auth
+from node.bodies import Bodies
 from node.broker import Broker
 from node.metrics.tallies import Tallies
 from node.protocols.amqp.direct_reply import DirectReplies
@@ -28,6 +29,7 @@ class Services:
     relay: Relay
     router: Router
     publisher: Publisher
+    bodies: Bodies
     settler: Settler
     transactions: Transactions
     direct_replies: DirectReplies

@@ -5,13 +5,25 @@ anew: of a run of equal ones only the delivery tag and the body differ.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from node.protocols.amqp.methods import encode_method as method
 from node.protocols.amqp.reader import FRAME_OVERHEAD_BYTES
 
-__all__ = ["HEARTBEAT", "ack", "deliveries", "get_ok", "method", "nack", "returned"]
+__all__ = [
+    "HEARTBEAT",
+    "ack",
+    "body_frames",
+    "deliveries",
+    "delivery_head",
+    "get_ok",
+    "get_ok_head",
+    "method",
+    "nack",
+    "returned",
+    "returned_head",
+]
 
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 END: Final = b"\xce"
@@ -93,8 +105,16 @@ def get_ok(
     body: bytes,
     frame_bytes_max: int,
 ) -> bytes:
-    arguments = _TAG.pack(tag) + bytes([redelivered]) + where + _COUNT.pack(message_count)
-    return _content(channel, _GET_OK, arguments, properties, body, frame_bytes_max)
+    head = get_ok_head(
+        channel,
+        tag,
+        redelivered=redelivered,
+        where=where,
+        message_count=message_count,
+        properties=properties,
+        size_bytes=len(body),
+    )
+    return head + _body_frames(channel, body, frame_bytes_max - FRAME_OVERHEAD_BYTES)
 
 
 def returned(
@@ -107,22 +127,10 @@ def returned(
     body: bytes,
     frame_bytes_max: int,
 ) -> bytes:
-    arguments = _CODE.pack(code) + _short(text.encode()) + where
-    return _content(channel, _RETURN, arguments, properties, body, frame_bytes_max)
-
-
-def _content(
-    channel: int, index: int, arguments: bytes, properties: bytes, body: bytes, frame_bytes_max: int
-) -> bytes:
-    return b"".join(
-        (
-            _METHOD.pack(1, channel, 4 + len(arguments), index),
-            arguments,
-            END,
-            _content_header(channel, properties, len(body)),
-            _body_frames(channel, body, frame_bytes_max - FRAME_OVERHEAD_BYTES),
-        )
+    head = returned_head(
+        channel, code, text, where=where, properties=properties, size_bytes=len(body)
     )
+    return head + _body_frames(channel, body, frame_bytes_max - FRAME_OVERHEAD_BYTES)
 
 
 def _content_header(channel: int, properties: bytes, size: int) -> bytes:
@@ -137,6 +145,61 @@ def _body_frames(channel: int, body: bytes, payload_bytes_max: int) -> bytes:
         part = view[at : at + payload_bytes_max]
         parts += (_FRAME.pack(3, channel, len(part)), part, END)
     return b"".join(parts)
+
+
+def body_frames(channel: int, data: bytes, frame_bytes_max: int) -> Iterator[bytes]:
+    """A part of a body, in frames."""
+    payload_bytes_max = frame_bytes_max - FRAME_OVERHEAD_BYTES
+    for at in range(0, len(data), payload_bytes_max):
+        part = data[at : at + payload_bytes_max]
+        yield b"".join((_FRAME.pack(3, channel, len(part)), part, END))
+
+
+def delivery_head(
+    channel: int,
+    consumer_tag: bytes,
+    tag: int,
+    *,
+    redelivered: bool,
+    where: bytes,
+    properties: bytes,
+    size_bytes: int,
+) -> bytes:
+    """Of a delivery whose body follows in frames of its own."""
+    arguments = _short(consumer_tag) + _TAG.pack(tag) + bytes([redelivered]) + where
+    return _head(channel, _DELIVER, arguments, properties, size_bytes)
+
+
+def get_ok_head(
+    channel: int,
+    tag: int,
+    *,
+    redelivered: bool,
+    where: bytes,
+    message_count: int,
+    properties: bytes,
+    size_bytes: int,
+) -> bytes:
+    arguments = _TAG.pack(tag) + bytes([redelivered]) + where + _COUNT.pack(message_count)
+    return _head(channel, _GET_OK, arguments, properties, size_bytes)
+
+
+def returned_head(
+    channel: int, code: int, text: str, *, where: bytes, properties: bytes, size_bytes: int
+) -> bytes:
+    arguments = _CODE.pack(code) + _short(text.encode()) + where
+    return _head(channel, _RETURN, arguments, properties, size_bytes)
+
+
+def _head(channel: int, index: int, arguments: bytes, properties: bytes, size_bytes: int) -> bytes:
+    return b"".join(
+        (
+            _METHOD.pack(1, channel, 4 + len(arguments), index),
+            arguments,
+            END,
+            _content_header(channel, properties, size_bytes),
+        )
+    )
 
 
 def _short(raw: bytes) -> bytes:

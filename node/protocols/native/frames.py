@@ -34,6 +34,7 @@ from node.protocols.native.requests import (
     Ping,
     Pong,
     Publish,
+    PublishPart,
     Purge,
     Request,
     Return,
@@ -105,6 +106,39 @@ def _bodies(value: Any, name: str) -> list[bytes]:
     return cast("list[bytes]", value)
 
 
+def _bytes(value: Any, name: str) -> bytes:
+    if type(value) is not bytes:
+        _complain(name, "a byte string", value)
+    return value
+
+
+def _large(value: Any, name: str) -> dict[int, Any] | None:
+    """Which bodies were sent in parts before: of each its upload and its parts."""
+    must = "a map from the place of a body to [upload, [[entry, offset, size], ...]]"
+    if value is None:
+        return None
+    if type(value) is not dict:
+        _complain(name, must, value)
+    large: dict[int, Any] = {}
+    for place, each in cast("dict[Any, Any]", value).items():
+        match each:
+            case [str(upload), list()] if type(place) is int:
+                rows = cast("list[Any]", each[1])
+                if not rows or not all(map(_is_part, rows)):
+                    _complain(name, must, value)
+                large[place] = str(upload), tuple([(*row,) for row in rows])
+            case _:
+                _complain(name, must, value)
+    return large or None
+
+
+def _is_part(row: Any) -> bool:
+    if type(row) is not list:
+        return False
+    numbers = cast("list[Any]", row)
+    return len(numbers) == 3 and all(type(n) is int and 0 <= n <= NUMBER_MAX for n in numbers)
+
+
 def _any(value: Any, _: str) -> Any:
     return value
 
@@ -165,7 +199,12 @@ _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] 
             ("bodies", _bodies),
             ("meta", _any),
             ("attrs", _any),
+            ("large", _large),
         ],
+    ),
+    Opcode.PUBLISH_PART: (
+        PublishPart,
+        [_REQUEST, _QUEUE, ("upload", _text), ("number", _number), ("data", _bytes)],
     ),
     Opcode.CANCEL: (Cancel, [_REQUEST, _QUEUE, _CONSUMER, ("give_back", _flag)]),
     Opcode.CREDIT: (Credit, [_REQUEST, _QUEUE, _CONSUMER, ("credit", _number)]),
@@ -195,7 +234,7 @@ _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] 
     Opcode.INFO: (Info, [_REQUEST, _QUEUE]),
 }
 #: Whose last field may be missing: it came later.
-_GROWN = frozenset({Opcode.CANCEL, Opcode.SETTLE, Opcode.RETURN, Opcode.DISCARD})
+_GROWN = frozenset({Opcode.PUBLISH, Opcode.CANCEL, Opcode.SETTLE, Opcode.RETURN, Opcode.DISCARD})
 _OPTIONS: dict[str, tuple[Check, Any]] = {
     "tag": (_text, ""),
     "credit": (_number_or_none, None),

@@ -17,6 +17,7 @@ from node.protocols.native.requests import Request
 #: What a user must be allowed to do with the queue. INFO needs no more than the virtual host.
 _OPERATIONS: dict[type, Operation] = {
     requests.Publish: "write",
+    requests.PublishPart: "write",
     requests.Subscribe: "read",
     requests.Cancel: "read",
     requests.Credit: "read",
@@ -39,6 +40,7 @@ class Handlers:
         self._broker = broker
         self._handlers: dict[type, Callable[[Connection, Any], Awaitable[None]]] = {
             requests.Publish: self._publish,
+            requests.PublishPart: self._publish_part,
             requests.Settle: self._settle,
             requests.Return: self._return,
             requests.Discard: self._discard,
@@ -76,11 +78,20 @@ class Handlers:
     # --- one a request ----------------------------------------------------------------------------
 
     async def _publish(self, connection: Connection, frame: requests.Publish) -> None:
-        request, queue, publisher, seqno, bodies, meta, attrs = frame
+        request, queue, publisher, seqno, bodies, meta, attrs, large = frame
         info = self._broker.locate(connection.vhost, queue)
         if info is None:
             info = await self._broker.find(connection.vhost, queue)
-        connection.publish(request, info, publisher, seqno, bodies, meta, attrs)
+        connection.publish(request, info, publisher, seqno, bodies, meta, attrs, large)
+
+    async def _publish_part(self, connection: Connection, frame: requests.PublishPart) -> None:
+        request, queue, upload, number, data = frame
+        info = await self._broker.find_shared(connection.vhost, queue)
+        await connection.run(
+            request,
+            queue,
+            lambda: connection.publish_part(request, info, upload, number, data),
+        )
 
     async def _settle(self, connection: Connection, frame: requests.Settle) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)

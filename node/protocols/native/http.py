@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast, get_args
 
 from aiohttp import web
@@ -22,9 +22,10 @@ from cluster.machine.commands import (
 )
 from cluster.machine.interface import RowState
 from cluster.machine.replies import Enqueued, Ok
-from cluster.types import ConsumerKey
+from cluster.types import ConsumerKey, LargeBody
 from node.auth import Auth, User
 from node.broker import Broker, check_shared
+from node.chunks import merged
 from node.dispatch import Counts
 from node.errors import BrokerError, Elsewhere, Refused
 from node.message import as_map
@@ -268,6 +269,14 @@ class HttpRoutes:
             key, ready, batches = await self._broker.get(
                 info, session, count=count, auto_settle=auto_settle
             )
+            large = [batch for batch in batches if isinstance(batch.bodies[0], LargeBody)]
+            if large:
+                await self._broker.ask(info.group, _given_back(info, key, batches, auto_settle))
+                raise Refused(
+                    "message_too_large",
+                    f"the message at position {large[0].first} has {len(large[0].bodies[0])} bytes:"
+                    " bodies in parts are consumed by WebSocket or AMQP",
+                )
         except BrokerError:
             self._sessions.take_back(info.group, session)
             raise
@@ -375,6 +384,15 @@ def _ranges(value: Any) -> list[tuple[int, int]]:
 
 
 # --- answering ------------------------------------------------------------------------------------
+
+
+def _given_back(
+    info: QueueInfo, key: ConsumerKey, batches: Sequence[Batch], auto_settle: bool
+) -> Return:
+    """All of it, but what was settled already."""
+    kept = [b for b in batches if not auto_settle or isinstance(b.bodies[0], LargeBody)]
+    ranges = merged([(b.first, b.first + len(b.bodies) - 1) for b in kept])
+    return Return(info.queue, key, ranges, unsent=True)
 
 
 def _messages(batch: Batch) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any, assert_never
 
 import cbor2
 
+from cluster.types import LargeBody
 from node.message import as_map
 from node.outgoing import (
     Active,
@@ -58,7 +59,20 @@ def _array(frame: Outgoing, url_of: UrlOf) -> list[Any]:
 
 
 def chunks(batches: list[Batch]) -> list[list[Any]]:
-    return [list(batch._replace(meta=as_map(batch.meta))) for batch in batches]
+    """Of a large body only that it is there: it went in parts, before."""
+    return [
+        list(
+            batch._replace(
+                meta=as_map(batch.meta),
+                bodies=[None] if type(batch.bodies[0]) is LargeBody else batch.bodies,  # type: ignore[list-item]
+            )
+        )
+        for batch in batches
+    ]
+
+
+def part(queue: str, consumer: int, position: int, data: bytes) -> bytes:
+    return cbor2.dumps([Opcode.DELIVER_PART.value, queue, consumer, position, data])
 
 
 def welcome(

@@ -23,6 +23,7 @@ class Opcode(IntEnum):
     CLOSE = 8
     PUBLISH = 10
     CONFIRM = 11
+    PUBLISH_PART = 12
     SUBSCRIBE = 20
     SUBSCRIBED = 21
     CANCEL = 22
@@ -30,6 +31,7 @@ class Opcode(IntEnum):
     DELIVER = 24
     ENDED = 25
     ACTIVE = 26
+    DELIVER_PART = 27
     SETTLE = 30
     RETURN = 31
     DISCARD = 32
@@ -136,6 +138,15 @@ class Publish(NamedTuple):
     bodies: list[bytes]
     meta: Any
     attrs: Any
+    large: Any = None
+
+
+class PublishPart(NamedTuple):
+    request: int
+    queue: str
+    upload: str
+    number: int
+    data: bytes
 
 
 class Subscribe(NamedTuple):
@@ -240,6 +251,8 @@ Request = (
     | Pong
     | Goodbye
     | Publish
+    | PublishPart
+    | PublishPart
     | Subscribe
     | Cancel
     | Credit

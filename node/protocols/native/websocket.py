@@ -12,14 +12,17 @@ import structlog
 from aiohttp import WSMessage, WSMsgType, web
 
 from cluster.machine import replies as codes
+from cluster.machine.catalog import QueueInfo
+from cluster.types import LargeBody
 from node.auth import Auth, User
+from node.bodies import Bodies, BodyGone
 from node.broker import Broker
 from node.clients import Clients
 from node.connection import Connection
 from node.errors import BrokerError, Refused
 from node.handed import keep_unsent_small
 from node.metrics.tallies import Tallies
-from node.outgoing import Delivery, Outgoing
+from node.outgoing import Batch, Delivery, Got, Outgoing
 from node.permissions import Access
 from node.protocols.basic_auth import BasicAuth
 from node.protocols.native import replies, requests
@@ -54,7 +57,15 @@ _CLOSE_CODES = {
 class SocketPeer:
     """One client's socket. A writer task sends in order; the reader waits while too much waits."""
 
-    def __init__(self, socket: web.WebSocketResponse, url_of: Callable[[str], str | None]) -> None:
+    def __init__(
+        self,
+        socket: web.WebSocketResponse,
+        url_of: Callable[[str], str | None],
+        locate: Callable[[str, str], QueueInfo | None],
+        bodies: Bodies,
+    ) -> None:
+        self._locate = locate
+        self._bodies = bodies
         self.connection: Connection | None = None
         self.access: Access | None = None
         self.user_name = ""
@@ -64,7 +75,7 @@ class SocketPeer:
         self.about: dict[str, Any] = {}  # for the management API
         self._socket = socket
         self.url_of = url_of
-        self._outbox: deque[tuple[bytes, Delivery | None]] = deque()
+        self._outbox: deque[tuple[bytes | Got, Delivery | None]] = deque()
         self._wake = asyncio.Event()
         self._may_read = asyncio.Event()
         self._may_read.set()
@@ -75,9 +86,17 @@ class SocketPeer:
 
     def send(self, frame: Outgoing) -> None:
         delivery = frame if type(frame) is Delivery else None
-        self.send_bytes(replies.encode(frame, self.url_of), delivery)
+        if type(frame) is Got and any(_large_of(batch) is not None for batch in frame.batches):
+            self._put(frame, None)
+        elif delivery is not None and _large_of(delivery.batches[-1]) is not None:
+            self._put(b"", delivery)
+        else:
+            self.send_bytes(replies.encode(frame, self.url_of), delivery)
 
     def send_bytes(self, data: bytes, delivery: Delivery | None = None) -> None:
+        self._put(data, delivery)
+
+    def _put(self, data: bytes | Got, delivery: Delivery | None) -> None:
         if self._closing is not None:
             return
         self._outbox.append((data, delivery))
@@ -122,6 +141,12 @@ class SocketPeer:
         while True:
             while outbox:
                 data, delivery = outbox.popleft()
+                large = data if isinstance(data, Got) else None if data else delivery
+                if large is not None:
+                    if not await self._send_large(large):
+                        continue
+                    data = replies.encode(large, self.url_of)
+                assert not isinstance(data, Got)
                 if delivery is not None and self.connection is not None:
                     self.connection.handed(delivery)
                 await socket.send_bytes(data)
@@ -137,6 +162,35 @@ class SocketPeer:
             self._wake.clear()
             await self._wake.wait()
 
+    async def _send_large(self, frame: Delivery | Got) -> bool:
+        """The parts of its large bodies, each of which is followed by all else of them."""
+        connection = self.connection
+        info = None if connection is None else self._locate(connection.vhost, frame.queue)
+        if connection is None or info is None:
+            return False  # the queue is gone
+        known = connection.consumers.get((info.queue, frame.consumer))
+        auto = frame.auto_settle if isinstance(frame, Got) else known and known.auto_settle
+        for batch in frame.batches:
+            body = _large_of(batch)
+            if body is None:
+                continue
+            try:
+                async for data in self._bodies.stream(info.group, body):
+                    part = replies.part(frame.queue, frame.consumer, batch.first, data)
+                    await self._socket.send_bytes(part)
+            except BodyGone as error:
+                self.close_with(CloseCode.SESSION_ENDED, f"a body was cut off: {error}")
+                return False
+            if auto:
+                connection.left(info, frame.consumer, batch)
+        return True
+
+
+def _large_of(batch: Batch) -> LargeBody | None:
+    """It is alone in its batch."""
+    body = batch.bodies[0]
+    return body if isinstance(body, LargeBody) else None
+
 
 class WebSockets:
     """Serves the WebSocket route."""
@@ -148,7 +202,9 @@ class WebSockets:
         auth: Auth,
         clients: Clients,
         tallies: Tallies,
+        bodies: Bodies,
     ) -> None:
+        self._bodies = bodies
         self._broker = broker
         self._counted = tallies.quorate
         self._sessions = sessions
@@ -192,7 +248,12 @@ class WebSockets:
         await socket.prepare(request)
         keep_unsent_small(request.transport)
         cluster, secure = self._broker.cluster, request.secure
-        peer = SocketPeer(socket, lambda node: url_of(cluster, node, secure=secure))
+        peer = SocketPeer(
+            socket,
+            lambda node: url_of(cluster, node, secure=secure),
+            self._broker.locate,
+            self._bodies,
+        )
         writer = asyncio.create_task(peer.write(), name="websocket_writer")
         protocol = NativeProtocol(frame_bytes_max=frame_bytes_max)
         goodbye = False

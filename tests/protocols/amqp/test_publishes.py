@@ -31,7 +31,8 @@ class FakeChannel:
         self.published: list[Any] = []
         self.written: list[bytes] = []
         access = SimpleNamespace(check=print)
-        self.host = SimpleNamespace(vhost="/", access=access, write=self.written.append)
+        self.host = SimpleNamespace(vhost="/", access=access)
+        self.outlet = SimpleNamespace(write=self.written.append)
         self.services = SimpleNamespace(
             tallies=Tallies(),
             router=SimpleNamespace(route=self._route),

@@ -85,6 +85,8 @@ class FakeAlarms:
 
 
 class FakeCluster:
+    catalog_machine = SimpleNamespace(version=3)
+
     def __init__(self) -> None:
         self.removed: list[tuple[str, str]] = []
 

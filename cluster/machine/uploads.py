@@ -1,0 +1,171 @@
+"""Parts of large bodies that have come, of which no message was made yet.
+
+The bytes are in the log; here is where. An upload ends when an `Enqueue` takes it, when nothing was
+heard of it for long, by the time of the log, or when there are too many.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from cluster.machine.commands import BodyPart, Enqueue
+from cluster.machine.replies import (
+    BAD_ARGUMENT,
+    OUT_OF_SEQUENCE,
+    PARTS_MISSING,
+    PartKept,
+    Refused,
+    Reply,
+)
+from cluster.machine.turn import Turn
+
+if TYPE_CHECKING:
+    from cluster.machine.queue import Queue
+
+UPLOAD_IDLE_MS = 300_000
+UPLOADS_MAX = 1_024  # a queue; over it the one idle longest is forgotten
+UPLOAD_NAME_CHARS_MAX = 256
+UPLOAD_BYTES_MAX = 512 << 20
+PARTS_MAX = 1 << 16
+
+#: Entry, offset among its bodies, size.
+Part = tuple[int, int, int]
+
+
+class Upload:
+    __slots__ = ("bytes", "parts", "seen_ms")
+
+    def __init__(self, seen_ms: int) -> None:
+        self.parts: list[Part] = []
+        self.bytes = 0
+        self.seen_ms = seen_ms
+
+
+class Uploads:
+    """Of one queue, in the order in which they were last heard of."""
+
+    __slots__ = ("_by_name",)
+
+    def __init__(self) -> None:
+        self._by_name: OrderedDict[str, Upload] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the one idle longest is forgotten."""
+        first = next(iter(self._by_name.values()), None)
+        return None if first is None else first.seen_ms + UPLOAD_IDLE_MS
+
+    def keep(self, turn: Turn, command: BodyPart) -> Reply:
+        """The next part, or one that came already."""
+        name, number, size = command.upload, command.number, len(command.data)
+        if not 1 <= len(name) <= UPLOAD_NAME_CHARS_MAX or not size or number < 0:
+            return Refused(
+                BAD_ARGUMENT,
+                f"an upload has a name of 1 to {UPLOAD_NAME_CHARS_MAX} characters, its parts are"
+                " numbered from 0 on, and none is empty",
+            )
+        upload = self._by_name.get(name)
+        count = 0 if upload is None else len(upload.parts)
+        if number > count:
+            return Refused(
+                OUT_OF_SEQUENCE,
+                f"{count} parts of upload {name} are here: go on with part {count}",
+                count,
+            )
+        held = 0 if upload is None else upload.bytes
+        if number == count and (count == PARTS_MAX or held + size > UPLOAD_BYTES_MAX):
+            return Refused(
+                BAD_ARGUMENT,
+                f"an upload has at most {PARTS_MAX} parts and {UPLOAD_BYTES_MAX} bytes",
+            )
+        if upload is None:
+            upload = self._by_name[name] = Upload(turn.now_ms)
+            if len(self._by_name) > UPLOADS_MAX:
+                self._by_name.popitem(last=False)
+        if number == count:
+            upload.parts.append((turn.index, turn.body_offset, size))
+            upload.bytes += size
+        index, offset, known_size = upload.parts[number]
+        if known_size != size:
+            return Refused(BAD_ARGUMENT, f"part {number} of upload {name} had {known_size} bytes")
+        upload.seen_ms = turn.now_ms
+        self._by_name.move_to_end(name)
+        return PartKept(index, offset)
+
+    def has(self, name: str, parts: Sequence[Part]) -> bool:
+        upload = self._by_name.get(name)
+        return upload is not None and upload.parts == parts
+
+    def end(self, name: str) -> None:
+        """Its parts are a message's now, or nobody's."""
+        self._by_name.pop(name, None)
+
+    def forget_idle(self, now_ms: int) -> None:
+        while (due_ms := self.due_ms) is not None and due_ms <= now_ms:
+            self._by_name.popitem(last=False)
+
+    def live_indexes(self) -> list[tuple[int, int]]:
+        return [(index, index) for upload in self._by_name.values() for index, _, _ in upload.parts]
+
+    def dump(self) -> list[Any]:
+        return [
+            [name, upload.seen_ms, [list(part) for part in upload.parts]]
+            for name, upload in self._by_name.items()
+        ]
+
+    def load(self, rows: Sequence[Any]) -> None:
+        for name, seen_ms, parts in rows:
+            upload = self._by_name[name] = Upload(seen_ms)
+            upload.parts = [(index, offset, size) for index, offset, size in parts]
+            upload.bytes = sum(size for _, _, size in upload.parts)
+
+    def invariants(self) -> None:
+        seen_ms = 0
+        for upload in self._by_name.values():
+            assert upload.parts, "an upload without a part"
+            assert upload.seen_ms >= seen_ms, "uploads are not in the order last heard of"
+            seen_ms = upload.seen_ms
+
+
+#: What is published at which place of a batch: the upload, and its parts.
+Large = dict[int, tuple[str, list[Part]]]
+NONE_LARGE: Large = {}
+
+
+def large_of(command: Enqueue) -> Large | str:
+    """Which bodies of the batch are in parts, or what is wrong with what it says."""
+    large: Any = command.large
+    if not isinstance(large, dict):
+        return "`large` is a map"
+    found: Large = {}
+    for place, packed in cast("dict[Any, Any]", large).items():
+        try:
+            name, rows = packed
+            parts = [(index, offset, size) for index, offset, size in rows]
+        except (TypeError, ValueError):
+            return "a large body is an upload and its parts"
+        whole = all(type(number) is int for part in parts for number in part)
+        if type(place) is not int or not 0 <= place < len(command.bodies):
+            return f"the batch has no body {place!r}"
+        if type(name) is not str or not parts or not whole:
+            return "a large body is an upload and its parts"
+        found[place] = name, parts
+    if len({name for name, _ in found.values()}) < len(found):
+        return "an upload is one message"
+    return found
+
+
+def lacking(queue: Queue, large: Large, skip: int) -> Refused | None:
+    """Why these bodies, from place `skip` on, cannot be stored."""
+    for place, (name, parts) in large.items():
+        if place >= skip and not queue.uploads.has(name, parts):
+            return Refused(
+                PARTS_MISSING,
+                f"not all parts of upload {name} are here: publish it again from part 0 on",
+            )
+    return None

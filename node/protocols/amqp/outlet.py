@@ -1,0 +1,97 @@
+"""What one channel writes, in order. A large body leaves piece by piece, as fast as its client
+takes it, and nothing else of the channel may come between its frames: that waits behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from node.bodies import BodyGone
+from node.handed import Piece
+from node.protocols.amqp import writer
+from node.protocols.amqp.errors import INTERNAL_ERROR, ConnectionError_
+
+if TYPE_CHECKING:
+    from node.protocols.amqp.channel import Channel
+
+
+class Stream(NamedTuple):
+    """A message with a large body."""
+
+    head: bytes  # the frames before those of the body
+    pieces: AsyncIterable[bytes]
+    piece: Piece | None
+    sent: Callable[[], None]  # called when all of it is written
+
+
+class Outlet:
+    """Of one channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._behind: deque[tuple[bytes, Piece | None] | Stream] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+
+    @property
+    def busy(self) -> bool:
+        """A large body is on its way."""
+        return self._task is not None
+
+    def write(self, data: bytes, piece: Piece | None = None) -> None:
+        if self._task is None:
+            self._channel.host.write(data, piece)
+        else:
+            self._behind.append((data, piece))
+
+    def stream(self, stream: Stream) -> None:
+        self._behind.append(stream)
+        if self._task is None:
+            self._task = self._channel.services.tasks.start(self._run(), name="amqp_stream")
+
+    def writable(self) -> None:
+        """The network takes more again."""
+        self._room.set()
+
+    def close(self) -> None:
+        """What is half said is not said to its end."""
+        if self._task is not None:
+            self._task.cancel()
+        self._behind.clear()
+
+    async def _run(self) -> None:
+        behind, host = self._behind, self._channel.host
+        try:
+            while behind:
+                item = behind.popleft()
+                if isinstance(item, Stream):
+                    await self._send(item)
+                else:
+                    host.write(*item)
+        except BodyGone as error:
+            # The client waits for the rest of it: no other method can be said on this channel.
+            self._channel.fail(
+                ConnectionError_(INTERNAL_ERROR, f"a body was cut off in the middle: {error}")
+            )
+            return
+        self._task = None
+        self._channel.deliveries.writable()
+
+    async def _send(self, stream: Stream) -> None:
+        host, number = self._channel.host, self._channel.number
+        host.write(stream.head)
+        async for data in stream.pieces:
+            for frame in writer.body_frames(number, data, host.frame_max):
+                host.write(frame)
+            await self._until_taken()
+        host.write(b"", stream.piece)
+        stream.sent()
+
+    async def _until_taken(self) -> None:
+        await asyncio.sleep(0)  # what was written leaves at the end of this turn of the loop
+        while self._channel.host.congested:
+            self._room.clear()
+            await self._room.wait()

@@ -1,0 +1,223 @@
+"""Bodies over 16 MiB: in and out by AMQP, on any node, in parts that nobody else waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from node.bodies import PartedBody
+from node.node import Node
+from tests.node.nodes import Nodes, until
+
+MIB = 1 << 20
+LIMIT = 64 * MIB
+
+
+def body_of(size: int, seed: int = 1) -> bytes:
+    block = hashlib.sha256(str(seed).encode()).digest() * 4_099  # no divisor of a part
+    return (block * (size // len(block) + 1))[:size]
+
+
+@contextmanager
+def channel_of(node: Node) -> Iterator[BlockingChannel]:
+    host, _, port = node.amqp.address.rpartition(":")
+    connection = pika.BlockingConnection(
+        pika.ConnectionParameters(
+            host, int(port), credentials=pika.PlainCredentials("guest", "guest"), heartbeat=0
+        )
+    )
+    try:
+        yield connection.channel()
+    finally:
+        if connection.is_open:
+            connection.close()
+
+
+def send(node: Node, *bodies: bytes, queue: str = "q", **properties: Any) -> None:
+    with channel_of(node) as channel:
+        channel.confirm_delivery()
+        for body in bodies:
+            channel.basic_publish("", queue, body, pika.BasicProperties(**properties))
+
+
+def receive(node: Node, count: int, queue: str = "q", *, auto_ack: bool = False) -> list[bytes]:
+    found: list[bytes] = []
+    with channel_of(node) as channel:
+        for method, _, body in channel.consume(queue, auto_ack=auto_ack, inactivity_timeout=30):
+            assert method is not None, "nothing came for long"
+            found.append(body)
+            if not auto_ack:
+                channel.basic_ack(method.delivery_tag)
+            if len(found) == count:
+                break
+    return found
+
+
+async def of(nodes: Nodes, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """The client blocks: beside the loop of the nodes."""
+    return await asyncio.to_thread(work, *args, **named)
+
+
+def spread(nodes: Nodes, queue: str = "q") -> tuple[Node, Node, Node]:
+    """The leader of the queue, and the two others."""
+    node = nodes.one
+    info = node.cluster.queue_info("/", queue)
+    assert info is not None
+    leader = node.cluster.leader_of(info.group)
+    rest = [each for name, each in nodes.nodes.items() if name != leader]
+    return nodes.nodes[str(leader)], rest[0], rest[1]
+
+
+async def empty(nodes: Nodes, queue: str = "q") -> None:
+    leader, *_ = spread(nodes, queue)
+    info = leader.cluster.queue_info("/", queue)
+    assert info is not None
+    machine = leader.broker.machine(info.group)
+    await until(lambda: machine.queue(info.queue).messages == 0)
+
+
+async def test_bodies_of_all_sizes_come_out_as_they_went_in_on_any_node(tmp_path: Path) -> None:
+    sizes = (17 * MIB, 16 * MIB, 20 * MIB + 1, 3, 40 * MIB)
+    bodies = [body_of(size, seed) for seed, size in enumerate(sizes)]
+    async with Nodes(tmp_path, 3, **{"limits.message_bytes_max": LIMIT}) as nodes:
+        await nodes.declare("q")
+        leader, one, other = spread(nodes)
+        for publisher, consumer in ((one, other), (leader, one), (other, leader)):
+            await of(nodes, send, publisher, *bodies)
+            found = await of(nodes, receive, consumer, len(bodies))
+            assert [len(each) for each in found] == [len(each) for each in bodies]
+            assert found == bodies
+            await empty(nodes)
+        gc.collect()
+        assert not [each for each in gc.get_objects() if isinstance(each, PartedBody)]
+
+
+async def test_no_ack_and_get_take_a_large_body_once(tmp_path: Path) -> None:
+    body = body_of(20 * MIB)
+    async with Nodes(tmp_path, 3, **{"limits.message_bytes_max": LIMIT}) as nodes:
+        await nodes.declare("q")
+        _, one, other = spread(nodes)
+
+        await of(nodes, send, one, body)
+        assert await of(nodes, receive, other, 1, auto_ack=True) == [body]
+        await empty(nodes)
+
+        def get(*, auto_ack: bool) -> bytes:
+            with channel_of(other) as channel:
+                method, _, found = channel.basic_get("q", auto_ack=auto_ack)
+                assert method is not None
+                if not auto_ack:
+                    channel.basic_ack(method.delivery_tag)
+                return found
+
+        for auto_ack in (True, False):
+            await of(nodes, send, one, body)
+            assert await of(nodes, get, auto_ack=auto_ack) == body
+            await empty(nodes)
+
+
+async def test_a_body_over_the_limit_is_refused_in_rabbitmqs_words(tmp_path: Path) -> None:
+    async with Nodes(tmp_path, 1, **{"limits.message_bytes_max": 20 * MIB}) as nodes:
+        await nodes.declare("q")
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+            await of(nodes, send, nodes.one, body_of(20 * MIB + 1))
+        assert refused.value.reply_code == 406
+        assert refused.value.reply_text == (
+            f"PRECONDITION_FAILED - message size {20 * MIB + 1} is larger than configured max size"
+            f" {20 * MIB}"
+        )
+        await of(nodes, send, nodes.one, body_of(20 * MIB))
+
+
+async def test_what_is_behind_a_large_body_stays_behind_it(tmp_path: Path) -> None:
+    """On one channel, for one queue: whatever its size."""
+    bodies = [b"1", body_of(17 * MIB, 2), b"3", body_of(18 * MIB, 4), b"5", b"6"]
+    async with Nodes(tmp_path, 3, **{"limits.message_bytes_max": LIMIT}) as nodes:
+        await nodes.declare("q")
+        _, one, other = spread(nodes)
+
+        def publish_all() -> None:
+            with channel_of(one) as channel:  # without confirms nothing is waited for
+                for body in bodies:
+                    channel.basic_publish("", "q", body)
+
+        await of(nodes, publish_all)
+        assert await of(nodes, receive, other, len(bodies)) == bodies
+
+
+async def test_an_unroutable_large_body_is_returned(tmp_path: Path) -> None:
+    body = body_of(20 * MIB)
+    async with Nodes(tmp_path, 1, **{"limits.message_bytes_max": LIMIT}) as nodes:
+
+        def publish() -> bytes:
+            with channel_of(nodes.one) as channel:
+                channel.confirm_delivery()
+                with pytest.raises(pika.exceptions.UnroutableError) as error:
+                    channel.basic_publish("", "nowhere", body, mandatory=True)
+                return error.value.messages[0].body
+
+        assert await of(nodes, publish) == body
+
+
+async def test_a_large_body_is_dead_lettered_into_another_group(tmp_path: Path) -> None:
+    body = body_of(20 * MIB)
+    async with Nodes(tmp_path, 3, **{"limits.message_bytes_max": LIMIT}) as nodes:
+        await nodes.declare("dead")
+        await nodes.declare("q", dead_letter_exchange="", dead_letter_routing_key="dead")
+        assert spread(nodes)[0].cluster.queue_info("/", "q").group != (
+            nodes.one.cluster.queue_info("/", "dead").group
+        )
+
+        def reject() -> None:
+            with channel_of(nodes.one) as channel:
+                method, _, _ = channel.basic_get("q")
+                assert method is not None
+                channel.basic_reject(method.delivery_tag, requeue=False)
+
+        await of(nodes, send, nodes.one, body)
+        await of(nodes, reject)
+        assert await of(nodes, receive, nodes.one, 1, "dead") == [body]
+        await empty(nodes)
+
+
+async def test_a_change_of_leader_in_the_middle_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    bodies = [body_of(40 * MIB, seed) for seed in range(3)]
+    async with Nodes(tmp_path, 3, **{"limits.message_bytes_max": LIMIT}) as nodes:
+        await nodes.declare("q")
+        leader, one, other = spread(nodes)
+        info = leader.cluster.queue_info("/", "q")
+        sending = asyncio.create_task(of(nodes, send, one, *bodies))
+        group = leader.cluster.groups[info.group]
+        await until(group.machine.live_indexes)  # parts are there
+        assert not sending.done()
+        group.transfer(None)
+        await until(lambda: not group.member.leads)
+        await sending
+        receiving = asyncio.create_task(of(nodes, receive, other, 3))
+        await asyncio.sleep(0.2)
+        leader, *_ = spread(nodes)
+        leader.cluster.groups[info.group].transfer(None)
+        assert await receiving == bodies
+        await empty(nodes)
+
+
+async def test_a_restart_keeps_a_large_body(tmp_path: Path) -> None:
+    body = body_of(20 * MIB)
+    async with Nodes(tmp_path, 1, **{"limits.message_bytes_max": LIMIT}) as nodes:
+        await nodes.declare("q")
+        await of(nodes, send, nodes.one, body, delivery_mode=2)
+        info = nodes.one.cluster.queue_info("/", "q")
+        nodes.one.cluster.groups[info.group].take_snapshot()
+        await nodes.stop("n1")
+        await nodes.start("n1")
+        await until(nodes.settled)
+        assert await of(nodes, receive, nodes.one, 1) == [body]
