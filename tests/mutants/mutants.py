@@ -48,6 +48,7 @@ RAFT = by_tests("tests/raft")
 LOG = by_tests("tests/log")
 #: The scripts first: they take a second, the models a minute.
 MACHINE = by_tests("tests/machine/test_scripts.py", "tests/machine")
+LARGE = by_tests("tests/machine/test_large_bodies.py")
 RECOVERY = by_tests("tests/cluster/test_lost_majority.py")
 FUZZ = fuzz()
 SIMULATOR = simulator()
@@ -587,6 +588,42 @@ QUEUES = (
         "            if last > publisher.last:\n                publisher.last = last\n",
         "            pass\n",
         (MACHINE,),
+    ),
+    Mutant(
+        "parts of a large body do not stay in the log",
+        _MACHINE + "store.py",
+        "        for indexes in self._parts.values():\n            ranges += indexes\n",
+        "",
+        (LARGE,),
+    ),
+    Mutant(
+        "an upload that nobody goes on with stays",
+        _MACHINE + "timetable.py",
+        "    queue.uploads.forget_idle(now_ms)\n",
+        "",
+        (LARGE,),
+    ),
+    Mutant(
+        "a message is made of any parts",
+        _MACHINE + "uploads.py",
+        "return upload is not None and upload.parts == parts",
+        "return upload is not None",
+        (LARGE,),
+    ),
+    Mutant(
+        "parts do not follow a message to its dead-letter queue",
+        _MACHINE + "queue.py",
+        "        for place, indexes in parts.items():\n"
+        "            self.store.add_parts(first + place, indexes)\n",
+        "",
+        (LARGE,),
+    ),
+    Mutant(
+        "what is behind a large body on a channel overtakes it",
+        "node/protocols/amqp/publishes.py",
+        "        if behind is not None:\n            behind.append(batch)\n        elif",
+        "        if",
+        (by_tests("tests/node/amqp/test_large_bodies.py", words="stays_behind"),),
     ),
     Mutant(
         "a window of ids is forgotten at once",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -140,7 +141,7 @@ async def test_a_body_over_the_limit_is_refused_in_rabbitmqs_words(tmp_path: Pat
 
 async def test_what_is_behind_a_large_body_stays_behind_it(tmp_path: Path) -> None:
     """On one channel, for one queue: whatever its size."""
-    bodies = [b"1", body_of(17 * MIB, 2), b"3", body_of(18 * MIB, 4), b"5", b"6"]
+    bodies = [b"1", body_of(30 * MIB, 2), b"3", body_of(18 * MIB, 4), b"5", b"6"]
     async with Nodes(tmp_path, 3, **{"limits.message_bytes_max": LIMIT}) as nodes:
         await nodes.declare("q")
         _, one, other = spread(nodes)
@@ -149,6 +150,7 @@ async def test_what_is_behind_a_large_body_stays_behind_it(tmp_path: Path) -> No
             with channel_of(one) as channel:  # without confirms nothing is waited for
                 for body in bodies:
                     channel.basic_publish("", "q", body)
+                    time.sleep(0.02)  # a read of its own
 
         await of(nodes, publish_all)
         assert await of(nodes, receive, other, len(bodies)) == bodies
