@@ -81,7 +81,7 @@ async def test_transactions_that_are_decided_anew_are_all_carried_out() -> None:
         )
     await world.until(world.is_over)
 
-    assert world.bodies(target)[8:] == [b"T%d" % number for number in range(8)]
+    assert (await world.bodies(target))[8:] == [b"T%d" % number for number in range(8)]
     await world.stop()
 
 

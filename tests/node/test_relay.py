@@ -129,6 +129,7 @@ class FakeNode:
             on_node_message=[],
             group={GROUP: SimpleNamespace(ready=True)}.get,
             leader_of=lambda group: world.leader,
+            links=SimpleNamespace(incarnation=1),
             send=self.send,
         )
         self._world = world
