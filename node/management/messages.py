@@ -33,6 +33,9 @@ from node.protocols.amqp.errors import AmqpError
 from node.protocols.amqp.publishes import IMPERSONATOR
 
 PUBLISH_S_MAX = 10.0
+#: How long a get waits for its queue to have a leader, and how often it looks.
+LEADER_S_MAX = 10.0
+RETRY_S = 0.05
 TTL_MS_MAX = 2**32 - 1
 #: What one answer may hold of messages.
 GET_COUNT_MAX = 1_000
@@ -200,12 +203,22 @@ async def get(call: Call) -> list[Json]:
 async def _take(
     call: Call, info: QueueInfo, count: int, mode: str, truncate: int = -1
 ) -> tuple[int, list[Any]]:
-    leader = call.services.broker.leader(info)
-    if leader is None:
-        raise Elsewhere(None)
-    ready, rows = await call.services.questions.ask(
-        leader, "take", info.queue, count, mode, truncate
-    )
+    """A leader that changes is waited for: until one is asked, surely nothing was taken."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + LEADER_S_MAX
+    while True:
+        try:
+            leader = call.services.broker.leader(info)
+            if leader is None:
+                raise Elsewhere(None)
+            ready, rows = await call.services.questions.ask(
+                leader, "take", info.queue, count, mode, truncate
+            )
+            break
+        except Elsewhere:
+            if loop.time() >= deadline_s:
+                raise
+        await asyncio.sleep(RETRY_S)
     served = call.services.tallies.http.of(info)
     served.got_manual += len(rows)
     served.got_empty += not rows

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Bind
+from cluster.types import NodeId
 from node.node import Node
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes
@@ -58,6 +60,24 @@ async def test_an_exchange_and_a_queue_that_another_node_has_declared_are_known(
     assert await api.publish("q", "1") is True
     lags(monkeypatch, node, lambda: api.put("exchanges/%2F/e", type="direct"))
     assert await api.publish("k", "1", "e") is False
+
+
+async def test_a_get_waits_while_the_queue_has_no_leader(
+    api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
+):
+    await api.queue("q")
+    await api.publish("q", "1")
+    leader = node.broker.leader
+    looks: list[None] = []
+
+    def elected(info: QueueInfo) -> NodeId | None:
+        looks.append(None)
+        return None if len(looks) < 3 else leader(info)
+
+    monkeypatch.setattr(node.broker, "leader", elected)
+
+    assert [message["payload"] for message in await api.take("q")] == ["1"]
+    assert len(looks) >= 3
 
 
 async def test_nobody_says_routed_nowhere_who_cannot_know(
