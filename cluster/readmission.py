@@ -45,6 +45,8 @@ class Readmission:
         self._cluster = cluster
         #: The start of the process that said that its folder holds nothing of the group.
         self._empty: dict[tuple[GroupId, NodeId], int] = {}
+        #: In which era this process said so of its own folder: what is in it since, others sent.
+        self._said_empty: dict[GroupId, int] = {}
 
     def refused(self, group: Group) -> set[NodeId]:
         """Lost nodes that must not be members of the group, as far as is known now."""
@@ -86,7 +88,9 @@ class Readmission:
         empty: list[int] = []
         for group, era in asked:
             journal = cluster.log.journal(group) if group in kept else None
-            if journal is None or journal.last_index == 1:
+            said = self._said_empty.get(GroupId(group), -1)
+            if journal is None or journal.last_index == 1 or era <= said:
+                self._said_empty[GroupId(group)] = max(era, said)
                 empty.append(group)
                 continue
             snapshot = journal.load_snapshot()
