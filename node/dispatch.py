@@ -315,6 +315,9 @@ class Dispatcher:
         if consumer.fetching:
             consumer.fetching = False
             self._fetch_ended(consumer)
+        elif connection.cold:  # it may have been the one whose turn it was
+            self._thaw(connection)
+            self._delivering[connection.id] = connection
         self._of_group[consumer.group].discard(ref)
 
     # --- groups -----------------------------------------------------------------------------------

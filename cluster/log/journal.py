@@ -199,8 +199,12 @@ class Journal(StockNames):
             index = self.tail.first + at if indexes is None else indexes[at]
             size = place.offset - start.offset + fmt.RECORD_HEADER + place.length
             room = FETCH_BYTES_MAX if index <= last else READ_AHEAD_BYTES
+            # Another leader's entry may yet take the place of one that is not committed.
             if found and (
-                place.segment != start.segment or place.offset <= before.offset or size > room
+                place.segment != start.segment
+                or place.offset <= before.offset
+                or size > room
+                or index > self.commit_index
             ):
                 break
             found.append((index, place))

@@ -524,6 +524,32 @@ def test_a_connection_fetches_for_so_many_consumers_at_once_and_for_all_in_turn(
     assert sent == list(indexes)
 
 
+def test_when_those_whose_turn_it_was_go_away_the_others_fetch():
+    indexes = range(1, 4 * FETCHING_MAX + 1)
+    made, memory = with_memory()
+    for index in indexes:
+        held = [chunk(index, token=index, size=1000 + index)]
+        memory.cold.add(1000 + index)
+        announce(made, held, consumer=ConsumerKey(index))
+    outputs: list[Any] = []
+    for index in indexes[:FETCHING_MAX]:  # more than the buffer holds: nobody fetches more
+        outputs += arrived(made, memory, 1000 + index)
+    turn = indexes[FETCHING_MAX : 3 * FETCHING_MAX]
+    for index in turn:
+        made.applied(GROUP, [ConsumerEnded(QUEUE, ConsumerKey(index), SESSION, "queue_deleted")])
+    sent = positions(outputs)
+    made.sent(ONE, sum(o.frame.size_bytes for o in outputs if isinstance(o, Send)))
+    asked = [first for first, _ in fetches(flushed(made))]
+    while asked:
+        outputs = arrived(made, memory, asked.pop(0))
+        made.sent(ONE, sum(o.frame.size_bytes for o in outputs if isinstance(o, Send)))
+        outputs += flushed(made)
+        sent += positions(outputs)
+        asked += [first for first, _ in fetches(outputs)]
+
+    assert sent == [index for index in indexes if index not in turn]
+
+
 class Anything(RuleBasedStateMachine):
     """Whatever comes in whatever order: every position is sent once and in order."""
 

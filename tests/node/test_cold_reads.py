@@ -165,6 +165,7 @@ async def _pruned(disks: Disks) -> None:
     disks.held = True
     await cold.client.subscribe(cold.declared)
     await cold.world.until(lambda: disks.waiting)
+    disks.held = False  # the cleaner reads, too
     await queue_deleted(cold)
     disks.forbidden = False
     group, node = cold.group, cold.world["n1"]

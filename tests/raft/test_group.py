@@ -447,6 +447,39 @@ async def test_bodies_are_read_from_what_was_just_applied_or_from_the_log():
 
 
 @virtual
+async def test_what_comes_along_with_a_read_is_never_an_entry_that_another_takes_the_place_of():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    first = (await group.ask(enqueue(b"first"))).stamp.index
+    cluster.isolate(group.node)
+    for body in (b"lost", b"lost too"):
+        group.propose(enqueue(body))
+        await asyncio.sleep(0.01)
+    assert group.last_index == first + 2
+    release = asyncio.Event()
+
+    async def pause(operation: str) -> None:
+        if operation == "read":
+            await release.wait()
+
+    cluster.disks[group.node]._pause = pause
+    group.fetch(first, first, lambda _: None)
+    await cluster.until(lambda: not group.ready)
+    other = await cluster.elect()
+    stamp = (await other.ask(enqueue(b"kept"))).stamp
+    assert stamp.index == first + 2, "its own first entry is before"
+    cluster.heal()
+    await cluster.until(lambda: group.applied_index >= stamp.index)
+    other.transfer(NodeId(group.node))
+    await cluster.until(lambda: group.ready)
+    release.set()
+    await asyncio.sleep(0.01)
+
+    ref = BodyRef(stamp.index, 0, 1)
+    assert await group.load_bodies(ref) == await other.load_bodies(ref) == [(b"kept", None)]
+
+
+@virtual
 async def test_what_was_just_published_is_not_decoded_again():
     cluster_ = await Cluster().start()
     group = await cluster_.elect()
