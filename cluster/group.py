@@ -299,6 +299,8 @@ class Group(GroupFacts):
         member = self.member
         if self._installing or self.failed is not None or not member.leads:
             return
+        if member.withholds_votes:
+            return  # its own disk counts for nothing any more: the next step ends its leadership
         answers = list[tuple[NodeId, list[Any]]]()
         for peer, message, _ in self._inbox:
             if not message or not member.is_plain_answer(message):

@@ -371,6 +371,31 @@ async def test_an_outcome_does_not_wait_for_the_sync_of_what_came_later():
 
 
 @virtual
+async def test_a_leader_whose_disk_forgot_commits_nothing_more_while_that_syncs():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    await asyncio.sleep(0.5)
+    held = False
+    release = asyncio.Event()
+
+    async def pause(operation: str) -> None:
+        if held:
+            await release.wait()
+
+    cluster.disks[group.node]._pause = pause
+    first = asyncio.create_task(group.ask(enqueue(b"first")))
+    await asyncio.sleep(0.0001)
+    held = True
+    group.propose(enqueue(b"second"))
+    await asyncio.sleep(0.0001)
+    group.withhold_votes()
+    await asyncio.sleep(0.1)
+    assert not first.done()
+    release.set()
+    await cluster.until(lambda: not group.member.leads)
+
+
+@virtual
 async def test_who_waits_for_each_outcome_keeps_half_its_rate_beside_a_group_that_is_never_idle():
     """Every disk takes 3 to 7 ms for a sync; alone an entry takes one of them."""
     cluster = await Cluster(groups=2).start()
