@@ -238,10 +238,16 @@ class DeadLetters:
 def runs(
     letters: Sequence[Letter],
 ) -> Iterator[tuple[tuple[QueueInfo, ...], Sequence[Letter]]]:
-    """Neighbours with the same targets, whose numbers follow each other."""
+    """Neighbours with the same targets, whose numbers follow each other. One with a large body is
+    alone: its parts would be forgotten while those of many others are on their way.
+    """
     start = 0
     for position, letter in enumerate(letters):
         follows = letter.number == letters[start].number + position - start
+        if position > start and isinstance(letters[position - 1].body, LargeBody):
+            follows = False
+        if position > start and isinstance(letter.body, LargeBody):
+            follows = False
         if letter.targets != letters[start].targets or not follows:
             yield letters[start].targets, letters[start:position]
             start = position

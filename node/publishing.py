@@ -179,9 +179,12 @@ class Publisher:
                 log.warning("publish_refused", queue=info.name, reason=str(error))
                 done([(0, len(bodies) - 1)])
                 return
-            if kept is not None:
-                large[place] = kept
-            # else the queue is gone, and so is whatever is published to it
+            if kept is None:
+                # The queue is gone, and so is whatever is published to it. Its group may not know
+                # yet: there the heads would pass for whole messages.
+                done(())
+                return
+            large[place] = kept
         self.publish(info, heads, metas, attrs, size_bytes, done, large or None)
 
     def _name(self) -> str:

@@ -22,7 +22,7 @@ from cluster.machine.commands import (
     UpdateQueue,
 )
 from cluster.machine.replies import Enqueued, Ok, Refused, Reply
-from cluster.types import GroupId, QueueId, Stamp
+from cluster.types import GroupId, LargeBody, QueueId, Stamp
 from node.dead_letters import DeadLetters, Letter, runs
 from node.errors import Elsewhere, OutcomeUnknown
 from node.metrics.metrics import Metrics
@@ -280,6 +280,16 @@ def test_runs_are_neighbours_with_one_target():
 
     assert found == [((A,), [1, 2]), ((B,), [3]), ((), [4])]
     assert list(runs([])) == []
+
+
+def test_a_letter_with_a_large_body_is_a_run_of_its_own():
+    """Else the parts of the first would be forgotten while those of many others are copied."""
+    small, large, behind, last = letters(A, A, A, A)
+    large = replace(large, body=LargeBody(b"head", ((1, 0, 9),)))
+
+    found = [[each.number for each in run] for _, run in runs([small, large, behind, last])]
+
+    assert found == [[1], [2], [3, 4]]
 
 
 @pytest.fixture

@@ -123,3 +123,25 @@ async def test_http_shows_how_it_begins_and_does_not_take_it(tmp_path: Path) -> 
                 (message,) = await answer.json()
                 assert message["payload_bytes"] == len(body)
             await until(lambda: depth(nodes.one, "q") == 0)
+
+
+async def test_http_takes_what_is_small_beside_a_large_body(tmp_path: Path) -> None:
+    async with Nodes(tmp_path, 1, **LIMIT) as nodes:
+        await nodes.declare("q")
+        url = nodes.url("n1")
+        async with (
+            quorate.connect(url, timeout=60) as client,
+            aiohttp.ClientSession(headers=GUEST) as http,
+        ):
+            await client.publish("q", b"before")
+            await client.publish("q", body_of(17 * MIB))
+            headers = {"Content-Type": "application/cbor", "Accept": "application/cbor"}
+            asked = cbor2.dumps({"count": 10, "auto_settle": True})
+            where = f"{url}/v1/queues/%2F/q/get"
+            async with http.post(where, data=asked, headers=headers) as answer:
+                found = cbor2.loads(await answer.read())
+                assert [each["body"] for each in found["messages"]] == [b"before"]
+                assert found["ready"] == 1
+            await until(lambda: depth(nodes.one, "q") == 1)
+            async with http.post(where, data=asked, headers=headers) as answer:
+                assert answer.status == 413

@@ -15,6 +15,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
+    BodyPart,
     Command,
     CreateQueue,
     DeleteQueue,
@@ -28,9 +29,10 @@ from cluster.machine.replies import Refused as MachineRefused
 from cluster.outcome import Done, Outcome, refused, unknown
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, Stamp
 from node import publishing, settling
-from node.bodies import Bodies
+from node.bodies import Bodies, PartedBody
 from node.dispatch import Counts
 from node.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher
+from node.questions import Questions
 from node.settling import Settler
 from node.tasks import Tasks
 
@@ -160,6 +162,27 @@ def in_a_loop(test: Test) -> Callable[[], None]:
 
     sync.__name__, sync.__doc__ = test.__name__, test.__doc__  # type: ignore[attr-defined]
     return sync
+
+
+@in_a_loop
+async def test_of_a_large_body_whose_queue_was_deleted_nothing_is_published(bench: Bench) -> None:
+    """Its group may have the queue for a while: how the body begins is no message there."""
+    cluster = cast(ClusterNode, bench.cluster)
+    questions = cast(Questions, SimpleNamespace(on=lambda *_: None))
+    publisher = Publisher(cluster, bench.tasks, bench.counts, Bodies(cluster, questions))
+    told: list[Ranges] = []
+    body = PartedBody([b"x" * 10_000])
+
+    del bench.cluster.catalog[QUEUE]
+    publishing = asyncio.create_task(
+        publisher.publish_large(INFO, [body], None, None, 100, told.append)
+    )
+    await bench.cluster.answer(NOBODY)
+    await publishing
+    await asyncio.sleep(0)
+
+    assert [type(command) for command in bench.cluster.proposed] == [BodyPart]
+    assert told == [()]
 
 
 # --- one command of many clients ------------------------------------------------------------------

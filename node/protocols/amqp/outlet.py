@@ -17,6 +17,10 @@ from node.protocols.amqp.errors import INTERNAL_ERROR, ConnectionError_
 if TYPE_CHECKING:
     from node.protocols.amqp.channel import Channel
 
+#: Bytes in memory behind a large body: over it the client is not read, so it must take what it
+#: asked for.
+BEHIND_BYTES_MAX = 16 << 20
+
 
 class Stream(NamedTuple):
     """A message with a large body."""
@@ -25,6 +29,7 @@ class Stream(NamedTuple):
     pieces: AsyncIterable[bytes]
     piece: Piece | None
     sent: Callable[[], None]  # called when all of it is written
+    held_bytes: int = 0  # of the body, when it is in memory as a whole
 
 
 class Outlet:
@@ -35,6 +40,7 @@ class Outlet:
         self._behind: deque[tuple[bytes, Piece | None] | Stream] = deque()
         self._task: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
+        self._held_bytes = 0
 
     @property
     def busy(self) -> bool:
@@ -44,11 +50,13 @@ class Outlet:
     def write(self, data: bytes, piece: Piece | None = None) -> None:
         if self._task is None:
             self._channel.host.write(data, piece)
-        else:
+        elif not self._channel.closed:
             self._behind.append((data, piece))
+            self._hold(len(data))
 
     def stream(self, stream: Stream) -> None:
         self._behind.append(stream)
+        self._hold(stream.held_bytes)
         if self._task is None:
             self._task = self._channel.services.tasks.start(self._run(), name="amqp_stream")
 
@@ -61,6 +69,19 @@ class Outlet:
         if self._task is not None:
             self._task.cancel()
         self._behind.clear()
+        self._hold(-self._held_bytes)
+
+    def _hold(self, count: int) -> None:
+        """So many bytes more; or less."""
+        self._held_bytes += count
+        if self._held_bytes > BEHIND_BYTES_MAX:
+            self._channel.host.pause_reading(self._why_paused)
+        elif self._held_bytes * 2 <= BEHIND_BYTES_MAX:
+            self._channel.host.resume_reading(self._why_paused)
+
+    @property
+    def _why_paused(self) -> str:
+        return f"outlet {self._channel.number}"
 
     async def _run(self) -> None:
         behind, host = self._behind, self._channel.host
@@ -69,8 +90,10 @@ class Outlet:
                 item = behind.popleft()
                 if isinstance(item, Stream):
                     await self._send(item)
+                    self._hold(-item.held_bytes)
                 else:
                     host.write(*item)
+                    self._hold(-len(item[0]))
         except BodyGone as error:
             # The client waits for the rest of it: no other method can be said on this channel.
             self._channel.fail(

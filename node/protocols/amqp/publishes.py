@@ -332,7 +332,8 @@ class Publishes:
                 properties=properties,
                 size_bytes=len(body),
             )
-            self._channel.outlet.stream(Stream(head, pieces_of(body), None, lambda: None))
+            stream = Stream(head, pieces_of(body), None, lambda: None, len(body))
+            self._channel.outlet.stream(stream)
 
     def _check_whole(self, event: Publish, what: str) -> None:
         """Some ways are for bodies only that fit into one entry."""

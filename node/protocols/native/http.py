@@ -271,7 +271,10 @@ class HttpRoutes:
             )
             large = [batch for batch in batches if isinstance(batch.bodies[0], LargeBody)]
             if large:
-                await self._broker.ask(info.group, _given_back(info, key, batches, auto_settle))
+                await self._broker.ask(info.group, _given_back(info, key, large))
+                batches = [b for b in batches if not isinstance(b.bodies[0], LargeBody)]
+                ready += len(large)
+            if large and not batches:
                 raise Refused(
                     "message_too_large",
                     f"the message at position {large[0].first} has {len(large[0].bodies[0])} bytes:"
@@ -386,12 +389,9 @@ def _ranges(value: Any) -> list[tuple[int, int]]:
 # --- answering ------------------------------------------------------------------------------------
 
 
-def _given_back(
-    info: QueueInfo, key: ConsumerKey, batches: Sequence[Batch], auto_settle: bool
-) -> Return:
-    """All of it, but what was settled already."""
-    kept = [b for b in batches if not auto_settle or isinstance(b.bodies[0], LargeBody)]
-    ranges = merged([(b.first, b.first + len(b.bodies) - 1) for b in kept])
+def _given_back(info: QueueInfo, key: ConsumerKey, batches: Sequence[Batch]) -> Return:
+    """Others of the same answer may be settled already, so they are shown."""
+    ranges = merged([(b.first, b.first + len(b.bodies) - 1) for b in batches])
     return Return(info.queue, key, ranges, unsent=True)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from aiohttp import WSMessage, WSMsgType, web
@@ -54,6 +54,13 @@ _CLOSE_CODES = {
 }
 
 
+class _Large(NamedTuple):
+    """With bodies that are read as it leaves."""
+
+    frame: Delivery | Got
+    info: QueueInfo | None  # None: the queue is gone
+
+
 class SocketPeer:
     """One client's socket. A writer task sends in order; the reader waits while too much waits."""
 
@@ -75,7 +82,7 @@ class SocketPeer:
         self.about: dict[str, Any] = {}  # for the management API
         self._socket = socket
         self.url_of = url_of
-        self._outbox: deque[tuple[bytes | Got, Delivery | None]] = deque()
+        self._outbox: deque[tuple[bytes | _Large, Delivery | None]] = deque()
         self._wake = asyncio.Event()
         self._may_read = asyncio.Event()
         self._may_read.set()
@@ -87,16 +94,22 @@ class SocketPeer:
     def send(self, frame: Outgoing) -> None:
         delivery = frame if type(frame) is Delivery else None
         if type(frame) is Got and any(_large_of(batch) is not None for batch in frame.batches):
-            self._put(frame, None)
+            self._put(self._large(frame), None)
         elif delivery is not None and _large_of(delivery.batches[-1]) is not None:
-            self._put(b"", delivery)
+            self._put(self._large(delivery), delivery)
         else:
             self.send_bytes(replies.encode(frame, self.url_of), delivery)
 
     def send_bytes(self, data: bytes, delivery: Delivery | None = None) -> None:
         self._put(data, delivery)
 
-    def _put(self, data: bytes | Got, delivery: Delivery | None) -> None:
+    def _large(self, frame: Delivery | Got) -> _Large:
+        """Its queue is looked up now: once it leaves, another one may have that name."""
+        connection = self.connection
+        info = None if connection is None else self._locate(connection.vhost, frame.queue)
+        return _Large(frame, info)
+
+    def _put(self, data: bytes | _Large, delivery: Delivery | None) -> None:
         if self._closing is not None:
             return
         self._outbox.append((data, delivery))
@@ -141,12 +154,12 @@ class SocketPeer:
         while True:
             while outbox:
                 data, delivery = outbox.popleft()
-                large = data if isinstance(data, Got) else None if data else delivery
-                if large is not None:
-                    if not await self._send_large(large):
+                if isinstance(data, _Large):
+                    if not await self._send_large(data):
+                        if delivery is not None and self.connection is not None:
+                            self.connection.taken(delivery)
                         continue
-                    data = replies.encode(large, self.url_of)
-                assert not isinstance(data, Got)
+                    data = replies.encode(data.frame, self.url_of)
                 if delivery is not None and self.connection is not None:
                     self.connection.handed(delivery)
                 await socket.send_bytes(data)
@@ -162,12 +175,14 @@ class SocketPeer:
             self._wake.clear()
             await self._wake.wait()
 
-    async def _send_large(self, frame: Delivery | Got) -> bool:
+    async def _send_large(self, large: _Large) -> bool:
         """The parts of its large bodies, each of which is followed by all else of them."""
-        connection = self.connection
-        info = None if connection is None else self._locate(connection.vhost, frame.queue)
+        connection, (frame, info) = self.connection, large
         if connection is None or info is None:
-            return False  # the queue is gone
+            if connection is not None and isinstance(frame, Got):
+                gone = Refused(codes.NO_QUEUE, f"queue {frame.queue} was deleted")
+                connection.fail(frame.request, frame.queue, gone)
+            return False
         known = connection.consumers.get((info.queue, frame.consumer))
         auto = frame.auto_settle if isinstance(frame, Got) else known and known.auto_settle
         for batch in frame.batches:
