@@ -14,7 +14,8 @@ likely each is, the seed decides too, so that rare things meet in some of them. 
 - a member goes by the newest members that its own log names;
 - a voter is added or removed only when the change before is committed.
 
-After a lost majority what a survivor has, and knows to be committed, is still committed.
+After a lost majority what a survivor has, and knows to be committed, is still committed; a copy
+that was not told yet that it is one is no survivor (docs/operations.md).
 
 When the faults end, a leader is found and all members become equal.
 """
@@ -192,6 +193,7 @@ class Node:
             self.journal.keep()
         self.up = True
         self.commit = 0
+        self.had: Journal | None = None  # the disk that it lost, until it starts on a new one
         self.start()
 
     def start(self) -> None:
@@ -199,6 +201,7 @@ class Node:
         self.syncing = False
         self.up = True
         self.commit = 0
+        self.had = None
         # What one that was given up had seen committed holds for nobody else.
         self.host = Host(fuzz.past if self.name in fuzz.stale else fuzz.known, self.journal)
         self.starts = getattr(self, "starts", 0) + 1
@@ -555,6 +558,7 @@ class Fuzz:
             self._take_power(node)
             self._say(f"{node.name} loses its disk")
             self.known.counts["disks lost"] += 1
+            node.had = node.journal
             node.journal = Journal()
             node.journal.known = self.known
             node.journal.withhold(True)
@@ -580,7 +584,7 @@ class Fuzz:
         most = max(kept, key=lambda n: (journals[n].safe_last[1], journals[n].safe_last[0]))
         if any(most not in each for each in alive.values()):
             return  # members of which the others have not heard: a person must see that
-        # A learner that has not heard that it is one brings nothing.
+        # A learner that has not heard that it is one brings nothing: no survivor knows of it.
         commits = {name: self.nodes[name].commit for name in kept if self.nodes[name].up}
         for node in self.nodes.values():
             if node.up:
@@ -680,10 +684,11 @@ class Fuzz:
     def _check_majority(self, node: Node, index: int) -> None:
         term = node.journal.term_at(index)
         configuration = node.member.configuration
+        # What a disk held when it was lost it had acknowledged: that is heard before the loss is.
         holders = [
             name
             for name in configuration.voters
-            if self.nodes[name].journal.safe_term_at(index) in (term, -1)
+            if (self.nodes[name].had or self.nodes[name].journal).safe_term_at(index) in (term, -1)
         ]
         if len(holders) < configuration.quorum:
             raise Broken(f"committed on a minority: {index} of {node.name}, only at {holders}")
