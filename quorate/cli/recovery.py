@@ -88,7 +88,10 @@ def _show(found: Survey) -> None:
         " folder only: on its old one it stops."
     )
     if found.elsewhere:
-        console.print(f"No copy of {', '.join(found.elsewhere)} that counts is on this node.")
+        console.print(
+            f"No copy of {', '.join(found.elsewhere)} that counts is on this node: what only such"
+            " a copy has is lost, too."
+        )
 
 
 def _time(group: LostMajority) -> str:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from cluster.log import Identity, Log
+from cluster.log import MEMBERSHIP, Identity, Log
 from cluster.log.disk import SystemClock
 from cluster.log.memory_disk import MemoryDisk
 from cluster.lost_majority import examine, give_up
 from cluster.machine.commands import MoveGroup, RemoveNode
+from cluster.raft import replication
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from tests.cluster.test_membership import changed, join, moved, voters
 from tests.cluster.world import World, enqueue, in_world
@@ -29,6 +30,7 @@ async def order(world: World, node: str, *lost: str) -> list[str]:
     log = await Log.open("/data", disk=world.disks[node], clock=SystemClock(), identity=identity)
     gone = [NodeId(each) for each in lost]
     _, found = examine(log, founders, gone)
+    found = [each for each in found if node in each.survivors]
     give_up(log, found, NodeId(node), gone)
     log.write()
     await log.sync()
@@ -312,6 +314,59 @@ async def test_a_learner_that_has_more_than_the_voters_that_survive_leads_them()
     await world.until(lambda: world.ready("q", "n3") == 4 and world.ready("q", "n4") == 4)
     assert set(voters(world, group)) == {"n3", "n4"}
     await world.stop()
+
+
+@in_world
+async def _learner_that_was_not_told() -> None:
+    world = World(3, default_groups=1)
+    await world.born()
+    await world.declare("q")
+    group = world.group_of("q")
+    await join(world, "n4")
+    while world.leading(group) != "n1":
+        world.group(group).transfer(NodeId("n1"))
+        await asyncio.sleep(0.2)
+    await world.publish("q", b"1")
+    await world.until(lambda: world.ready("q", "n3") == 1)
+
+    def drop(peer: str, message: list[Any]) -> bool:
+        """n3 stays behind; n4 gets all but what says that it is a member."""
+        if message[0] != group or peer == "n2":
+            return False
+        entries = message[6] if message[1] == "ae" else ()
+        told = any(bytes(command)[:1] == MEMBERSHIP for command, _ in entries or ())
+        return peer == "n3" or told
+
+    world.links["n1"].drop = drop
+    for _ in range(5):
+        await world.publish("q", b"more")
+    await changed(world, MoveGroup(group, [NodeId(name) for name in ("n1", "n2", "n3", "n4")]))
+    await world.until(lambda: group in world["n4"].groups and world.ready("q", "n4") == 6)
+    assert "n4" in world.group(group).configuration.learners
+    for name in list(world.nodes):
+        world.kill(name)
+    assert await order(world, "n3", "n1", "n2") == ["catalog", "default-1"]
+    assert await order(world, "n4", "n1", "n2") == ["catalog"]
+
+    await world.start("n3", "n4")
+    await world.until(lambda: world.leading(group) == "n3")
+    assert world.ready("q", "n3") == 1
+    await world.until(lambda: world["n4"].groups[group].failed is not None)
+    # As `quorate group rebuild` does it.
+    await changed(world, MoveGroup(group, [NodeId("n3")]))
+    await world.until(lambda: group not in world["n4"].groups)
+    await changed(world, MoveGroup(group, [NodeId("n3"), NodeId("n4")]))
+    await world.publish("q", b"new")
+    await world.until(lambda: group in world["n4"].groups and world.ready("q", "n4") == 2)
+    await world.until(lambda: set(voters(world, group)) == {"n3", "n4"}, 60)
+    await world.stop()
+
+
+def test_a_copy_that_was_not_told_that_it_is_one_brings_nothing_and_can_be_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replication, "APPEND_BYTES_MAX", 1)
+    _learner_that_was_not_told()
 
 
 @in_world
