@@ -30,7 +30,7 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import ATTR_DEATHS, ATTR_PRIORITY, DeadLettersMoved, Enqueue
 from cluster.machine.effects import DeadLetter
 from cluster.machine.publishers import CARRIER_PREFIX
-from cluster.machine.replies import NO_QUEUE, Enqueued
+from cluster.machine.replies import NO_QUEUE, PARTS_MISSING, Enqueued
 from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId
 from node.bodies import Bodies, BodyGone, NotTaken, Stored, head_of
 from node.broker import Broker
@@ -73,6 +73,9 @@ class DeadLetters:
 
     def __init__(self, broker: Broker, tasks: Tasks, metrics: Metrics, bodies: Bodies) -> None:
         self._bodies = bodies
+        # Of each source and target the large body copied last: a target that is full is asked again
+        # and again, and need not be given it each time.
+        self._copied: dict[tuple[QueueId, QueueId], tuple[str, Any]] = {}
         self._broker = broker
         self._tasks = tasks
         self._metrics = metrics
@@ -190,6 +193,10 @@ class DeadLetters:
         """All of a run, or _Later."""
         outcome = await self._ask(queue, group, target, run)
         reply = outcome.reply
+        full = isinstance(reply, Enqueued) and reply.refused
+        done = outcome.kind == "ok" and not full
+        if isinstance(run[0].body, LargeBody) and (done or outcome.code == PARTS_MISSING):
+            self._copied.pop((queue, target.queue), None)
         if outcome.kind == "ok" and isinstance(reply, Enqueued):
             self._metrics.dead_letters_moved += reply.stored
             if reply.refused:
@@ -205,12 +212,16 @@ class DeadLetters:
     ) -> Any:
         """Its parts are copied into the target's group, where the next leader goes on."""
         name = f"{CARRIER_PREFIX}{queue}:{letter.number}"
+        copied = self._copied.get((queue, target.queue))
+        if copied is not None and copied[0] == name:
+            return copied[1]
         try:
             kept = await self._bodies.upload(target, Stored(self._bodies, group, body), name)
         except (NotTaken, BodyGone) as error:
             raise _Later(str(error)) from error
         if kept is None:
             raise _Later("the target was deleted")
+        self._copied[queue, target.queue] = name, kept
         return kept
 
     async def _ask(

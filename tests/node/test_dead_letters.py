@@ -13,15 +13,17 @@ from cluster.group import Outcome
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
+    BodyPart,
     Command,
     CreateQueue,
     DeadLettersMoved,
     Enqueue,
     Purge,
     QueueConfig,
+    Tick,
     UpdateQueue,
 )
-from cluster.machine.replies import Enqueued, Ok, Refused, Reply
+from cluster.machine.replies import Enqueued, Ok, PartKept, Refused, Reply
 from cluster.types import GroupId, LargeBody, QueueId, Stamp
 from node.dead_letters import DeadLetters, Letter, runs
 from node.errors import Elsewhere, OutcomeUnknown
@@ -47,6 +49,7 @@ class Target:
         self.machine = QueueMachine()
         self.stored: list[bytes] = []
         self.index = 1
+        self.now_ms = 1_000_000
         self.configure(CreateQueue, **config)
 
     def configure(self, command: Any, **config: Any) -> None:
@@ -58,7 +61,7 @@ class Target:
 
     def apply(self, command: Command) -> Reply | None:
         self.index += 1
-        return self.machine.apply(Stamp(self.index, 1, 1_000_000), command).reply
+        return self.machine.apply(Stamp(self.index, 1, self.now_ms), command).reply
 
     def enqueue(self, command: Enqueue) -> Outcome:
         reply = self.apply(command)
@@ -273,6 +276,49 @@ async def test_a_target_that_dead_letters_what_it_refuses_is_not_asked_twice():
     await drained(source)
 
     assert cluster.targets[A.group].stored == [b"1"]
+
+
+class Copies:
+    """Large bodies, copied into the target's machine."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.count = 0
+
+    async def upload(self, target: QueueInfo, source: Any, name: str) -> tuple[str, list[Any]]:
+        self.count += 1
+        kept: list[Any] = []
+        for number, size in enumerate(source.sizes):
+            reply = self.target.apply(BodyPart(target.queue, name, number, bytes(size)))
+            assert isinstance(reply, PartKept)
+            kept.append([reply.index, reply.offset, size])
+        return name, kept
+
+
+async def test_a_large_body_is_not_copied_again_while_its_target_is_full():
+    cluster = Cluster()
+    target = cluster.targets[A.group]
+    target.machine = QueueMachine(3)
+    full: Any = {"max_length": 1, "overflow": "reject-publish"}
+    target.configure(CreateQueue, **full)
+    small, large = letters(A, A)
+    large = replace(large, body=LargeBody(b"head", ((1, 0, 9), (2, 0, 9))))
+    source: Any = Source(cluster, [small, large], 100)
+    copies = source._bodies = Copies(target)
+
+    for _ in range(3):
+        assert await source._move(SOURCE, GroupId(9), [small, large]) == 1
+    assert copies.count == 1
+    # Its parts are forgotten: another copy is made, once.
+    target.now_ms += 400_000
+    target.apply(Tick())
+    for _ in range(3):
+        assert await source._move(SOURCE, GroupId(9), [small, large]) == 1
+    assert copies.count == 2
+    target.configure(UpdateQueue)
+    assert await source._move(SOURCE, GroupId(9), [small, large]) == 2
+    assert target.stored == [b"1", b"head"]
+    assert not source._copied
 
 
 def test_runs_are_neighbours_with_one_target():
