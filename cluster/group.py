@@ -390,7 +390,7 @@ class Group(GroupFacts):
     def _call_back(self) -> None:
         self._proposals.call_back(self._guard)
 
-    def _guard(self, call: Callable[..., None], *args: Any) -> None:
+    def _guard(self, call: Callable[..., object], *args: Any) -> None:
         """A listener's bug is its own: it must not stop replication."""
         try:
             call(*args)
@@ -492,7 +492,7 @@ class Group(GroupFacts):
         """Bring the entry `first`, and what is near of those up to `last`, into memory, off the
         event loop. `done` is called once, while the entry is there.
         """
-        self._applying.fetch(first, last, done)
+        self._applying.fetch(first, last, lambda arrived: self._guard(done, arrived))
 
     async def load_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]]:
         """Body and meta of each message, wherever they are; empty when they are gone."""

@@ -480,6 +480,24 @@ async def test_what_comes_along_with_a_read_is_never_an_entry_that_another_takes
 
 
 @virtual
+async def test_a_bug_of_who_waits_for_a_read_is_its_own():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    index = (await group.ask(enqueue(b"a"))).stamp.index
+    arrived = []
+
+    def bug(_: object) -> None:
+        raise ZeroDivisionError
+
+    group.fetch(index, index, bug)
+    group.fetch(index, index, arrived.append)
+    await asyncio.sleep(0.01)
+    assert len(arrived) == 1
+    assert (await group.ask(enqueue(b"b"))).kind == "ok"
+    await cluster.stop()
+
+
+@virtual
 async def test_what_was_just_published_is_not_decoded_again():
     cluster_ = await Cluster().start()
     group = await cluster_.elect()
