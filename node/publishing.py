@@ -85,13 +85,18 @@ class _Line:
         self.used_s = 0.0
 
     def batches(self, now_s: float) -> list[_Batch]:
-        """What waits, as commands."""
+        """What waits, as commands. A large body is alone: when its parts were forgotten, nothing
+        else is refused.
+        """
         found: list[_Batch] = []
         items, self.waiting = self.waiting, []
         start = bodies = size = 0
         for position, item in enumerate(items):
             if position > start and (
-                bodies + len(item.bodies) > BODIES_AT_ONCE or size + item.size_bytes > BYTES_AT_ONCE
+                bodies + len(item.bodies) > BODIES_AT_ONCE
+                or size + item.size_bytes > BYTES_AT_ONCE
+                or item.large is not None
+                or items[position - 1].large is not None
             ):
                 found.append(self._batch(items[start:position], now_s))
                 start, bodies, size = position, 0, 0
@@ -107,7 +112,7 @@ class _Line:
             bodies = [body for item in items for body in item.bodies]
             metas = _joined(items, [item.metas for item in items])
             attrs = _joined(items, [item.attrs for item in items])
-        large = items[0].large if len(items) == 1 else _joined_large(items)
+        large = items[0].large
         command = Enqueue(self.info.queue, self.publisher, self.next, bodies, metas, attrs, large)
         self.next += len(bodies)
         return _Batch(command, items, since_s)
@@ -324,16 +329,6 @@ def _tell(batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:
             else ()
         )
         start = end + 1
-
-
-def _joined_large(items: Sequence[_Item]) -> dict[int, Any] | None:
-    joined: dict[int, Any] = {}
-    start = 0
-    for item in items:
-        for place, each in (item.large or {}).items():
-            joined[start + place] = each
-        start += len(item.bodies)
-    return joined or None
 
 
 def _joined(items: Sequence[_Item], each: Sequence[Any]) -> Any:

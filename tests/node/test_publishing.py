@@ -185,6 +185,24 @@ async def test_of_a_large_body_whose_queue_was_deleted_nothing_is_published(benc
     assert told == [()]
 
 
+@in_a_loop
+async def test_a_large_body_whose_parts_were_forgotten_is_refused_alone(bench: Bench) -> None:
+    bench.publish("before")
+    large = {0: ("upload", [[1, 0, 9]])}
+    bench.publisher.publish(
+        INFO, [b"head"], None, None, 100, lambda ranges: bench.told.append(("large", ranges)), large
+    )
+    bench.publish("behind")
+
+    await bench.cluster.answer()
+    await bench.cluster.answer(refused("parts_missing", "publish it again"))
+    await bench.cluster.next()
+    await bench.cluster.answer()
+
+    assert bench.told == [("before", []), ("large", [(0, 0)]), ("behind", [])]
+    assert bench.cluster.order == [b"before0", b"behind0"]
+
+
 # --- one command of many clients ------------------------------------------------------------------
 
 
