@@ -27,9 +27,9 @@ STEPS = 400
 SEEDS = 14
 #: Seeds of other builds than the right one.
 BUILDS = {
-    17: "sac-without-fencing",
+    19: "sac-without-fencing",
     21: "unflagged-redelivery",
-    22: "sac-without-fencing",
+    31: "sac-without-fencing",
     29: "unflagged-redelivery",
 }
 

@@ -8,7 +8,7 @@ on the committed entries are known up to the next one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
@@ -85,13 +85,28 @@ def spans(
     if lasts is not None:
         found = [base for base in found if base.index <= lasts.get(base.group, 0)]
     usable = agreed(_of_this_history(tables, found))
-    drawn: list[Span] = []
-    for group in sorted({*ends, *(base.group for base in usable)}):
-        own = [base for base in usable if base.group == group]
-        _, last = ends.get(group, (0, 0))
-        drawn += _draw(group, own, last, span_entries_min, len(drawn))
     lost = [(row.group, row.first, row.last) for row in tables["lacks"].collect()]
-    chosen = _chosen(drawn, *_counts(tables, drawn), lost)
+
+    def choose(finely: Container[int]) -> list[Span]:
+        drawn: list[Span] = []
+        for group in sorted({*ends, *(base.group for base in usable)}):
+            own = [base for base in usable if base.group == group]
+            _, last = ends.get(group, (0, 0))
+            drawn += _draw(group, own, last, 1 if group in finely else span_entries_min, len(drawn))
+        return _chosen(drawn, *_counts(tables, drawn), lost)
+
+    chosen = choose(())
+    # A segment that was rewritten keeps what is still needed: of its first states nothing follows,
+    # but of later ones, which are too near to them to count otherwise.
+    stranded = {
+        span.group
+        for span in chosen
+        if span.base.file is None
+        and firsts.get(span.group, 0) > BEFORE_FIRST + 1
+        and any(base.group == span.group for base in usable)
+    }
+    if stranded:
+        chosen = choose(stranded)
     begun = {span.group for span in chosen}
     lacking = {group: first for group, (first, _) in ends.items() if group not in begun}
     return Plan(chosen, found, lacking, unusable)
