@@ -8,7 +8,8 @@ been applied.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -36,14 +37,21 @@ ANSWER = "answer"
 #: Questions to one peer that may be unanswered at a time; more are refused, so a slow leader cannot
 #: fill our memory.
 ASKS_IN_FLIGHT_MAX = 10_000
-#: Numbers of questions begin anywhere below this power of two.
-QUESTION_BITS = 52
+#: Questions that each process of a node can number for itself.
+QUESTIONS_OF_A_PROCESS = 1 << 22
 
 #: How long an idempotent question is asked again while there is no leader.
 ASK_PATIENCE_S = 15.0
 ASK_AGAIN_S = 0.05
 #: Refusals of a group, not of its machine, that asking again will not change.
 FINAL_REFUSALS = frozenset({"too_large", "bad_argument", "unknown_command", "not_upgraded"})
+
+
+def question_numbers(incarnation: int) -> Iterator[int]:
+    """For the questions of one process. Another node may answer what was asked before this node was
+    killed and started again; that answer must not be taken for one to a question of this process.
+    """
+    return count(incarnation * QUESTIONS_OF_A_PROCESS)
 
 
 class Forwarder:
@@ -64,9 +72,7 @@ class Forwarder:
         self._group_of = group_of
         self._leader_of = leader_of
         self._waiting: dict[NodeId, dict[int, asyncio.Future[Outcome]]] = {}
-        # Not from 0: a leader may answer what this node asked before it was killed and started
-        # again, and that answer must not be taken for one to a question of this process.
-        self._number = random.getrandbits(QUESTION_BITS)
+        self._numbers = question_numbers(links.incarnation)
         self._stopped = False
         #: Set by the cluster node: the machine version of the catalog. No group has a later one,
         #: and a leader of an older release would drop what is new in a command without a word.
@@ -120,12 +126,12 @@ class Forwarder:
         if len(waiting) >= ASKS_IN_FLIGHT_MAX:
             future.set_result(refused("overloaded", f"too many questions to node {peer} are open"))
             return future
-        self._number += 1
-        message = [NODE_LEVEL, ASK, self._number, group, encode_command(command)]
+        number = next(self._numbers)
+        message = [NODE_LEVEL, ASK, number, group, encode_command(command)]
         if not self._links.send(peer, message):
             future.set_result(refused("no_leader", f"node {peer}, the leader, cannot be reached"))
             return future
-        waiting[self._number] = future
+        waiting[number] = future
         self._links.flush()
         return future
 

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from cluster.cluster_node import BROKER_LEVEL, ClusterNode
+from cluster.forwarding import question_numbers
 from cluster.peers import PeerState
 from cluster.types import NodeId
 from node.dispatch import ELSEWHERE
@@ -26,8 +27,6 @@ log = structlog.get_logger(__name__)
 #: A node that is up and does not answer within this is stuck, and the question is of unknown fate.
 ANSWER_S_MAX = 5.0
 OPEN_MAX = 10_000
-#: Numbers of questions that each process of a node has for itself.
-OF_A_PROCESS = 1 << 22
 #: How long an answer waits for room on its link.
 RESEND_S_MAX = 30.0
 #: How often it is looked whether the link broke, or has room again.
@@ -45,8 +44,7 @@ class Questions:
         self._tasks = tasks
         self._handlers: dict[str, Handler] = {}
         self._open: dict[int, tuple[NodeId, asyncio.Future[Any]]] = {}
-        # As in `Forwarder`: no answer to the process before may be taken for one to this one.
-        self._number = cluster.links.incarnation * OF_A_PROCESS
+        self._numbers = question_numbers(cluster.links.incarnation)
         cluster.on_node_message.append(self._receive)
 
     def on(self, kind: str, handler: Handler) -> None:
@@ -76,8 +74,7 @@ class Questions:
             return await self._answer(node, kind, list(fields))
         if len(self._open) >= OPEN_MAX:
             raise Refused("overloaded", "too many questions to other nodes are open: try again")
-        self._number += 1
-        number = self._number
+        number = next(self._numbers)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         link = self._link(node)
         self._open[number] = (node, future)

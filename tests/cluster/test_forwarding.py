@@ -19,7 +19,8 @@ GROUP = GroupId(1)
 class Wire:
     """What a process says to the leader."""
 
-    def __init__(self) -> None:
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
         self.said: list[list[Any]] = []
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
@@ -30,9 +31,9 @@ class Wire:
     def flush(self) -> None: ...
 
 
-def process() -> tuple[Forwarder, Wire]:
+def process(incarnation: int) -> tuple[Forwarder, Wire]:
     """One start of node n1."""
-    wire = Wire()
+    wire = Wire(incarnation)
     forwarder = Forwarder(
         NodeId("n1"),
         wire,  # type: ignore[arg-type]
@@ -51,9 +52,9 @@ async def test_an_answer_to_the_process_before_is_not_taken() -> None:
     """A node is killed while the leader has questions of it, starts again and asks other ones; the
     leader answers by the name of the node.
     """
-    before, first = process()
+    before, first = process(1)
     before.propose(GROUP, DeclareQueue("/", "old", {}))
-    again, second = process()
+    again, second = process(2)
     told: list[Any] = []
     again.propose(GROUP, DeclareQueue("/", "new", {}), told.append)
 

@@ -808,8 +808,8 @@ NODES = (
     Mutant(
         "questions to leaders are numbered from 0 in every process",
         "cluster/forwarding.py",
-        "self._number = random.getrandbits(QUESTION_BITS)",
-        "self._number = 0",
+        "return count(incarnation * QUESTIONS_OF_A_PROCESS)",
+        "return count(0)",
         (by_tests("tests/cluster/test_forwarding.py"), SIMULATOR),
     ),
     Mutant(
