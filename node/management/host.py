@@ -21,37 +21,42 @@ CHURN = (
     "queue_created",
     "queue_deleted",
 )
+#: What a node has of each just now, as RabbitMQ names it.
+USED = ("mem_used", "fd_used", "sockets_used", "disk_free")
+#: What is told with rates and curves.
+MEASURED = (*USED, *CHURN)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def host_facts(services: Services, *, uptime_s: float) -> dict[str, Any]:
     """In the words of /api/nodes."""
     settings, alarms = services.settings, services.alarms
-    disk = shutil.disk_usage(settings.data_dir)
     fd_total, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return {
         "os_pid": str(os.getpid()),
         "uptime": int(uptime_s * 1000),
         "processors": os.cpu_count() or 1,
         "run_queue": round(os.getloadavg()[0]),
-        "mem_used": memory_bytes(),
         "mem_limit": alarms.memory_bytes_max,
         "mem_alarm": alarms.memory,
-        "disk_free": disk.free,
         "disk_free_limit": services.broker.cluster.log.space().limit_bytes,
         "disk_free_alarm": alarms.disk,
-        "fd_used": open_files(),
         "fd_total": fd_total,
-        "sockets_used": len(services.listing.connections()),
         "sockets_total": settings.limits.connections_max,
         "db_dir": settings.data_dir,
         "mem_bodies": services.cluster.log.hot_bytes,
-        **churn(services),
+        **measured(services),
     }
 
 
-def churn(services: Services) -> dict[str, int]:
-    """What came and went on this node since its process began."""
+def measured(services: Services) -> dict[str, int]:
+    """What the process has now, and what came and went since it began: all of MEASURED."""
+    used = (
+        memory_bytes(),
+        open_files(),
+        len(services.clients),
+        shutil.disk_usage(services.settings.data_dir).free,
+    )
     tallies, names = services.tallies, services.cluster.names
     counts = (
         tallies.connections_opened,
@@ -62,7 +67,7 @@ def churn(services: Services) -> dict[str, int]:
         names.created_count,
         names.deleted_count,
     )
-    return dict(zip(CHURN, counts, strict=True))
+    return dict(zip(MEASURED, (*used, *counts), strict=True))
 
 
 def memory_bytes() -> int:

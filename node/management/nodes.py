@@ -14,12 +14,14 @@ from cluster.types import NodeId
 from node.management import shapes
 from node.management.context import DONE, Answer, Call, Route, created
 from node.management.errors import bad_request, no_such, not_found
+from node.management.groups import rows
+from node.management.host import MEASURED
 from node.management.overview import exchange_types
 from node.management.paging import cut_columns, listed_as_is
+from node.removal import risks_of
 
 Json = dict[str, Any]
 
-_WITH_RATES = ("mem_used", "fd_used", "sockets_used", "disk_free")
 #: What RabbitMQ tells of a node's memory, but for the sum. All but bodies and the rest is 0 here:
 #: nothing measures it by itself.
 _MEMORY = (
@@ -54,7 +56,7 @@ _MECHANISMS = ("PLAIN", "AMQPLAIN", "EXTERNAL")
 
 
 async def list_nodes(call: Call) -> Any:
-    hosts = await call.observer.hosts()
+    hosts = await call.observer.hosts(call.query)
     copies = copies_of(call)
     every = [
         node(info, hosts.get(info.node)) | place_of(call, info, copies)
@@ -67,7 +69,7 @@ async def one_node(call: Call) -> Json:
     info = next((n for n in call.catalog.nodes() if n.node == call.names["node"]), None)
     if info is None:
         raise not_found()
-    hosts = await call.observer.hosts()
+    hosts = await call.observer.hosts(call.query)
     shown = node(info, hosts.get(info.node)) | place_of(call, info, copies_of(call))
     return cut_columns(call.list_query, shown)
 
@@ -105,8 +107,9 @@ def node(info: NodeInfo, host: Mapping[str, Any] | None) -> Json:
         return shown
     return {
         **shown,
+        # A node of a release before 0.3 tells none.
+        **{f"{name}_details": shapes.rate(0.0) for name in MEASURED},
         **host,
-        **{f"{name}_details": shapes.rate(0.0) for name in _WITH_RATES},
         "rates_mode": "basic",
         "exchange_types": exchange_types(),
         "auth_mechanisms": [
@@ -168,15 +171,37 @@ async def put_node(call: Call) -> Answer:
 
 
 async def delete_node(call: Call) -> Answer:
-    """It leaves: others take over what it has, the heir or those that have the least."""
+    """It leaves: others take over what it has, the heir or those that have the least. What makes
+    the cluster less safe has to be said in words, `fewer=true`.
+    """
     node, heir = call.names["node"], call.query.get("heir")
     if all(info.node != node for info in call.catalog.nodes()):
         raise no_such(f"there is no node {node!r} in the cluster")
     staying = [n.node for n in call.catalog.nodes() if n.state == "member" and n.node != node]
     if heir is not None and heir not in staying:
         raise bad_request(f"node {heir!r} is to take over, but is no member that stays")
+    if staying and node not in _leaving(call) and not call.flag("fewer"):
+        risks = risks_of(_states(call), await rows(call), node, heir)
+        if risks:
+            raise bad_request(f"{'; '.join(risks)}: say ?fewer=true as well if that is meant")
     await call.change(RemoveNode(NodeId(node), None if heir is None else NodeId(heir)))
     return DONE
+
+
+def _leaving(call: Call) -> list[str]:
+    return [info.node for info in call.catalog.nodes() if info.state == "leaving"]
+
+
+def _states(call: Call) -> list[Json]:
+    cluster = call.services.cluster
+    return [
+        {
+            "name": info.node,
+            "state": standing(cluster, info.node),
+            "running": info.node == cluster.node or cluster.peers.is_up(info.node),
+        }
+        for info in call.catalog.nodes()
+    ]
 
 
 ROUTES = (

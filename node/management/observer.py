@@ -29,14 +29,26 @@ from node.management.facts import (
     sampled,
     unpacked,
 )
-from node.management.host import churn, host_facts
+from node.management.host import MEASURED, host_facts, measured
 from node.management.messages_here import take_here
-from node.management.samples import ROW_SIZE, SPAN_MS, Asked, Samples, add_curves, asked, now_row
+from node.management.samples import (
+    ROW_SIZE,
+    SPAN_MS,
+    Asked,
+    NodeSamples,
+    Samples,
+    add_curves,
+    asked,
+    now_row,
+    times,
+)
 from node.message import as_map
 
 SAMPLE_S = 5.0
 #: Of one question, and of the work between two breaths of the loop.
 QUEUES_AT_ONCE = 500
+#: Oldest messages read at a time for their timestamps: each may come from disk.
+HEADS_AT_ONCE = 16
 
 _NOTHING = Tally()
 EMPTY = Sample(0, (0,) * len(COUNTED), (0, 0, 0), 0, None)
@@ -45,7 +57,7 @@ EMPTY = Sample(0, (0,) * len(COUNTED), (0, 0, 0), 0, None)
 class _Note(NamedTuple):
     at: Moment
     samples: dict[QueueId, Sample]
-    churn: dict[str, int]
+    measured: dict[str, int]
 
 
 def _now() -> Moment:
@@ -59,8 +71,8 @@ class Observer:
         self._services = services
         self._started_s = time.monotonic()
         # The two latest notes: rates are taken against the older, which is one to two periods old.
-        self._older = self._newer = _Note(_now(), {}, churn(services))
-        self._samples = Samples()
+        self._older = self._newer = _Note(_now(), {}, measured(services))
+        self._samples, self._node_samples = Samples(), NodeSamples()
         self._has_looked = False
         #: Of queues in which nothing happens, with the changes after which that was so.
         self._idle: dict[QueueId, tuple[Tally, int, QueueFacts]] = {}
@@ -74,7 +86,7 @@ class Observer:
         questions.on("queue_history", self._answer_history)
         questions.on("led_history", self._answer_led_history)
         questions.on("login_attempts", self._answer_attempts)
-        questions.on("head_timestamp", self._answer_timestamp)
+        questions.on("head_timestamps", self._answer_timestamps)
         questions.on("take", lambda _, fields: take_here(services, fields))
 
     async def run(self) -> None:
@@ -84,9 +96,11 @@ class Observer:
 
     async def _note(self) -> None:
         """Costs little for a queue in which nothing happens: there may be very many of them."""
-        note = _Note(_now(), {}, churn(self._services))
+        note = _Note(_now(), {}, measured(self._services))
         known, noted_ms = self._newer.samples, self._newer.at.now_ms
-        self._samples.forget_before(note.at.now_ms - SPAN_MS)
+        for samples in (self._samples, self._node_samples):
+            samples.forget_before(note.at.now_ms - SPAN_MS)
+        self._node_samples.add(note.at.now_ms, note.measured)
         for position, (machine, queue, tally) in enumerate(list(self._tallies())):
             sample = before = known.get(queue)
             if before is None or before.changes != tally.changes:
@@ -253,21 +267,30 @@ class Observer:
                 rows[queue] = facts.packed()
         return rows
 
-    async def head_timestamp(self, info: QueueInfo) -> int | None:
-        """What the publisher of the oldest ready message said; None: nothing, or there is none."""
-        if self._machine(info) is not None:
-            return await self._head_timestamp(info)
-        leader = self._services.broker.leader(info)
-        if leader is None:
-            return None
-        try:
-            return await self._services.questions.ask(leader, "head_timestamp", info.queue)
-        except BrokerError:
-            return None
+    async def head_timestamps(self, infos: Sequence[QueueInfo]) -> dict[QueueId, int]:
+        """What the publishers of their oldest ready messages said, where they did."""
+        found: dict[QueueId, int] = {}
+        here: list[QueueInfo] = []
+        elsewhere: dict[NodeId, list[QueueId]] = {}
+        for info in infos:
+            if self._machine(info) is not None:
+                here.append(info)
+            elif (leader := self._services.broker.leader(info)) is not None:
+                elsewhere.setdefault(leader, []).append(info.queue)
+        for start in range(0, len(here), HEADS_AT_ONCE):
+            some = here[start : start + HEADS_AT_ONCE]
+            told = await asyncio.gather(*map(self._head_timestamp, some))
+            found |= {i.queue: at for i, at in zip(some, told, strict=True) if at is not None}
+        for node, queues in elsewhere.items():
+            with contextlib.suppress(BrokerError):
+                found |= await self._services.questions.ask(node, "head_timestamps", queues)
+        return found
 
-    async def _answer_timestamp(self, _: NodeId, fields: list[Any]) -> int | None:
-        info = self._services.catalog.queue_by_id(QueueId(fields[0]))
-        return None if info is None else await self._head_timestamp(info)
+    async def _answer_timestamps(self, _: NodeId, fields: list[Any]) -> dict[QueueId, int]:
+        known = map(self._services.catalog.queue_by_id, cast("list[QueueId]", fields[0]))
+        return await self.head_timestamps(
+            [info for info in known if info is not None and self._machine(info) is not None]
+        )
 
     async def _head_timestamp(self, info: QueueInfo) -> int | None:
         group = self._services.cluster.group(info.group)
@@ -302,16 +325,19 @@ class Observer:
 
     # --- nodes ------------------------------------------------------------------------------------
 
-    async def hosts(self) -> dict[NodeId, dict[str, Any]]:
-        """Of the nodes that are up."""
-        return await self._services.questions.ask_all("host")
+    async def hosts(self, query: Mapping[str, str] | None = None) -> dict[NodeId, dict[str, Any]]:
+        """Of the nodes that are up, with the curves that `query` asks for."""
+        wanted = times(query or {}, "node_stats", _now().now_ms)
+        return await self._services.questions.ask_all("host", wanted)
 
-    def _answer_host(self, _: NodeId, __: list[Any]) -> dict[str, Any]:
+    def _answer_host(self, _: NodeId, fields: list[Any]) -> dict[str, Any]:
         now_s = time.monotonic()
         facts = host_facts(self._services, uptime_s=now_s - self._started_s)
-        for name, before in self._older.churn.items():
+        wanted: list[int] = fields[0] if fields else []  # releases before 0.3 say nothing
+        curves = self._node_samples.curves(MEASURED, wanted) if wanted else {}
+        for name, before in self._older.measured.items():
             per_second = (facts[name] - before) / max(now_s - self._older.at.at_s, 0.001)
-            facts[f"{name}_details"] = {"rate": round(per_second, 2)}
+            facts[f"{name}_details"] = {"rate": round(per_second, 2), **curves.get(name, {})}
         return facts
 
     def _answer_attempts(self, _: NodeId, fields: list[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import DeclareQueue
 from cluster.machine.replies import Declared
-from cluster.types import TRANSIENT_GROUPS, NodeId
+from cluster.types import TRANSIENT_GROUPS, NodeId, QueueId
 from node.broker import reserved, transient_by, with_type
 from node.errors import reply_of
 from node.management import shapes
@@ -18,7 +18,7 @@ from node.management.consumers import consumers_of, sessions_of
 from node.management.context import DONE, Answer, Call, Route, created
 from node.management.errors import bad_request, not_found
 from node.management.facts import COUNTED, QueueFacts
-from node.management.paging import cut_columns, listed
+from node.management.paging import PAGE_SIZE_MAX, ListQuery, cut_columns, listed
 from node.management.unsupported import check_queue
 from node.management.values import Body
 
@@ -26,6 +26,9 @@ Json = dict[str, Any]
 
 #: Shown between two breaths of the loop.
 AT_ONCE = 100
+#: Queues with messages in an answer, above which `head_message_timestamp` is not told: the messages
+#: have to be read.
+HEADS_MAX = PAGE_SIZE_MAX
 
 
 async def list_queues(call: Call) -> Any:
@@ -42,6 +45,7 @@ async def list_queues(call: Call) -> Any:
         if wanted is not None:
             rows = [(i, facts.get(i.queue), item) for i, item in zip(some, items, strict=True)]
             await call.observer.add_history(wanted, rows)
+        await _add_heads(call, some, facts, items)
         return items
 
     return await listed(call.list_query, infos, lambda info: info.name, shown)
@@ -79,13 +83,34 @@ async def one_queue(call: Call) -> Json:
     details: list[Json] = []
     if facts is not None and facts.consumers:
         details = consumers_of(info, facts, sessions_of(await call.observer.clients("channels")))
-    if facts is not None and facts.ready:
-        shown["head_message_timestamp"] = await call.observer.head_timestamp(info)
+    await _add_heads(call, [info], {} if facts is None else {info.queue: facts}, [shown])
     if info.exclusive:
         shown["owner_pid_details"] = await _owner(call, info)
     return cut_columns(
         call.list_query, {"consumer_details": details, "deliveries": [], "incoming": [], **shown}
     )
+
+
+async def _add_heads(
+    call: Call,
+    infos: Sequence[QueueInfo],
+    facts: Mapping[QueueId, QueueFacts],
+    items: Sequence[Json],
+) -> None:
+    """To what is shown of these queues."""
+    if not _asks_for(call.list_query, "head_message_timestamp"):
+        return
+    filled = [i for i in infos if i.queue in facts and facts[i.queue].ready]
+    if not 0 < len(filled) <= HEADS_MAX:
+        return
+    found = await call.observer.head_timestamps(filled)
+    for info, item in zip(infos, items, strict=True):
+        if info.queue in found:
+            item["head_message_timestamp"] = found[info.queue]
+
+
+def _asks_for(query: ListQuery, name: str) -> bool:
+    return not query.columns or (name,) in (*query.columns, query.sort)
 
 
 async def _owner(call: Call, info: QueueInfo) -> Json:

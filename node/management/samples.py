@@ -1,4 +1,4 @@
-"""What queues held and did in the last minutes, for curves and averages.
+"""What queues held and did in the last minutes, and what the node had, for curves and averages.
 
 One bounded store a node, of the copies that it has. A queue in which nothing happens costs nothing:
 a sample is kept only when it differs from the one before.
@@ -84,6 +84,28 @@ class Samples:
         return [_PACKED.unpack(row) for row in rows]
 
 
+class NodeSamples:
+    """What the node itself measured, by name."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[int, Mapping[str, int]]] = deque()
+
+    def add(self, at_ms: int, now: Mapping[str, int]) -> None:
+        self._kept.append((at_ms, now))
+
+    def forget_before(self, at_ms: int) -> None:
+        while self._kept and self._kept[0][0] < at_ms:
+            self._kept.popleft()
+
+    def curves(self, names: Sequence[str], times_ms: Sequence[int]) -> Json:
+        """Samples and averages of each name; 0 before anything was measured."""
+        moments = [at_ms for at_ms, _ in self._kept]
+        places = [bisect_right(moments, at_ms) - 1 for at_ms in times_ms]
+        nothing: dict[str, int] = {}
+        rows = [self._kept[place][1] if place >= 0 else nothing for place in places]
+        return {name: _curve(times_ms, [row.get(name, 0) for row in rows]) for name in names}
+
+
 def _row(sample: Sample) -> bytes:
     """A third of what a tuple takes."""
     return _PACKED.pack(*sample.counts, *sample.messages)
@@ -101,11 +123,12 @@ class Asked(NamedTuple):
 
 def asked(query: Mapping[str, str], now_ms: int) -> Asked | None:
     """`msg_rates_age` and `_incr`, `lengths_age` and `_incr`, in seconds."""
-    rates, lengths = _times(query, "msg_rates", now_ms), _times(query, "lengths", now_ms)
+    rates, lengths = times(query, "msg_rates", now_ms), times(query, "lengths", now_ms)
     return Asked(rates, lengths) if rates or lengths else None
 
 
-def _times(query: Mapping[str, str], what: str, now_ms: int) -> list[int]:
+def times(query: Mapping[str, str], what: str, now_ms: int) -> list[int]:
+    """Of the curve `what`, the latest first; none: it is not asked for."""
     given = [query.get(f"{what}_{part}") for part in ("age", "incr")]
     if None in given:
         return []
@@ -142,9 +165,12 @@ def add_curves(shown: Json, wanted: Asked, rates: Sequence[Row], lengths: Sequen
 
 
 def _add(shown: Json, name: str, times_ms: Sequence[int], column: Sequence[int]) -> None:
+    shown[f"{name}_details"] = shown.get(f"{name}_details", {}) | _curve(times_ms, column)
+
+
+def _curve(times_ms: Sequence[int], column: Sequence[int]) -> Json:
     span_s = (times_ms[0] - times_ms[-1]) / 1000
-    shown[f"{name}_details"] = {
-        **shown.get(f"{name}_details", {}),
+    return {
         "samples": [
             {"sample": value, "timestamp": at_ms}
             for at_ms, value in zip(times_ms, column, strict=True)

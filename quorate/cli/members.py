@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from node.removal import risks_of
 from quorate.cli.api import done
 from quorate.cli.asking import Yes, agree
 from quorate.cli.groups import GOES_ON, Wait
@@ -156,7 +157,8 @@ def _is_member(view: View, node: str) -> bool:
 
 
 async def _removed(anybody: Anybody, node: str, heir: str | None, *, wait: bool) -> View:
-    query = {} if heir is None else {"heir": heir}
+    # Whoever gives the command has agreed to what it costs: see `_check`.
+    query = {"fewer": "true"} if heir is None else {"fewer": "true", "heir": heir}
     try:
         await anybody.ask(lambda api: api.delete("nodes", node, **query))
     except Refused as refused:
@@ -181,36 +183,9 @@ def _unknown(node: str) -> str:
 def _check(view: View, node: str, heir: str | None, *, yes: bool) -> None:
     if view.node(node) is None:
         raise CommandError(_unknown(node))
-    risks = risks_of(view, node, heir)
+    risks = risks_of(view.nodes, view.groups, node, heir)
     if not risks:
         return
     agree(f"remove node {node}", "; ".join(risks), yes=yes, instead="add or start nodes first, or ")
     for risk in risks:
         complain(f"warning: {risk}")
-
-
-def risks_of(view: View, node: str, heir: str | None) -> list[str]:
-    """What would be less safe without this node."""
-    staying = [row for row in view.nodes if row["state"] != "leaving" and row["name"] != node]
-    able = {row["name"] for row in staying} if heir is None else {heir}
-    fewer = [
-        row
-        for row in view.groups
-        if row["id"] and node in row["members"] and not able - set(row["members"])
-    ]
-    risks: list[str] = []
-    if fewer:
-        copies = min(len(row["members"]) for row in fewer)
-        risks.append(
-            f"{len(fewer)} of {len(view.groups) - 1} groups would lose a copy and have as few as"
-            f" {copies - 1}"
-        )
-    up = sum(row["running"] for row in staying)
-    majority = len(staying) // 2 + 1
-    if up < majority:
-        risks.append(
-            f"of the {len(staying)} nodes that stay {up} are up, and a majority is {majority}"
-        )
-    if heir is not None and heir in view.down:
-        risks.append(f"{heir}, which is to take over, is down")
-    return risks

@@ -15,7 +15,7 @@ import pytest
 
 import quorate
 from cluster.machine import MACHINE_VERSION
-from quorate.cli.members import risks_of
+from node.removal import risks_of
 from quorate.cli.moves import View, word_of
 from quorate.local import LocalCluster, LocalNode
 from tests.node.nodes import free_ports, until
@@ -54,16 +54,20 @@ def three(**states: bool) -> View:
     return View(nodes, [group(0, *names), group(1, *names), group(2, "a", "b")])
 
 
+def risks(view: View, node: str, heir: str | None) -> list[str]:
+    return risks_of(view.nodes, view.groups, node, heir)
+
+
 def test_a_removal_that_costs_nothing_is_not_warned_about():
     view = replace(three(), nodes=[*three().nodes, node("d")])
-    assert risks_of(view, "a", None) == []
-    assert risks_of(view, "a", "d") == []
+    assert risks(view, "a", None) == []
+    assert risks(view, "a", "d") == []
 
 
 def test_a_removal_that_costs_copies_or_a_majority_says_how_many():
-    assert risks_of(three(), "a", None) == ["1 of 2 groups would lose a copy and have as few as 2"]
-    assert risks_of(three(), "a", "c") == ["1 of 2 groups would lose a copy and have as few as 2"]
-    assert risks_of(three(b=False), "a", "b")[1:] == [
+    assert risks(three(), "a", None) == ["1 of 2 groups would lose a copy and have as few as 2"]
+    assert risks(three(), "a", "c") == ["1 of 2 groups would lose a copy and have as few as 2"]
+    assert risks(three(b=False), "a", "b")[1:] == [
         "of the 2 nodes that stay 1 are up, and a majority is 2",
         "b, which is to take over, is down",
     ]

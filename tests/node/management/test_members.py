@@ -132,6 +132,32 @@ async def test_a_group_moves_where_it_is_told(tmp_path: Path):
         assert await api.put("groups/default-1/members", **only_one) == 204
 
 
+async def test_a_removal_that_costs_copies_or_a_majority_has_to_be_meant(tmp_path: Path):
+    async with Nodes(tmp_path, 3) as nodes:
+        api = api_of(nodes.nodes["n1"])
+        await until(lambda: settled(api))
+
+        asked = await api.ask("DELETE", "nodes/n3")
+        assert asked.status == 400
+        assert "3 of 3 groups would lose a copy and have as few as 2" in asked.value["reason"]
+        assert "?fewer=true" in asked.value["reason"]
+        assert {row["state"] for row in await api.get("nodes")} == {"member"}
+
+        await nodes.stop("n2")
+
+        async def seen_down() -> bool:
+            reply = await api.ask("DELETE", "nodes/n3?heir=n2")
+            words = ("a majority is 2", "n2, which is to take over, is down")
+            return reply.status == 400 and all(word in reply.value["reason"] for word in words)
+
+        await until(seen_down)
+        await nodes.start("n2")
+        n3 = nodes.nodes["n3"]
+        assert await api.delete("nodes/n3?fewer=true") == 204
+        assert await api.delete("nodes/n3") in (204, 404)  # meant already, or gone
+        await until(n3.left.done)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "says"),
     [

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 import quorate
+from node.management import queues
 from node.management.app import ROUTES
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes, until
@@ -181,15 +182,56 @@ async def _none(api: Api) -> bool:
     return await api.get("connections") == []
 
 
-async def test_the_timestamp_of_the_oldest_message_is_its_publishers(api: Api):
+HEAD = "head_message_timestamp"
+
+
+async def test_the_timestamp_of_the_oldest_message_is_its_publishers(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+):
+    async def heads(path: str = "queues?page=1") -> dict[str, int | None]:
+        found = await api.get(path)
+        return {row["name"]: row[HEAD] for row in found.get("items", [found])}
+
+    await api.queue("empty")
     await api.queue("q")
-    assert (await api.get("queues/%2F/q"))["head_message_timestamp"] is None
+    assert await heads("queues/%2F/q") == {"q": None}
     await api.publish("q", "no time")
-    assert (await api.get("queues/%2F/q"))["head_message_timestamp"] is None
+    assert await heads("queues/%2F/q") == {"q": None}
     await api.take("q")
     await api.publish("q", "timed", timestamp=1_700_000_000)
     await api.publish("q", "later", timestamp=1_700_000_005)
-    assert (await api.get("queues/%2F/q"))["head_message_timestamp"] == 1_700_000_000
+    assert await heads("queues/%2F/q") == {"q": 1_700_000_000}
+    expected = {"empty": None, "q": 1_700_000_000}
+    for path in ("queues?page=1", f"queues?page=1&columns=name,{HEAD}"):
+        assert await heads(path) == expected
+    for path in ("queues", "queues/%2F", "queues/detailed"):
+        assert {row["name"]: row[HEAD] for row in await api.get(path)} == expected
+    assert HEAD not in (await api.get("queues?columns=name"))[0]
+    latest = (await api.get(f"queues?sort={HEAD}&sort_reverse=true&columns=name"))[0]
+    assert latest["name"] == "q"
+
+    monkeypatch.setattr(queues, "HEADS_MAX", 1)
+    assert await heads() == expected
+    await api.queue("third")
+    await api.publish("third", "too many to read", timestamp=1)
+    assert await heads() == {"empty": None, "q": None, "third": None}
+    assert await heads("queues/%2F/third") == {"third": 1}
+
+
+async def test_timestamps_of_queues_elsewhere_are_asked_for_by_leader(tmp_path: Path):
+    async with Nodes(tmp_path, count=4) as nodes:
+        apis = [api_of(node) for node in nodes.nodes.values()]
+        names = [f"q{number}" for number in range(6)]
+        for at, name in enumerate(names):
+            await apis[0].queue(name)
+            await apis[0].publish(name, "x", timestamp=at + 1)
+        for api in apis:
+
+            async def told(api: Api = api) -> bool:
+                shown = {row["name"]: row[HEAD] for row in await api.get("queues")}
+                return shown == {name: at + 1 for at, name in enumerate(names)}
+
+            await until(told)
 
 
 async def test_replicas_grow_and_shrink_by_node(tmp_path: Path):

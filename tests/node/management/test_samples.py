@@ -13,7 +13,8 @@ from cluster.types import QueueId
 from node.management import observer
 from node.management.errors import ApiError
 from node.management.facts import Sample
-from node.management.samples import Samples, asked
+from node.management.host import MEASURED
+from node.management.samples import NodeSamples, Samples, asked
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes, until
 
@@ -114,6 +115,56 @@ async def test_what_a_queue_held_and_did_is_told_by_any_node(
         wrong = await apis[0].ask("GET", "queues?lengths_age=a&lengths_incr=1")
         assert wrong.status == 400
         assert "samples" not in (await apis[0].get("queues/%2F/q"))["messages_details"]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_what_a_node_had_is_told_by_any_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+):
+    monkeypatch.setattr(observer, "SAMPLE_S", 0.2)
+    curves = "node_stats_age=30&node_stats_incr=1"
+    async with Nodes(tmp_path, count=count) as nodes:
+        apis = [api_of(node) for node in nodes.nodes.values()]
+        for api in apis:
+            for name in nodes.nodes:
+
+                async def measured(api: Api = api, name: str = name) -> Any:
+                    shown = await api.get(f"nodes/{name}?{curves}")
+                    first = shown["mem_used_details"]["samples"][0]["sample"]
+                    return shown if first else None
+
+                shown = await until(measured)
+                for curve in MEASURED:
+                    details = shown[f"{curve}_details"]
+                    assert set(details) == {"rate", "samples", "avg_rate", "avg"}, curve
+                    at = [each["timestamp"] for each in details["samples"]]
+                    assert len(at) == 31
+                    assert {later - earlier for later, earlier in pairwise(at)} == {1_000}
+                memory = shown["mem_used_details"]["samples"]
+                assert 0.5 < memory[0]["sample"] / shown["mem_used"] < 2
+                assert memory[-1]["sample"] == 0  # it was not there then
+                assert shown["disk_free_details"]["samples"][0]["sample"] > 0
+                assert shown["fd_used_details"]["samples"][0]["sample"] > 0
+                plain = await api.get(f"nodes/{name}")
+                assert set(plain["mem_used_details"]) == {"rate"}
+            rows = await api.get(f"nodes?{curves}&columns=mem_used_details.samples")
+            assert [len(row["mem_used_details"]["samples"]) for row in rows] == [31] * count
+        wrong = await apis[0].ask("GET", "nodes?node_stats_age=60&node_stats_incr=0")
+        assert (wrong.status, "node_stats_age" in wrong.value["reason"]) == (400, True)
+
+
+def test_a_node_was_at_any_time_as_it_was_last_measured_and_nothing_before():
+    kept = NodeSamples()
+    for at in (10, 20, 30):
+        kept.add(at, {"mem_used": at})
+
+    def column(*times_ms: int) -> list[int]:
+        curve = kept.curves(["mem_used"], times_ms)["mem_used"]
+        return [each["sample"] for each in curve["samples"]]
+
+    assert column(31, 30, 29, 10, 9) == [30, 30, 20, 10, 0]
+    kept.forget_before(25)
+    assert column(31, 29) == [30, 0]
 
 
 async def _seen(api: Api, name: str) -> bool:
