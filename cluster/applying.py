@@ -245,4 +245,5 @@ class Applying:
 
     def restore(self, data: bytes) -> None:
         self._machine.restore(data)
+        self._time.saw(self._machine.now_ms)
         self._cache.clear()

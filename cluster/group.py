@@ -28,10 +28,10 @@ from cluster.machine.interface import Machine
 from cluster.machine.versions import NeedsNewer
 from cluster.outcome import Done, Outcome, outcome_of, refused, too_new, unknown
 from cluster.proposals import (
-    COMMAND_OVERHEAD_BYTES,
     ENTRY_BYTES_MAX,
     Batch,
     Proposals,
+    brings_bytes,
     too_large,
     weigh,
 )
@@ -148,7 +148,7 @@ class Group(GroupFacts):
             state = split(snapshot.data)[1]
             beyond = machine.beyond(state)
             if beyond is None:
-                machine.restore(state)
+                self._applying.restore(state)
             else:
                 self.member.stop_before(snapshot.index, beyond)
 
@@ -157,14 +157,14 @@ class Group(GroupFacts):
     def propose(self, command: Command, done: Done | None = None) -> None:
         """Ask for `command` to be applied. `done` is called exactly once."""
         weight = weigh(command)
-        refusal = self._refusal(weight) or self._too_new(command)
+        refusal = self._refusal(command, weight) or self._too_new(command)
         if refusal is not None:
             if done is not None:
                 done(refusal)
         elif self._proposals.add(command, done, weight):
             self.wake()
 
-    def _refusal(self, weight: int) -> Outcome | None:
+    def _refusal(self, command: Command, weight: int) -> Outcome | None:
         pending = self._proposals.bytes
         if self._stopping or not self.member.accepts or self.poisoned is not None:
             return self._not_now()
@@ -172,11 +172,7 @@ class Group(GroupFacts):
             return too_large(weight)
         if pending and pending + weight > self.options.propose_bytes_max:
             return refused("overloaded", f"{pending} bytes wait to be applied; try again later")
-        # Settles and all else that is small always passes, or nothing would ever make room.
-        full = weight > COMMAND_OVERHEAD_BYTES and (
-            pending + weight > self.room_bytes() // ROOM_PARTS
-        )
-        if full:
+        if brings_bytes(command, weight) and pending + weight > self.room_bytes() // ROOM_PARTS:
             return refused("disk_full", "the disk of this node is nearly full: consume first")
         return None
 

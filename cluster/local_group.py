@@ -28,6 +28,7 @@ from cluster.proposals import (
     COMMAND_OVERHEAD_BYTES,
     ENTRY_BYTES_MAX,
     Proposals,
+    brings_bytes,
     too_large,
     weigh,
 )
@@ -142,21 +143,21 @@ class LocalGroup:
     def propose(self, command: Command, done: Done | None = None) -> None:
         """Ask for `command` to be applied. `done` is called exactly once."""
         weight = weigh(command)
-        refusal = self._refusal(weight)
+        refusal = self._refusal(command, weight)
         if refusal is not None:
             if done is not None:
                 done(refusal)
         elif self._proposals.add(command, done, weight):
             self._loop.call_soon(self._step)
 
-    def _refusal(self, weight: int) -> Outcome | None:
+    def _refusal(self, command: Command, weight: int) -> Outcome | None:
         if self._stopping:
             return refused("stopping", "this node is shutting down; ask another one")
         if self.poisoned is not None:
             return refused("poisoned", f"{self.name} stopped: {self.poisoned}")
         if weight > ENTRY_BYTES_MAX:
             return too_large(weight)
-        if weight > COMMAND_OVERHEAD_BYTES and not self._has_room(weight):
+        if brings_bytes(command, weight) and not self._has_room(weight):
             return refused(
                 "transient_full",
                 f"the transient queues of node {self.node} hold {self.kept_bytes} bytes of"

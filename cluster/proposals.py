@@ -77,6 +77,20 @@ def weigh(command: Command) -> int:
     return COMMAND_OVERHEAD_BYTES
 
 
+def brings_bytes(command: Command, weight: int) -> bool:
+    """Whether it needs room. Settles, in a transaction too, and all else that is small do not: they
+    always pass, or nothing would ever make room.
+    """
+    if weight <= COMMAND_OVERHEAD_BYTES:
+        return False
+    if type(command) is Transaction:
+        others = (step for _, steps in command.others for step in steps)
+        return any(type(step) is Enqueue for step in (*command.steps, *others))
+    if type(command) is TransactionPart:
+        return any(type(step) is Enqueue for step in command.steps)
+    return True
+
+
 def too_large(size: int) -> Outcome:
     reason = f"the command takes {size} bytes; at most {ENTRY_BYTES_MAX} fit into an entry"
     return refused("too_large", reason)

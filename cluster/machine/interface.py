@@ -18,6 +18,7 @@ class Machine(Protocol):
 
     version: int  # the one it runs now: see cluster.machine.versions
     newest: int  # that it could run
+    now_ms: int  # of the log, as far as it was applied; 0: it goes by no time
 
     def apply(self, stamp: Stamp, command: Any) -> Applied:
         """The only way state changes. Total: never raises, whatever the command."""

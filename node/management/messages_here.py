@@ -29,7 +29,8 @@ Row = Sequence[Any]
 async def take_here(services: Services, fields: Sequence[Any]) -> list[Any]:
     """[how many are still ready, rows]. Fields: queue, how many, and what becomes of them."""
     queue, count, mode = QueueId(fields[0]), int(fields[1]), str(fields[2])
-    shown = int(fields[3]) if len(fields) > 3 else -1
+    of_release_0_2 = len(fields) == 3  # asked by a node that would not understand longer rows
+    shown = -1 if of_release_0_2 else int(fields[3])
     info = services.catalog.queue_by_id(queue)
     if info is None:
         raise Refused(NO_QUEUE, f"there is no queue {queue}")
@@ -49,7 +50,8 @@ async def take_here(services: Services, fields: Sequence[Any]) -> list[Any]:
             )
         if batches:
             await services.broker.ask(info.group, _decision(mode, queue, consumer, wanted))
-        return [ready, [row for batch in batches for row in _rows(batch)]]
+        rows = [row for batch in batches for row in _rows(batch)]
+        return [ready, [row[:-1] for row in rows] if of_release_0_2 else rows]
     finally:
         services.sessions.take_back(info.group, session)
 

@@ -219,3 +219,32 @@ async def test_a_cluster_that_starts_with_one_wrong_clock_goes_by_the_others() -
     await world.settled()
     await nothing_happened(world, 1)
     await world.stop()
+
+
+@in_world
+async def test_log_time_that_is_ahead_goes_on_after_all_started_from_snapshots() -> None:
+    world = await a_world()
+    group = group_of(world)
+    world.group(group)._time.saw(true_ms(world) + 60_000)  # as if an earlier leader had stamped so
+    assert await publish(world, 2) == 1
+    await asyncio.sleep(1)
+    for node in world.nodes.values():
+        node.groups[group].take_snapshot()
+    await asyncio.sleep(1)
+    for name in world.names:
+        copy = world[name].groups[group]
+        assert copy.status()["base"] == copy.last_index
+    for name in world.names:
+        world.kill(name)
+    await world.start()
+    await world.settled()
+    before = ahead_ms(world)
+    assert min(before) > 50_000
+
+    await asyncio.sleep(10)
+    assert await publish(world, 3) == 1
+    await asyncio.sleep(1)
+
+    # At half its speed: it neither stood still nor went at full speed.
+    assert all(3_000 < was - now < 8_000 for was, now in zip(before, ahead_ms(world), strict=True))
+    await world.stop()

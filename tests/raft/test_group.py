@@ -8,9 +8,17 @@ import pytest
 from cluster import applying, proposals
 from cluster.group import GroupOptions, Outcome, Role
 from cluster.log import KIND_DIGEST, KIND_ROLE
-from cluster.machine.commands import Barrier, DeleteQueue, Enqueue, Pause, Purge
+from cluster.machine.commands import (
+    Barrier,
+    DeleteQueue,
+    Enqueue,
+    Pause,
+    Purge,
+    Settle,
+    Transaction,
+)
 from cluster.machine.replies import Enqueued, Refused
-from cluster.types import BodyRef, NodeId, QueueId
+from cluster.types import BodyRef, ConsumerKey, NodeId, QueueId
 from tests.raft.nodes import Cluster, ListMachine, enqueue, run_virtual
 
 
@@ -663,3 +671,16 @@ def test_the_group_under_test_satisfies_the_machine_protocol():
 
     machine: Machine = ListMachine()
     assert machine.digest() == ListMachine().digest()
+
+
+@virtual
+async def test_a_transaction_that_only_settles_passes_when_the_disk_is_full():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    group.room_bytes = lambda: 0
+    node, queue = NodeId("n1"), QueueId(1)
+    settle = Settle(queue, ConsumerKey(7), [(1, 1)])
+
+    assert (await group.ask(Transaction(node, 1, 1, 1, [settle]))).code != "disk_full"
+    published = Transaction(node, 1, 2, 2, [settle, enqueue(b"x")])
+    assert (await group.ask(published)).code == "disk_full"

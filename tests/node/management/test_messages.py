@@ -110,3 +110,17 @@ async def test_delays_and_ids_hold_at_this_door_too(api: Api):
     reply = await api.ask("POST", "exchanges/%2F/amq.default/publish", body)
     assert reply.status == 400
     assert "x-delay" in reply.value["reason"]
+
+
+async def test_a_node_of_release_0_2_can_read_what_was_taken_for_it(api: Api, node: Node):
+    """It asks with three fields, and what it cannot read it has acknowledged all the same."""
+    await api.queue("q")
+    await api.publish("q", "1")
+    info = node.cluster.catalog_machine.queue("/", "q")
+    assert info is not None
+
+    ask = node.questions.ask
+    ready, rows = await ask(node.cluster.node, "take", info.queue, 1, "ack_requeue_false")
+
+    assert ready == 0
+    assert [(body, len(row)) for row in rows for body in row[:1]] == [(b"1", 5)]
