@@ -77,6 +77,9 @@
 {{- if $values.tls.clientCertificates -}}
 {{- $_ := set $settings.tls "client_ca" "/etc/quorate/tls/ca.crt" -}}
 {{- end -}}
+{{- if ne $values.tls.amqpsVerify "required" -}}
+{{- $_ := set $settings.tls "amqps_verify" $values.tls.amqpsVerify -}}
+{{- end -}}
 {{- if $values.tls.peers -}}
 {{- $_ := set $settings.tls "peer_cert" "/etc/quorate/tls/tls.crt" -}}
 {{- $_ := set $settings.tls "peer_key" "/etc/quorate/tls/tls.key" -}}

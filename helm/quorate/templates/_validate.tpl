@@ -53,6 +53,9 @@
 {{- if and (eq $v.tls.mode "off") (or $v.tls.peers $v.tls.clientCertificates) -}}
 {{- $wrong = append $wrong "tls.mode: is off, and tls.peers and tls.clientCertificates need certificates; set tls.mode to existingSecret or certManager" -}}
 {{- end -}}
+{{- if and (eq $v.tls.amqpsVerify "optional") (not $v.tls.clientCertificates) -}}
+{{- $wrong = append $wrong "tls.amqpsVerify: optional needs tls.clientCertificates=true; set it, or leave amqpsVerify as it was" -}}
+{{- end -}}
 {{- if and (eq $v.tls.mode "certManager") (not $v.tls.certManager.issuer.name) (not $v.tls.certManager.createIssuer) -}}
 {{- $wrong = append $wrong "tls.certManager.issuer.name: name the issuer, or set tls.certManager.createIssuer=true for a self-signed authority" -}}
 {{- end -}}

@@ -73,6 +73,14 @@ NONSENSE = [
     ),
     Nonsense("peers' TLS without TLS", _set("tls.peers=true"), ["tls.mode: is off"]),
     Nonsense(
+        "certificates of clients verified by nobody",
+        _set("tls.mode=existingSecret", "tls.existingSecret=x", "tls.amqpsVerify=optional"),
+        ["tls.amqpsVerify: optional needs tls.clientCertificates=true"],
+    ),
+    Nonsense(
+        "no such verification", _set("tls.amqpsVerify=never"), ["tls.amqpsVerify", "required"]
+    ),
+    Nonsense(
         "cert-manager without an issuer",
         _set("tls.mode=certManager"),
         ["tls.certManager.issuer.name: name the issuer"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,16 @@ def test_clients_need_their_label_when_not_every_pod_is_one():
         "podSelector": {"matchLabels": {"uses-quorate": "true"}},
         "namespaceSelector": {"matchLabels": {"team": "shop"}},
     }
+
+
+def test_clients_certificates_are_demanded_unless_they_are_optional():
+    def verified(*flags: str) -> list[str]:
+        found = rendered(*flags, values=case("tls-existing").values)
+        texts = settings_files(found).values()
+        return [tomllib.loads(text)["tls"].get("amqps_verify", "required") for text in texts]
+
+    assert set(verified()) == {"required"}
+    assert set(verified("--set=tls.amqpsVerify=optional")) == {"optional"}
 
 
 def test_the_certificate_names_every_way_to_a_node():
