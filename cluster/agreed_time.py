@@ -88,7 +88,9 @@ class AgreedTime:
         2. Agreed time is what the clocks of a majority of all nodes show, as far as they are
            connected; of a cluster of one its own clock.
         3. Without such a majority it goes on by the monotonic clock.
-        4. A jump of it is taken once it was confirmed for a while, or at once after a start.
+        4. A jump of it is taken once it was confirmed for a while. After a start the first majority
+           is believed at once if the own clock is part of it; if not, after the same while, in
+           which each peer is asked again: what one of them said may be out of date.
            Meanwhile `in_doubt` says that nothing is to be stamped.
         5. After a start without a majority the earliest clock counts, after the same while.
         """
@@ -106,12 +108,14 @@ class AgreedTime:
         expected_ms = None
         if self._anchor is not None:
             expected_ms = self._anchor[0] + (now_ns - self._anchor[1]) // _MS_NS
+        known_ms = wall_ms if expected_ms is None else expected_ms
         in_doubt = False
-        if agreed_ms is not None and self._may_take(agreed_ms, expected_ms, now_ns):
+        if agreed_ms is not None and self._may_take(agreed_ms, known_ms, now_ns):
             self._anchor, self._pending = (agreed_ms, now_ns), None
             truth_ms = agreed_ms
+        elif agreed_ms is not None:
+            in_doubt, truth_ms = True, known_ms
         elif expected_ms is not None:
-            in_doubt = agreed_ms is not None
             truth_ms = expected_ms
         else:
             in_doubt = now_ns - self._began_ns < self._confirm_ns
@@ -120,8 +124,8 @@ class AgreedTime:
             self._pending = None
         return self._conclude(wall_ms, truth_ms, now_ns, in_doubt=in_doubt)
 
-    def _may_take(self, agreed_ms: int, expected_ms: int | None, now_ns: int) -> bool:
-        if expected_ms is None or abs(agreed_ms - expected_ms) <= self._max_ms:
+    def _may_take(self, agreed_ms: int, known_ms: int, now_ns: int) -> bool:
+        if abs(agreed_ms - known_ms) <= self._max_ms:
             return True
         if self._pending is not None:
             at_ms, at_ns = self._pending

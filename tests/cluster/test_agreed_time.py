@@ -166,14 +166,35 @@ def test_a_machine_that_was_suspended_hears_from_its_peers_what_time_it_is() -> 
     assert not node.time.out_of_bounds
 
 
-def test_after_a_start_nothing_is_stamped_before_a_peer_was_heard() -> None:
+def test_after_a_start_a_clock_against_the_majority_stamps_nothing_until_that_stays() -> None:
     node = Node(0, 0)
     node.jump(8 * DAY_MS)
     node.time.at(node.clock.ns)
     assert node.time.in_doubt
+    node.goes_on(CONFIRM_MS + 1_000)
+    assert node.off_ms == 0
+    assert not node.time.in_doubt
+
+
+def test_after_a_start_a_majority_with_the_own_clock_in_it_is_believed_at_once() -> None:
+    node = Node(8 * DAY_MS, 0)
     node.hear()
     assert node.off_ms == 0
     assert not node.time.in_doubt
+
+
+def test_after_a_start_what_a_peer_said_before_its_clock_was_set_right_is_not_believed() -> None:
+    """One clock was days ahead, is right again, and then that of another is."""
+    node = Node(8 * DAY_MS)
+    node.hear()
+    node.names.append(NodeId("n3"))
+    node.peers_ms = [0, 8 * DAY_MS]
+    node.time.heard(node.names[1], node.clock.ns, (node.true_ms + 8 * DAY_MS) * 1_000_000)
+    assert node.off_ms == 0 or node.time.in_doubt
+    for _ in range(10):
+        node.goes_on(1_000)
+        assert node.off_ms == 0
+        assert not node.time.in_doubt
 
 
 def test_nobody_waits_for_ever_for_peers_that_do_not_come() -> None:
