@@ -410,7 +410,6 @@ class ClusterNode:
 
     def _on_up(self, peer: NodeId, incarnation: int) -> None:
         self.peers.up(peer, incarnation, asyncio.get_running_loop().time())
-        log.info("link_up", peer=peer, incarnation=incarnation)
         self.notes.link_up(peer, incarnation)
         for group in self.groups.values():
             group.peer_up(peer)
@@ -426,7 +425,6 @@ class ClusterNode:
         gone, closed = down is Down.GONE, down is not Down.SILENT
         incarnation = self.peers.down(peer, gone=gone, now=asyncio.get_running_loop().time())
         self.time.forget(peer)
-        log.info("link_down", peer=peer, why=down.value)
         self.notes.link_down(peer, incarnation, gone=closed)
         self.forwarder.on_down(peer)
         self.visibility.down(peer)

@@ -446,7 +446,8 @@ class TcpLinks:
         peer.up_since_s = self._loop.time()
         peer.told = "up"
         peer.refused_since_s = None
-        log.info("link_up", peer=peer.node, address=connection.address)
+        about = {"address": connection.address, "incarnation": connection.incarnation}
+        log.info("link_up", peer=peer.node, **about)
         connection.ping()
         self._on_up(peer.node, connection.incarnation)
 

@@ -9,6 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from cluster.cluster_node import ClusterConfig, ClusterNode
 from cluster.log import RealDisk, SystemClock
 from cluster.machine import QueueMachine
@@ -121,6 +123,24 @@ async def test_messages_survive_an_abrupt_end_a_graceful_one_and_a_restart(tmp_p
         await cluster.start(name)
         await until(lambda name=name, stored=2 + graceful: ready(name) == stored)
     await cluster.stop()
+
+
+async def test_a_link_that_comes_or_goes_is_one_line_of_the_log(tmp_path: Path) -> None:
+    cluster = Loopback(tmp_path)
+    with capture_logs() as logs:
+        await cluster.start(NAMES[0], NAMES[1])
+
+        def lines(event: str) -> list[Any]:
+            # Both nodes log here, and each has one peer.
+            return [(e["peer"], e.get("why")) for e in logs if e["event"] == event]
+
+        await until(lambda: len(lines("link_up")) >= 2)
+        await cluster.nodes.pop(NAMES[1]).stop()
+        await until(lambda: bool(lines("link_down")))
+        await cluster.stop()
+    assert sorted(lines("link_up")) == [(name, None) for name in NAMES[:2]]
+    assert lines("link_down") == [(NAMES[1], "gone")]
+    assert all({"address", "incarnation"} <= set(e) for e in logs if e["event"] == "link_up")
 
 
 async def test_a_node_of_another_cluster_or_with_another_secret_gets_no_part(
