@@ -78,7 +78,7 @@ class Lifecycle:
             self.machine = CatalogMachine()
         else:
             self.machine = self._story.machine
-            self.machine.watch(self._story)
+            self.machine.record(self._story)
         self._state = self.machine.snapshot()
         self._kept: list[tuple[int, int, bytes]] | None = []  # applied since that state
         self._kept_bytes = 0
@@ -100,7 +100,7 @@ class Lifecycle:
                 f" {type(error).__name__}: {error}"
             ) from error
         if isinstance(found.machine, QueueMachine):
-            found.machine.watch(found._story)
+            found.machine.record(found._story)
         found.index, found.term = snapshot.index, snapshot.term
         return found
 
@@ -172,7 +172,7 @@ class Lifecycle:
                     machine.apply(stamp, each)
         self.skipped.append(before)
         if isinstance(machine, QueueMachine):
-            machine.watch(self._story)
+            machine.record(self._story)
 
     def take_rows(self) -> list[Row]:
         """Those since they were last taken, in order."""

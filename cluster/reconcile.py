@@ -61,7 +61,7 @@ def queue_commands(catalog: CatalogMachine, machine: QueueMachine, group: GroupI
             commands.append(create_command(catalog, info, declared))
             continue
         config = effective_config(catalog, info, declared)
-        if kind.config is not config and kind.config != config:
+        if kind.identity.config is not config and kind.identity.config != config:
             commands.append(UpdateQueue(queue, config))
     # A queue numbered above what this copy of the catalog has given out is newer than the copy.
     known = catalog.next_queue_id

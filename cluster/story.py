@@ -13,7 +13,7 @@ from cluster.machine import QueueMachine
 from cluster.machine.commands import Enqueue, Transaction
 from cluster.machine.consumers import Consumer
 from cluster.machine.effects import Effect, SessionEnded
-from cluster.machine.kinds import QueueKind
+from cluster.machine.identity import QueueIdentity
 from cluster.machine.marks import NO_MARK
 from cluster.machine.queue import Queue
 from cluster.machine.replies import Chunk, Enqueued, Refused
@@ -57,7 +57,7 @@ Row = tuple[Any, ...]
 
 
 class Story:
-    """The witness: it writes rows."""
+    """An event recorder that writes rows."""
 
     def __init__(self, group: GroupId) -> None:
         self.machine = QueueMachine()
@@ -75,7 +75,7 @@ class Story:
     def _tell(
         self,
         event: str,
-        queue: Queue | None,
+        queue: QueueIdentity | None,
         first: int | None = None,
         last: int | None = None,
         entry: int | None = None,
@@ -117,26 +117,30 @@ class Story:
                 seqno,
                 reason,
                 goes,
-                None if queue is None else queue.consumers.single_active,
+                None if queue is None else queue.config.single_active_consumer,
             )
         )
 
-    # --- what the machine tells: see cluster.machine.witness --------------------------------------
+    # --- what the machine tells: see machine.identity.EventRecorder -------------------------------
 
-    def queue_created(self, queue: QueueKind) -> None:
-        if isinstance(queue, Queue):
-            self._tell("queue_created", queue)
+    def queue_created(self, queue: QueueIdentity) -> None:
+        self._tell("queue_created", queue)
 
-    def queue_deleted(self, queue: Queue) -> None:
-        for first, last in _positions(queue):
+    def queue_deleted(
+        self,
+        queue: QueueIdentity,
+        positions: Sequence[tuple[int, int]],
+        consumers: Sequence[Consumer],
+    ) -> None:
+        for first, last in positions:
             self._tell("deleted", queue, first, last)
-        for consumer in queue.consumers.registered():
+        for consumer in consumers:
             self._tell("consumer_ended", queue, consumer=consumer, reason="queue_deleted")
         self._tell("queue_deleted", queue)
 
     def published(
         self,
-        queue: Queue,
+        queue: QueueIdentity,
         first: int,
         last: int,
         entry: int,
@@ -150,12 +154,12 @@ class Story:
             seqno or None,
         )  # fmt: skip
 
-    def letter(
-        self, queue: Queue, first: int, last: int, entry: int, offset: int, reason: str
+    def dead_lettered(
+        self, queue: QueueIdentity, first: int, last: int, entry: int, offset: int, reason: str
     ) -> None:
         self._tell("letter", queue, first, last, entry, offset, reason=reason)
 
-    def delivered(self, queue: Queue, consumer: Consumer, chunks: Sequence[Chunk]) -> None:
+    def delivered(self, queue: QueueIdentity, consumer: Consumer, chunks: Sequence[Chunk]) -> None:
         event, tell = "got" if consumer.once else "delivered", self._tell
         for chunk in chunks:
             first, bodies = chunk.first, chunk.bodies
@@ -169,12 +173,12 @@ class Story:
             last = final.first + final.bodies.count - 1
             self._tell("settled", queue, first, last, consumer=consumer, reason="auto")
 
-    def settled(self, queue: Queue, consumer: Consumer, first: int, last: int) -> None:
+    def settled(self, queue: QueueIdentity, consumer: Consumer, first: int, last: int) -> None:
         self._tell("settled", queue, first, last, None, None, consumer)
 
     def returned(
         self,
-        queue: Queue,
+        queue: QueueIdentity,
         consumer: Consumer,
         first: int,
         last: int,
@@ -187,23 +191,24 @@ class Story:
         counts = 1 if failed else 0
         self._tell("returned", queue, first, last, consumer=consumer, failed=counts, reason=reason)
 
-    def died(self, queue: Queue, first: int, last: int, reason: str, *, goes: bool) -> None:
+    def died(self, queue: QueueIdentity, first: int, last: int, reason: str, *, goes: bool) -> None:
         self._tell("died", queue, first, last, reason=reason, goes=goes)
 
-    def moved(self, queue: Queue, first: int, last: int) -> None:
+    def moved(self, queue: QueueIdentity, first: int, last: int) -> None:
         self._tell("moved", queue, first, last)
 
-    def purged(self, queue: Queue, first: int, last: int) -> None:
+    def purged(self, queue: QueueIdentity, first: int, last: int) -> None:
         self._tell("purged", queue, first, last)
 
-    def active(self, queue: Queue) -> None:
-        consumers = queue.consumers
-        self._tell("active", queue, consumer=consumers.active, token=consumers.active_token)
+    def active(self, queue: QueueIdentity, consumer: Consumer | None, token: int) -> None:
+        self._tell("active", queue, consumer=consumer, token=token)
 
-    def subscribed(self, queue: Queue, consumer: Consumer) -> None:
+    def subscribed(self, queue: QueueIdentity, consumer: Consumer) -> None:
         self._tell("subscribed", queue, consumer=consumer)
 
-    def consumer_ended(self, queue: Queue, consumer: Consumer, effects: Sequence[Effect]) -> None:
+    def consumer_ended(
+        self, queue: QueueIdentity, consumer: Consumer, effects: Sequence[Effect]
+    ) -> None:
         reason = "cancelled"
         for effect in effects:
             if isinstance(effect, SessionEnded) and effect.session == consumer.session:
@@ -249,12 +254,13 @@ class Story:
         ranges: Sequence[tuple[int, int]],
         reason: str | None,
     ) -> None:
-        queue = self.machine.find(step.queue)
+        found = self.machine.find(step.queue)
+        queue = found.identity if isinstance(found, Queue) else None
         start = step.seqno or 1  # who does not number them counts the bodies of a batch
         for first, last in ranges:
             self._tell(
                 event,
-                queue if isinstance(queue, Queue) else None,
+                queue,
                 start + first,
                 start + last,
                 entry=self._index,
@@ -270,17 +276,15 @@ class Story:
         """Takes what it made at once: there may be very many."""
         consumers = queue.consumers
         if consumers.single_active:
-            self.active(queue)
-        for _, first, last in queue.ready:
-            yield from self._known(queue, first, last)
-        for _, first, last in queue.delayed:
+            self.active(queue.identity, consumers.active, consumers.active_token)
+        for first, last, _ in queue.messages.waiting():
             yield from self._known(queue, first, last)
         for consumer in consumers.by_key.values():
             for first, last, hold in consumer.held:
                 yield from self._known(queue, first, last, consumer, hold.token)
-        for parcel in queue.outbox.parcels:
-            reason = parcel.deaths[0]["reason"]
-            yield from self._known(queue, parcel.first, parcel.last, reason=reason)
+        for batch in queue.disposal.outbox.batches:
+            reason = batch.deaths[0]["reason"]
+            yield from self._known(queue, batch.first, batch.last, reason=reason)
         yield from self._taken()
 
     def _known(
@@ -292,14 +296,15 @@ class Story:
         token: int | None = None,
         reason: str | None = None,
     ) -> Iterator[Row]:
+        store = queue.messages.store
         while first <= last:
-            stop = min(last, queue.store.reach(first, RUNS_AT_ONCE))
-            for start, end, mark in queue.marks.segments(first, stop):
+            stop = min(last, store.reach(first, RUNS_AT_ONCE))
+            for start, end, mark in queue.messages.marks.segments(first, stop):
                 counts = mark or NO_MARK
-                for piece in queue.store.pieces(start, end):
+                for piece in store.pieces(start, end):
                     self._tell(
                         "known",
-                        queue,
+                        queue.identity,
                         piece.first,
                         piece.last,
                         piece.bodies.index,
@@ -319,16 +324,6 @@ class Story:
         rows, self.rows = self.rows, []
         self._start -= len(rows)  # so that steps go on
         return rows
-
-
-def _positions(queue: Queue) -> list[tuple[int, int]]:
-    """All that is in it, as ascending ranges."""
-    ranges = [(first, last) for _, first, last in queue.ready]
-    ranges += [(first, last) for _, first, last in queue.delayed]
-    ranges += [(parcel.first, parcel.last) for parcel in queue.outbox.parcels]
-    for consumer in queue.consumers.by_key.values():
-        ranges += [(first, last) for first, last, _ in consumer.held]
-    return sorted(ranges)
 
 
 def _rest(ranges: Sequence[tuple[int, int]], count: int) -> list[tuple[int, int]]:

@@ -11,11 +11,11 @@ from typing import Any
 
 from chaos.builds.build import Build, Change
 from cluster.group import Group
-from cluster.machine import dispatch
+from cluster.machine.admission import QueueAdmission
 from cluster.machine.commands import Command, Enqueue
 from cluster.machine.consumers import Consumer, Consumers
+from cluster.machine.messages import Messages
 from cluster.machine.publishers import is_carrier
-from cluster.machine.queue import Queue
 from cluster.machine.replies import Chunk, Enqueued, Reply
 from cluster.machine.turn import Turn
 from cluster.outcome import Done, Outcome
@@ -27,21 +27,21 @@ def _serve_all(honest: Callable[..., deque[Consumer] | None]) -> Callable[..., A
         """Also those that only wait to become active: whoever holds least comes first."""
         if not self.single_active:
             return honest(self)
-        able = [c for c in self.by_key.values() if c.registered and c.here and c.room]
+        able = [c for c in self.by_key.values() if c.registered and c.connected and c.room]
         return deque(sorted(able, key=lambda c: (c.held.count, c.key))) or None
 
     return serving
 
 
 def _take_any_number(honest: Callable[..., Reply]) -> Callable[..., Reply]:
-    def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
+    def enqueue(self: QueueAdmission, turn: Turn, command: Enqueue) -> Reply:
         name = command.publisher
         if name is not None and command.seqno > 0 and not is_carrier(name):
-            queue.publishers.answered(name, 0, turn.now_ms, ())
-            known = queue.publishers.known(name, turn.now_ms)
+            self.publishers.answered(name, 0, turn.now_ms, ())
+            known = self.publishers.known(name, turn.now_ms)
             if known is not None:
                 known.last, known.refused = command.seqno - 1, None
-        return honest(queue, turn, command)
+        return honest(self, turn, command)
 
     return enqueue
 
@@ -70,8 +70,8 @@ def _remember_here(honest: Callable[..., None]) -> Callable[..., None]:
 
 
 def _first_time_always(honest: Callable[..., list[Chunk]]) -> Callable[..., list[Chunk]]:
-    def chunks_of(queue: Queue, first: int, last: int, token: int) -> list[Chunk]:
-        return [replace(each, acquired_count=0) for each in honest(queue, first, last, token)]
+    def chunks_of(self: Messages, first: int, last: int, token: int) -> list[Chunk]:
+        return [replace(each, acquired_count=0) for each in honest(self, first, last, token)]
 
     return chunks_of
 
@@ -85,12 +85,12 @@ DEDUP_NOT_REPLICATED = Build(
     "dedup-not-replicated",
     "Only the leader that took a publisher's numbers knows them: the next one stores them again.",
     (
-        Change(Queue, "enqueue", _take_any_number),
+        Change(QueueAdmission, "enqueue", _take_any_number),
         Change(Group, "propose", _remember_here),
     ),
 )
 UNFLAGGED_REDELIVERY = Build(
     "unflagged-redelivery",
     "A message that was delivered before comes as if for the first time.",
-    (Change(dispatch, "chunks_of", _first_time_always),),
+    (Change(Messages, "chunks_of", _first_time_always),),
 )

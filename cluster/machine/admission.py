@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
 
-from cluster.machine.commands import Enqueue
+from cluster.machine.commands import BodyPart, Enqueue
 from cluster.machine.deadletters import MAXLEN, REFUSED, is_cycle
-from cluster.machine.disposal import count_removed, dead_letter, sweep
+from cluster.machine.disposal import Disposal
+from cluster.machine.expiry import MessageExpiry
+from cluster.machine.identity import QueueIdentity
+from cluster.machine.limits import QueueLimits
 from cluster.machine.marks import NO_ATTRS, NO_MARK, Attrs, Mark, parse_attrs
-from cluster.machine.publishers import Publisher, is_carrier
+from cluster.machine.messages import Messages
+from cluster.machine.publishers import DedupIds, Publisher, Publishers, is_carrier
 from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
+from cluster.machine.timetable import Deadline
 from cluster.machine.turn import Turn
-from cluster.machine.uploads import NONE_LARGE, Large, lacking, large_of
-from cluster.machine.witness import Witness
-
-if TYPE_CHECKING:
-    from cluster.machine.queue import Queue
+from cluster.machine.uploads import NONE_LARGE, Large, Uploads, large_of
 
 SEQNO_MAX = 1 << 62
 BODIES_MAX = 1 << 20  # in one command
@@ -30,81 +32,6 @@ class Run(NamedTuple):
     first: int  # offset in the batch
     last: int
     attrs: Attrs
-
-
-def enqueue(queue: Queue, turn: Turn, command: Enqueue) -> Reply:
-    """Store what is new and within the limits; say what was not."""
-    bodies = command.bodies
-    count = len(bodies)
-    publisher, seqno = command.publisher, command.seqno
-    asks = count == 0 and seqno == 0 and publisher is not None
-    if not (1 <= count <= BODIES_MAX or asks):
-        return Refused(BAD_ARGUMENT, f"a batch holds from 1 to {BODIES_MAX} bodies")
-    skip = 0
-    known: Publisher | None = None
-    if publisher is not None:
-        if not (1 <= seqno <= SEQNO_MAX or asks) or not 1 <= len(publisher) <= NAME_CHARS_MAX:
-            return Refused(
-                BAD_ARGUMENT,
-                f"a publisher has a name of 1 to {NAME_CHARS_MAX} characters"
-                f" and numbers its messages from 1",
-            )
-        known = queue.publishers.known(publisher, turn.now_ms)
-        last = known.last if known is not None else 0
-        if asks or (seqno > last + 1 and not is_carrier(publisher)):
-            # Also of one that is not known: were any start granted to it, a first batch that never
-            # came here would later pass for a duplicate of the second one.
-            return Refused(OUT_OF_SEQUENCE, _expects(publisher, known), last + 1)
-        if seqno <= last:
-            skip = min(count, last + 1 - seqno)
-    if not ONLY_BYTES.issuperset(map(type, bodies)):
-        return Refused(BAD_ARGUMENT, "a body is bytes")
-    sizes = list(map(len, bodies))
-    attrs = command.attrs
-    large = NONE_LARGE
-    if command.large is not None and turn.version >= 3:
-        found = large_of(command)
-        lacks = found if isinstance(found, str) else lacking(queue, found, skip)
-        if lacks is not None:
-            return Refused(BAD_ARGUMENT, lacks) if isinstance(lacks, str) else lacks
-        assert not isinstance(found, str)
-        large = found
-        for place, (_, parts) in large.items():
-            sizes[place] += sum(size for _, _, size in parts)
-    if skip == count:
-        _end_uploads(queue, large)
-        refused = _refused_before(known, seqno, count)
-        if publisher is not None:
-            queue.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())
-        return Enqueued(0, 0, count - _count(refused), refused)
-    if attrs is None and not large and (queue.takes_all(count, sizes) or turn.decided):
-        fresh, index, offset = count - skip, turn.index, turn.body_offset + skip
-        if skip:
-            sizes = sizes[skip:]
-        first = queue.store_messages(turn, index=index, offset=offset, sizes=sizes, mark=None)
-        if queue.witness is not None:
-            last = first + fresh - 1
-            number = seqno and seqno + skip
-            queue.witness.published(queue, first, last, index, offset, publisher, number)
-        if publisher is None:
-            return Enqueued(first, fresh)
-        queue.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())
-        if skip == 0:
-            return Enqueued(first, fresh)
-        refused = _refused_before(known, seqno, skip)
-        return Enqueued(first, fresh, skip - _count(refused), refused)
-    runs = runs_of(attrs, skip, count)
-    if isinstance(runs, str):
-        return Refused(BAD_ARGUMENT, runs)
-    return _enqueue_each(queue, turn, command, sizes, runs, known, skip, large)
-
-
-def _bind(queue: Queue, large: Large, first: int, last: int, position: int) -> None:
-    """These bodies of the batch got positions from there on: parts of large ones stay with them."""
-    for place, (_, parts) in large.items():
-        if first <= place <= last:
-            indexes = sorted({index for index, _, _ in parts})
-            queue.store.add_parts(position + place - first, _merged([(i, i) for i in indexes]))
 
 
 def _apart(runs: Sequence[Run], large: Large) -> list[Run]:
@@ -122,71 +49,246 @@ def _apart(runs: Sequence[Run], large: Large) -> list[Run]:
     return found
 
 
-def _end_uploads(queue: Queue, large: Large, before: int | None = None) -> None:
-    """What becomes of these bodies is known; `before`: of those at lower places."""
-    for place, (name, _) in large.items():
-        if before is None or place < before:
-            queue.uploads.end(name)
+@dataclass(eq=False, slots=True)
+class QueueAdmission:
+    """Owns what the queue remembers of publishers: their numbers, ids, parts of large bodies."""
 
+    identity: QueueIdentity
+    messages: Messages
+    limits: QueueLimits
+    expiry: MessageExpiry
+    disposal: Disposal
+    deadline: Deadline
+    publishers: Publishers = field(default_factory=Publishers)
+    dedup_ids: DedupIds = field(default_factory=DedupIds)
+    uploads: Uploads = field(default_factory=Uploads)
 
-def _enqueue_each(
-    queue: Queue,
-    turn: Turn,
-    command: Enqueue,
-    sizes: Sequence[int],
-    runs: Sequence[Run],
-    known: Publisher | None,
-    skip: int,
-    large: Large,
-) -> Reply:
-    """The careful way: some message has attributes, or the queue may be full."""
-    if not queue.never_refuses and queue.may_expire:
-        sweep(queue, turn, inclusive=False)  # what is dead takes no room
-    limits = _Limits(queue, off=turn.decided)
-    carried = command.publisher is not None and is_carrier(command.publisher)
-    # A carrier's messages that find no room are not answered: they come again, in order. Unless
-    # this queue dead-letters them itself: then they are done with.
-    in_order = carried and queue.config.overflow == "reject-publish"
-    before = _refused_before(known, command.seqno, skip)
-    duplicates = skip - _count(before)
-    accepted: list[Run] = []
-    refused: list[Run] = []
-    queue.dedup_ids.forget(queue.config.dedup_window_ms, turn.now_ms)
-    for run in runs:
-        attrs = run.attrs
-        if attrs.deaths is not None and is_cycle(attrs.deaths, queue.name):
-            # It came back with nobody having rejected it: the end of a cycle (C22).
-            duplicates += run.last - run.first + 1
-            continue
-        delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > turn.now_ms
-        dedup_id = attrs.dedup_id if queue.config.dedup_window_ms is not None else None
-        if dedup_id is None and limits.none:
-            accepted.append(run)
-            continue
-        for offset in range(run.first, run.last + 1):
-            one = Run(offset, offset, attrs)
-            if dedup_id is not None and dedup_id in queue.dedup_ids:
-                duplicates += 1
-            elif not (in_order and refused) and limits.take(sizes[offset], delayed=delayed):
-                _extend(accepted, one)
-                if dedup_id is not None:
-                    queue.dedup_ids.remember(dedup_id, turn.now_ms)
-            else:
-                _extend(refused, one)
-    if large:
-        accepted, refused = _apart(accepted, large), _apart(refused, large)
-    first = _store(queue, turn, command, accepted, sizes, large)
-    if refused and queue.config.overflow == "reject-publish-dlx":
-        _dead_letter_refused(queue, turn, command, refused, sizes, large)
-    gaps = [(run.first, run.last) for run in refused if in_order or not carried]
-    _end_uploads(queue, large, gaps[0][0] if in_order and gaps else None)
-    if refused and queue.config.overflow == "reject-publish" and not carried:
-        count_removed(queue, turn, REFUSED, _count(gaps), goes=False)
-    if command.publisher is not None:
-        seqno, answered = command.seqno, gaps[0][0] if in_order and gaps else len(sizes)
-        kept = [] if carried else [(seqno + start, seqno + end) for start, end in gaps]
-        queue.publishers.answered(command.publisher, seqno + answered - 1, turn.now_ms, kept)
-    return Enqueued(first, _count(accepted), duplicates, _merged([*before, *gaps]))
+    def keep_part(self, turn: Turn, command: BodyPart) -> Reply:
+        """Of a large body of which a message is to be made later."""
+        reply = self.uploads.keep(turn, command)
+        self.look_ahead()
+        return reply
+
+    def look_ahead(self) -> None:
+        due_ms = self.uploads.due_ms
+        if due_ms is not None:
+            self.deadline.wake_at(due_ms)
+
+    def enqueue(self, turn: Turn, command: Enqueue) -> Reply:
+        """Store what is new and within the limits; say what was not."""
+        bodies = command.bodies
+        count = len(bodies)
+        publisher, seqno = command.publisher, command.seqno
+        asks = count == 0 and seqno == 0 and publisher is not None
+        if not (1 <= count <= BODIES_MAX or asks):
+            return Refused(BAD_ARGUMENT, f"a batch holds from 1 to {BODIES_MAX} bodies")
+        skip = 0
+        known: Publisher | None = None
+        if publisher is not None:
+            if not (1 <= seqno <= SEQNO_MAX or asks) or not 1 <= len(publisher) <= NAME_CHARS_MAX:
+                return Refused(
+                    BAD_ARGUMENT,
+                    f"a publisher has a name of 1 to {NAME_CHARS_MAX} characters"
+                    f" and numbers its messages from 1",
+                )
+            known = self.publishers.known(publisher, turn.now_ms)
+            last = known.last if known is not None else 0
+            if asks or (seqno > last + 1 and not is_carrier(publisher)):
+                # Also of one that is not known: were any start granted to it, a first batch that
+                # never came here would later pass for a duplicate of the second one.
+                return Refused(OUT_OF_SEQUENCE, _expects(publisher, known), last + 1)
+            if seqno <= last:
+                skip = min(count, last + 1 - seqno)
+        if not ONLY_BYTES.issuperset(map(type, bodies)):
+            return Refused(BAD_ARGUMENT, "a body is bytes")
+        sizes = list(map(len, bodies))
+        attrs = command.attrs
+        large = NONE_LARGE
+        if command.large is not None and turn.version >= 3:
+            found = large_of(command)
+            lacks = found if isinstance(found, str) else self.uploads.lacking(found, skip)
+            if lacks is not None:
+                return Refused(BAD_ARGUMENT, lacks) if isinstance(lacks, str) else lacks
+            assert not isinstance(found, str)
+            large = found
+            for place, (_, parts) in large.items():
+                sizes[place] += sum(size for _, _, size in parts)
+        if skip == count:
+            self._end_uploads(large)
+            refused = _refused_before(known, seqno, count)
+            if publisher is not None:
+                self.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())
+            return Enqueued(0, 0, count - _count(refused), refused)
+        limits = self.limits
+        takes_all = limits.never_refuses or turn.decided or limits.takes_all(count, sizes)
+        if attrs is None and not large and takes_all:
+            fresh, index, offset = count - skip, turn.index, turn.body_offset + skip
+            if skip:
+                sizes = sizes[skip:]
+            first = self.messages.add(index, offset, sizes, turn.now_ms)
+            if (recorder := self.identity.recorder) is not None:
+                last = first + fresh - 1
+                number = seqno and seqno + skip
+                recorder.published(self.identity, first, last, index, offset, publisher, number)
+            if publisher is None:
+                return Enqueued(first, fresh)
+            self.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())
+            if skip == 0:
+                return Enqueued(first, fresh)
+            refused = _refused_before(known, seqno, skip)
+            return Enqueued(first, fresh, skip - _count(refused), refused)
+        runs = runs_of(attrs, skip, count)
+        if isinstance(runs, str):
+            return Refused(BAD_ARGUMENT, runs)
+        return self._enqueue_each(turn, command, sizes, runs, known, skip, large)
+
+    def _enqueue_each(
+        self,
+        turn: Turn,
+        command: Enqueue,
+        sizes: Sequence[int],
+        runs: Sequence[Run],
+        known: Publisher | None,
+        skip: int,
+        large: Large,
+    ) -> Reply:
+        """The careful way: some message has attributes, or the queue may be full."""
+        config = self.identity.config
+        if not self.limits.never_refuses and self.expiry.possible:
+            self.expiry.sweep(turn, inclusive=False)  # what is dead takes no room
+        room = self.limits.room(unlimited=turn.decided)
+        carried = command.publisher is not None and is_carrier(command.publisher)
+        # A carrier's messages that find no room are not answered: they come again, in order. Unless
+        # this queue dead-letters them itself: then they are done with.
+        in_order = carried and config.overflow == "reject-publish"
+        before = _refused_before(known, command.seqno, skip)
+        duplicates = skip - _count(before)
+        accepted: list[Run] = []
+        refused: list[Run] = []
+        self.dedup_ids.forget(config.dedup_window_ms, turn.now_ms)
+        for run in runs:
+            attrs = run.attrs
+            if attrs.deaths is not None and is_cycle(attrs.deaths, self.identity.name):
+                # It came back with nobody having rejected it: the end of a cycle (C22).
+                duplicates += run.last - run.first + 1
+                continue
+            delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > turn.now_ms
+            dedup_id = attrs.dedup_id if config.dedup_window_ms is not None else None
+            if dedup_id is None and room.unlimited:
+                accepted.append(run)
+                continue
+            for offset in range(run.first, run.last + 1):
+                one = Run(offset, offset, attrs)
+                if dedup_id is not None and dedup_id in self.dedup_ids:
+                    duplicates += 1
+                elif not (in_order and refused) and room.take(sizes[offset], delayed=delayed):
+                    _extend(accepted, one)
+                    if dedup_id is not None:
+                        self.dedup_ids.remember(dedup_id, turn.now_ms)
+                else:
+                    _extend(refused, one)
+        if large:
+            accepted, refused = _apart(accepted, large), _apart(refused, large)
+        first = self._store(turn, command, accepted, sizes, large)
+        if refused and config.overflow == "reject-publish-dlx":
+            self._dead_letter_refused(turn, command, refused, sizes, large)
+        gaps = [(run.first, run.last) for run in refused if in_order or not carried]
+        self._end_uploads(large, gaps[0][0] if in_order and gaps else None)
+        if refused and config.overflow == "reject-publish" and not carried:
+            self.disposal.count(turn, REFUSED, _count(gaps), goes=False)
+        if command.publisher is not None:
+            seqno, answered = command.seqno, gaps[0][0] if in_order and gaps else len(sizes)
+            kept = [] if carried else [(seqno + start, seqno + end) for start, end in gaps]
+            self.publishers.answered(command.publisher, seqno + answered - 1, turn.now_ms, kept)
+        return Enqueued(first, _count(accepted), duplicates, _merged([*before, *gaps]))
+
+    def _store(
+        self,
+        turn: Turn,
+        command: Enqueue,
+        runs: Sequence[Run],
+        sizes: Sequence[int],
+        large: Large,
+    ) -> int:
+        """Store these messages; the position of the first one, or 0."""
+        first = 0
+        for run in runs:
+            attrs = run.attrs
+            delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > turn.now_ms
+            born_ms = attrs.deliver_at_ms if delayed else None
+            expires_at_ms = None
+            if attrs.ttl_ms is not None:
+                expires_at_ms = attrs.ttl_ms + (turn.now_ms if born_ms is None else born_ms)
+            mark = Mark(
+                priority=attrs.priority,
+                ttl_ms=attrs.ttl_ms,
+                born_ms=born_ms,
+                expires_at_ms=expires_at_ms,
+                deaths=attrs.deaths,
+            )
+            stored = self.messages.add(
+                turn.index,
+                turn.body_offset + run.first,
+                sizes[run.first : run.last + 1],
+                turn.now_ms,
+                mark,
+                born_ms,
+            )
+            self._bind(large, run.first, run.last, stored)
+            self._record(turn, command, run, stored)
+            first = first or stored
+        return first
+
+    def _record(self, turn: Turn, command: Enqueue, run: Run, first: int) -> None:
+        """These were given positions from `first` on."""
+        if (recorder := self.identity.recorder) is not None:
+            last, offset = first + run.last - run.first, turn.body_offset + run.first
+            number = command.seqno and command.seqno + run.first
+            recorder.published(
+                self.identity, first, last, turn.index, offset, command.publisher, number
+            )
+
+    def _dead_letter_refused(
+        self,
+        turn: Turn,
+        command: Enqueue,
+        refused: Sequence[Run],
+        sizes: Sequence[int],
+        large: Large,
+    ) -> None:
+        """Overflow `reject-publish-dlx`: the publisher is refused, the target gets the message."""
+        for run in refused:
+            mark = Mark(
+                priority=run.attrs.priority,
+                ttl_ms=run.attrs.ttl_ms,
+                deaths=run.attrs.deaths,
+            )
+            count = run.last - run.first + 1
+            first = self.messages.store.append(
+                count,
+                turn.index,
+                turn.body_offset + run.first,
+                sizes[run.first : run.last + 1],
+                turn.now_ms,
+            )
+            if mark != NO_MARK:
+                self.messages.marks.put(first, first + count - 1, mark)
+            self._bind(large, run.first, run.last, first)
+            self._record(turn, command, run, first)
+            self.disposal.dead_letter(turn, first, first + count - 1, MAXLEN)
+
+    def _bind(self, large: Large, first: int, last: int, position: int) -> None:
+        """These bodies got positions from there on: parts of large ones stay with them."""
+        for place, (_, parts) in large.items():
+            if first <= place <= last:
+                indexes = _merged([(i, i) for i in sorted({index for index, _, _ in parts})])
+                self.messages.store.add_parts(position + place - first, indexes)
+
+    def _end_uploads(self, large: Large, before: int | None = None) -> None:
+        """What becomes of these bodies is known; `before`: of those at lower places."""
+        for place, (name, _) in large.items():
+            if before is None or place < before:
+                self.uploads.end(name)
 
 
 def _expects(publisher: str, known: Publisher | None) -> str:
@@ -196,127 +298,6 @@ def _expects(publisher: str, known: Publisher | None) -> str:
         f"publisher {publisher} sent up to {known.last}: send again from {known.last + 1} on,"
         f" in order"
     )
-
-
-class _Limits:
-    """How much room there is, in a queue that refuses what it has no room for.
-
-    What consumers take at once needs no room.
-    """
-
-    def __init__(self, queue: Queue, *, off: bool = False) -> None:
-        config = queue.config
-        self.none = queue.never_refuses or off
-        self._passing = 0 if self.none else queue.passing()
-        self._count: int | None = None
-        self._bytes: int | None = None
-        if config.max_length is not None:
-            taken = queue.waiting_count + queue.reserved_count
-            self._count = max(0, config.max_length - taken)
-        if config.max_length_bytes is not None:
-            taken = queue.waiting_bytes + queue.reserved_bytes
-            self._bytes = max(0, config.max_length_bytes - taken)
-
-    def take(self, size: int, *, delayed: bool) -> bool:
-        if self.none:
-            return True
-        if self._passing > 0 and not delayed:
-            self._passing -= 1
-            return True
-        if self._count == 0 or (self._bytes is not None and size > self._bytes):
-            return False
-        if self._count is not None:
-            self._count -= 1
-        if self._bytes is not None:
-            self._bytes -= size
-        return True
-
-
-def admits(queue: Queue, sizes: Sequence[int]) -> bool:
-    """Would messages of these sizes all be taken now?"""
-    if queue.takes_all(len(sizes), sizes):
-        return True
-    limits = _Limits(queue)
-    return all(limits.take(size, delayed=False) for size in sizes)
-
-
-def _tell(
-    witness: Witness, queue: Queue, turn: Turn, command: Enqueue, run: Run, first: int
-) -> None:
-    """These were given positions from `first` on."""
-    last, offset = first + run.last - run.first, turn.body_offset + run.first
-    number = command.seqno and command.seqno + run.first
-    witness.published(queue, first, last, turn.index, offset, command.publisher, number)
-
-
-def _store(
-    queue: Queue,
-    turn: Turn,
-    command: Enqueue,
-    runs: Sequence[Run],
-    sizes: Sequence[int],
-    large: Large,
-) -> int:
-    """Store these messages; the position of the first one, or 0."""
-    first = 0
-    for run in runs:
-        attrs = run.attrs
-        delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > turn.now_ms
-        born_ms = attrs.deliver_at_ms if delayed else None
-        expires_at_ms = None
-        if attrs.ttl_ms is not None:
-            expires_at_ms = attrs.ttl_ms + (turn.now_ms if born_ms is None else born_ms)
-        mark = Mark(
-            priority=attrs.priority,
-            ttl_ms=attrs.ttl_ms,
-            born_ms=born_ms,
-            expires_at_ms=expires_at_ms,
-            deaths=attrs.deaths,
-        )
-        stored = queue.store_messages(
-            turn,
-            index=turn.index,
-            offset=turn.body_offset + run.first,
-            sizes=sizes[run.first : run.last + 1],
-            mark=None if mark == NO_MARK else mark,
-            ready_at_ms=born_ms,
-        )
-        _bind(queue, large, run.first, run.last, stored)
-        if queue.witness is not None:
-            _tell(queue.witness, queue, turn, command, run, stored)
-        first = first or stored
-    return first
-
-
-def _dead_letter_refused(
-    queue: Queue,
-    turn: Turn,
-    command: Enqueue,
-    refused: Sequence[Run],
-    sizes: Sequence[int],
-    large: Large,
-) -> None:
-    """Overflow `reject-publish-dlx`: the publisher is refused, the target gets the message."""
-    for run in refused:
-        mark = Mark(
-            priority=run.attrs.priority,
-            ttl_ms=run.attrs.ttl_ms,
-            deaths=run.attrs.deaths,
-        )
-        count = run.last - run.first + 1
-        first = queue.store.append(
-            count,
-            turn.index,
-            turn.body_offset + run.first,
-            sizes[run.first : run.last + 1],
-            turn.now_ms,
-        )
-        if mark != NO_MARK:
-            queue.marks.put(first, first + count - 1, mark)
-        _bind(queue, large, run.first, run.last, first)
-        if queue.witness is not None:
-            _tell(queue.witness, queue, turn, command, run, first)
-        dead_letter(queue, turn, first, first + count - 1, MAXLEN)
 
 
 def runs_of(attrs: Any, skip: int, count: int) -> list[Run] | str:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.machine.commands import CloseSession, DetachSession, HandedTo, NodeDown, OpenSession
+from cluster.machine.commands import (
+    CloseSession,
+    DetachSession,
+    Get,
+    HandedTo,
+    NodeDown,
+    OpenSession,
+    Subscribe,
+)
 from cluster.machine.effects import SessionEnded
 from cluster.machine.kinds import QueueKind
 from cluster.machine.replies import BAD_ARGUMENT, LIMIT_REACHED, NO_SESSION, Ok, Refused, Reply
 from cluster.machine.sessions import SUSPECTED_GRACE_MS, Session, Sessions
 from cluster.machine.turn import Turn
-from cluster.types import ConsumerKey, NodeId, QueueId, SessionId
+from cluster.types import ConsumerKey, NodeId, QueueId
 
 SESSIONS_MAX = 1_000_000
 RESUME_MS_MAX = 7 * 24 * 3_600_000
@@ -38,14 +46,26 @@ class Attendance:
         old = self.sessions.get(command.session)
         if old is None and len(self.sessions.by_id) >= SESSIONS_MAX:
             return Refused(LIMIT_REACHED, f"the group has {SESSIONS_MAX} sessions already")
-        was_here = old is None or old.here
+        was_connected = old is None or old.connected
         session = self.sessions.open(
             command.session, command.node, command.incarnation, command.resume_ms
         )
         self.node_up(turn, command.node, command.incarnation)
-        if not was_here:
-            self._tell_here(turn, session, here=True)
+        if not was_connected:
+            self._connected(turn, session, connected=True)
         return Ok(len(session.consumers))
+
+    def objection(self, command: Subscribe | Get) -> Refused | None:
+        """Why the session cannot do this; a get that settles what it takes needs none."""
+        name = command.session
+        session = self.sessions.get(name)
+        if session is None:
+            if isinstance(command, Get) and command.auto_settle:
+                return None
+            return Refused(NO_SESSION, f"there is no session {name}: open it first")
+        if not session.connected:
+            return Refused(NO_SESSION, f"session {name} is detached: open it again first")
+        return None
 
     def detach(self, turn: Turn, command: DetachSession) -> Reply:
         session = self.sessions.get(command.session)
@@ -91,7 +111,7 @@ class Attendance:
                 continue  # it waits for its client, whatever becomes of the node
             count += 1
             if not command.gone:
-                if session.here:
+                if session.connected:
                     grace_ms = max(session.resume_ms, SUSPECTED_GRACE_MS)
                     self._suspect(turn, session, turn.now_ms + grace_ms)
             elif session.resume_ms == 0:
@@ -109,9 +129,9 @@ class Attendance:
         self._end_older(turn, node, incarnation)
         count = 0
         for session in self.sessions.at(node):
-            if not session.here and not session.crashed:
+            if not session.connected and not session.crashed:
                 session.due_ms = None
-                self._tell_here(turn, session, here=True)
+                self._connected(turn, session, connected=True)
                 count += 1
         return Ok(count)
 
@@ -125,20 +145,20 @@ class Attendance:
                 self.end(turn, session, "superseded", failed=False)
 
     def _suspect(self, turn: Turn, session: Session, due_ms: int, *, crashed: bool = False) -> None:
-        was_here = session.here
+        was_connected = session.connected
         self.sessions.suspect(session, due_ms, crashed=crashed)
-        if was_here:
-            self._tell_here(turn, session, here=False)
+        if was_connected:
+            self._connected(turn, session, connected=False)
 
-    def _tell_here(self, turn: Turn, session: Session, *, here: bool) -> None:
+    def _connected(self, turn: Turn, session: Session, *, connected: bool) -> None:
         for queue_id, key in sorted(session.consumers):
-            self._queues[queue_id].session_here(ConsumerKey(key), here=here)
+            self._queues[queue_id].session_connected(ConsumerKey(key), connected=connected)
             turn.touched[queue_id] = None
 
     def end(self, turn: Turn, session: Session, reason: str, *, failed: bool) -> None:
         turn.effects.append(SessionEnded(session.id, reason))
         for queue_id, key in sorted(session.consumers):
-            self._queues[queue_id].session_over(turn, ConsumerKey(key), failed=failed)
+            self._queues[queue_id].session_ended(turn, ConsumerKey(key), failed=failed)
             turn.touched[queue_id] = None
         self.sessions.remove(session)
 
@@ -146,11 +166,3 @@ class Attendance:
         if self.sessions.due_ms is not None and self.sessions.due_ms <= turn.now_ms:
             for session in self.sessions.due(turn.now_ms):
                 self.end(turn, session, "lost", failed=session.crashed)
-
-
-def no_session(session: SessionId) -> Refused:
-    return Refused(NO_SESSION, f"there is no session {session}: open it first")
-
-
-def detached(session: SessionId) -> Refused:
-    return Refused(NO_SESSION, f"session {session} is detached: open it again first")

@@ -343,6 +343,23 @@ class Handed:
     deliveries: Deliveries
 
 
+QueueCommand = (
+    Enqueue
+    | BodyPart
+    | Settle
+    | Subscribe
+    | Cancel
+    | SetCredit
+    | Return
+    | Discard
+    | Extend
+    | Get
+    | Purge
+    | Pause
+    | UpdateQueue
+    | DeadLettersMoved
+    | Handed
+)
 Step = Enqueue | Settle | Return | Discard
 GroupSteps = tuple[GroupId, Sequence[Step]]
 

@@ -42,13 +42,13 @@ class Consumer:
         "ahead",
         "auto_settle",
         "cancelled",
+        "connected",
         "credit",
         "due_ms",
         "exclusive",
         "handed",
         "held",
         "held_max",
-        "here",
         "in_ring",
         "key",
         "once",
@@ -70,7 +70,7 @@ class Consumer:
         self.timeout_ms: int | None = None
         self.once = False  # of a get: only remembers what is unsettled
         self.cancelled = False  # only what is in flight keeps it (A16)
-        self.here = True  # its session is not suspected
+        self.connected = True  # its session is not suspected
         self.held: RangeMap[Hold] = RangeMap()
         self.due_ms = 0  # nothing it holds is due before; 0: nothing is
         self.in_ring = False
@@ -147,7 +147,7 @@ class Consumer:
             self.timeout_ms,
             self.once,
             self.cancelled,
-            self.here,
+            self.connected,
             list(firsts),
             list(lasts),
             [list(hold) for hold in holds],
@@ -172,7 +172,7 @@ class Consumer:
             consumer.timeout_ms,
             consumer.once,
             consumer.cancelled,
-            consumer.here,
+            consumer.connected,
         ) = data[3:11]
         consumer.held.load(data[11], data[12], [Hold(*hold) for hold in data[13]])
         consumer.due_ms = consumer.earliest_due()
@@ -219,6 +219,11 @@ class Consumers:
     def registered(self) -> list[Consumer]:
         return [consumer for consumer in self.by_key.values() if consumer.registered]
 
+    @property
+    def in_use(self) -> bool:
+        """Somebody is subscribed."""
+        return any(consumer.registered for consumer in self.by_key.values())
+
     def find(self, session: SessionId, tag: str) -> Consumer | None:
         return self._by_tag.get((session, tag))
 
@@ -256,7 +261,7 @@ class Consumers:
             consumer.in_ring
             or self.single_active
             or not consumer.registered
-            or not consumer.here
+            or not consumer.connected
             or not consumer.room
         ):
             return
@@ -271,7 +276,7 @@ class Consumers:
         """The ring to serve next: whoever is in it has room."""
         if self.single_active:
             active = self.active
-            if active is None or self.quiescing or not active.here or not active.room:
+            if active is None or self.quiescing or not active.connected or not active.room:
                 return None
             return deque((active,))
         for priority in self._priorities:
@@ -310,7 +315,7 @@ class Consumers:
         best = best_of(c for c in self.by_key.values() if c is not active)
         if active is None:
             chosen = best
-        elif best is not None and (not active.here or best.priority > active.priority):
+        elif best is not None and (not active.connected or best.priority > active.priority):
             self.quiescing = active.held.count > 0
             chosen = active if self.quiescing else best
         else:
@@ -321,14 +326,14 @@ class Consumers:
 
     def is_active(self, consumer: Consumer) -> bool:
         """The `active` flag (A34)."""
-        if not consumer.registered or not consumer.here:
+        if not consumer.registered or not consumer.connected:
             return False
         return not self.single_active or consumer is self.active
 
     def status_of(self, consumer: Consumer) -> str:
         if consumer.cancelled or consumer.once:
             return "cancelled" if consumer.cancelled else "get"
-        if not consumer.here:
+        if not consumer.connected:
             return "suspected"
         if not self.single_active:
             return "up"
@@ -386,7 +391,7 @@ class Consumers:
             assert consumer.windowed or not consumer.ahead.count, "counted for no window"
             assert not consumer.gone, "a consumer of which nothing is left is remembered"
             assert consumer.in_ring == (consumer in in_rings), "in_ring is wrong"
-            able = consumer.registered and consumer.here and consumer.room > 0
+            able = consumer.registered and consumer.connected and consumer.room > 0
             assert consumer.in_ring == (able and not self.single_active), "in a ring, or in none"
             due_ms = consumer.earliest_due()
             assert not due_ms or 0 < consumer.due_ms <= due_ms, "a deadline would be missed"
@@ -399,5 +404,5 @@ class Consumers:
 
 def best_of(consumers: Iterable[Consumer]) -> Consumer | None:
     """Who should become the single active one: highest priority, then first registered."""
-    able = [consumer for consumer in consumers if consumer.registered and consumer.here]
+    able = [consumer for consumer in consumers if consumer.registered and consumer.connected]
     return min(able, key=lambda consumer: (-consumer.priority, consumer.key), default=None)

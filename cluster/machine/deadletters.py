@@ -1,4 +1,4 @@
-"""Death records of messages, the rule that ends cycles, the outbox of letters on their way.
+"""Death records of messages, the rule that ends cycles, the dead-letter outbox.
 
 A record is a map as CBOR and AMQP's `x-death` want it: `queue`, `reason`, `count`, `exchange`,
 `routing-keys`, `time` (ms, of the first such death) and, when a per-message TTL was taken off,
@@ -139,8 +139,8 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-class Parcel(NamedTuple):
-    """Neighbouring messages with the same fate, numbered from `number` on."""
+class DeadLetterBatch(NamedTuple):
+    """Neighbouring messages that died alike, numbered from `number` on."""
 
     number: int
     first: int  # position in the source queue, whose store still knows the bodies
@@ -157,10 +157,10 @@ class Outbox:
     Their target is in another group; or it is in this one and has no room.
     """
 
-    __slots__ = ("count", "next", "parcels")
+    __slots__ = ("batches", "count", "next")
 
     def __init__(self) -> None:
-        self.parcels: deque[Parcel] = deque()
+        self.batches: deque[DeadLetterBatch] = deque()
         self.next = 1  # the next dead letter has this number, or a higher one
         self.count = 0
 
@@ -174,33 +174,33 @@ class Outbox:
         priority: int,
     ) -> None:
         """`number`: of the first one, at least `next`; `to`: exchange and routing key."""
-        self.parcels.append(Parcel(number, first, last, deaths, *to, priority))
+        self.batches.append(DeadLetterBatch(number, first, last, deaths, *to, priority))
         self.next = number + last - first + 1
         self.count += last - first + 1
 
     def moved(self, number: int) -> list[tuple[int, int]]:
         """Forget the dead letters numbered up to `number`; their positions are answered."""
-        gone: list[tuple[int, int]] = []
-        while self.parcels and self.parcels[0].number <= number:
-            parcel = self.parcels.popleft()
-            last = min(parcel.last, parcel.first + number - parcel.number)
-            gone.append((parcel.first, last))
-            self.count -= last - parcel.first + 1
-            if last < parcel.last:
-                self.parcels.appendleft(parcel._replace(number=number + 1, first=last + 1))
-        return gone
+        removed: list[tuple[int, int]] = []
+        while self.batches and self.batches[0].number <= number:
+            batch = self.batches.popleft()
+            last = min(batch.last, batch.first + number - batch.number)
+            removed.append((batch.first, last))
+            self.count -= last - batch.first + 1
+            if last < batch.last:
+                self.batches.appendleft(batch._replace(number=number + 1, first=last + 1))
+        return removed
 
     def dump(self) -> list[Any]:
-        return [self.next, [list(parcel) for parcel in self.parcels]]
+        return [self.next, [list(batch) for batch in self.batches]]
 
     def load(self, data: Sequence[Any]) -> None:
         self.next = data[0]
-        self.parcels = deque(Parcel(*parcel) for parcel in data[1])
-        self.count = sum(parcel.last - parcel.first + 1 for parcel in self.parcels)
+        self.batches = deque(DeadLetterBatch(*batch) for batch in data[1])
+        self.count = sum(batch.last - batch.first + 1 for batch in self.batches)
 
     def invariants(self) -> None:
         number = 1
-        for parcel in self.parcels:
-            assert number <= parcel.number, "numbers of dead letters are not in order"
-            number = parcel.number + parcel.last - parcel.first + 1
+        for batch in self.batches:
+            assert number <= batch.number, "numbers of dead letters are not in order"
+            number = batch.number + batch.last - batch.first + 1
         assert number <= self.next, "the next number is wrong"

@@ -2,52 +2,33 @@
 
 The types are a closed set, named by `QueueConfig.type`. `queue` is the one there is. A retained
 stream, whose consumers are cursors over messages that stay, is another class with these methods
-and another line in `KINDS`; the group's machine does not change for it.
+and another line in `KINDS`, made of the same parts; the group's machine does not change for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from cluster.machine.commands import (
-    BodyPart,
-    Cancel,
-    DeadLettersMoved,
-    Discard,
-    Enqueue,
-    Extend,
-    Get,
-    Handed,
-    HandedTo,
-    QueueConfig,
-    Ranges,
-    Return,
-    SetCredit,
-    Settle,
-    Subscribe,
-)
-from cluster.machine.deadletters import Deaths
+from cluster.machine.checkout import Checkout
+from cluster.machine.commands import HandedTo, QueueCommand
+from cluster.machine.disposal import Disposal
 from cluster.machine.effects import DeadLetter, Effect
-from cluster.machine.interface import QueueGauges, QueueView, Removed, Row, RowState
+from cluster.machine.identity import QueueIdentity
+from cluster.machine.interface import QueueGauges, QueueView, Row, RowState
+from cluster.machine.limits import QueueLimits
 from cluster.machine.queue import Queue
-from cluster.machine.replies import Chunk, Refused, Reply
-from cluster.machine.turn import Turn
-from cluster.machine.witness import Witness
-from cluster.types import ConsumerKey, QueueId
+from cluster.machine.replies import Chunk, Reply
+from cluster.machine.timetable import Timed
+from cluster.machine.turn import DeadLetterTarget, Turn
+from cluster.types import ConsumerKey
 
 
-class QueueKind(Protocol):
-    id: QueueId
-    vhost: str
-    name: str
-    config: QueueConfig
-    paused: bool
-    version: int  # of the group's machine: `set_version` changes it later
-    due_ms: int | None  # nothing happens by itself before
-    removed: dict[str, Removed]
-    scheduled_ms: int | None  # for the group's timetable
-    witness: Witness | None
+class QueueKind(DeadLetterTarget, Timed, Protocol):
+    identity: QueueIdentity
+    disposal: Disposal
+    limits: QueueLimits
+    checkout: Checkout
 
     @property
     def message_count(self) -> int: ...
@@ -57,7 +38,7 @@ class QueueKind(Protocol):
         ...
 
     @property
-    def is_used(self) -> bool:
+    def in_use(self) -> bool:
         """Somebody is subscribed."""
         ...
 
@@ -66,75 +47,28 @@ class QueueKind(Protocol):
         """Messages are ready, and those who are subscribed may not have them now."""
         ...
 
-    # Commands; every one is followed by `advance`.
-    def enqueue(self, turn: Turn, command: Enqueue, /) -> Reply: ...
-    def keep_part(self, turn: Turn, command: BodyPart, /) -> Reply: ...
-    def subscribe(self, turn: Turn, command: Subscribe, /) -> Reply: ...
-    def cancel(self, turn: Turn, command: Cancel, /) -> Reply: ...
-    def set_credit(self, turn: Turn, command: SetCredit, /) -> Reply: ...
-    def settle(self, turn: Turn, command: Settle, /) -> Reply: ...
-    def give_back(self, turn: Turn, command: Return, /) -> Reply: ...
-    def discard(self, turn: Turn, command: Discard, /) -> Reply: ...
-    def extend(self, turn: Turn, command: Extend, /) -> Reply: ...
-    def get(self, turn: Turn, command: Get, /) -> Reply: ...
-    def purge(self, turn: Turn, /) -> Reply: ...
-    def handed(self, command: Handed, /) -> Reply: ...
-    def dead_letters_moved(self, command: DeadLettersMoved, /) -> Reply: ...
-    def update(self, config: QueueConfig, /) -> None: ...
+    # What changes it; all of this is followed by `advance`.
+    def apply(self, turn: Turn, command: QueueCommand, /) -> Reply: ...
     def set_version(self, version: int, /) -> None: ...
     def used(self, now_ms: int, /) -> None: ...
     def close(self, turn: Turn, /) -> None: ...
-    def session_here(self, key: ConsumerKey, /, *, here: bool) -> None: ...
-    def session_was_handed(self, key: ConsumerKey, handed: HandedTo | None, /) -> None: ...
-    def session_over(self, turn: Turn, key: ConsumerKey, /, *, failed: bool) -> None: ...
-    def takes_all(self, count: int, sizes: Sequence[int], /) -> bool:
-        """Is there surely room for so many more?"""
+    def session_connected(self, key: ConsumerKey, /, *, connected: bool) -> None:
+        """The session of this consumer is suspected, or back."""
         ...
 
-    @property
-    def room_kept(self) -> tuple[int, int]:
-        """For how many messages, and of how many bytes."""
+    def session_was_handed(self, key: ConsumerKey, handed: HandedTo | None, /) -> None:
+        """How far this consumer is, whose session is about to end; None: its node does not know."""
         ...
 
-    def keep_room(self, count: int, size: int, /) -> None:
-        """For so many messages, of so many bytes in all; of less than none: give it back."""
-        ...
-
-    def admits(self, sizes: Sequence[int], /) -> bool:
-        """Would messages of these sizes all be taken now?"""
-        ...
-
-    def lacks(
-        self, key: ConsumerKey, ranges: Ranges, token: int | None = None, /
-    ) -> Refused | None:
-        """Why the consumer could not settle these now."""
-        ...
-
-    def take_dead_letters(
-        self,
-        turn: Turn,
-        /,
-        *,
-        index: int,
-        offset: int,
-        sizes: Sequence[int],
-        priority: int,
-        deaths: Deaths,
-        parts: Mapping[int, Sequence[tuple[int, int]]],
-    ) -> None:
-        """Messages that died in another queue of the group. `parts`: entries of large bodies, by
-        their places among these.
-        """
-        ...
-
+    def session_ended(self, turn: Turn, key: ConsumerKey, /, *, failed: bool) -> None: ...
     def advance(self, turn: Turn, /) -> None: ...
 
     # Looking.
-    def owed(self) -> Sequence[Effect]: ...
+    def effects_on_leader(self) -> Sequence[Effect]: ...
     def view(self) -> QueueView: ...
     def gauges(self) -> QueueGauges: ...
     def rows(self, start: int, count: int, state: RowState | None, /) -> Sequence[Row]: ...
-    def holds(self, key: ConsumerKey, /) -> Sequence[Chunk] | None: ...
+    def consumer_holds(self, key: ConsumerKey, /) -> Sequence[Chunk] | None: ...
     def is_windowed(self, key: ConsumerKey, /) -> bool: ...
     def dead_letters(self, count: int, /) -> Sequence[DeadLetter]: ...
     def consumer_keys(self) -> Sequence[tuple[str, ConsumerKey]]:
@@ -151,4 +85,4 @@ class QueueKind(Protocol):
     def invariants(self) -> None: ...
 
 
-KINDS: dict[str, Callable[[QueueId, str, str, QueueConfig, int], QueueKind]] = {"queue": Queue}
+KINDS: dict[str, Callable[[QueueIdentity, int], QueueKind]] = {"queue": Queue}

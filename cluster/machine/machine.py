@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 from itertools import starmap
 from typing import Any
 
 from cluster.machine import snapshot
-from cluster.machine.attendance import Attendance, detached, no_session
+from cluster.machine.attendance import Attendance
 from cluster.machine.commands import (
     Barrier,
     BodyPart,
@@ -46,7 +45,9 @@ from cluster.machine.commands import (
     UpdateQueue,
     UpgradeMachine,
 )
+from cluster.machine.disposal import dump_removed, load_removed
 from cluster.machine.effects import Applied, DeadLetter, Effect, TransactionsDue
+from cluster.machine.identity import EventRecorder, QueueIdentity
 from cluster.machine.interface import (
     OpenTransaction,
     QueueGauges,
@@ -69,16 +70,14 @@ from cluster.machine.replies import (
 )
 from cluster.machine.settings import wrong_settings
 from cluster.machine.tallies import Tallies
+from cluster.machine.timetable import Timetable
 from cluster.machine.transactions import Transactions
 from cluster.machine.turn import Turn
 from cluster.machine.versions import MACHINE_VERSION, NeedsNewer
-from cluster.machine.witness import Witness
 from cluster.types import ConsumerKey, QueueId, SessionId, Stamp, made
 
 NOW_MS_MAX = 1 << 53
 DIGEST_BYTES = 16
-#: Entries of the timetable that may be out of date, beside one for each queue.
-TIMETABLE_SLACK = 64
 
 
 class QueueMachine:
@@ -95,8 +94,8 @@ class QueueMachine:
         self._transactions = Transactions(self._queues)
         self._removed: dict[str, Removed] = {}  # of queues that were deleted
         self.tallies = Tallies()
-        self._timetable: list[tuple[int, int]] = []  # heap of (due ms, queue), some out of date
-        self._witness: Witness | None = None
+        self._timetable = Timetable(self._queues)
+        self._recorder: EventRecorder | None = None
         self._digests: dict[int, bytes] = {}  # of queues that have not changed since
         self._rows: dict[int, list[Any]] = {}  # the same, of the last checkpoint
 
@@ -109,8 +108,9 @@ class QueueMachine:
         self._transactions.forget_reserved(turn)
         reply = self._do(turn, command)
         self._attendance.end_due(turn)
-        self._find_due(turn)
-        touched, counted = turn.touched, self._witness is None
+        touched, counted = turn.touched, self._recorder is None
+        for queue_id in self._timetable.take_due(turn.now_ms):
+            touched[queue_id] = None
         while touched:
             queue_id = min(touched) if len(touched) > 1 else next(iter(touched))
             del touched[queue_id]
@@ -119,7 +119,7 @@ class QueueMachine:
             queue = self._queues.get(queue_id)
             if queue is not None:
                 queue.advance(turn)
-                self._schedule(queue)
+                self._timetable.schedule(queue)
                 if counted:
                     self.tallies.advanced(queue, turn.now_ms)
         if counted:
@@ -145,15 +145,18 @@ class QueueMachine:
                 | DeadLettersMoved()
                 | Handed()
             ):
-                if type(command) is Handed and self.version < 2:
-                    return _unknown(command)
-                if type(command) is BodyPart and self.version < 3:
+                kind = type(command)
+                if (kind is Handed and self.version < 2) or (kind is BodyPart and self.version < 3):
                     return _unknown(command)
                 queue = self._queues.get(command.queue)
                 if queue is None:
                     return _no_queue(command.queue)
                 turn.touched[command.queue] = None
-                return self._do_in(turn, queue, command)
+                if isinstance(command, (Subscribe, Get)):
+                    refusal = self._attendance.objection(command)
+                    if refusal is not None:
+                        return refusal
+                return queue.apply(turn, command)
             case Transaction():
                 return self._transactions.commit(turn, command)
             case TransactionPart():
@@ -183,44 +186,6 @@ class QueueMachine:
             case _:
                 return _unknown(command)
 
-    def _do_in(self, turn: Turn, queue: QueueKind, command: Any) -> Reply:
-        match command:
-            case Enqueue():
-                return queue.enqueue(turn, command)
-            case BodyPart():
-                return queue.keep_part(turn, command)
-            case Settle():
-                return queue.settle(turn, command)
-            case Return():
-                return queue.give_back(turn, command)
-            case Discard():
-                return queue.discard(turn, command)
-            case Extend():
-                return queue.extend(turn, command)
-            case Handed():
-                return queue.handed(command)
-            case SetCredit():
-                return queue.set_credit(turn, command)
-            case Subscribe():
-                return self._subscribe(turn, queue, command)
-            case Cancel():
-                return queue.cancel(turn, command)
-            case Get():
-                return self._get(turn, queue, command)
-            case Purge():
-                return queue.purge(turn)
-            case Pause():
-                queue.paused = command.paused
-                return Ok(queue.message_count)
-            case UpdateQueue():
-                wrong = wrong_settings(command.config)
-                if wrong is not None:
-                    return Refused(BAD_ARGUMENT, wrong)
-                queue.update(command.config)
-                return Ok()
-            case _:
-                return queue.dead_letters_moved(command)
-
     # --- queues -----------------------------------------------------------------------------------
 
     def _create_queue(self, turn: Turn, command: CreateQueue) -> Reply:
@@ -238,12 +203,11 @@ class QueueMachine:
         wrong = wrong_settings(command.config)
         if wrong is not None:
             return Refused(BAD_ARGUMENT, wrong)
-        queue = kind(command.queue, command.vhost, command.name, command.config, turn.now_ms)
-        queue.version = self.version
-        self._queues[command.queue] = queue
-        queue.witness = self._witness
-        if self._witness is not None:
-            self._witness.queue_created(queue)
+        identity = QueueIdentity(command.queue, command.vhost, command.name, command.config)
+        identity.version, identity.recorder = self.version, self._recorder
+        self._queues[command.queue] = kind(identity, turn.now_ms)
+        if self._recorder is not None:
+            self._recorder.queue_created(identity)
         turn.touch(command.queue)
         return Ok(1)
 
@@ -251,7 +215,7 @@ class QueueMachine:
         queue = self._queues.get(command.queue)
         if queue is None:
             return _no_queue(command.queue)
-        if command.if_unused and queue.is_used:
+        if command.if_unused and queue.in_use:
             return Refused(IN_USE, f"queue {queue.name} has consumers: cancel them first")
         # Until version 2 what was in flight counted too.
         waiting = queue.waiting_count if turn.version >= 2 else queue.message_count
@@ -261,30 +225,13 @@ class QueueMachine:
             )
         count = queue.message_count
         queue.close(turn)
-        _add(self._removed, queue.removed)
+        _add(self._removed, queue.disposal.removed)
         del self._queues[command.queue]
         self._digests.pop(command.queue, None)
         self._rows.pop(command.queue, None)
         return Ok(count)
 
-    def _subscribe(self, turn: Turn, queue: QueueKind, command: Subscribe) -> Reply:
-        session = self._sessions.get(command.session)
-        if session is None:
-            return no_session(command.session)
-        if not session.here:
-            return detached(command.session)
-        return queue.subscribe(turn, command)
-
-    def _get(self, turn: Turn, queue: QueueKind, command: Get) -> Reply:
-        session = self._sessions.get(command.session)
-        if session is None:
-            if not command.auto_settle:
-                return no_session(command.session)
-        elif not session.here:
-            return detached(command.session)
-        return queue.get(turn, command)
-
-    # --- what queues ask of the group: see turn.Surroundings --------------------------------------
+    # --- what queues ask of the group: see turn.GroupOfQueues -------------------------------------
 
     def find(self, queue: QueueId) -> QueueKind | None:
         return self._queues.get(queue)
@@ -305,41 +252,9 @@ class QueueMachine:
 
     # --- time -------------------------------------------------------------------------------------
 
-    def _find_due(self, turn: Turn) -> None:
-        timetable = self._timetable
-        while timetable and timetable[0][0] <= turn.now_ms:
-            due_ms, queue_id = heappop(timetable)
-            queue = self._queues.get(queue_id)
-            if queue is not None and queue.scheduled_ms == due_ms:
-                queue.scheduled_ms = None
-                turn.touched[queue_id] = None
-
-    def _schedule(self, queue: QueueKind) -> None:
-        due_ms = queue.due_ms
-        if due_ms is not None and (queue.scheduled_ms is None or due_ms < queue.scheduled_ms):
-            queue.scheduled_ms = due_ms
-            heappush(self._timetable, (due_ms, queue.id))
-            if len(self._timetable) > 2 * len(self._queues) + TIMETABLE_SLACK:
-                self._timetable = [
-                    (each.scheduled_ms, each.id)
-                    for each in self._queues.values()
-                    if each.scheduled_ms is not None
-                ]
-                heapify(self._timetable)
-
     def next_due_ms(self) -> int | None:
-        timetable = self._timetable
-        while timetable:
-            due_ms, queue_id = timetable[0]
-            queue = self._queues.get(queue_id)
-            if queue is not None and queue.scheduled_ms == due_ms:
-                break
-            heappop(timetable)
-        queues_ms = timetable[0][0] if timetable else None
-        sessions_ms = self._sessions.due_ms
-        if queues_ms is None or sessions_ms is None:
-            return sessions_ms if queues_ms is None else queues_ms
-        return min(queues_ms, sessions_ms)
+        times = (self._timetable.next_due_ms(), self._sessions.due_ms)
+        return min((due_ms for due_ms in times if due_ms is not None), default=None)
 
     def _upgrade(self, turn: Turn, command: UpgradeMachine) -> Reply:
         if not self.version <= command.to <= self.newest:
@@ -360,7 +275,7 @@ class QueueMachine:
     # --- looking ----------------------------------------------------------------------------------
 
     def on_leader(self) -> Sequence[Effect]:
-        effects = [effect for queue in self._in_order() for effect in queue.owed()]
+        effects = [effect for queue in self._in_order() for effect in queue.effects_on_leader()]
         if self._transactions.open():
             effects.append(TransactionsDue())
         return effects
@@ -397,7 +312,7 @@ class QueueMachine:
         no such consumer.
         """
         found = self._queues.get(queue)
-        return None if found is None else found.holds(consumer)
+        return None if found is None else found.consumer_holds(consumer)
 
     def is_windowed(self, queue: QueueId, consumer: ConsumerKey) -> bool:
         """Does it get more only when `Handed` says what the network took?"""
@@ -413,7 +328,7 @@ class QueueMachine:
         """
         total = dict(self._removed)
         for queue in self._queues.values():
-            _add(total, queue.removed)
+            _add(total, queue.disposal.removed)
         return total
 
     def overview(self) -> dict[str, Any]:
@@ -435,14 +350,14 @@ class QueueMachine:
                 reason: {"dropped": each.dropped, "dead_lettered": each.dead_lettered}
                 for reason, each in sorted(self.removed().items())
             },
-            "suspected": sum(1 for session in sessions if not session.here),
+            "suspected": sum(1 for session in sessions if not session.connected),
         }
 
-    def watch(self, witness: Witness) -> None:
+    def record(self, recorder: EventRecorder) -> None:
         """Tell it of what happens, until another state is restored; tallies stand still then."""
-        self._witness = witness
+        self._recorder = recorder
         for queue in self._queues.values():
-            queue.witness = witness
+            queue.identity.recorder = recorder
 
     # --- snapshots --------------------------------------------------------------------------------
 
@@ -488,7 +403,7 @@ class QueueMachine:
         ]
         if self.version >= 2:
             state += [None] * (5 - len(state))  # no transactions yet
-            state.append(snapshot.dump_removed(self._removed))
+            state.append(dump_removed(self._removed))
         return state
 
     def _in_order(self) -> list[QueueKind]:
@@ -509,17 +424,18 @@ class QueueMachine:
         self._sessions.load(sessions)
         for queue_id, vhost, name, config_data, state in queues:
             config = snapshot.load_config(config_data)
-            queue = KINDS[config.type](queue_id, vhost, name, config, now_ms)
-            queue.version = version
+            identity = QueueIdentity(queue_id, vhost, name, config)
+            identity.version = version
+            queue = KINDS[config.type](identity, now_ms)
             queue.load(state, now_ms)
             self._queues[queue_id] = queue
-            self._schedule(queue)
+            self._timetable.schedule(queue)
             for session, key in queue.consumer_keys():
                 self.consumer_added(SessionId(session), queue.id, key)
         if later and later[0] is not None:  # none before there were transactions
             self._transactions.load(later[0])
         if version >= 2:
-            self._removed = snapshot.load_removed(later[1])
+            self._removed = load_removed(later[1])
 
     def digest(self) -> bytes:
         """Equal on every replica at the same entry. From version 2 on it costs what changed."""
@@ -541,9 +457,10 @@ class QueueMachine:
             queue.invariants()
             for session, key in queue.consumer_keys():
                 listed[session, queue.id, key] = None
-            if queue.due_ms is not None:
-                assert queue.scheduled_ms is not None, "nobody will look at the queue"
-                assert queue.scheduled_ms <= queue.due_ms, "somebody looks too late"
+            due_ms, scheduled_ms = queue.deadline.due_ms, queue.deadline.scheduled_ms
+            if due_ms is not None:
+                assert scheduled_ms is not None, "nobody will look at the queue"
+                assert scheduled_ms <= due_ms, "somebody looks too late"
         known = {
             (session.id, queue_id, key): None
             for session in self._sessions.by_id.values()
@@ -564,7 +481,9 @@ def _unknown(command: Any) -> Refused:
 
 
 def _row_of(queue: QueueKind, state: Any) -> list[Any]:
-    return [queue.id, queue.vhost, queue.name, snapshot.dump_config(queue.config), state]
+    identity = queue.identity
+    config = snapshot.dump_config(identity.config)
+    return [identity.id, identity.vhost, identity.name, config, state]
 
 
 def _digest_of(state: Sequence[Any]) -> bytes:

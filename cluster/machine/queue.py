@@ -1,253 +1,192 @@
-"""One queue: its messages, its consumers, and what commands do to them.
+"""The queue type `queue`: a message goes to one consumer and is gone when it is settled.
 
 A message is in exactly one of ready, delayed, unsettled (held by a consumer) and outbox, under the
-position it got when it was stored; `store` knows where its body lies, `marks` what is special.
+position it got when it was stored. The parts decide; the queue puts them together, says in which
+order they come at the end of a command, and reads and writes their state as one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple, assert_never
 
-from cluster.machine import admission, disposal, settling, snapshot, subscribing, timetable, views
-from cluster.machine.commands import BodyPart, HandedTo, QueueConfig
-from cluster.machine.consumers import NOTHING_KNOWN, Consumer, Consumers
-from cluster.machine.deadletters import DELETED, Deaths, Outbox
-from cluster.machine.dispatch import CHUNKS_AT_ONCE_MAX, hand_out, held_chunks
+from cluster.machine.admission import QueueAdmission
+from cluster.machine.checkout import Checkout
+from cluster.machine.commands import (
+    BodyPart,
+    Cancel,
+    DeadLettersMoved,
+    Discard,
+    Enqueue,
+    Extend,
+    Get,
+    Handed,
+    HandedTo,
+    Pause,
+    Purge,
+    QueueCommand,
+    QueueConfig,
+    Return,
+    SetCredit,
+    Settle,
+    Subscribe,
+    UpdateQueue,
+)
+from cluster.machine.consumers import Consumer
+from cluster.machine.deadletters import DELETED, Deaths
+from cluster.machine.disposal import Disposal, dump_removed, load_removed
 from cluster.machine.effects import (
-    ActiveChanged,
     ConsumerEnded,
+    DeadLetter,
     DeadLettersReady,
-    Deliver,
     Effect,
     QueueExpired,
 )
-from cluster.machine.interface import Removed
-from cluster.machine.marks import NO_MARK, Mark
-from cluster.machine.publishers import DedupIds, Publishers
-from cluster.machine.ready import Ready
-from cluster.machine.replies import Chunk, Reply
+from cluster.machine.expiry import MessageExpiry
+from cluster.machine.identity import QueueIdentity
+from cluster.machine.interface import ConsumerView, QueueGauges, QueueView, Row, RowState
+from cluster.machine.lifetime import QueueLifetime
+from cluster.machine.limits import QueueLimits
+from cluster.machine.marks import Mark
+from cluster.machine.messages import Messages
+from cluster.machine.replies import BAD_ARGUMENT, Chunk, Ok, Refused, Reply
 from cluster.machine.runs import RangeMap
-from cluster.machine.store import Store
+from cluster.machine.settings import wrong_settings
+from cluster.machine.subscribing import Subscriptions
+from cluster.machine.timetable import Deadline
 from cluster.machine.turn import Turn
-from cluster.machine.uploads import Uploads
-from cluster.machine.witness import Witness
-from cluster.types import ConsumerKey, QueueId
-
-NO_PARTS: Mapping[int, Sequence[tuple[int, int]]] = {}
+from cluster.types import ConsumerKey
 
 
 class Queue:
-    """The queue type `queue`: a message goes to one consumer and is gone when it is settled."""
-
     __slots__ = (
-        "config",
+        "admission",
+        "checkout",
         "consumers",
-        "dedup_ids",
-        "delayed",
-        "delayed_count",
-        "drops_head",
-        "due_ms",
-        "had_consumer",
+        "deadline",
+        "disposal",
+        "expiry",
         "id",
-        "last_token",
-        "marks",
+        "identity",
+        "lifetime",
+        "limits",
+        "messages",
         "name",
-        "never_refuses",
-        "outbox",
-        "paused",
-        "publishers",
-        "ready",
-        "removed",
-        "reserved_bytes",
-        "reserved_count",
-        "scheduled_ms",
-        "seen",
-        "store",
-        "told_ms",
-        "unsettled_count",
-        "unused_since_ms",
-        "uploads",
-        "version",
-        "vhost",
-        "waiting_bytes",
-        "witness",
+        "subscriptions",
     )
 
-    def __init__(
-        self, queue: QueueId, vhost: str, name: str, config: QueueConfig, now_ms: int
-    ) -> None:
-        self.id = queue
-        self.vhost = vhost
-        self.name = name
-        self.store = Store()
-        self.ready = Ready()
-        self.marks: RangeMap[Mark] = RangeMap()
-        self.delayed: list[tuple[int, int, int]] = []  # heap of (ready at ms, first, last)
-        self.delayed_count = 0
-        self.unsettled_count = 0
-        self.waiting_bytes = 0  # of ready and delayed messages
-        self.reserved_count = 0  # room that transactions of other groups keep
-        self.reserved_bytes = 0
-        self.consumers = Consumers(config.single_active_consumer)
-        self.publishers = Publishers()
-        self.dedup_ids = DedupIds()
-        self.outbox = Outbox()
-        self.uploads = Uploads()
-        self.paused = False
-        self.had_consumer = False
-        self.last_token = 0
-        self.removed: dict[str, Removed] = {}  # by reason, since machine version 2
-        self.seen = 0  # up to here clients may have seen messages, besides those held now
-        self.unused_since_ms = now_ms  # of no meaning while a consumer is registered
-        self.told_ms: int | None = None  # when QueueExpired was last emitted
-        self.due_ms: int | None = None  # nothing happens by itself before; perhaps nothing then
-        self.scheduled_ms: int | None = None  # what the group's timetable says
-        self.drops_head = False
-        self.never_refuses = True
-        self.witness: Witness | None = None  # of somebody who replays a log
-        self.version = 1  # of the group's machine
-        self._configure(config)
+    def __init__(self, identity: QueueIdentity, now_ms: int) -> None:
+        self.id = identity.id
+        self.name = identity.name
+        self.identity = identity
+        self.deadline = Deadline()
+        self.messages = Messages(identity, self.deadline)
+        self.disposal = Disposal(identity, self.messages)
+        self.expiry = MessageExpiry(identity, self.messages, self.disposal)
+        self.checkout = Checkout(identity, self.messages, self.expiry, self.disposal, self.deadline)
+        self.consumers = self.checkout.consumers
+        self.lifetime = QueueLifetime(identity, self.consumers, self.deadline, now_ms)
+        self.subscriptions = Subscriptions(identity, self.messages, self.checkout, self.lifetime)
+        self.limits = QueueLimits(identity, self.messages, self.disposal, self.checkout)
+        self.admission = QueueAdmission(
+            identity, self.messages, self.limits, self.expiry, self.disposal, self.deadline
+        )
 
-    def _configure(self, config: QueueConfig) -> None:
-        self.config = config
-        limited = config.max_length is not None or config.max_length_bytes is not None
-        self.drops_head = limited and config.overflow == "drop-head"
-        self.never_refuses = not limited or self.drops_head
+    # --- commands ---------------------------------------------------------------------------------
 
-    enqueue = admission.enqueue
-    subscribe = subscribing.subscribe
-    cancel = subscribing.cancel
-    set_credit = subscribing.set_credit
-    get = subscribing.get
-    settle = settling.settle
-    give_back = settling.give_back
-    discard = settling.discard
-    extend = settling.extend
-    handed = settling.handed
-    lacks = settling.lacks
-    purge = disposal.purge
-    dead_letters_moved = disposal.dead_letters_moved
-    admits = admission.admits
-    view = views.queue_view
-    gauges = views.queue_gauges
-    rows = views.rows
-    dead_letters = views.dead_letters
+    def apply(self, turn: Turn, command: QueueCommand) -> Reply:
+        """What the command says. What can happen because of it happens in `advance`."""
+        match command:
+            case Enqueue():
+                return self.admission.enqueue(turn, command)
+            case Settle():
+                return self.checkout.settle(turn, command)
+            case Handed():
+                return self.checkout.handed(command)
+            case BodyPart():
+                return self.admission.keep_part(turn, command)
+            case Return():
+                return self.checkout.give_back(turn, command)
+            case Discard():
+                return self.checkout.discard(turn, command)
+            case Extend():
+                return self.checkout.extend(turn, command)
+            case Subscribe():
+                return self.subscriptions.subscribe(turn, command)
+            case SetCredit():
+                return self.subscriptions.set_credit(turn, command)
+            case Cancel():
+                return self.subscriptions.cancel(turn, command)
+            case Get():
+                return self.subscriptions.get(turn, command)
+            case DeadLettersMoved():
+                return self.disposal.moved(command)
+            case Purge():
+                return self.disposal.purge(turn)
+            case Pause():
+                self.checkout.paused = command.paused
+                return Ok(self.message_count)
+            case UpdateQueue():
+                return self._update(command.config)
+            case _:
+                assert_never(command)
 
-    # --- what limits and deliveries look at -------------------------------------------------------
+    def _update(self, config: QueueConfig) -> Reply:
+        """A policy changed; what only a declaration may say stays as declared (A31)."""
+        wrong = wrong_settings(config)
+        if wrong is not None:
+            return Refused(BAD_ARGUMENT, wrong)
+        declared = self.identity.config
+        if config.expires_ms != declared.expires_ms:
+            self.lifetime.reported_ms = None
+        self.identity.config = dataclasses.replace(
+            config,
+            type=declared.type,
+            single_active_consumer=declared.single_active_consumer,
+            max_priority=declared.max_priority,
+            auto_delete=declared.auto_delete,
+        )
+        self.limits.configure()
+        self.checkout.bound_consumers()
+        return Ok()
 
-    @property
-    def waiting_count(self) -> int:
-        """Messages that the limits count."""
-        return self.ready.count + self.delayed_count
+    def set_version(self, version: int) -> None:
+        """Of the machine: it just has this one."""
+        self.identity.version = version
+        self.checkout.seen = self.messages.store.next - 1
+        self.checkout.bound_consumers()
 
-    @property
-    def may_expire(self) -> bool:
-        return self.config.message_ttl_ms is not None or self.marks.count > 0
+    def used(self, now_ms: int) -> None:
+        """Declared again."""
+        self.lifetime.used(now_ms)
 
-    @property
-    def message_count(self) -> int:
-        return self.waiting_count + self.unsettled_count
+    def close(self, turn: Turn) -> None:
+        """It is being deleted."""
+        identity, consumers = self.identity, self.consumers
+        if self.messages.store.count:
+            self.disposal.count(turn, DELETED, self.messages.store.count, goes=False)
+        if identity.recorder is not None:
+            positions = [(first, last) for first, last, _ in self._places()]
+            identity.recorder.queue_deleted(identity, positions, consumers.registered())
+        for consumer in list(consumers.by_key.values()):
+            turn.group.consumer_removed(consumer.session, self.id, consumer.key)
+            if consumer.registered:
+                turn.effects.append(
+                    ConsumerEnded(self.id, consumer.key, consumer.session, "queue_deleted")
+                )
 
-    @property
-    def is_used(self) -> bool:
-        return any(consumer.registered for consumer in self.consumers.by_key.values())
+    def session_connected(self, key: ConsumerKey, *, connected: bool) -> None:
+        self.subscriptions.connected(key, connected=connected)
 
-    @property
-    def is_left(self) -> bool:
-        """To be dropped now, unless somebody is subscribed: the last consumer has gone."""
-        return self.had_consumer and self.config.auto_delete
+    def session_was_handed(self, key: ConsumerKey, handed: HandedTo | None) -> None:
+        self.subscriptions.was_handed(key, handed)
 
-    @property
-    def is_held_up(self) -> bool:
-        return self.ready.count > 0 and self.is_used
-
-    def seen_up_to(self) -> int:
-        """The highest position that a client may have seen."""
-        return max([self.seen, *[each.held.end for each in self.consumers.by_key.values()]])
-
-    def passing(self) -> int:
-        """How many messages would surely go straight through to consumers."""
-        if self.ready.count or self.paused:
-            return 0
-        return min(self.consumers.capacity(), CHUNKS_AT_ONCE_MAX)
+    def session_ended(self, turn: Turn, key: ConsumerKey, *, failed: bool) -> None:
+        self.subscriptions.end(turn, key, failed=failed)
 
     def takes_all(self, count: int, sizes: Sequence[int]) -> bool:
-        """Is there surely room for so many more, with nothing to refuse?"""
-        if self.never_refuses:
-            return True
-        count += self.waiting_count + self.reserved_count
-        size = sum(sizes) + self.waiting_bytes + self.reserved_bytes
-        config = self.config
-        if config.max_length is not None and count > config.max_length:
-            return False
-        return config.max_length_bytes is None or size <= config.max_length_bytes
-
-    @property
-    def room_kept(self) -> tuple[int, int]:
-        return self.reserved_count, self.reserved_bytes
-
-    def keep_room(self, count: int, size: int) -> None:
-        self.reserved_count += count
-        self.reserved_bytes += size
-
-    def capped(self, priority: int) -> int:
-        return min(priority, self.config.max_priority)
-
-    def new_token(self, turn: Turn) -> int:
-        """Fences one delivery decision: larger than all before."""
-        token = self.last_token + 1
-        if token < turn.token_floor:
-            token = turn.token_floor
-        self.last_token = token
-        return token
-
-    def due_of(self, consumer: Consumer, now_ms: int, timeout_ms: int | None = None) -> int:
-        """By when what the consumer gets now is to be settled; 0: at any time (A18)."""
-        if timeout_ms is None:
-            timeout_ms = consumer.timeout_ms
-        if timeout_ms is None:
-            timeout_ms = self.config.consumer_timeout_ms
-        return now_ms + timeout_ms if timeout_ms else 0
-
-    def expect_by(self, consumer: Consumer, due_ms: int) -> None:
-        if due_ms:
-            if not consumer.due_ms or due_ms < consumer.due_ms:
-                consumer.due_ms = due_ms
-            self.wake_at(due_ms)
-
-    def wake_at(self, due_ms: int) -> None:
-        if self.due_ms is None or due_ms < self.due_ms:
-            self.due_ms = due_ms
-
-    # --- messages in ------------------------------------------------------------------------------
-
-    def store_messages(
-        self,
-        turn: Turn,
-        *,
-        index: int,
-        offset: int,
-        sizes: Sequence[int],
-        mark: Mark | None,
-        ready_at_ms: int | None = None,
-    ) -> int:
-        """Give these bodies positions and make them ready, now or later."""
-        count = len(sizes)
-        store = self.store
-        bytes_before = store.bytes
-        first = store.append(count, index, offset, sizes, turn.now_ms)
-        last = first + count - 1
-        self.waiting_bytes += store.bytes - bytes_before
-        if mark is not None and mark != NO_MARK:
-            self.marks.put(first, last, mark)
-        if ready_at_ms is not None:
-            self.delay(first, last, ready_at_ms)
-        else:
-            self.ready.add(first, last, 0 if mark is None else self.capped(mark.priority))
-        return first
+        return self.limits.takes_all(count, sizes)
 
     def take_dead_letters(
         self,
@@ -258,248 +197,98 @@ class Queue:
         sizes: Sequence[int],
         priority: int,
         deaths: Deaths,
-        parts: Mapping[int, Sequence[tuple[int, int]]] = NO_PARTS,
+        parts: Mapping[int, Sequence[tuple[int, int]]],
     ) -> None:
         """With overflow `drop-head` older messages make room for them.
 
         Otherwise it was asked before whether there is room: nobody is there to be refused.
         """
         mark = Mark(priority=priority, deaths=deaths)
-        first = self.store_messages(turn, index=index, offset=offset, sizes=sizes, mark=mark)
+        first = self.messages.add(index, offset, sizes, turn.now_ms, mark)
         for place, indexes in parts.items():
-            self.store.add_parts(first + place, indexes)
-        if self.witness is not None:
-            last = first + len(sizes) - 1
-            self.witness.letter(self, first, last, index, offset, deaths[0]["reason"])
-
-    def keep_part(self, turn: Turn, command: BodyPart) -> Reply:
-        """Of a large body of which a message is to be made later."""
-        reply = self.uploads.keep(turn, command)
-        due_ms = self.uploads.due_ms
-        if due_ms is not None:
-            self.wake_at(due_ms)
-        return reply
-
-    def delay(self, first: int, last: int, ready_at_ms: int) -> None:
-        heappush(self.delayed, (ready_at_ms, first, last))
-        self.delayed_count += last - first + 1
-        self.wake_at(ready_at_ms)
-
-    def end_delays(self, now_ms: int) -> None:
-        """What is due by now is ready."""
-        while self.delayed and self.delayed[0][0] <= now_ms:
-            _, first, last = heappop(self.delayed)
-            self.delayed_count -= last - first + 1
-            self.make_ready(first, last)
-
-    def make_ready(self, first: int, last: int) -> None:
-        if not self.marks.count:
-            self.ready.add(first, last)
-            return
-        for start, end, mark in self.marks.segments(first, last):
-            self.ready.add(start, end, self.capped(mark.priority) if mark else 0)
-
-    # --- consumers --------------------------------------------------------------------------------
-
-    def freed(self, turn: Turn, consumer: Consumer) -> None:
-        """It holds less than before."""
-        if consumer.gone:
-            self.remove_consumer(turn, consumer)
-        elif not consumer.in_ring:
-            self.consumers.offer(consumer)
-
-    def remove_consumer(self, turn: Turn, consumer: Consumer) -> None:
-        self.consumers.remove(consumer)
-        turn.group.consumer_removed(consumer.session, self.id, consumer.key)
-
-    def elect(self, turn: Turn) -> None:
-        consumers = self.consumers
-        if consumers.elect():
-            active = consumers.active
-            consumers.active_token = self.new_token(turn)
-            turn.effects.append(self._active_changed(active))
-            if self.witness is not None:
-                self.witness.active(self)
-
-    def _active_changed(self, active: Consumer | None) -> ActiveChanged:
-        return ActiveChanged(
-            self.id,
-            None if active is None else active.key,
-            None if active is None else active.session,
-            self.consumers.active_token,
-        )
-
-    # --- messages out -----------------------------------------------------------------------------
-
-    def take_head(self, limit: int) -> tuple[int, int]:
-        """Remove up to `limit` neighbours that come next: ready ones, or else delayed ones."""
-        if self.ready.count:
-            first, last = self.ready.take(limit)
-        else:
-            ready_at_ms, first, last = heappop(self.delayed)
-            self.delayed_count -= last - first + 1
-            if last - first >= limit:
-                self.delay(first + limit, last, ready_at_ms)
-                last = first + limit - 1
-        self.waiting_bytes -= self.store.bytes_of(first, last)
-        return first, last
-
-    def take_head_bytes(self, wanted: int, look_at: int) -> tuple[int, int]:
-        """As `take_head`: at most as many as are needed to be rid of so many bytes."""
-        first, last = self.ready.top.head if self.ready.count else self.delayed[0][1:]
-        count = 0
-        for size in self.store.sizes_of(first, min(last, first + look_at - 1)):
-            count += 1
-            wanted -= size
-            if wanted <= 0:
-                break
-        return self.take_head(count)
-
-    # --- the queue as a whole ---------------------------------------------------------------------
-
-    def update(self, config: QueueConfig) -> None:
-        """A policy changed; what only a declaration may say stays as declared (A31)."""
-        if config.expires_ms != self.config.expires_ms:
-            self.told_ms = None
-        self._configure(
-            dataclasses.replace(
-                config,
-                type=self.config.type,
-                single_active_consumer=self.config.single_active_consumer,
-                max_priority=self.config.max_priority,
-                auto_delete=self.config.auto_delete,
-            )
-        )
-        self._bound_consumers()
-
-    def set_version(self, version: int) -> None:
-        """Of the machine: it just has this one."""
-        self.version = version
-        self.seen = self.store.next - 1
-        self._bound_consumers()
-
-    def _bound_consumers(self) -> None:
-        for consumer in list(self.consumers.by_key.values()):
-            if consumer.set_bounds(self.version, delivery_limit=self.config.delivery_limit):
-                self.consumers.changed(consumer)
-
-    def used(self, now_ms: int) -> None:
-        """Declared again: its expiry starts anew."""
-        self.unused_since_ms = now_ms
-        self.told_ms = None
-
-    def unused(self, turn: Turn) -> None:
-        """A consumer went, perhaps the last one."""
-        self.unused_since_ms = turn.now_ms
-        if self.is_left:
-            self.wake_at(turn.now_ms)
-
-    def close(self, turn: Turn) -> None:
-        """It is being deleted."""
-        if self.store.count:
-            disposal.count_removed(self, turn, DELETED, self.store.count, goes=False)
-        if self.witness is not None:
-            self.witness.queue_deleted(self)
-        for consumer in list(self.consumers.by_key.values()):
-            turn.group.consumer_removed(consumer.session, self.id, consumer.key)
-            if consumer.registered:
-                turn.effects.append(
-                    ConsumerEnded(self.id, consumer.key, consumer.session, "queue_deleted")
-                )
-
-    def session_here(self, key: ConsumerKey, *, here: bool) -> None:
-        """The session of this consumer is suspected, or back."""
-        consumer = self.consumers.by_key[key]
-        consumer.here = here
-        if here:
-            consumer.handed = None
-        self.consumers.changed(consumer)
-
-    def session_was_handed(self, key: ConsumerKey, handed: HandedTo | None) -> None:
-        """How far this consumer is, whose session is about to end; None: its node does not know."""
-        consumer = self.consumers.by_key[key]
-        if handed is None and consumer.registered:
-            handed = HandedTo(self.id, key, NOTHING_KNOWN, ())
-        consumer.handed = handed
-
-    def session_over(self, turn: Turn, key: ConsumerKey, *, failed: bool) -> None:
-        """The session of this consumer is dead."""
-        self.end_consumer(turn, self.consumers.by_key[key], failed=failed)
-
-    def end_consumer(self, turn: Turn, consumer: Consumer, *, failed: bool) -> None:
-        """Nothing is left of it: all it holds is returned (B11)."""
-        if consumer.registered:
-            consumer.cancelled = True
-            self.unused(turn)
-            if self.witness is not None:
-                self.witness.consumer_ended(self, consumer, turn.effects)
-        parts = consumer.held_parts()
-        consumer.held.clear()
-        self.seen = max([self.seen, *[last for _, last, handed in parts if handed]])
-        failed = failed and not consumer.is_unknown
-        delay_ms = None if failed else 0
-        for first, last, handed in parts:
-            settling.take_back(
-                self,
-                turn,
-                consumer,
-                (first, last),
-                failed=failed,
-                asked=False,
-                sent=handed,
-                delay_ms=delay_ms,
-            )
-        consumer.ahead.clear()
-        self.remove_consumer(turn, consumer)
+            self.messages.store.add_parts(first + place, indexes)
+        if (recorder := self.identity.recorder) is not None:
+            last, reason = first + len(sizes) - 1, deaths[0]["reason"]
+            recorder.dead_lettered(self.identity, first, last, index, offset, reason)
 
     # --- the end of a command ---------------------------------------------------------------------
 
     def advance(self, turn: Turn) -> None:
         """Let everything happen that can happen now. Doing it twice changes nothing."""
-        now_ms = turn.now_ms
-        is_due = self.due_ms is not None and self.due_ms <= now_ms
-        consumers = self.consumers
-        if consumers.single_active:
-            self.elect(turn)
-        if self.delayed:
-            self.end_delays(now_ms)
-        if self.ready.count:
-            if self.may_expire:
-                disposal.sweep(self, turn, inclusive=False)
-            if not self.paused:
-                hand_out(self, turn)
-            if self.ready.count and self.may_expire:
-                disposal.sweep(self, turn, inclusive=True)
-        if self.drops_head:
-            disposal.drop_over_limit(self, turn)
-        if is_due:
-            timetable.meet_deadlines(self, turn)
-            timetable.plan_anew(self, now_ms)
-        else:
-            timetable.look_ahead(self, now_ms)
-
-    # --- looking, and snapshots -------------------------------------------------------------------
-
-    def owed(self) -> list[Effect]:
-        """What a new leader must do again."""
-        effects: list[Effect] = []
+        now_ms, messages, checkout = turn.now_ms, self.messages, self.checkout
+        due_ms = self.deadline.due_ms
+        is_due = due_ms is not None and due_ms <= now_ms
         if self.consumers.single_active:
-            effects.append(self._active_changed(self.consumers.active))
+            checkout.elect(turn)
+        if messages.delayed:
+            messages.end_delays(now_ms)
+        if messages.ready.count:
+            if self.expiry.possible:
+                self.expiry.sweep(turn, inclusive=False)
+            if not checkout.paused:
+                checkout.hand_out(turn)
+            if messages.ready.count and self.expiry.possible:
+                self.expiry.sweep(turn, inclusive=True)
+        if self.limits.drops_head:
+            self.limits.drop_head(turn)
+        if is_due:
+            self.admission.uploads.forget_idle(now_ms)
+            checkout.meet_deadlines(turn)
+            self.lifetime.end(turn)
+            self._plan_anew(now_ms)
+        else:
+            self._look_ahead(now_ms)
+
+    def _look_ahead(self, now_ms: int) -> None:
+        """See to it that somebody looks when the next message or the queue itself is due."""
+        if self.messages.ready.count:
+            if self.expiry.possible and (expires_at_ms := self.expiry.head_ms()) is not None:
+                self.deadline.wake_at(expires_at_ms)
+            if not self.checkout.paused and self.consumers.serving() is not None:
+                self.deadline.wake_at(now_ms)  # there was more than one command may hand out
+        self.lifetime.look_ahead()
+
+    def _plan_anew(self, now_ms: int) -> None:
+        """Work out the earliest time from everything that can be due."""
+        self.deadline.due_ms = None
+        self._look_ahead(now_ms)
+        if self.messages.delayed:
+            self.deadline.wake_at(self.messages.delayed[0][0])
+        self.admission.look_ahead()
         for consumer in self.consumers.by_key.values():
-            chunks = held_chunks(self, consumer)
-            if chunks:
-                effects.append(
-                    Deliver(self.id, consumer.key, consumer.session, chunks, consumer.windowed)
-                )
-        if self.outbox.count:
+            if consumer.due_ms:
+                self.deadline.wake_at(consumer.due_ms)
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    @property
+    def waiting_count(self) -> int:
+        return self.messages.waiting_count
+
+    @property
+    def message_count(self) -> int:
+        return self.messages.waiting_count + self.checkout.unsettled_count
+
+    @property
+    def in_use(self) -> bool:
+        return self.consumers.in_use
+
+    @property
+    def is_held_up(self) -> bool:
+        return self.messages.ready.count > 0 and self.consumers.in_use
+
+    def effects_on_leader(self) -> list[Effect]:
+        """What a new leader must do again."""
+        effects = self.checkout.effects_on_leader()
+        if self.disposal.outbox.count:
             effects.append(DeadLettersReady(self.id))
-        if self.told_ms is not None:
+        if self.lifetime.reported_ms is not None:
             effects.append(QueueExpired(self.id))
         return effects
 
-    def holds(self, key: ConsumerKey) -> Sequence[Chunk] | None:
+    def consumer_holds(self, key: ConsumerKey) -> Sequence[Chunk] | None:
         consumer = self.consumers.by_key.get(key)
-        return None if consumer is None else held_chunks(self, consumer)
+        return None if consumer is None else self.checkout.held_chunks(consumer)
 
     def is_windowed(self, key: ConsumerKey) -> bool:
         consumer = self.consumers.by_key.get(key)
@@ -508,18 +297,217 @@ class Queue:
     def consumer_keys(self) -> list[tuple[str, ConsumerKey]]:
         return [(consumer.session, consumer.key) for consumer in self.consumers.by_key.values()]
 
+    def dead_letters(self, count: int) -> list[DeadLetter]:
+        return self.disposal.dead_letters(count)
+
     def live_indexes(self) -> list[tuple[int, int]]:
-        return self.store.live_indexes() + self.uploads.live_indexes()
+        return self.messages.store.live_indexes() + self.admission.uploads.live_indexes()
+
+    def _places(self) -> list[tuple[int, int, str]]:
+        """(first, last, where) of all messages, by position."""
+        places = self.messages.waiting()
+        places += [(each.first, each.last, "outbox") for each in self.disposal.outbox.batches]
+        for consumer in self.consumers.by_key.values():
+            places += [(first, last, "unsettled") for first, last, _ in consumer.held]
+        return sorted(places)
+
+    def view(self) -> QueueView:
+        identity, messages, consumers = self.identity, self.messages, self.consumers
+        oldest_ms = None
+        if messages.ready.count:
+            oldest_ms = messages.store.time_of(messages.ready.top.head[0])
+        return QueueView(
+            id=self.id,
+            name=self.name,
+            vhost=identity.vhost,
+            config=identity.config,
+            ready_count=messages.ready.count,
+            unsettled_count=self.checkout.unsettled_count,
+            delayed_count=messages.delayed_count,
+            dead_letter_count=self.disposal.outbox.count,
+            bytes=messages.store.bytes,
+            ready_bytes=messages.waiting_bytes,
+            paused=self.checkout.paused,
+            publishers=len(self.admission.publishers),
+            oldest_ready_ms=oldest_ms,
+            last_token=self.checkout.last_token,
+            removed=dict(self.disposal.removed),
+            consumers=[
+                ConsumerView(
+                    key=consumer.key,
+                    session=consumer.session,
+                    tag=consumer.tag,
+                    credit=consumer.credit,
+                    unsettled=consumer.held.count,
+                    priority=consumer.priority,
+                    exclusive=consumer.exclusive,
+                    auto_settle=consumer.auto_settle,
+                    active=consumers.is_active(consumer),
+                    status=consumers.status_of(consumer),
+                )
+                for consumer in consumers.by_key.values()
+            ],
+        )
+
+    def gauges(self) -> QueueGauges:
+        """Looks at the heads of priorities and consumers: positions grow with time, so there the
+        oldest messages are.
+        """
+        ready, store, consumers = self.messages.ready, self.messages.store, self.consumers
+        oldest_ready = min((ready.head(each)[0] for each in ready.priorities()), default=None)
+        heads = [each.held.head[0] for each in consumers.by_key.values() if each.held.count]
+        subscribed = sum(each.registered for each in consumers.by_key.values())
+        active = consumers.active
+        has_active = active is not None and consumers.is_active(active)
+        return QueueGauges(
+            self.identity.vhost,
+            self.name,
+            subscribed,
+            None if oldest_ready is None else store.time_of(oldest_ready),
+            store.time_of(min(heads)) if heads else None,
+            consumers.single_active and subscribed > 0 and not has_active,
+        )
+
+    def rows(self, start: int, count: int, state: RowState | None = None) -> list[Row]:
+        """At most `count` messages from position `start` on, in this state or wherever they are."""
+        places: list[_Place] = []
+        if state in (None, "ready"):
+            places += map(_Place, self.messages.ready.from_position(start, count))
+        for consumer in self.consumers.by_key.values() if state in (None, "unsettled") else ():
+            left = count
+            for first, last, hold in consumer.held.ranges_from(start):
+                end = min(last, first + left - 1)
+                places += [
+                    _Place(position, consumer, hold.token, hold.due_ms or None)
+                    for position in range(first, end + 1)
+                ]
+                left -= end - first + 1
+                if left <= 0:
+                    break
+        for ready_at_ms, first, last in self.messages.delayed if state in (None, "delayed") else ():
+            first = max(first, start)
+            places += [
+                _Place(position, None, 0, ready_at_ms, delayed=True)
+                for position in range(first, min(last, first + count - 1) + 1)
+            ]
+        places.sort(key=lambda place: place.position)
+        return [self._row(place) for place in places[: max(0, count)]]
+
+    def _row(self, place: _Place) -> Row:
+        position, messages = place.position, self.messages
+        mark = messages.marks.get(position)
+        state = "ready" if place.consumer is None else "unsettled"
+        return Row(
+            position=position,
+            state="delayed" if place.delayed else state,
+            chunk=messages.chunks_of(position, position, place.token)[0],
+            bytes=messages.store.bytes_of(position, position),
+            enqueued_ms=messages.store.time_of(position),
+            expires_at_ms=self.expiry.expires_at_ms(position),
+            due_ms=place.due_ms,
+            priority=self.identity.capped(mark.priority) if mark else 0,
+            consumer=None if place.consumer is None else place.consumer.key,
+        )
+
+    # --- snapshots --------------------------------------------------------------------------------
 
     def dump(self) -> list[Any]:
-        return snapshot.dump_queue(self)
+        return [self.messages.store.dump(), *self._dump(self.admission.dedup_ids.dump())]
 
     def fingerprint(self) -> list[Any]:
-        return snapshot.digest_queue(self)
+        """All that tells two states apart, without the columns of the store."""
+        ids = self.admission.dedup_ids
+        dedup_ids = ids.fingerprint() if self.identity.version >= 2 else ids.dump()
+        return [self.messages.store.fingerprint(), *self._dump(dedup_ids)]
+
+    def _dump(self, dedup_ids: list[Any]) -> list[Any]:
+        version, lifetime = self.identity.version, self.lifetime
+        row = [
+            *self.messages.dump(),
+            self.consumers.dump(version),
+            self.admission.publishers.dump(),
+            dedup_ids,
+            self.disposal.outbox.dump(),
+            self.checkout.paused,
+            self.checkout.last_token,
+            None if self.consumers.in_use else lifetime.unused_since_ms,
+            lifetime.reported_ms,
+            self.messages.waiting_bytes,
+            lifetime.had_consumer,
+        ]
+        if version >= 2:
+            row += [self.checkout.seen, dump_removed(self.disposal.removed)]
+        if version >= 3:
+            row.append(self.admission.uploads.dump())
+        return row
 
     def load(self, data: Sequence[Any], now_ms: int) -> None:
-        snapshot.load_queue(self, data)
-        timetable.plan_anew(self, now_ms)
+        """Fill a queue that was just made."""
+        identity, checkout, lifetime = self.identity, self.checkout, self.lifetime
+        (
+            store,
+            levels,
+            marks,
+            delayed,
+            consumers,
+            publishers,
+            dedup_ids,
+            outbox,
+            checkout.paused,
+            checkout.last_token,
+            unused_since_ms,
+            lifetime.reported_ms,
+            waiting_bytes,
+            *later,
+        ) = data
+        # Older snapshots know of no queue for which it matters.
+        lifetime.had_consumer = bool(later and later[0])
+        if identity.version >= 2:
+            checkout.seen = later[1]
+            self.disposal.removed = load_removed(later[2])
+        if identity.version >= 3:
+            self.admission.uploads.load(later[3])
+        lifetime.unused_since_ms = unused_since_ms or 0
+        self.messages.load(store, levels, marks, delayed, waiting_bytes)
+        limit = identity.config.delivery_limit
+        self.consumers.load(consumers, self.id, identity.version, delivery_limit=limit)
+        self.admission.publishers.load(publishers)
+        self.admission.dedup_ids.load(dedup_ids)
+        self.disposal.outbox.load(outbox)
+        checkout.unsettled_count = sum(c.held.count for c in self.consumers.by_key.values())
+        self._plan_anew(now_ms)
 
     def invariants(self) -> None:
-        snapshot.check_queue(self)
+        """Asserts what must hold between commands."""
+        messages, store = self.messages, self.messages.store
+        for part in (
+            messages,
+            self.checkout,
+            self.limits,
+            self.disposal.outbox,
+            self.admission.publishers,
+            self.admission.uploads,
+        ):
+            part.invariants()
+        places = self._places()
+        end = 0
+        alive: RangeMap[None] = RangeMap()
+        for first, last, place in places:
+            assert first > end, f"a message is {place} and somewhere else"
+            end = last
+            if place != "outbox":
+                alive.put(first, last, None)
+        count = sum(last - first + 1 for first, last, _ in places)
+        assert count == store.count, "a message is nowhere, or settled and somewhere"
+        size = sum(store.bytes_of(first, last) for first, last, _ in places)
+        assert size == store.bytes, "bytes miscounted"
+        for first, last, _ in messages.marks:
+            assert alive.missing(first, last) is None, "a message that is gone is still marked"
+
+
+class _Place(NamedTuple):
+    position: int
+    consumer: Consumer | None = None
+    token: int = 0
+    due_ms: int | None = None
+    delayed: bool = False

@@ -23,12 +23,12 @@ class Session:
         self.node = node
         self.incarnation = incarnation
         self.resume_ms = resume_ms
-        self.due_ms: int | None = None  # suspected until then; None: it is here
+        self.due_ms: int | None = None  # suspected until then; None: it is connected
         self.crashed = False  # the client itself went away, not its node
         self.consumers: dict[tuple[int, int], None] = {}  # (queue, consumer key), oldest first
 
     @property
-    def here(self) -> bool:
+    def connected(self) -> bool:
         return self.due_ms is None
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cluster.machine.admission import BODIES_MAX, ONLY_BYTES, runs_of
+from cluster.machine.checkout import SPAN_MS_MAX
 from cluster.machine.commands import (
     Discard,
     Enqueue,
@@ -47,7 +48,6 @@ from cluster.machine.replies import (
     Reply,
 )
 from cluster.machine.runs import RangeMap
-from cluster.machine.settling import SPAN_MS_MAX
 from cluster.machine.turn import Turn, span
 from cluster.types import ORDINAL_BITS, ConsumerKey, GroupId, NodeId, QueueId
 
@@ -171,16 +171,17 @@ class Transactions:
                 settled.setdefault((step.queue, step.consumer), []).extend(step.ranges)
                 settling.append(step)
         for (queue_id, consumer), ranges in settled.items():
-            refusal = self._queues[queue_id].lacks(consumer, sorted(ranges))
+            refusal = self._queues[queue_id].checkout.lacks(consumer, sorted(ranges))
             if refusal is not None:
                 return refusal
         for step in settling:
-            refusal = self._queues[step.queue].lacks(step.consumer, step.ranges, step.token)
+            checkout = self._queues[step.queue].checkout
+            refusal = checkout.lacks(step.consumer, step.ranges, step.token)
             if refusal is not None:
                 return refusal
         for queue_id, sizes in arriving.items():
             queue = self._queues[queue_id]
-            if not queue.admits(sizes):
+            if not queue.limits.admits(sizes):
                 return _full(queue, len(sizes))
         return None
 
@@ -226,7 +227,7 @@ class Transactions:
                 self._keep_room(kept, -1)
                 return _full(queue, count)
             kept.append((queue_id, count, size))
-            queue.keep_room(count, size)
+            queue.limits.reserve(count, size)
         self._reserved[key] = _Reserved(turn.now_ms + RESERVED_MS, kept)
         return Ok(len(kept))
 
@@ -251,7 +252,7 @@ class Transactions:
         for queue_id, count, size in wants:
             queue = self._queues.get(queue_id)
             if queue is not None:
-                queue.keep_room(sign * count, sign * size)
+                queue.limits.reserve(sign * count, sign * size)
 
     # --- carrying out -----------------------------------------------------------------------------
 
@@ -277,10 +278,10 @@ class Transactions:
             queue = self._queues.get(step.queue)
             if queue is not None:
                 turn.touch(step.queue)
-                reply = _do(turn, queue, step)
+                reply = queue.apply(turn, step)
                 count += type(reply) is not Refused
-                if queue.witness is not None:
-                    queue.witness.answered(step, reply, turn.body_offset)
+                if queue.identity.recorder is not None:
+                    queue.identity.recorder.answered(step, reply, turn.body_offset)
             if isinstance(step, Enqueue):
                 turn.body_offset += len(step.bodies)
         turn.decided = False
@@ -354,7 +355,9 @@ class Transactions:
                 before = kept.get(queue_id, (0, 0))
                 kept[queue_id] = before[0] + count, before[1] + size
         for queue_id, queue in self._queues.items():
-            assert queue.room_kept == kept.get(queue_id, (0, 0)), "room miscounted"
+            assert (queue.limits.reserved_count, queue.limits.reserved_bytes) == kept.get(
+                queue_id, (0, 0)
+            ), "room miscounted"
         for each in self._open.values():
             assert each.groups, "a transaction that is done everywhere is remembered"
         for node in self._nodes.values():
@@ -366,18 +369,6 @@ class Transactions:
 
 def _full(queue: QueueKind, count: int) -> Refused:
     return Refused(QUEUE_FULL, f"queue {queue.name} has no room for {count} messages")
-
-
-def _do(turn: Turn, queue: QueueKind, step: Step) -> Reply:
-    match step:
-        case Enqueue():
-            return queue.enqueue(turn, step)
-        case Settle():
-            return queue.settle(turn, step)
-        case Return():
-            return queue.give_back(turn, step)
-        case Discard():
-            return queue.discard(turn, step)
 
 
 def _malformed(steps: Sequence[Step], others: Sequence[GroupSteps]) -> Refused | None:

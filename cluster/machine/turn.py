@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
 
+from cluster.machine.deadletters import Deaths
 from cluster.machine.effects import Effect
 from cluster.types import ORDINAL_BITS, ConsumerKey, QueueId, SessionId, Stamp
-
-if TYPE_CHECKING:
-    from cluster.machine.kinds import QueueKind
-
 
 #: The term in the number of a transfer stands above so many bits of a count.
 COUNT_BITS: Final = 32
@@ -33,12 +31,38 @@ def span(first: int, end: int) -> int:
     return (end - first) & _COUNT_MASK
 
 
-class Surroundings(Protocol):
+class DeadLetterTarget(Protocol):
+    """A queue of the group, as another one sees it whose messages die into it."""
+
+    id: QueueId
+    name: str
+
+    def takes_all(self, count: int, sizes: Sequence[int], /) -> bool:
+        """Is there surely room for so many more?"""
+        ...
+
+    def take_dead_letters(
+        self,
+        turn: Turn,
+        /,
+        *,
+        index: int,
+        offset: int,
+        sizes: Sequence[int],
+        priority: int,
+        deaths: Deaths,
+        parts: Mapping[int, Sequence[tuple[int, int]]],
+    ) -> None:
+        """`parts`: entries of large bodies, by their places among these."""
+        ...
+
+
+class GroupOfQueues(Protocol):
     """The group, as its queues see it."""
 
     version: int  # of the machine
 
-    def find(self, queue: QueueId) -> QueueKind | None: ...
+    def find(self, queue: QueueId) -> DeadLetterTarget | None: ...
 
     def consumer_added(self, session: SessionId, queue: QueueId, consumer: ConsumerKey) -> None: ...
 
@@ -70,7 +94,7 @@ class Turn:
         "touched",
     )
 
-    def __init__(self, stamp: Stamp, now_ms: int, group: Surroundings) -> None:
+    def __init__(self, stamp: Stamp, now_ms: int, group: GroupOfQueues) -> None:
         self.stamp = stamp
         self.now_ms = now_ms  # not the stamp's: this one never goes back
         self.index = stamp.index

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from cluster.machine.commands import BodyPart, Enqueue
 from cluster.machine.replies import (
@@ -21,9 +21,6 @@ from cluster.machine.replies import (
 )
 from cluster.machine.turn import Turn
 
-if TYPE_CHECKING:
-    from cluster.machine.queue import Queue
-
 UPLOAD_IDLE_MS = 300_000
 UPLOADS_MAX = 1_024  # a queue; over it the one idle longest is forgotten
 UPLOAD_NAME_CHARS_MAX = 256
@@ -32,6 +29,9 @@ PARTS_MAX = 1 << 16
 
 #: Entry, offset among its bodies, size.
 Part = tuple[int, int, int]
+#: What is published at which place of a batch: the upload, and its parts.
+Large = dict[int, tuple[str, list[Part]]]
+NONE_LARGE: Large = {}
 
 
 class Upload:
@@ -97,7 +97,17 @@ class Uploads:
         self._by_name.move_to_end(name)
         return PartKept(index, offset)
 
-    def has(self, name: str, parts: Sequence[Part]) -> bool:
+    def lacking(self, large: Large, skip: int) -> Refused | None:
+        """Why these bodies, from place `skip` on, cannot be stored."""
+        for place, (name, parts) in large.items():
+            if place >= skip and not self._has(name, parts):
+                return Refused(
+                    PARTS_MISSING,
+                    f"not all parts of upload {name} are here: publish it again from part 0 on",
+                )
+        return None
+
+    def _has(self, name: str, parts: Sequence[Part]) -> bool:
         upload = self._by_name.get(name)
         return upload is not None and upload.parts == parts
 
@@ -132,11 +142,6 @@ class Uploads:
             seen_ms = upload.seen_ms
 
 
-#: What is published at which place of a batch: the upload, and its parts.
-Large = dict[int, tuple[str, list[Part]]]
-NONE_LARGE: Large = {}
-
-
 def large_of(command: Enqueue) -> Large | str:
     """Which bodies of the batch are in parts, or what is wrong with what it says."""
     large: Any = command.large
@@ -158,14 +163,3 @@ def large_of(command: Enqueue) -> Large | str:
     if len({name for name, _ in found.values()}) < len(found):
         return "an upload is one message"
     return found
-
-
-def lacking(queue: Queue, large: Large, skip: int) -> Refused | None:
-    """Why these bodies, from place `skip` on, cannot be stored."""
-    for place, (name, parts) in large.items():
-        if place >= skip and not queue.uploads.has(name, parts):
-            return Refused(
-                PARTS_MISSING,
-                f"not all parts of upload {name} are here: publish it again from part 0 on",
-            )
-    return None

@@ -24,7 +24,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 def spoil(group: Group) -> None:
     """As if this copy had once stored another message."""
     machine: Any = group.machine
-    machine._queues[next(iter(machine._queues))].store.chain ^= 1
+    machine._queues[next(iter(machine._queues))].messages.store.chain ^= 1
 
 
 async def written(world: World, count: int) -> None:

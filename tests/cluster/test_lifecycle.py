@@ -34,7 +34,7 @@ from cluster.machine.commands import (
     Transaction,
     TransactionPart,
 )
-from cluster.machine.queue import Queue
+from cluster.machine.disposal import Disposal
 from cluster.machine.snapshot import encode
 from cluster.raft.configuration import SNAPSHOT_MAGIC
 from cluster.raft.stock import NO_OP, REGULAR
@@ -451,13 +451,13 @@ def test_a_command_at_which_the_machine_raises_is_left_out_as_nodes_do(
     monkeypatch: pytest.MonkeyPatch,
 ):
     entries, machine = _with_purges(applied=False)
-    honest = Queue.purge
+    honest = Disposal.purge
 
     def half_done(*arguments: Any) -> Any:
         honest(*arguments)
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(Queue, "purge", half_done)
+    monkeypatch.setattr(Disposal, "purge", half_done)
     life, rows = Lifecycle(G), list[Event]()
     for entry in entries:
         life.apply(*entry)

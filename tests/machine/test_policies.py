@@ -258,15 +258,15 @@ def test_a_policy_reaches_the_queues_of_a_group_and_leaves_them_when_it_goes():
     assert reconcile() == ["UpdateQueue"]
     kind = queues.find(2)
     assert kind is not None
-    assert kind.config.dead_letter_queue == 1
-    assert kind.config.single_active_consumer
+    assert kind.identity.config.dead_letter_queue == 1
+    assert kind.identity.config.single_active_consumer
 
     put(book, "p", "^q", definition={**definition, "dead-letter-exchange": "elsewhere"})
     assert reconcile() == ["UpdateQueue"]
     kind = queues.find(2)
     assert kind is not None
-    assert kind.config.dead_letter_queue is None
-    assert kind.config.dead_letter_exchange == "elsewhere"
+    assert kind.identity.config.dead_letter_queue is None
+    assert kind.identity.config.dead_letter_exchange == "elsewhere"
     book.does(c.DropEntry("policies", ["/", "p"]))
     assert reconcile() == ["UpdateQueue"]
     assert reconcile() == []

@@ -53,8 +53,8 @@ def test_a_leader_that_ticks_when_told_to_ends_like_one_that_never_did(seed: int
         if due_ms is None or due_ms > often.now_ms:
             # Nothing is due: an extra look at this very time is harmless.
             for queue in often.queues():
-                often._queues[queue].due_ms = often.now_ms
-                often._schedule(often._queues[queue])
+                often._queues[queue].deadline.due_ms = often.now_ms
+                often._timetable.schedule(often._queues[queue])
         assert often.apply(stamp, command) == rarely.apply(stamp, command)
     assert often.digest() == rarely.digest()
 
@@ -79,7 +79,7 @@ def test_no_piece_of_a_large_snapshot_is_large():
     queue = machine.find(QueueId(1))
     assert isinstance(queue, Queue)
     for number in range(50_000):
-        queue.dedup_ids.remember(f"id-{number}", 1_000)
+        queue.admission.dedup_ids.remember(f"id-{number}", 1_000)
     pieces = list(machine.snapshot_pieces())
     assert b"".join(pieces) == machine.snapshot()
     assert max(map(len, pieces)) < 32 << 10

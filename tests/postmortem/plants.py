@@ -27,8 +27,8 @@ from cluster.log.format import (
 )
 from cluster.log.reader import Record, read
 from cluster.log.reader import records as records_of
+from cluster.machine.checkout import Checkout
 from cluster.machine.commands import Enqueue, QueueConfig, Return, Settle
-from cluster.machine.queue import Queue
 from cluster.machine.replies import Reply
 from cluster.machine.turn import Turn
 from cluster.types import CATALOG_GROUP
@@ -472,13 +472,13 @@ def _forgotten_settles() -> Generator[None]:
     """What is settled is returned, and the consumer is told that it is settled."""
 
     def forgetting(honest: Callable[..., Reply]) -> Callable[..., Reply]:
-        def settle(queue: Queue, turn: Turn, told: Settle) -> Reply:
+        def settle(checkout: Checkout, turn: Turn, told: Settle) -> Reply:
             back = Return(told.queue, told.consumer, told.ranges, False, None, told.token)
-            return queue.give_back(turn, back)
+            return checkout.give_back(turn, back)
 
         return settle
 
-    honest = put(Build("forgotten-settles", "", (Change(Queue, "settle", forgetting),)))
+    honest = put(Build("forgotten-settles", "", (Change(Checkout, "settle", forgetting),)))
     try:
         yield
     finally:

@@ -77,7 +77,7 @@ def test_a_copy_whose_state_differs_is_named_with_index_and_digests(often: None)
         bad = next(name for name in world.nodes if name != group.node)
         machine: Any = world.nodes[bad].groups[group.id].machine
         queue = machine._queues[next(iter(machine._queues))]
-        queue.store.chain ^= 1  # as if it had once stored another message
+        queue.messages.store.chain ^= 1  # as if it had once stored another message
 
         with capture_logs() as logs:
             await written(world, 12)
@@ -94,7 +94,7 @@ def test_a_copy_whose_state_differs_is_named_with_index_and_digests(often: None)
         copy = world.nodes[bad].groups[group.id]
         await world.until(lambda: copy.applied_index == group.applied_index)
         sound: Any = group.machine
-        queue.store.chain = sound._queues[queue.id].store.chain
+        queue.messages.store.chain = sound._queues[queue.id].messages.store.chain
         await written(world, 12)
         await world.until(lambda: mismatches(world, group)[bad] == 0)
 

@@ -1,0 +1,178 @@
+"""The messages of a queue: where their bodies lie, what is special about them, and which wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from cluster.machine.identity import QueueIdentity
+from cluster.machine.marks import NO_MARK, Mark
+from cluster.machine.ready import Ready
+from cluster.machine.replies import Chunk
+from cluster.machine.runs import RangeMap
+from cluster.machine.store import Store, pack, unpack
+from cluster.machine.timetable import Deadline
+
+
+@dataclass(eq=False, slots=True)
+class Messages:
+    """Owns all messages of the queue (`store`, `marks`) and those that wait: ready or delayed."""
+
+    identity: QueueIdentity
+    deadline: Deadline
+    store: Store = field(default_factory=Store)
+    marks: RangeMap[Mark] = field(default_factory=RangeMap[Mark])
+    ready: Ready = field(default_factory=Ready)
+    #: A heap of (ready at ms, first, last).
+    delayed: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    delayed_count: int = 0
+    waiting_bytes: int = 0  # of ready and delayed messages
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages that the limits count."""
+        return self.ready.count + self.delayed_count
+
+    # --- in ---------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        index: int,
+        offset: int,
+        sizes: Sequence[int],
+        now_ms: int,
+        mark: Mark | None = None,
+        ready_at_ms: int | None = None,
+    ) -> int:
+        """Give these bodies positions and make them ready, now or later."""
+        count = len(sizes)
+        store = self.store
+        bytes_before = store.bytes
+        first = store.append(count, index, offset, sizes, now_ms)
+        last = first + count - 1
+        self.waiting_bytes += store.bytes - bytes_before
+        if mark is not None and mark != NO_MARK:
+            self.marks.put(first, last, mark)
+        if ready_at_ms is not None:
+            self.delay(first, last, ready_at_ms)
+        else:
+            self.ready.add(first, last, 0 if mark is None else self.identity.capped(mark.priority))
+        return first
+
+    def delay(self, first: int, last: int, ready_at_ms: int) -> None:
+        heappush(self.delayed, (ready_at_ms, first, last))
+        self.delayed_count += last - first + 1
+        self.deadline.wake_at(ready_at_ms)
+
+    def end_delays(self, now_ms: int) -> None:
+        """What is due by now is ready."""
+        while self.delayed and self.delayed[0][0] <= now_ms:
+            _, first, last = heappop(self.delayed)
+            self.delayed_count -= last - first + 1
+            self.make_ready(first, last)
+
+    def make_ready(self, first: int, last: int) -> None:
+        if not self.marks.count:
+            self.ready.add(first, last)
+            return
+        for start, end, mark in self.marks.segments(first, last):
+            self.ready.add(start, end, self.identity.capped(mark.priority) if mark else 0)
+
+    # --- out --------------------------------------------------------------------------------------
+
+    def take_head(self, limit: int) -> tuple[int, int]:
+        """Remove up to `limit` neighbours that come next: ready ones, or else delayed ones."""
+        if self.ready.count:
+            first, last = self.ready.take(limit)
+        else:
+            ready_at_ms, first, last = heappop(self.delayed)
+            self.delayed_count -= last - first + 1
+            if last - first >= limit:
+                self.delay(first + limit, last, ready_at_ms)
+                last = first + limit - 1
+        self.waiting_bytes -= self.store.bytes_of(first, last)
+        return first, last
+
+    def take_head_bytes(self, wanted: int, look_at: int) -> tuple[int, int]:
+        """As `take_head`: at most as many as are needed to be rid of so many bytes."""
+        first, last = self.ready.top.head if self.ready.count else self.delayed[0][1:]
+        count = 0
+        for size in self.store.sizes_of(first, min(last, first + look_at - 1)):
+            count += 1
+            wanted -= size
+            if wanted <= 0:
+                break
+        return self.take_head(count)
+
+    def release(self, first: int, last: int) -> None:
+        """These messages are done with; they wait no longer, and no consumer holds them."""
+        if self.marks.count:
+            self.marks.cut(first, last)
+        self.store.release(first, last)
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def chunks_of(self, first: int, last: int, token: int) -> list[Chunk]:
+        """These messages as they are delivered: one chunk an entry and set of counts."""
+        if not self.marks.count:
+            return [
+                Chunk(piece.first, piece.bodies, token, 0, 0)
+                for piece in self.store.pieces(first, last)
+            ]
+        chunks: list[Chunk] = []
+        for start, end, mark in self.marks.segments(first, last):
+            mark = mark or NO_MARK
+            chunks += [
+                Chunk(piece.first, piece.bodies, token, mark.failed, mark.acquired, mark.deaths)
+                for piece in self.store.pieces(start, end)
+            ]
+        return chunks
+
+    def waiting(self) -> list[tuple[int, int, str]]:
+        """(first, last, state)."""
+        return [
+            *((first, last, "ready") for _, first, last in self.ready),
+            *((first, last, "delayed") for _, first, last in self.delayed),
+        ]
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def dump(self) -> list[Any]:
+        """What waits and what is special; the store is written beside it."""
+        levels: list[Any] = []
+        for priority, level in self.ready.levels():
+            firsts, lasts, _ = level.dump()
+            levels.append([priority, pack(firsts), pack(lasts)])
+        firsts, lasts, marks = self.marks.dump()
+        return [
+            levels,
+            [pack(firsts), pack(lasts), [list(mark) for mark in marks]],
+            [list(delay) for delay in sorted(self.delayed)],
+        ]
+
+    def load(self, store: Any, levels: Any, marks: Any, delayed: Any, waiting_bytes: int) -> None:
+        self.store.load(store)
+        for priority, firsts, lasts in levels:
+            level: RangeMap[None] = RangeMap()
+            column = unpack("q", firsts)
+            level.load(column, unpack("q", lasts), [None] * len(column))
+            self.ready.restore_level(priority, level)
+        firsts, lasts, values = marks
+        self.marks.load(unpack("q", firsts), unpack("q", lasts), [Mark(*value) for value in values])
+        self.delayed = [(ready_at_ms, first, last) for ready_at_ms, first, last in delayed]
+        self.delayed_count = sum(last - first + 1 for _, first, last in self.delayed)
+        self.waiting_bytes = waiting_bytes
+
+    def invariants(self) -> None:
+        self.store.invariants()
+        self.ready.invariants()
+        self.marks.invariants()
+        size = sum(self.store.bytes_of(first, last) for first, last, _ in self.waiting())
+        assert size == self.waiting_bytes, "waiting bytes miscounted"
+        for priority, level in self.ready.levels():
+            for first, last, _ in level:
+                for _, _, mark in self.marks.segments(first, last):
+                    expected = self.identity.capped(mark.priority) if mark else 0
+                    assert expected == priority, "ready at a wrong priority"
