@@ -118,7 +118,7 @@ class Wire:
         """The next method with its content. Raises Closed, TimeoutError."""
         if self._waiting:
             return self._waiting.pop(0)
-        channel, method = self._frame()
+        channel, method = self.frame()
         if isinstance(method, Channel.Close):
             self.send(Channel.CloseOk(), channel=channel)
             raise Closed("channel", method.reply_code or 0, method.reply_text)
@@ -127,10 +127,10 @@ class Wire:
             raise Closed("connection", method.reply_code or 0, method.reply_text)
         if not isinstance(method, Basic.Deliver | Basic.Return | Basic.GetOk):
             return Received(channel, method)
-        _, header = self._frame()
+        _, header = self.frame()
         body = b""
         while len(body) < header.body_size:
-            body += self._frame()[1].value
+            body += self.frame()[1].value
         return Received(channel, method, header.properties, body)
 
     def expect(self, kind: type[F], channel: int = 1) -> F:
@@ -191,7 +191,8 @@ class Wire:
             self.call(Connection.Close(200, "bye", 0, 0), Connection.CloseOk, 0)
         self._socket.close()
 
-    def _frame(self) -> tuple[int, Any]:
+    def frame(self) -> tuple[int, Any]:
+        """The next one as it came: channel, and what pamqp makes of it."""
         while True:
             while len(self._data) < FRAME_HEADER_BYTES or len(self._data) < self._size():
                 data = self._socket.recv(READ_BYTES)

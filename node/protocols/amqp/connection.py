@@ -90,6 +90,7 @@ class AmqpConnection(asyncio.Protocol):
         )
         self._closing_channels: set[int] = set()
         self._closed_by_client: set[int] = set()  # frames may still be in flight
+        self._lingering: dict[int, Channel] = {}  # closed, in the middle of a large body
         self._channels_in_question = 0
         self._timer: asyncio.TimerHandle | None = None
         self._close_ok = closing.Search()
@@ -154,7 +155,7 @@ class AmqpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.wire.relieved()
         if not self.wire.congested:
-            for channel in list(self.channels.values()):
+            for channel in [*self.channels.values(), *self._lingering.values()]:
                 channel.writable()
 
     # --- what channels use ------------------------------------------------------------------------
@@ -186,9 +187,20 @@ class AmqpConnection(asyncio.Protocol):
         log.warning("channel_error", connection=self.name, channel=number, error=str(error))
         channel.close()
         if self.phase is not Phase.RUNNING:
+            channel.outlet.abort()
             return  # the client has said goodbye, and what it had said before failed
         self._closing_channels.add(number)
-        self.say(closing.channel_close(error), number)
+        self._say_last(channel, closing.channel_close(error))
+
+    def _say_last(self, channel: Channel, method: base.Frame) -> None:
+        """When what the channel is in the middle of is said."""
+        number = channel.number
+        self._lingering[number] = channel
+
+        def ended() -> None:
+            self._lingering.pop(number, None)
+
+        channel.outlet.last(writer.method(number, method), ended)
 
     def connection_error(self, error: AmqpError) -> None:
         if self.phase not in {Phase.STARTING, Phase.RUNNING}:
@@ -328,7 +340,11 @@ class AmqpConnection(asyncio.Protocol):
                 case commands.Channel.CloseOk():
                     self._closing_channels.discard(number)
                 case commands.Channel.Close():  # both sides at once
-                    self.say(made(commands.Channel.CloseOk), number)
+                    lingering = self._lingering.get(number)
+                    if lingering is not None:
+                        self._say_last(lingering, made(commands.Channel.CloseOk))
+                    else:
+                        self.say(made(commands.Channel.CloseOk), number)
                 case _:
                     pass  # said before the client knew
             return
@@ -345,13 +361,13 @@ class AmqpConnection(asyncio.Protocol):
                 del self.channels[number]
                 self._closed_by_client.add(number)
                 channel.close()
-                self.say(made(commands.Channel.CloseOk), number)
+                self._say_last(channel, made(commands.Channel.CloseOk))
             case commands.Channel.Close():
                 self._start(self._finish(number, channel), "amqp_channel_end")
             case commands.Channel.Flow():
                 if not method.active:
                     raise ConnectionError_(NOT_IMPLEMENTED, "active=false", *method_ids(method))
-                self.say(made(commands.Channel.FlowOk, active=True), number)
+                channel.say(made(commands.Channel.FlowOk, active=True))
             case _:
                 raise _unexpected(method)
 
@@ -384,7 +400,7 @@ class AmqpConnection(asyncio.Protocol):
         if self.channels.get(number) is channel:
             del self.channels[number]
             self._closed_by_client.add(number)
-        self.say(made(commands.Channel.CloseOk), number)
+        self._say_last(channel, made(commands.Channel.CloseOk))
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -416,6 +432,9 @@ class AmqpConnection(asyncio.Protocol):
         channels, self.channels = self.channels, {}
         for channel in channels.values():
             channel.close(lost=lost)
+        for channel in [*channels.values(), *self._lingering.values()]:
+            channel.outlet.abort()
+        self._lingering.clear()
 
     def silent(self) -> None:
         log.warning("heartbeats_missed", connection=self.name)

@@ -1,5 +1,6 @@
 """What one channel writes, in order. A large body leaves piece by piece, as fast as its client
-takes it, and nothing else of the channel may come between its frames: that waits behind it.
+takes it, and nothing else of the channel may come between its frames (AMQP 4.2.6; clients end the
+connection over it): that waits behind it, the end of the channel too.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Outlet:
         self._channel = channel
         self._behind: deque[tuple[bytes, Piece | None] | Stream] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._last: list[bytes] = []  # when the channel has closed
+        self._ended: Callable[[], None] = _nothing
         self._room = asyncio.Event()
         self._held_bytes = 0
 
@@ -65,15 +68,31 @@ class Outlet:
         self._room.set()
 
     def close(self) -> None:
-        """What is half said is not said to its end."""
-        if self._task is not None:
-            self._task.cancel()
+        """What is half said is said to its end, and nothing else."""
         self._behind.clear()
         self._hold(-self._held_bytes)
 
+    def last(self, data: bytes, ended: Callable[[], None]) -> None:
+        """Of the closed channel; called back when it has left. The connection sees to `abort`."""
+        self._last.append(data)
+        self._ended = ended
+        if self._task is None:
+            self._finish()
+
+    def abort(self) -> None:
+        """The connection ends: nothing is said any more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _finish(self) -> None:
+        for data in self._last:
+            self._channel.host.write(data)
+        self._last.clear()
+        self._ended()
+
     def _hold(self, count: int) -> None:
         """So many bytes more; or less."""
-        self._held_bytes += count
+        self._held_bytes = max(0, self._held_bytes + count)  # a closed channel holds none
         if self._held_bytes > BEHIND_BYTES_MAX:
             self._channel.host.pause_reading(self._why_paused)
         elif self._held_bytes * 2 <= BEHIND_BYTES_MAX:
@@ -96,25 +115,33 @@ class Outlet:
                     self._hold(-len(item[0]))
         except BodyGone as error:
             # The client waits for the rest of it: no other method can be said on this channel.
-            self._channel.fail(
-                ConnectionError_(INTERNAL_ERROR, f"a body was cut off in the middle: {error}")
-            )
+            reason = f"a body was cut off in the middle: {error}"
+            host.connection_error(ConnectionError_(INTERNAL_ERROR, reason))
             return
         self._task = None
-        self._channel.deliveries.writable()
+        if self._channel.closed:
+            self._finish()
+        else:
+            self._channel.deliveries.writable()
 
     async def _send(self, stream: Stream) -> None:
         host, number = self._channel.host, self._channel.number
         host.write(stream.head)
         async for data in stream.pieces:
+            await self._until_taken()
             for frame in writer.body_frames(number, data, host.frame_max):
                 host.write(frame)
-            await self._until_taken()
-        host.write(b"", stream.piece)
-        stream.sent()
+        # At once: a client that has the last frame may close the channel.
+        if not self._channel.closed:  # else it was given back
+            host.write(b"", stream.piece)
+            stream.sent()
+        await self._until_taken()
 
     async def _until_taken(self) -> None:
         await asyncio.sleep(0)  # what was written leaves at the end of this turn of the loop
         while self._channel.host.congested:
             self._room.clear()
             await self._room.wait()
+
+
+def _nothing() -> None: ...
