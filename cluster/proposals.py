@@ -26,7 +26,7 @@ from cluster.types import COMMANDS_PER_ENTRY_MAX
 ENTRY_BYTES_TARGET = 1 << 20
 #: ...up to this, which is refused.
 ENTRY_BYTES_MAX = 17 << 20
-#: A body up to here fits into one entry, whatever is said of it; larger ones come in parts.
+#: A body up to here fits into one entry, whatever is said of it: the most that may travel whole.
 WHOLE_BODY_BYTES_MAX = 16 << 20
 #: Commands in one entry: ordinals are 16 bits wide, and the last one is left free.
 ENTRY_COMMANDS_MAX = COMMANDS_PER_ENTRY_MAX - 1

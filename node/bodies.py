@@ -1,14 +1,19 @@
-"""Bodies that are too large for one entry: into the log part by part, and out of it again.
+"""Large bodies: into the log part by part, and out of it again.
 
 A part is an entry like any other, so a large body holds up nobody: a few parts are on their way at
 a time, and who delivers it holds one. Parts are kept by number, so after a change of leader an
 upload goes on where it was.
+
+Two limits: a body over PARTED_OVER_BYTES is published in parts where that is possible, and one up
+to WHOLE_BODY_BYTES_MAX may travel whole where it is not.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -16,10 +21,11 @@ import structlog
 
 from cluster.cluster_node import ClusterNode
 from cluster.codec.entries import LARGE_SINCE
+from cluster.group_like import GroupLike
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import BodyPart
-from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, PartKept
-from cluster.outcome import Outcome
+from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, UNKNOWN_COMMAND, PartKept
+from cluster.outcome import NOT_UPGRADED, Outcome
 from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.types import Body, GroupId, LargeBody, NodeId
 from node.errors import BrokerError
@@ -28,12 +34,16 @@ from node.questions import Questions
 
 log = structlog.get_logger(__name__)
 
-#: Of a large body: so much in one entry...
+#: A larger body is published in parts: whole, it would hold up what others do in its group.
+PARTED_OVER_BYTES = 1 << 20
+#: So much of it in one entry...
 PART_BYTES = 512 * 1024
-#: ...so many of them on their way at once...
+#: ...so many of them on their way at once, of one body...
 PARTS_AT_ONCE = 4
-#: ...and so many bodies at once, for one group.
-UPLOADS_AT_ONCE = 2
+#: ...and of all that this node publishes to one group, in turn...
+PARTS_OF_GROUP_AT_ONCE = 8
+#: ...which are so many bodies at most.
+UPLOADS_AT_ONCE = 16
 #: What an `Enqueue` says of how a large body begins: enough for who only looks.
 HEAD_BYTES = 4 * 1024
 #: Between two tries.
@@ -43,14 +53,35 @@ PATIENCE_S = 60.0
 
 #: Refusals that no repetition changes.
 HOPELESS = frozenset({"too_large", "bad_argument", "transient_full"})
+#: The group takes no parts before it is upgraded.
+TOO_OLD = frozenset({NOT_UPGRADED, UNKNOWN_COMMAND})
 
 
 class NotTaken(Exception):
     """The group surely does not take the body; why, in words."""
 
 
+class WholeOnly(Exception):
+    """The group takes no parts yet, and the body may travel whole."""
+
+
 class BodyGone(Exception):
     """Its message was settled or deleted, or nobody who has it can be reached."""
+
+
+def may_be_whole(body: Body) -> bool:
+    return len(body) <= WHOLE_BODY_BYTES_MAX
+
+
+async def whole(group: GroupLike, body: LargeBody) -> bytes | None:
+    """In one piece, from a copy that has it all; None: it is gone."""
+    pieces = [body.head]
+    for index, offset, size in body.parts:
+        data = await group.load_part(index, offset)
+        if data is None or len(data) != size:
+            return None
+        pieces.append(data)
+    return b"".join(pieces)
 
 
 class Source(Protocol):
@@ -82,6 +113,10 @@ class PartedBody:
     def __len__(self) -> int:
         return self._size_bytes
 
+    @property
+    def whole(self) -> bytes:
+        return b"".join([self.head, *self.pieces])
+
     async def part(self, number: int) -> bytes:
         return self.pieces[number]
 
@@ -104,6 +139,10 @@ async def pieces_of(body: NewBody) -> AsyncIterator[bytes]:
         yield body
 
 
+def in_one_piece(body: NewBody) -> bytes:
+    return body.whole if isinstance(body, PartedBody) else body
+
+
 def message_bytes_max(configured: int, machine_version: int) -> int:
     """The largest body that may be published now: without machine version 3 there are no parts."""
     return configured if machine_version >= LARGE_SINCE else min(configured, WHOLE_BODY_BYTES_MAX)
@@ -116,7 +155,7 @@ class Bodies:
         self._cluster = cluster
         self._questions = questions
         self._names = count(1)
-        self._rooms: dict[GroupId, asyncio.Semaphore] = {}
+        self._rooms: dict[GroupId, _Room] = {}
         questions.on("body_part", self._answer_part)
 
     # --- in ---------------------------------------------------------------------------------------
@@ -125,42 +164,59 @@ class Bodies:
         self, info: QueueInfo, source: Source, name: str | None = None
     ) -> tuple[str, list[list[int]]] | None:
         """What `Enqueue.large` says of it, once all parts are safe. None: the queue was deleted.
-        NotTaken. `name`: that of an upload which a former leader may have begun.
+        NotTaken, WholeOnly. `name`: that of an upload which a former leader may have begun.
         """
         name = name or f"{self._cluster.node}:{self._cluster.links.incarnation}:{next(self._names)}"
-        room = self._rooms.setdefault(info.group, asyncio.Semaphore(UPLOADS_AT_ONCE))
-        async with room:
-            kept: list[PartKept] = []
-            total = len(source.sizes)
-            while len(kept) < total:
-                first = len(kept)
-                numbers = range(first, min(first + PARTS_AT_ONCE, total))
-                outcomes = await self._propose(info, source, name, numbers)
-                trouble = _take(kept, outcomes)
+        room = self._rooms.get(info.group)
+        if room is None:
+            room = self._rooms[info.group] = _Room()
+        kept: list[PartKept] = []
+        sizes = source.sizes
+        async with room.uploads:
+            while True:
+                trouble = await self._send(info, source, name, kept, room.parts)
                 if trouble is None:
-                    continue
+                    break
                 if trouble.code in HOPELESS:
                     raise NotTaken(trouble.reason)
+                if trouble.code in TOO_OLD and _may_be_whole(source):
+                    raise WholeOnly
                 if trouble.code == NO_QUEUE and self._is_gone(info):
                     return None
                 await asyncio.sleep(RETRY_S)
                 if self._is_gone(info):
                     return None
-        sizes = source.sizes
         return name, [[each.index, each.offset, sizes[n]] for n, each in enumerate(kept)]
 
-    async def _propose(
-        self, info: QueueInfo, source: Source, name: str, numbers: Sequence[int]
-    ) -> list[Outcome]:
-        """Handed in in order, and answered together."""
-        asked: list[asyncio.Future[Outcome]] = []
+    async def _send(
+        self,
+        info: QueueInfo,
+        source: Source,
+        name: str,
+        kept: list[PartKept],
+        parts: asyncio.Semaphore,
+    ) -> Outcome | None:
+        """The parts that are not kept yet, a few on their way at a time; the first outcome of one
+        that is not going to be.
+        """
         loop = asyncio.get_running_loop()
-        for number in numbers:
-            part = BodyPart(info.queue, name, number, await source.part(number))
-            future: asyncio.Future[Outcome] = loop.create_future()
-            self._cluster.propose(info.group, part, future.set_result)
-            asked.append(future)
-        return list(await asyncio.gather(*asked))
+        total = len(source.sizes)
+        flying: deque[asyncio.Future[Outcome]] = deque()
+        trouble: Outcome | None = None
+        number = len(kept)
+        while flying or (number < total and trouble is None):
+            if number < total and len(flying) < PARTS_AT_ONCE and trouble is None:
+                part = BodyPart(info.queue, name, number, await source.part(number))
+                await parts.acquire()
+                future: asyncio.Future[Outcome] = loop.create_future()
+                self._cluster.propose(info.group, part, partial(_answered, parts, future))
+                flying.append(future)
+                number += 1
+                continue
+            outcome = await flying.popleft()
+            if trouble is None:
+                trouble = _take(kept, outcome)
+        return trouble
 
     def _is_gone(self, info: QueueInfo) -> bool:
         return self._cluster.catalog_machine.queue_by_id(info.queue) is None
@@ -228,17 +284,33 @@ class Stored:
         return await self._bodies.part(self._group, self._body.parts[number])
 
 
-def _take(kept: list[PartKept], outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Those that are safe, in order, up to the first that is not: that one."""
-    for outcome in outcomes:
-        if outcome.kind == "ok" and isinstance(outcome.reply, PartKept):
-            kept.append(outcome.reply)
-            continue
-        expected = getattr(outcome.reply, "detail", None)
-        if outcome.code == OUT_OF_SEQUENCE and type(expected) is int:
-            del kept[expected:]  # it was forgotten: idle for too long
-        return outcome
-    return None
+class _Room:
+    """Of one group, for what this node publishes there."""
+
+    def __init__(self) -> None:
+        self.uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
+        self.parts = asyncio.Semaphore(PARTS_OF_GROUP_AT_ONCE)
+
+
+def _may_be_whole(source: Source) -> bool:
+    return isinstance(source, PartedBody) and len(source) <= WHOLE_BODY_BYTES_MAX
+
+
+def _answered(parts: asyncio.Semaphore, future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    parts.release()
+    if not future.done():  # who waited for it may have been cancelled
+        future.set_result(outcome)
+
+
+def _take(kept: list[PartKept], outcome: Outcome) -> Outcome | None:
+    """One more part is safe; or why it is not."""
+    if outcome.kind == "ok" and isinstance(outcome.reply, PartKept):
+        kept.append(outcome.reply)
+        return None
+    expected = getattr(outcome.reply, "detail", None)
+    if outcome.code == OUT_OF_SEQUENCE and type(expected) is int:
+        del kept[expected:]  # it was forgotten: idle for too long
+    return outcome
 
 
 # --- between nodes --------------------------------------------------------------------------------

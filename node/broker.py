@@ -50,6 +50,7 @@ from cluster.types import (
     SessionId,
 )
 from node.alarms import Lack
+from node.bodies import may_be_whole, whole
 from node.chunks import batch_of, fitting, merged
 from node.errors import Elsewhere, Refused, reply_of
 from node.message import as_map
@@ -292,6 +293,11 @@ class Broker:
             ((body, meta),) = found
             if rows and len(body) > budget:
                 break
+            if isinstance(body, LargeBody) and may_be_whole(body):
+                joined = await whole(group, body)
+                if joined is None:
+                    continue
+                body = joined
             budget -= len(body.head) if isinstance(body, LargeBody) else len(body)
             rows.append(
                 {
@@ -419,13 +425,20 @@ class Broker:
         return Subscribe(queue, session, tag, credit, priority, exclusive, False, timeout_ms)
 
     async def get(
-        self, info: QueueInfo, session: SessionId, *, count: int, auto_settle: bool
+        self,
+        info: QueueInfo,
+        session: SessionId,
+        *,
+        count: int,
+        auto_settle: bool,
+        in_parts: bool = False,
     ) -> tuple[ConsumerKey, int, list[Batch]]:
         """Take messages once: (consumer to settle with, still ready, the messages). On the leader.
 
         What does not fit into one answer is given back at once. With `auto_settle` the messages
         are settled once they are read, so a crash in between redelivers them; those with a large
-        body are for the caller to settle, when it is read.
+        body are for the caller to settle, when it is read. Without `in_parts` only those bodies
+        are in parts that may not travel whole.
         """
         self.check_count(count)
         group = self.led(info.group)
@@ -437,6 +450,8 @@ class Broker:
         budget = GET_BYTES_MAX
         for chunk in reply.chunks:
             bodies = await group.load_bodies(chunk.bodies)
+            if bodies and not in_parts and isinstance(large := bodies[0][0], LargeBody):
+                bodies = await _joined(group, large, bodies[0][1])
             count = fitting(bodies, budget) if budget > 0 else 0
             if count < chunk.bodies.count:
                 over.append((chunk.first + count, chunk.first + chunk.bodies.count - 1))
@@ -458,6 +473,14 @@ class Broker:
             raise Refused(
                 codes.BAD_ARGUMENT, f"count must be from 1 to {self.limits.get_count_max}"
             )
+
+
+async def _joined(group: GroupLike, body: LargeBody, meta: Any) -> list[tuple[Body, Any]]:
+    """It is alone in its chunk."""
+    if not may_be_whole(body):
+        return [(body, meta)]
+    joined = await whole(group, body)
+    return [] if joined is None else [(joined, meta)]
 
 
 def _id(group: GroupId, body: BodyRef) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from cluster.machine import replies as codes
@@ -289,11 +290,6 @@ class Connection:
         assert isinstance(reply, PartKept)
         self.answer(request, [reply.index, reply.offset])
 
-    def left(self, info: QueueInfo, consumer: ConsumerKey, batch: outgoing.Batch) -> None:
-        """A large body has left for a client that settles nothing itself."""
-        settle = Settle(info.queue, consumer, [(batch.first, batch.first)], batch.token)
-        self._broker.cluster.propose(info.group, settle)
-
     def _ask(self, request: int, info: QueueInfo, command: Command) -> None:
         if self.closed:
             return
@@ -474,7 +470,9 @@ class Connection:
     async def get(self, request: int, info: QueueInfo, count: int, *, auto_settle: bool) -> None:
         self._check_here(info)
         self._broker.check_count(count)
-        get = self._broker.get if self._broker.leads(info.group) else self._relay.get
+        get = self._relay.get
+        if self._broker.leads(info.group):
+            get = partial(self._broker.get, in_parts=True)
         key, ready, batches = await self._in_session(
             info.group, lambda: get(info, self.session, count=count, auto_settle=auto_settle)
         )

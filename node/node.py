@@ -209,6 +209,7 @@ class Node:
         self.traffic.on_dead_letters.append(letters.ready)
         counts = self.traffic.dispatcher.counts
         self.publisher = Publisher(self.cluster, self._tasks, counts, bodies)
+        settler = self.settler = Settler(self.cluster, self._tasks, counts)
         transactions = Transactions(self.cluster, self._tasks)
         direct_replies = DirectReplies(self.cluster.node, self.questions)
         self._watch_over()
@@ -228,7 +229,7 @@ class Node:
                 router=self.broker.router,
                 publisher=self.publisher,
                 bodies=bodies,
-                settler=Settler(self.cluster, self._tasks, self.traffic.dispatcher.counts),
+                settler=settler,
                 transactions=transactions,
                 direct_replies=direct_replies,
                 auth=self.auth,
@@ -333,7 +334,13 @@ class Node:
         app.middlewares.append(gate(self.health))
         counts, tallies = self.traffic.dispatcher.counts, self.metrics.tallies
         sockets = WebSockets(
-            self.broker, self.sessions, self.auth, self.clients, tallies, self.bodies
+            self.broker,
+            self.sessions,
+            self.auth,
+            self.clients,
+            tallies,
+            self.bodies,
+            self.settler,
         )
         self._sockets = sockets
         app.router.add_get("/v1/connect", sockets.connect)

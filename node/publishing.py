@@ -21,13 +21,14 @@ from typing import Any, NamedTuple, cast
 import structlog
 
 from cluster.cluster_node import ClusterNode
+from cluster.codec.entries import LARGE_SINCE
 from cluster.group import Outcome
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Enqueue
 from cluster.machine.publishers import EPHEMERAL_PREFIX
 from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, PARTS_MISSING, Enqueued
 from cluster.types import QueueId
-from node.bodies import Bodies, NewBody, NotTaken, PartedBody
+from node.bodies import Bodies, NewBody, NotTaken, PartedBody, WholeOnly, in_one_piece
 from node.dispatch import Counts
 from node.tasks import Tasks
 
@@ -49,6 +50,13 @@ HOPELESS = frozenset(
 #: Called once with the offsets, in what was published, that the queue refused (over a limit), as
 #: ranges. All others are safe, or the queue is gone and they have nowhere to go.
 Done = Callable[[Sequence[tuple[int, int]]], None]
+
+
+class Uploaded(NamedTuple):
+    """Bodies of which the large ones have their parts in the log."""
+
+    heads: list[bytes]  # or whole bodies
+    large: dict[int, Any]  # as `Enqueue.large`
 
 
 class _Item(NamedTuple):
@@ -161,36 +169,56 @@ class Publisher:
             self._due.append(line)
         line.waiting.append(_Item(bodies, metas, attrs, size_bytes, done, large))
 
-    async def publish_large(
+    def upload(
+        self, info: QueueInfo, bodies: Sequence[NewBody]
+    ) -> asyncio.Task[Uploaded | str | None]:
+        """Brings the parts of large bodies into the log; `publish_large` needs it done. Several may
+        be under way at once. Why not, in words; None: the queue is gone, and so is whatever is
+        published to it. (Its group may not know yet: there heads would pass for whole messages.)
+        """
+        return self._tasks.start(self._upload(info, bodies), name="upload")
+
+    async def _upload(self, info: QueueInfo, bodies: Sequence[NewBody]) -> Uploaded | str | None:
+        done = Uploaded([], {})
+        in_parts = self._cluster.catalog_machine.version >= LARGE_SINCE
+        for place, body in enumerate(bodies):
+            if not isinstance(body, PartedBody):
+                done.heads.append(body)
+                continue
+            try:
+                if not in_parts:
+                    raise WholeOnly
+                kept = await self._bodies.upload(info, body)
+            except WholeOnly:
+                done.heads.append(in_one_piece(body))
+                continue
+            except NotTaken as error:
+                return str(error)
+            if kept is None:
+                return None
+            done.heads.append(body.head)
+            done.large[place] = kept
+        return done
+
+    def publish_large(
         self,
         info: QueueInfo,
-        bodies: Sequence[NewBody],
+        uploaded: Uploaded | str | None,
         metas: Any,
         attrs: Any,
         size_bytes: int,
         done: Done,
+        count: int,
     ) -> None:
-        """As `publish`, some bodies being large: in its place once this returns."""
-        heads: list[bytes] = []
-        large: dict[int, Any] = {}
-        for place, body in enumerate(bodies):
-            if not isinstance(body, PartedBody):
-                heads.append(body)
-                continue
-            heads.append(body.head)
-            try:
-                kept = await self._bodies.upload(info, body)
-            except NotTaken as error:
-                log.warning("publish_refused", queue=info.name, reason=str(error))
-                done([(0, len(bodies) - 1)])
-                return
-            if kept is None:
-                # The queue is gone, and so is whatever is published to it. Its group may not know
-                # yet: there the heads would pass for whole messages.
-                done(())
-                return
-            large[place] = kept
-        self.publish(info, heads, metas, attrs, size_bytes, done, large or None)
+        """As `publish`, of what `upload` brought."""
+        if isinstance(uploaded, Uploaded):
+            heads, large = uploaded
+            self.publish(info, heads, metas, attrs, size_bytes, done, large or None)
+        elif uploaded is None:
+            done(())
+        else:
+            log.warning("publish_refused", queue=info.name, reason=uploaded)
+            done([(0, count - 1)])
 
     def _name(self) -> str:
         incarnation = self._cluster.links.incarnation

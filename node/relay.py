@@ -243,7 +243,7 @@ class Relay:
         vhost, name, session, count, auto_settle = fields
         info = await self._broker.find(vhost, name)
         key, ready, batches = await self._broker.get(
-            info, SessionId(session), count=count, auto_settle=auto_settle
+            info, SessionId(session), count=count, auto_settle=auto_settle, in_parts=True
         )
         return [key, ready, [packed(batch) for batch in batches]]
 

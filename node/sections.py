@@ -189,7 +189,7 @@ class LimitSettings(Section):
         default=ByteSize(16 * MIB),
         ge=1,
         le=512 * MIB,
-        description="Largest body of a message; over 16 MiB it goes through the log in parts.",
+        description="Largest body of a message; over 16 MiB it must go through the log in parts.",
     )
     frame_bytes_max: ByteSize = Field(
         default=ByteSize(17 * MIB),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import cbor2
 import pytest
 
 import quorate
+from cluster.machine.commands import Settle
+from cluster.outcome import unknown
 from node.node import Node
 from quorate.errors import Refused
-from tests.node.nodes import Nodes, until
+from tests.node.amqp.test_large_bodies import send as send_by_amqp
+from tests.node.nodes import Client, Nodes, until
 
 MIB = 1 << 20
 GUEST = {"Authorization": aiohttp.encode_basic_auth("guest", "guest")}
@@ -145,3 +149,83 @@ async def test_http_takes_what_is_small_beside_a_large_body(tmp_path: Path) -> N
             await until(lambda: depth(nodes.one, "q") == 1)
             async with http.post(where, data=asked, headers=headers) as answer:
                 assert answer.status == 413
+
+
+async def test_what_may_travel_whole_arrives_whole_where_there_are_no_parts(
+    tmp_path: Path,
+) -> None:
+    """AMQP publishes it in parts; HTTP, and clients that know nothing of parts, take it."""
+    body = body_of(3 * MIB)
+    async with Nodes(tmp_path, 3) as nodes:
+        await nodes.declare("q")
+        leader = await nodes.leader("q")
+        other = next(name for name in nodes.nodes if name != leader)
+        info = nodes.one.cluster.queue_info("/", "q")
+        machine: Any = nodes.nodes[leader].cluster.groups[info.group].machine
+        await until(lambda: machine.version >= 3)
+
+        async def publish() -> None:
+            await asyncio.to_thread(send_by_amqp, nodes.nodes[other], body)
+            # The last entry does not hold the message: it went in parts.
+            (live,) = [live for live in [machine.live_indexes()] if live]
+            assert len({index for first, last in live for index in range(first, last + 1)}) > 3
+
+        url = nodes.url(leader)
+        headers = {"Content-Type": "application/cbor", "Accept": "application/cbor"}
+        async with aiohttp.ClientSession(headers=GUEST) as http:
+            await publish()
+            async with http.get(f"{url}/v1/queues/%2F/q/peek", headers=headers) as answer:
+                (row,) = cbor2.loads(await answer.read())["messages"]
+                assert row["body"] == body
+            asked = cbor2.dumps({"auto_settle": True})
+            where = f"{url}/v1/queues/%2F/q/get"
+            async with http.post(where, data=asked, headers=headers) as answer:
+                (row,) = cbor2.loads(await answer.read())["messages"]
+                assert row["body"] == body
+            await until(lambda: depth(nodes.nodes[leader], "q") == 0)
+
+            await publish()
+            where = f"{nodes.url(other)}/api/queues/%2F/q/get"
+            asked = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "base64"}
+            async with http.post(where, json=asked) as answer:
+                (row,) = await answer.json()
+                assert base64.b64decode(row["payload"]) == body
+            await until(lambda: depth(nodes.nodes[leader], "q") == 0)
+
+        for door in (leader, other):
+            async with Client(nodes.url(door), forward=True) as client:
+                await publish()
+                await client.ask(20, 99, "q", {"credit": 1, "auto_settle": True})
+                assert [each for _, each in await client.deliveries(1)] == [body]
+                assert all(frame[0] != 27 for frame in client.seen)
+                await until(lambda: depth(nodes.nodes[leader], "q") == 0)
+            async with Client(nodes.url(door), forward=True) as client:
+                await publish()
+                answer = await client.ask(40, 1, "q", 1, True)
+                assert answer[5][0][4] == [body]
+                await until(lambda: depth(nodes.nodes[leader], "q") == 0)
+
+
+async def test_a_settle_that_is_lost_on_its_way_is_repeated(tmp_path: Path) -> None:
+    """Of a large body, for a client that settles nothing itself, led elsewhere."""
+    async with Nodes(tmp_path, 3) as nodes:
+        await nodes.declare("q")
+        leader = await nodes.leader("q")
+        name = next(name for name in nodes.nodes if name != leader)
+        cluster: Any = nodes.nodes[name].cluster
+        propose, lost = cluster.propose, []
+
+        def lossy(group: Any, command: Any, done: Any = None) -> None:
+            if isinstance(command, Settle) and not lost:
+                lost.append(command)
+                if done is not None:
+                    done(unknown("the link broke"))
+                return
+            propose(group, command, done)
+
+        cluster.propose = lossy
+        async with Client(nodes.url(name), forward=True) as client:
+            await asyncio.to_thread(send_by_amqp, nodes.nodes[name], body_of(3 * MIB))
+            await client.ask(20, 99, "q", {"credit": 1, "auto_settle": True})
+            await client.deliveries(1)
+            await until(lambda: bool(lost) and depth(nodes.nodes[leader], "q") == 0)

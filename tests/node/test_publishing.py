@@ -29,9 +29,9 @@ from cluster.machine.replies import Refused as MachineRefused
 from cluster.outcome import Done, Outcome, refused, unknown
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, Stamp
 from node import publishing, settling
-from node.bodies import Bodies, PartedBody
+from node.bodies import PARTS_OF_GROUP_AT_ONCE, Bodies, PartedBody
 from node.dispatch import Counts
-from node.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher
+from node.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher, Uploaded
 from node.questions import Questions
 from node.settling import Settler
 from node.tasks import Tasks
@@ -54,10 +54,10 @@ class FakeCluster:
         self.links = SimpleNamespace(incarnation=7)
         self.leader: NodeId | None = NodeId("there")
         self.catalog: dict[QueueId, QueueInfo] = {QUEUE: INFO}
-        self.catalog_machine = SimpleNamespace(queue_by_id=self.catalog.get)
+        self.catalog_machine = SimpleNamespace(queue_by_id=self.catalog.get, version=3)
         self.lost = False
         self.transient = self
-        self.machine = QueueMachine()
+        self.machine = QueueMachine(3)
         self.at_once: Outcome | None = None  # told from inside `propose`
         self.inbox: deque[tuple[Command, Done]] = deque()
         self.proposed: list[Command] = []
@@ -167,22 +167,70 @@ def in_a_loop(test: Test) -> Callable[[], None]:
 @in_a_loop
 async def test_of_a_large_body_whose_queue_was_deleted_nothing_is_published(bench: Bench) -> None:
     """Its group may have the queue for a while: how the body begins is no message there."""
-    cluster = cast(ClusterNode, bench.cluster)
-    questions = cast(Questions, SimpleNamespace(on=lambda *_: None))
-    publisher = Publisher(cluster, bench.tasks, bench.counts, Bodies(cluster, questions))
     told: list[Ranges] = []
-    body = PartedBody([b"x" * 10_000])
 
     del bench.cluster.catalog[QUEUE]
-    publishing = asyncio.create_task(
-        publisher.publish_large(INFO, [body], None, None, 100, told.append)
-    )
+    publishing = asyncio.create_task(publish_large(bench, PartedBody([b"x" * 10_000]), told))
     await bench.cluster.answer(NOBODY)
     await publishing
     await asyncio.sleep(0)
 
     assert [type(command) for command in bench.cluster.proposed] == [BodyPart]
     assert told == [()]
+
+
+async def publish_large(bench: Bench, body: PartedBody, told: list[Ranges]) -> None:
+    cluster = cast(ClusterNode, bench.cluster)
+    questions = cast(Questions, SimpleNamespace(on=lambda *_: None))
+    publisher = Publisher(cluster, bench.tasks, bench.counts, Bodies(cluster, questions))
+    uploaded = await publisher.upload(INFO, [body])
+    publisher.publish_large(INFO, uploaded, None, None, len(body), told.append, 1)
+
+
+@in_a_loop
+async def test_a_group_that_takes_no_parts_yet_gets_what_may_travel_whole(bench: Bench) -> None:
+    told: list[Ranges] = []
+    body = PartedBody([b"x" * 10_000, b"y" * 10])
+
+    publishing = asyncio.create_task(publish_large(bench, body, told))
+    for _ in range(2):
+        await bench.cluster.answer(refused("not_upgraded", "version 3 is needed"))
+    await publishing
+    assert (await bench.cluster.answer()).bodies == [b"x" * 10_000 + b"y" * 10]
+    assert told == [()]
+
+    bench.cluster.proposed.clear()
+    bench.cluster.catalog_machine.version = 2
+    await publish_large(bench, body, told)
+    assert (await bench.cluster.answer()).bodies == [b"x" * 10_000 + b"y" * 10]
+    assert [type(command) for command in bench.cluster.proposed] == [Enqueue]
+
+
+@in_a_loop
+async def test_of_all_large_bodies_of_a_group_only_so_many_parts_are_on_their_way(
+    bench: Bench,
+) -> None:
+    """In turn, so a body of a few parts does not wait for all of a larger one."""
+    cluster = cast(ClusterNode, bench.cluster)
+    questions = cast(Questions, SimpleNamespace(on=lambda *_: None))
+    publisher = Publisher(cluster, bench.tasks, bench.counts, Bodies(cluster, questions))
+    larger = [PartedBody([b"x" * 5_000] * 50) for _ in range(3)]
+    uploads = [publisher.upload(INFO, [body]) for body in [*larger, PartedBody([b"y" * 5_000] * 3)]]
+    taken = 0
+    while not uploads[-1].done():
+        await bench.cluster.answer()
+        taken += 1
+        for _ in range(4):
+            await asyncio.sleep(0)
+        on_their_way = len(bench.cluster.proposed) - taken
+        assert on_their_way <= PARTS_OF_GROUP_AT_ONCE
+    assert not any(upload.done() for upload in uploads[:-1])
+    assert taken < 30
+    while not all(upload.done() for upload in uploads):
+        await bench.cluster.answer()
+        for _ in range(4):
+            await asyncio.sleep(0)
+    assert all(isinstance(upload.result(), Uploaded) for upload in uploads)
 
 
 @in_a_loop

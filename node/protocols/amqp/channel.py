@@ -141,7 +141,7 @@ class Channel:
     @property
     def idle(self) -> bool:
         """Nothing that the client said waits."""
-        return self._task is None
+        return self._task is None and not self.publishes.uploading
 
     def _begin(self, event: ChannelEvent) -> Coroutine[Any, Any, None] | None:
         match event:
@@ -151,7 +151,10 @@ class Channel:
                 self.deliveries.ack(ranges)
             case Method(_, method):
                 self.publishes.flush()
-                return begin(self, method)
+                work = begin(self, method)
+                if work is not None and self.publishes.uploading:
+                    return self._behind_publishes(work)
+                return work
             case ContentTooLarge(_, size_bytes, limit_bytes):
                 raise ChannelError_(
                     PRECONDITION_FAILED,
@@ -160,6 +163,14 @@ class Channel:
                     40,
                 )
         return None
+
+    async def _behind_publishes(self, work: Coroutine[Any, Any, None]) -> None:
+        """What asks the cluster comes after what this channel published, however large that is."""
+        try:
+            await self.publishes.placed()
+            await work
+        finally:
+            work.close()
 
     async def _finish(self, event: ChannelEvent, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -261,6 +272,8 @@ class Channel:
             async with asyncio.timeout(FINISH_S_MAX):
                 while self._task is not None and not self.closed:
                     await asyncio.wait({self._task})
+                self.publishes.flush()
+                await self.publishes.placed()
         self.close()
 
     def close(self, *, lost: bool = False) -> None:

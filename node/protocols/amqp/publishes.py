@@ -24,7 +24,7 @@ from cluster.machine.commands import (
 )
 from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.types import GroupId, QueueId
-from node.bodies import NewBody, PartedBody, pieces_of
+from node.bodies import NewBody, PartedBody, in_one_piece, pieces_of
 from node.errors import Elsewhere
 from node.message import exchange_and_key
 from node.protocols.amqp import attributes, tables, writer
@@ -42,7 +42,7 @@ from node.protocols.amqp.errors import (
 from node.protocols.amqp.events import Publish
 from node.protocols.amqp.outlet import Stream
 from node.protocols.amqp.refusals import no_exchange
-from node.publishing import Done
+from node.publishing import Done, Uploaded
 from node.routing import Route
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ IMPERSONATOR = "impersonator"
 class _Batch:
     """What this read publishes to one queue."""
 
-    __slots__ = ("attrs", "bodies", "info", "metas", "parted", "size_bytes", "tallies")
+    __slots__ = ("attrs", "bodies", "info", "metas", "parted", "size_bytes", "tallies", "upload")
 
     def __init__(self, info: QueueInfo) -> None:
         self.info = info
@@ -70,6 +70,7 @@ class _Batch:
         self.tallies: list[tuple[Tally, int]] = []  # and where each begins
         self.size_bytes = 0
         self.parted = False  # some body goes into the log in parts
+        self.upload: asyncio.Task[Uploaded | str | None] | None = None  # of these parts
 
     def add(
         self, meta: bytes, attrs: Attrs | None, bodies: list[NewBody], tally: Tally | None
@@ -105,8 +106,11 @@ class Publishes:
         self._batches: dict[QueueId, _Batch] = {}
         # To the default exchange, in this read: nothing can change before the next one.
         self._last_route: tuple[bytes, Route] | None = None
-        # Behind a large body that is on its way into the log; by queue, so that order is kept.
+        # Large bodies on their way into the log and what is behind them; by queue, so that order is
+        # kept.
         self._behind: dict[QueueId, deque[_Batch]] = {}
+        self._placed = asyncio.Event()  # all of it has left for its queues
+        self._placed.set()
         self._in_flight_bytes = 0
         self._paused = False
         self._flush_due = False
@@ -238,7 +242,8 @@ class Publishes:
             self._each(event, properties, attrs)
             return
         if self.transaction is not None:
-            self._check_whole(event, "a message in a transaction")
+            event = self._whole(event, "a message in a transaction")
+            bodies = event.bodies
         self.used = True
         confirm = self.confirms is not None
         self._counted.published(bodies, queues=len(route.queues), confirm=confirm)
@@ -335,8 +340,8 @@ class Publishes:
             stream = Stream(head, pieces_of(body), None, lambda: None, len(body))
             self._channel.outlet.stream(stream)
 
-    def _check_whole(self, event: Publish, what: str) -> None:
-        """Some ways are for bodies only that fit into one entry."""
+    def _whole(self, event: Publish, what: str) -> Publish:
+        """Some ways are for bodies only that travel in one piece."""
         size_bytes = max(map(len, event.bodies))
         if size_bytes > WHOLE_BODY_BYTES_MAX:
             raise ChannelError_(
@@ -344,10 +349,11 @@ class Publishes:
                 f"message size {size_bytes} is larger than max size {WHOLE_BODY_BYTES_MAX}"
                 f" of {what}",
             )
+        return event._replace(bodies=[in_one_piece(body) for body in event.bodies])
 
     def _reply(self, event: Publish, name: str, properties: bytes) -> None:
         """An answer for a channel that consumes from the pseudo-queue."""
-        self._check_whole(event, "direct replies")
+        event = self._whole(event, "direct replies")
         bodies = cast("list[bytes]", event.bodies)
         taken = self._services.direct_replies.deliver(name, event.where, properties, bodies)
         confirm = self.confirms is not None
@@ -382,28 +388,48 @@ class Publishes:
         if not self._paused and self._in_flight_bytes > self._limit_bytes:
             self._paused = True
             self._host.pause_reading(self._why_paused)
+        if batch.parted:
+            batch.upload = self._services.publisher.upload(batch.info, batch.bodies)
         behind = self._behind.get(batch.info.queue)
         if behind is not None:
             behind.append(batch)
         elif batch.parted:
             behind = self._behind[batch.info.queue] = deque([batch])
+            self._placed.clear()
             self._services.tasks.start(self._send_in_order(behind), name="amqp_upload")
         else:
             self._publish(batch)
 
     async def _send_in_order(self, waiting: deque[_Batch]) -> None:
-        """A large body first, and then what came behind it for the same queue."""
+        """A large body first, and then what came behind it for the same queue. Parts of several
+        are on their way at once.
+        """
         queue, publisher = waiting[0].info.queue, self._services.publisher
         while waiting:
             batch = waiting.popleft()
-            if batch.parted:
-                metas, attrs, done = self._publishing(batch)
-                await publisher.publish_large(
-                    batch.info, batch.bodies, metas, attrs, batch.size_bytes, done
-                )
-            else:
+            if batch.upload is None:
                 self._publish(batch)
+                continue
+            uploaded = await batch.upload
+            metas, attrs, done = self._publishing(batch)
+            count = len(batch.bodies)
+            publisher.publish_large(
+                batch.info, uploaded, metas, attrs, batch.size_bytes, done, count
+            )
         del self._behind[queue]
+        if not self._behind:
+            self._placed.set()
+
+    @property
+    def uploading(self) -> bool:
+        """Some of what was published has not left for its queue yet."""
+        return bool(self._behind)
+
+    async def placed(self) -> None:
+        """All that was published so far has left for its queues: what is asked of them now comes
+        behind it.
+        """
+        await self._placed.wait()
 
     def _publish(self, batch: _Batch) -> None:
         metas, attrs, done = self._publishing(batch)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from cluster.proposals import WHOLE_BODY_BYTES_MAX
-from node.bodies import PART_BYTES, NewBody, PartedBody
+from node.bodies import PART_BYTES, PARTED_OVER_BYTES, NewBody, PartedBody
 from node.protocols.amqp.acks import ACK, ACK_BYTES, read_acks
 from node.protocols.amqp.errors import (
     CHANNEL_ERROR,
@@ -197,7 +196,7 @@ class Reader:
         """Messages that begin as the last one did; `at` if the first is different after all."""
         head, tail, channel, where, flags, properties = streak
         startswith = data.startswith
-        size_bytes_max = self._body_frame_bytes_max()
+        size_bytes_max = min(self.frame_bytes_max, self.message_bytes_max, PARTED_OVER_BYTES)
         size_at = len(head)
         tail_at = size_at + 4
         again_at = tail_at + len(tail)  # the body frame names the body's size again
@@ -281,7 +280,8 @@ class Reader:
                 and class_id == _BASIC
                 and weight == 0
                 and 14 <= size <= frame_bytes_max
-                and 0 < size_bytes <= self.message_bytes_max
+                and 0 < size_bytes <= PARTED_OVER_BYTES
+                and size_bytes <= self.message_bytes_max
                 and end - header_stop >= _BODY_FRAME.size
             ):
                 mark, kind, other, size = _BODY_FRAME.unpack_from(data, header_stop)
@@ -317,9 +317,6 @@ class Reader:
             )
         self._contents[channel] = _Content(where, flags)
         return header_at
-
-    def _body_frame_bytes_max(self) -> int:
-        return min(self.frame_bytes_max, self.message_bytes_max)
 
     def _content_header(self, data: bytes, at: int, stop: int) -> tuple[bytes, int]:
         if stop - at < 14:
@@ -369,7 +366,7 @@ class Reader:
             )
         if not content.skip:
             content.parts.append(part)
-            if content.size_bytes > WHOLE_BODY_BYTES_MAX:
+            if content.size_bytes > PARTED_OVER_BYTES:
                 content.join_parts(part)
         if content.missing_bytes == 0:
             self._complete(channel, content, events)
@@ -378,7 +375,7 @@ class Reader:
         del self._contents[channel]
         if not content.skip:
             parts, flags = content.parts, content.flags
-            if content.size_bytes > WHOLE_BODY_BYTES_MAX:  # an event of its own
+            if content.size_bytes > PARTED_OVER_BYTES:  # an event of its own
                 body = PartedBody([*content.pieces, b"".join(parts)] if parts else content.pieces)
                 same = (channel, content.where, flags & 1 == 1, flags & 2 == 2)
                 events.append(Publish(*same, content.properties, [body]))

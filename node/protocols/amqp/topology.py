@@ -80,12 +80,14 @@ async def _counts(channel: Channel, info: QueueInfo) -> tuple[int, int]:
     broker = services.broker
 
     async def ask() -> tuple[int, int]:
-        if broker.leads(info.group):
+        leads = broker.leads(info.group)
+        if leads and not channel.publishes.used:
             view = broker.machine(info.group).queue(info.queue)
             if view is not None:
                 return view.ready_count, len(view.consumers)
         else:
-            about = await services.relay.info(info)
+            # Behind what this channel has just published.
+            about = await (broker.info(info) if leads else services.relay.info(info))
             if "ready" in about:
                 return about["ready"], len(about["consumers"])
         raise Refused(codes.NO_QUEUE, f"no queue '{info.name}' in vhost '{info.vhost}'")

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import structlog
@@ -13,9 +14,10 @@ from aiohttp import WSMessage, WSMsgType, web
 
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import Settle
 from cluster.types import LargeBody
 from node.auth import Auth, User
-from node.bodies import Bodies, BodyGone
+from node.bodies import Bodies, BodyGone, may_be_whole
 from node.broker import Broker
 from node.clients import Clients
 from node.connection import Connection
@@ -38,6 +40,7 @@ from node.protocols.native.requests import (
 )
 from node.protocols.native.urls import url_of
 from node.sessions import Sessions, name_of
+from node.settling import Settler
 
 log = structlog.get_logger(__name__)
 
@@ -70,9 +73,11 @@ class SocketPeer:
         url_of: Callable[[str], str | None],
         locate: Callable[[str, str], QueueInfo | None],
         bodies: Bodies,
+        settler: Settler,
     ) -> None:
         self._locate = locate
         self._bodies = bodies
+        self._settler = settler
         self.connection: Connection | None = None
         self.access: Access | None = None
         self.user_name = ""
@@ -155,11 +160,12 @@ class SocketPeer:
             while outbox:
                 data, delivery = outbox.popleft()
                 if isinstance(data, _Large):
-                    if not await self._send_large(data):
+                    frame = await self._send_large(data)
+                    if frame is None:
                         if delivery is not None and self.connection is not None:
                             self.connection.taken(delivery)
                         continue
-                    data = replies.encode(data.frame, self.url_of)
+                    data = replies.encode(frame, self.url_of)
                 if delivery is not None and self.connection is not None:
                     self.connection.handed(delivery)
                 await socket.send_bytes(data)
@@ -175,30 +181,44 @@ class SocketPeer:
             self._wake.clear()
             await self._wake.wait()
 
-    async def _send_large(self, large: _Large) -> bool:
-        """The parts of its large bodies, each of which is followed by all else of them."""
+    async def _send_large(self, large: _Large) -> Delivery | Got | None:
+        """The parts of its large bodies; and what follows them, with those whole that may be."""
         connection, (frame, info) = self.connection, large
         if connection is None or info is None:
             if connection is not None and isinstance(frame, Got):
                 gone = Refused(codes.NO_QUEUE, f"queue {frame.queue} was deleted")
                 connection.fail(frame.request, frame.queue, gone)
-            return False
+            return None
         known = connection.consumers.get((info.queue, frame.consumer))
         auto = frame.auto_settle if isinstance(frame, Got) else known and known.auto_settle
+        batches: list[Batch] = []
         for batch in frame.batches:
             body = _large_of(batch)
             if body is None:
+                batches.append(batch)
                 continue
             try:
-                async for data in self._bodies.stream(info.group, body):
-                    part = replies.part(frame.queue, frame.consumer, batch.first, data)
-                    await self._socket.send_bytes(part)
+                if may_be_whole(body):
+                    pieces = [data async for data in self._bodies.stream(info.group, body)]
+                    batches.append(batch._replace(bodies=[b"".join(pieces)]))
+                else:
+                    async for data in self._bodies.stream(info.group, body):
+                        part = replies.part(frame.queue, frame.consumer, batch.first, data)
+                        await self._socket.send_bytes(part)
+                    batches.append(batch)
             except BodyGone as error:
                 self.close_with(CloseCode.SESSION_ENDED, f"a body was cut off: {error}")
-                return False
+                return None
             if auto:
-                connection.left(info, frame.consumer, batch)
-        return True
+                settle = Settle(
+                    info.queue, frame.consumer, [(batch.first, batch.first)], batch.token
+                )
+                self._settler.tell(info.group, settle, _decided)
+        return replace(frame, batches=batches)
+
+
+def _decided() -> None:
+    """Nobody waits for it."""
 
 
 def _large_of(batch: Batch) -> LargeBody | None:
@@ -218,8 +238,10 @@ class WebSockets:
         clients: Clients,
         tallies: Tallies,
         bodies: Bodies,
+        settler: Settler,
     ) -> None:
         self._bodies = bodies
+        self._settler = settler
         self._broker = broker
         self._counted = tallies.quorate
         self._sessions = sessions
@@ -268,6 +290,7 @@ class WebSockets:
             lambda node: url_of(cluster, node, secure=secure),
             self._broker.locate,
             self._bodies,
+            self._settler,
         )
         writer = asyncio.create_task(peer.write(), name="websocket_writer")
         protocol = NativeProtocol(frame_bytes_max=frame_bytes_max)

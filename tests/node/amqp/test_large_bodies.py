@@ -13,11 +13,15 @@ from typing import Any
 
 import pika
 import pytest
+from pamqp import commands
+from pamqp.body import ContentBody
+from pamqp.header import ContentHeader
 from pika.adapters.blocking_connection import BlockingChannel
 
 from node.bodies import PartedBody
 from node.node import Node
 from tests.node.nodes import Nodes, until
+from tests.semantics.wire import Wire
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
@@ -223,3 +227,112 @@ async def test_a_restart_keeps_a_large_body(tmp_path: Path) -> None:
         await nodes.start("n1")
         await until(nodes.settled)
         assert await of(nodes, receive, nodes.one, 1) == [body]
+
+
+@pytest.mark.parametrize("size", [20 * MIB, 20])
+@pytest.mark.parametrize("door", [0, 1], ids=["leader", "follower"])
+async def test_methods_come_after_a_publish_of_their_channel(
+    tmp_path: Path, door: int, size: int
+) -> None:
+    """However large: that is what they find, count, remove or commit behind."""
+    body = body_of(size)
+    async with Nodes(tmp_path, 3, **{"limits.message_bytes_max": LIMIT}) as nodes:
+        await nodes.declare("q")
+        one = spread(nodes)[door]
+
+        def get() -> tuple[int, bytes | None]:
+            with channel_of(one) as channel:
+                channel.basic_publish("", "q", body)
+                _, _, found = channel.basic_get("q", auto_ack=True)
+                return 0, found
+
+        def purge() -> tuple[int, bytes | None]:
+            with channel_of(one) as channel:
+                channel.basic_publish("", "q", body)
+                return channel.queue_purge("q").method.message_count, None
+
+        def count() -> tuple[int, bytes | None]:
+            with channel_of(one) as channel:
+                channel.basic_publish("", "q", body)
+                known = channel.queue_declare("q", passive=True).method.message_count
+                _, _, found = channel.basic_get("q", auto_ack=True)
+                return known, found
+
+        def commit() -> tuple[int, bytes | None]:
+            with channel_of(one) as channel:
+                channel.basic_publish("", "q", body)
+                channel.tx_select()
+                channel.basic_publish("", "q", b"small")
+                channel.tx_commit()
+                _, _, found = channel.basic_get("q", auto_ack=True)
+                return channel.queue_purge("q").method.message_count, found
+
+        def delete() -> tuple[int, bytes | None]:
+            with channel_of(one) as channel:
+                channel.basic_publish("", "q", body)
+                return channel.queue_delete("q").method.message_count, None
+
+        assert await of(nodes, get) == (0, body)
+        assert await of(nodes, purge) == (1, None)
+        assert await of(nodes, count) == (1, body)
+        assert await of(nodes, commit) == (1, body)
+        assert await of(nodes, delete) == (1, None)
+
+
+async def test_a_channel_is_closed_when_its_large_publish_is_in_its_queue(tmp_path: Path) -> None:
+    body = body_of(20 * MIB)
+    async with Nodes(tmp_path, 3, **{"limits.message_bytes_max": LIMIT}) as nodes:
+        await nodes.declare("q")
+        _, one, other = spread(nodes)
+
+        def publish_and_close() -> bytes | None:
+            with channel_of(other) as beside, channel_of(one) as channel:
+                channel.basic_publish("", "q", body)
+                channel.close()
+                _, _, found = beside.basic_get("q", auto_ack=True)
+                return found
+
+        assert await of(nodes, publish_and_close) == body
+
+
+@pytest.mark.parametrize(
+    ("said", "answered"),
+    [
+        (commands.Basic.Ack(99), commands.Channel.Close),
+        (commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk),
+        (commands.Channel.Flow(active=True), commands.Channel.FlowOk),
+    ],
+    ids=["error", "close", "flow"],
+)
+async def test_nothing_of_its_channel_comes_between_the_frames_of_a_large_body(
+    tmp_path: Path, said: Any, answered: Any
+) -> None:
+    """AMQP 4.2.6: what is begun is said to its end, also when the channel ends meanwhile."""
+    body = body_of(60 * MIB)
+    async with Nodes(tmp_path, 1, **{"limits.message_bytes_max": LIMIT}) as nodes:
+        await nodes.declare("q")
+        await of(nodes, send, nodes.one, body)
+
+        def receive_slowly() -> list[int]:
+            wire = Wire(f"amqp://{nodes.one.amqp.address}")
+            wire.open()
+            wire.send(commands.Basic.Consume(queue="q"))
+            wire.expect(commands.Basic.ConsumeOk)
+            for kind in (commands.Basic.Deliver, ContentHeader):
+                assert isinstance(wire.frame()[1], kind)
+            wire.send(said)
+            sizes: list[int] = []
+            while True:
+                _, frame = wire.frame()
+                if isinstance(frame, answered):
+                    break
+                assert isinstance(frame, ContentBody), frame
+                sizes.append(len(frame.value))
+            if answered is commands.Channel.Close:
+                wire.send(commands.Channel.CloseOk())
+            if answered is not commands.Channel.FlowOk:
+                wire.open()  # the number is free again
+            wire.close()
+            return sizes
+
+        assert sum(await of(nodes, receive_slowly)) == len(body)
