@@ -19,18 +19,20 @@ ARGS   ?=
 IMAGE  ?= quorate:dev
 TARGET ?= broker
 PACKAGES := cluster node quorate chaos
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+INSTALL := $(PIP) install --constraint constraints.txt
 
 .PHONY: help
 help: ## Show what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/' | expand -t 18
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or later is missing. On Debian: apt-get install python3 python3-venv" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11. Name a newer one: make PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing. On Debian: apt-get install python3-venv" >&2; exit 1; }
 	@echo "setting up $(VENV)"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
 .PHONY: setup
@@ -48,19 +50,40 @@ test: $(READY) ## Run the tests; the last line says how many
 SPARK_READY := $(VENV)/.postmortem
 $(SPARK_READY): $(READY)
 	@echo "installing Spark into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[postmortem]'
+	@$(INSTALL) -e '.[postmortem]'
 	@touch $@
 
 .PHONY: test-postmortem
 test-postmortem: $(SPARK_READY) ## Run the tests of the Spark post-mortem, in one session
 	@$(BIN)/python -m pytest -m spark $(ARGS)
 
+# Without Spark the modules that import it or its friends cannot be checked: `check-postmortem` does.
+SPARKLESS = grep -rLE --include='*.py' '^ *(from|import) (pyspark|py4j|pandas|pyarrow)' $(PACKAGES)
+
 .PHONY: check
-check: $(SPARK_READY) ## Format, lint, types and import contracts
+check: $(READY) ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/pyright --pythonpath $(BIN)/python hatch_build.py $$($(SPARKLESS))
 	@$(BIN)/lint-imports
+
+.PHONY: check-postmortem
+check-postmortem: $(SPARK_READY) ## All types, those of the Spark post-mortem too
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+.PHONY: package
+package: $(READY) ## A wheel and an sdist, in dist: one top-level package, `quorate`
+	@$(BIN)/python -m hatchling build
+
+.PHONY: constraints
+constraints: ## Write constraints.txt anew: the newest versions that pyproject.toml allows; test them then
+	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	$(PYTHON) -m venv "$$folder/venv"; \
+	pip() { "$$folder/venv/bin/python" -m pip --disable-pip-version-check "$$@"; }; \
+	pip install --quiet '.[dev,postmortem]'; \
+	pip install --quiet '.[chaos]' || echo "NetfilterQueue cannot be built here: it is not in the list" >&2; \
+	{ sed -n '/^#/p' constraints.txt; pip list --format freeze --exclude quorate --exclude pip --exclude setuptools; } >"$$folder/new"; \
+	cp "$$folder/new" constraints.txt
 
 .PHONY: format
 format: $(READY) ## Format the code and apply the safe fixes
@@ -78,7 +101,7 @@ simulate-stock: $(READY) ## The same faults against PySyncObj as shipped: shows 
 # Delayed and lossy links need NetfilterQueue, which needs a C library: without it a run says what it did not try.
 CHAOS_READY := $(VENV)/.chaos
 $(CHAOS_READY): $(READY)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[chaos]' 2>/dev/null \
+	@$(INSTALL) -e '.[chaos]' 2>/dev/null \
 		|| echo "links will not be delayed: first apt-get install libnetfilter-queue-dev gcc python3-dev" >&2
 	@touch $@
 

@@ -38,7 +38,7 @@ LOOK_S = 0.01
 COMPLAINT_BYTES_MAX = 2_000
 
 #: Its own folder is not where it takes code from.
-HELPER = (sys.executable, "-P", "-m", "node.history_helper")
+HELPER = (sys.executable, "-P", "-m", f"{__package__}.history_helper")
 
 NO_MESSAGE = "no_message"
 OUT_OF_REACH = "out_of_reach"
@@ -183,7 +183,7 @@ class HelperProcess:
 def _environment() -> dict[str, str]:
     """Where our own code is, and none of the node's secrets."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
-    return {**kept, "PYTHONPATH": str(Path(__file__).parents[1])}
+    return {**kept, "PYTHONPATH": str(Path(__file__).parents[__name__.count(".")])}
 
 
 def _told(said: bytes, complaint: bytes, status: int) -> Json:

@@ -192,13 +192,9 @@ class LocalCluster:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("QUORATE_")}
         with node.log_file.open("ab") as log:
             node.process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "quorate",
-                "node",
-                "start",
-                "--config",
-                str(node.folder / "quorate.toml"),
+                # -P: the current folder is not where nodes take their code from.
+                *(sys.executable, "-P", "-m", "quorate", "node", "start"),
+                *("--config", str(node.folder / "quorate.toml")),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from importlib.metadata import version
@@ -36,7 +36,7 @@ from chaos.postmortem.reading.inputs import BadInput, Inputs, discover
 from chaos.postmortem.reading.remote_files import AnyFiles
 from chaos.postmortem.reading.until import begun_by
 from chaos.postmortem.replay.bases import bad_snapshots
-from chaos.postmortem.replay.events import events, replays, states
+from chaos.postmortem.replay.events import Build, events, replays, states
 from chaos.postmortem.replay.spans import Plan, spans
 from chaos.postmortem.replication import chains, commits, copies, entries, lacks, lag
 from chaos.postmortem.replication.breaches import breaches
@@ -133,8 +133,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What else was asked for. Times in ns since 1970. `build`: replay as that broken build of
-    `chaos.builds`, in the place of the release that was running.
+    """What else was asked for. Times in ns since 1970. `build`: whose machine replays, in the
+    place of this release's.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -143,7 +143,7 @@ class Asked:
     until_ns: int | None = None
     queue: str | None = None
     message: str | None = None
-    build: str | None = None
+    build: Build = nullcontext
 
 
 class Steps:

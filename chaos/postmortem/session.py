@@ -45,7 +45,9 @@ SMALL_BYTES: Final = 256 << 20
 #: Of what is read, by task of a shuffle; Spark joins those that turn out to be small.
 TASK_BYTES: Final = 32 << 20
 NO_SPARK: Final = (
-    "Spark is not installed: in the folder of Quorate's source, pip install -e '.[postmortem]'"
+    "Spark is not installed: install Quorate from where it came, with its extra `postmortem`:"
+    " pip install -e '.[postmortem]' in a clone, else"
+    " pip install './quorate-VERSION-py3-none-any.whl[postmortem]'"
 )
 
 

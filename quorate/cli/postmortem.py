@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import traceback
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -126,39 +125,37 @@ def postmortem(
     Exit status: 0 clean, 1 warnings, 2 a safety violation, 3 input that cannot be read, 4 what it
     needs is missing, 64 wrong usage, 70 it failed itself.
     """
-    from chaos.postmortem.session import NotHere, start
-
-    thresholds = _limits(limits or [])
-    span = _time(since, "--since"), _time(until, "--until")
-    options = dict(_pair(each) for each in settings or [])
-    folder = out or Path(datetime.now(UTC).strftime("postmortem-%Y%m%d-%H%M%S"))
-    progress = Progress(shown=not as_json)
-    progress("start Spark", None)
-    began_s = time.monotonic()
-    try:
-        noise = None if spark_log else folder / "spark.log"
-        spark = start(master, noise=noise, options=options)
-    except NotHere as error:
-        progress.end()
-        raise CommandError(str(error), CANNOT) from error
-    progress("start Spark", time.monotonic() - began_s)
-    from chaos.postmortem.pipeline import Asked, run
+    from chaos.postmortem.command import post_mortem
     from chaos.postmortem.reading.inputs import BadInput
+    from chaos.postmortem.session import NotHere
 
+    since_ns, until_ns = _time(since, "--since"), _time(until, "--until")
+    folder = out or Path(datetime.now(UTC).strftime("postmortem-%Y%m%d-%H%M%S"))
+    thresholds = _limits(limits or [])
+    options = dict(_pair(each) for each in settings or [])
+    progress = Progress(shown=not as_json)
     try:
-        result = run(
+        result = post_mortem(
             [*folders, *(archives or [])],
             folder,
-            spark=spark,
+            master=master,
+            options=options,
+            noise=None if spark_log else folder / "spark.log",
             tables=tables,
             progress=progress,
-            asked=Asked(thresholds, history, *span, queue, message),
+            limits=thresholds,
+            history=history,
+            since_ns=since_ns,
+            until_ns=until_ns,
+            queue=queue,
+            message=message,
         )
+    except NotHere as error:
+        raise CommandError(str(error), CANNOT) from error
     except BadInput as error:
         raise CommandError(str(error), UNREADABLE) from error
     finally:
         progress.end()
-        spark.stop()
     if as_json:
         emit(json.loads((result.folder / "summary.json").read_text(encoding="utf-8")))
     else:

@@ -20,10 +20,6 @@ class Module:
     text: str
     tree: ast.Module
 
-    @property
-    def lines(self) -> int:
-        return self.text.count("\n")
-
     def within(self, *packages: str) -> bool:
         return any(self.name == each or self.name.startswith(each + ".") for each in packages)
 

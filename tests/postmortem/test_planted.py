@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from chaos.builds import broken
 from chaos.checker.log_safety import log_safety
 from chaos.postmortem.findings.catalogue import RULES, exit_status
 from cluster.log.reader import CORRUPT, TORN, read, records
@@ -104,7 +107,8 @@ class Runs:
         if name not in self._done:
             folder = self._folder / name
             planted = SCENES[name](folder / "nodes")
-            asked = Asked(build=planted.build, history=planted.history)
+            build = nullcontext if planted.build is None else partial(broken, planted.build)
+            asked = Asked(build=build, history=planted.history)
             result = run(planted.paths, folder / "out", spark=self._spark, asked=asked)
             self._done[name] = planted, result
         return self._done[name]

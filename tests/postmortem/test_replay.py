@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.builds import broken
 from chaos.postmortem.findings.replayed import not_replayed, state_mismatch
 from chaos.postmortem.limits import Limits
 from chaos.postmortem.reading.ingest import ingest
@@ -147,9 +149,10 @@ def test_spans_from_snapshot_to_snapshot_tell_what_one_replay_tells(spark: Any, 
     assert state_mismatch(tables, Limits()).collect() == []
 
     # The same as a broken build that never says how often something was handed out before.
-    broken = ordered(events(tables, plan, build="unflagged-redelivery"))
+    build = partial(broken, "unflagged-redelivery")
+    never = ordered(events(tables, plan, build=build))
     assert [row._replace(acquired=row.acquired and 0) for row in told] == [
-        row for row in broken if row.event not in META
+        row for row in never if row.event not in META
     ]
     assert any(row.acquired for row in told)
 

@@ -105,26 +105,29 @@ def gated() -> Path:
 
 
 def frozen(commit: str, parts: Sequence[str] = PACKAGES) -> Path:
-    """Out of the history of this repository."""
+    """Out of the history of this repository. Parts that the commit does not have are left out."""
     others = "-".join(sorted(part.strip(".").replace("/", "_") for part in {*parts} - {*PACKAGES}))
     place = CACHE / (f"{commit}-{others}" if others else commit)
     if not place.exists():
-        made = subprocess.run(
-            ["git", "archive", "--format=tar", commit, *parts],
-            cwd=ROOT,
-            capture_output=True,
-            check=False,
-        )
-        if made.returncode:
-            raise Unavailable(
-                f"the history here lacks commit {commit} (a shallow clone: git fetch --unshallow):"
-                f" {made.stderr.decode().strip()}"
-            )
+        there = _git("ls-tree", "--name-only", commit, *parts).decode().split()
+        archived = _git("archive", "--format=tar", commit, *there)
         fresh = _fresh(place)
-        with tarfile.open(fileobj=io.BytesIO(made.stdout)) as tar:
+        with tarfile.open(fileobj=io.BytesIO(archived)) as tar:
             tar.extractall(fresh, filter="data")
         fresh.rename(place)
     return place
+
+
+def _git(command: str, option: str, commit: str, *parts: str) -> bytes:
+    done = subprocess.run(
+        ["git", command, option, commit, *parts], cwd=ROOT, capture_output=True, check=False
+    )
+    if done.returncode:
+        raise Unavailable(
+            f"the history here lacks commit {commit} (a shallow clone: git fetch --unshallow):"
+            f" {done.stderr.decode().strip()}"
+        )
+    return done.stdout
 
 
 def this() -> Path:

@@ -9,7 +9,7 @@ how far each came, and `states` compares the replayed state with what nodes note
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -57,10 +57,12 @@ EVENTS: Final = pa.schema(
 assert tuple(EVENTS.names) == Event._fields
 
 
-def events(tables: Tables, plan: Plan, *, build: str | None = None) -> DataFrame:
-    """Rows of the table `events`. `build`: the machine is that broken build of `chaos.builds`,
-    in the place of the release that was running.
-    """
+#: Where a replay runs: may replace functions of the machine meanwhile. Workers get it pickled.
+Build = Callable[[], AbstractContextManager[None]]
+
+
+def events(tables: Tables, plan: Plan, *, build: Build = nullcontext) -> DataFrame:
+    """Rows of the table `events`, by the machine of that build."""
     if not plan.spans:
         return tables.empty("events")
     parallel = tables.spark.sparkContext.defaultParallelism
@@ -132,12 +134,12 @@ def _bases(tables: Tables, plan: Plan, slot: Mapping[int, int]) -> DataFrame:
 class _Replay:
     """Spans one after the other; each row is of the span before, or begins the next one."""
 
-    def __init__(self, plan: dict[int, Span], build: str | None) -> None:
+    def __init__(self, plan: dict[int, Span], build: Build) -> None:
         self._plan = plan
         self._build = build
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with _running(self._build), _collecting_rarely():
+        with self._build(), _collecting_rarely():
             rows: list[Row] = []
             replay: _Span | None = None
             for batch in batches:
@@ -279,14 +281,6 @@ def as_batch(rows: list[Row]) -> pa.RecordBatch:
         for column, field in zip(zip(*rows, strict=True), EVENTS, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENTS)
-
-
-def _running(build: str | None) -> AbstractContextManager[None]:
-    if build is None:
-        return nullcontext()
-    from chaos.builds import broken
-
-    return broken(build)
 
 
 class _collecting_rarely:  # noqa: N801 -- a context manager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 from chaos.postmortem.report.about import About
@@ -35,7 +35,7 @@ def page(facts: Facts, about: About) -> str:
 
 
 def document(title: str, *content: Content) -> str:
-    style = files("chaos.postmortem.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
     head = tag(
         "head",
         tag("meta", charset="utf-8"),

@@ -20,7 +20,10 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quor
 STORE = CACHE / "store"
 DOCKERFILE = Path("helm/image/Dockerfile")
 #: All that goes into an image, as .dockerignore says.
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "cluster", "node", "quorate", "chaos")
+SOURCES = (
+    *("pyproject.toml", "constraints.txt", "hatch_build.py", "README.md", "LICENSE"),
+    *("cluster", "node", "quorate", "chaos"),
+)
 SUITE = "bookworm"
 BASE_PACKAGES = "python3,python3-venv"
 #: What nothing that runs reads.
