@@ -276,6 +276,7 @@ class ClusterNode:
         group.version_of_members = lambda: version_for(
             self.catalog_machine, group.id, group.members, machine.newest
         )
+        group.let_in = lambda node: self.readmission.is_empty(group_id, node)
         group.room_bytes = self.log.room_bytes
         group.on_applied.append(self._on_applied)
         group.on_role.append(self._on_group_role)

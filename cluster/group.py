@@ -103,6 +103,8 @@ class Group(GroupFacts):
         self.on_commit: Callable[[float], None] | None = None
         #: Set by the cluster node: the machine version that every member can run.
         self.version_of_members: Callable[[], int] = lambda: 1
+        #: Set by the cluster node: see `Host.let_in`.
+        self.let_in: Callable[[NodeId], bool] = lambda _: False
         #: What a later release wrote, and this copy stopped before; and who is told of it.
         self.needs_newer: NeedsNewer | None = None
         self.on_needs_newer: Callable[[NeedsNewer], object] = lambda _: None

@@ -1,8 +1,8 @@
 """Nodes that were declared lost: they are let in again with an empty folder, and with no other.
 
 The members of a group ask each such node that shows up what its folder holds of the group. Until it
-says "nothing", they do not listen to it and do not make it a member again. A folder of before the
-recovery must not serve anybody: its node stops, and says what to do.
+says "nothing of before the recovery", they do not listen to it and do not make it a member again.
+A folder of before must not serve anybody: its node stops, and says what to do.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import structlog
 from cluster.forwarding import NODE_LEVEL
 from cluster.log.errors import LogError
 from cluster.raft.configuration import Configuration, Configurations
+from cluster.raft.journal import RaftJournal
 from cluster.types import GroupId, NodeId
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from cluster.group import Group
 
 GIVEN_UP = "given-up"  # [[group, era], ...]: the receiver was declared lost there
-EMPTY = "empty"  # [group, ...]: the sender's folder holds nothing of these
+EMPTY = "empty"  # [group, ...]: the sender's folder holds nothing of before the recovery of these
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -50,7 +51,7 @@ class Readmission:
 
     def refused(self, group: Group) -> set[NodeId]:
         """Lost nodes that must not be members of the group, as far as is known now."""
-        return {node for node in group.configuration.lost if not self._is_empty(group.id, node)}
+        return {node for node in group.configuration.lost if not self.is_empty(group.id, node)}
 
     def ask(self) -> None:
         """Those lost nodes that are up and have not answered."""
@@ -65,7 +66,8 @@ class Readmission:
         if questions:
             cluster.links.flush()
 
-    def _is_empty(self, group: GroupId, node: NodeId) -> bool:
+    def is_empty(self, group: GroupId, node: NodeId) -> bool:
+        """The process that is up there said that it holds nothing of before the recovery."""
         state = self._cluster.peers.states.get(node)
         told = self._empty.get((group, node))
         return state is not None and state.up and state.incarnation == told
@@ -93,13 +95,20 @@ class Readmission:
                 self._said_empty[GroupId(group)] = max(era, said)
                 empty.append(group)
                 continue
-            snapshot = journal.load_snapshot()
-            data = None if snapshot is None else snapshot.data
-            # Newer than that: it was let in again, and whoever asks has yet to hear of it.
-            if Configurations(Configuration(()), journal, data).era < era:
-                found = cluster.groups.get(GroupId(group))
+            found = cluster.groups.get(GroupId(group))
+            known = _known(journal) if found is None else found.member.configurations
+            if known.era < era:
                 name = f"group {group}" if found is None else found.name
                 raise GivenUp(cluster.node, peer, name)
+            # It was let in again since, on an empty folder, and whoever asks has yet to hear of it;
+            # unless each of the two was declared lost by the other.
+            if peer not in known.current.lost:
+                empty.append(group)
         if empty:
             cluster.links.send(peer, [NODE_LEVEL, EMPTY, empty])
             cluster.links.flush()
+
+
+def _known(journal: RaftJournal) -> Configurations:
+    snapshot = journal.load_snapshot()
+    return Configurations(Configuration(()), journal, None if snapshot is None else snapshot.data)

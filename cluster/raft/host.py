@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Protocol
 
 from cluster.raft.snapshots import Incoming
+from cluster.types import NodeId
 
 
 class Role(Enum):
@@ -23,6 +24,12 @@ class Host(Protocol):
 
     def beyond(self, command: bytes) -> Exception | None:
         """Why this entry must not be taken, when a later release wrote it."""
+        ...
+
+    def let_in(self, node: NodeId, /) -> bool:
+        """A node that was declared lost came back with nothing of before, so it is heard: it may
+        lead already, and who has yet to hear that it is a member again hears it from nobody else.
+        """
         ...
 
     def install(self, incoming: Incoming) -> None:

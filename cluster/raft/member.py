@@ -391,7 +391,7 @@ class Member(Seats, SyncObj):
 
     def _SyncObj__onMessageReceived(self, peer: Peer, message: Message) -> None:
         kind, term = message[1], message[2]
-        if peer.id in self.configuration.lost:
+        if peer.id in self.configuration.lost and not self.host.let_in(peer.id):
             return  # what it knows and promises is of before it was given up
         if kind == PRE_VOTE:
             self.elections.on_pre_vote(peer, *message[3:])

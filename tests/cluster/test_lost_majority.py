@@ -11,7 +11,6 @@ import pytest
 
 from cluster.log import MEMBERSHIP, Identity, Log
 from cluster.log.disk import SystemClock
-from cluster.log.memory_disk import MemoryDisk
 from cluster.lost_majority import examine, give_up
 from cluster.machine.commands import MoveGroup, RemoveNode
 from cluster.raft import replication
@@ -58,12 +57,46 @@ async def test_the_only_survivor_goes_on_with_what_it_has() -> None:
 
     # The others come back with empty disks, and are members again by themselves.
     for name in ("n1", "n3"):
-        world.disks[name] = MemoryDisk()
-        await world.start(name)
+        await world.start_empty(name)
     await world.until(lambda: world.ready("q", "n1") == 21 and world.ready("q", "n3") == 21)
     await world.until(lambda: set(voters(world, group)) == {"n1", "n2", "n3"}, 60)
     await world.until(lambda: set(voters(world, CATALOG_GROUP)) == {"n1", "n2", "n3"}, 60)
     await world.stop()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_node_that_was_let_in_again_lets_in_the_next_as_the_leader(restarted: bool) -> None:
+    """What the next one gets first, a snapshot, still says that its leader is lost."""
+
+    async def scenario() -> None:
+        world = await World(default_groups=1).born()
+        await world.declare("q")
+        await world.publish("q", b"1")
+        group = world.group_of("q")
+        for name in NODES:
+            world.kill(name)
+        await order(world, "n2", "n1", "n3")
+        await world.start("n2")
+        await world.until(lambda: world.leading(group) == "n2")
+        for each in world["n2"].groups.values():
+            each.take_snapshot()
+        await world.start_empty("n1")
+        await world.until(lambda: set(voters(world, group)) == {"n1", "n2"})
+        await world.until(lambda: set(voters(world, CATALOG_GROUP)) == {"n1", "n2"})
+        if restarted:
+            world.kill("n1")
+            await world.start("n1")
+        for each in (CATALOG_GROUP, group):
+            await world.until(lambda: world.ready("q", "n1") == 1)
+            world["n2"].groups[each].transfer(NodeId("n1"))
+            await world.until(lambda each=each: world.leading(each) == "n1")
+        await world.start_empty("n3")
+        await world.until(lambda: set(voters(world, CATALOG_GROUP)) == set(NODES))
+        await world.until(lambda: set(voters(world, group)) == set(NODES))
+        assert world.leading(CATALOG_GROUP) == world.leading(group) == "n1"
+        await world.stop()
+
+    run_virtual(scenario())
 
 
 @in_world
@@ -206,8 +239,7 @@ async def test_lost_nodes_that_come_back_on_their_old_folders_are_not_listened_t
     # With empty folders they are members again by themselves.
     for name in ("n1", "n3", "n5"):
         world.kill(name)
-        world.disks[name] = MemoryDisk()
-        await world.start(name)
+        await world.start_empty(name)
     await world.until(lambda: all(set(voters(world, g)) == set(world.names) for g in groups), 60)
     assert world.group(groups[0]).configuration.lost == ()
     await world.publish("q", b"more")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.log import Log
+from cluster.raft.configuration import Configuration, encode, first_term_of
 from cluster.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
 from cluster.types import NodeId
 from tests.log.support import World
@@ -37,6 +38,12 @@ class Lost:
         for index in range(2, 7):
             journal.add(b"\0entry", index, 1)
 
+    def gets_members(self, configuration: Configuration) -> None:
+        journal = self.log.journal(GROUP)
+        index = journal.last_index + 1
+        journal.add(encode(configuration), index, first_term_of(ERA))
+        journal.memberships.append((index, encode(configuration)))  # as if it was read at a start
+
 
 async def test_entries_that_it_gets_are_no_folder_of_before() -> None:
     """One member has let it in, and another asks while it learns."""
@@ -55,3 +62,24 @@ async def test_a_folder_of_before_is_told_from_an_empty_one() -> None:
 
     with pytest.raises(GivenUp, match="n1 was declared lost"):
         lost.asked("n2")
+
+
+async def test_a_folder_of_after_the_recovery_holds_nothing_of_before() -> None:
+    """It was let in, and started again: a member that comes later asks it."""
+    lost = Lost(await World().open())
+    lost.gets_entries()
+    lost.gets_members(Configuration((NodeId("n1"), NodeId("n2")), (NodeId("n3"),), (), ERA))
+
+    lost.asked("n3")
+
+    assert lost.answers == [("n3", [-1, EMPTY, [GROUP]])]
+
+
+async def test_two_that_declared_each_other_lost_never_listen_to_each_other() -> None:
+    lost = Lost(await World().open())
+    lost.gets_entries()
+    lost.gets_members(Configuration((NodeId("n1"),), (), (NodeId("n2"), NodeId("n3")), ERA))
+
+    lost.asked("n2")
+
+    assert lost.answers == []

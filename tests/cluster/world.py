@@ -107,6 +107,11 @@ class World:
 
     # --- nodes
 
+    async def start_empty(self, name: str) -> None:
+        """On a new disk."""
+        self.disks[name] = MemoryDisk()
+        await self.start(name)
+
     def make(self, name: str, **config: Any) -> ClusterNode:
         self._starts += 1
         links = MeshLinks(self, name, self._starts)

@@ -174,6 +174,9 @@ class Host:
         self._known.counts["snapshots installed"] += 1
         self._check()
 
+    def let_in(self, node: NodeId) -> bool:
+        return False
+
     def role_changed(self, role: Role, term: int) -> None:
         """Seen after each step."""
 

@@ -364,6 +364,9 @@ class Recorder:
         self.base = data
         self.applied = [(cbor2.loads(data)[0], index, 0)] if data else []
 
+    def let_in(self, node: NodeId) -> bool:
+        return False
+
     def role_changed(self, role: Role, term: int) -> None:
         self.roles.append((role, term))
 
