@@ -263,9 +263,16 @@ CONSENSUS = (
     Mutant(
         "nodes that were given up are listened to",
         _RAFT + "member.py",
-        "if peer.id in self.configuration.lost:",
+        "if peer.id in self.configuration.lost and not self.host.let_in(peer.id):",
         "if False:",
         (FUZZ, RECOVERY),
+    ),
+    Mutant(
+        "nodes that were let in again are not listened to",
+        _RAFT + "member.py",
+        "if peer.id in self.configuration.lost and not self.host.let_in(peer.id):",
+        "if peer.id in self.configuration.lost:",
+        (RECOVERY,),
     ),
     Mutant(
         "what overrides the members is kept though an entry took its place",
