@@ -337,12 +337,7 @@ class Broker:
         for place, (_, parts) in large.items() if large is not None else ():
             if 0 <= place < len(sizes):
                 self._check_size(sizes[place] + sum(size for *_, size in parts), in_parts=True)
-        self._check_room()
-        if self.full_vhosts:
-            info = self.cluster.catalog_machine.queue_by_id(queue)
-            full = None if info is None else self.full_vhosts.get(info.vhost)
-            if full is not None:
-                raise Refused("vhost_full", full)
+        self._check_room(queue)
         wrong = wrong_beside_bodies(meta) if meta is not None else None
         if wrong is not None:
             raise Refused(codes.BAD_ARGUMENT, f"headers and properties of a message: {wrong}")
@@ -379,7 +374,7 @@ class Broker:
             raise Refused(
                 "message_too_large", f"a part may have {PART_BYTES_MAX} bytes, not {len(data)}"
             )
-        self._check_room()
+        self._check_room(queue)
         return BodyPart(queue, upload, number, data)
 
     def _check_size(self, size: int, *, in_parts: bool) -> None:
@@ -397,7 +392,7 @@ class Broker:
                 " publish it in parts, by WebSocket or AMQP",
             )
 
-    def _check_room(self) -> None:
+    def _check_room(self, queue: QueueId) -> None:
         if self.lack.disk:
             raise Refused("disk_full", "the disk of a node is nearly full: consume, or add space")
         if self.lack.memory:
@@ -405,6 +400,11 @@ class Broker:
                 "memory_full",
                 "a node is low on memory: consume, or raise limits.memory_high_watermark",
             )
+        if self.full_vhosts:
+            info = self.cluster.catalog_machine.queue_by_id(queue)
+            full = None if info is None else self.full_vhosts.get(info.vhost)
+            if full is not None:
+                raise Refused("vhost_full", full)
 
     def subscribe_command(
         self,

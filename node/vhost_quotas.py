@@ -74,9 +74,10 @@ class VhostQuotas:
         vhost, held = self._queues.pop((group, queue), ("", 0))
         if held:
             self._own[vhost] -= held
-        if view is not None and view.bytes:
-            self._queues[group, queue] = (view.vhost, view.bytes)
-            self._own[view.vhost] += view.bytes
+        held = 0 if view is None else view.bytes + view.upload_bytes
+        if view is not None and held:
+            self._queues[group, queue] = (view.vhost, held)
+            self._own[view.vhost] += held
 
     def _heard(self, peer: NodeId, fields: list[Any]) -> None:
         match fields:

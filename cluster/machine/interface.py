@@ -101,6 +101,7 @@ class QueueView:
     dead_letter_count: int  # on their way to other groups
     bytes: int  # of the bodies of all of these
     ready_bytes: int  # of ready and delayed ones, which the limit counts
+    upload_bytes: int  # of parts of large bodies that are no messages yet
     paused: bool
     publishers: int
     oldest_ready_ms: int | None  # when the ready message that is served next was enqueued

@@ -327,6 +327,7 @@ class Queue:
             dead_letter_count=self.disposal.outbox.count,
             bytes=messages.store.bytes,
             ready_bytes=messages.waiting_bytes,
+            upload_bytes=self.admission.uploads.bytes,
             paused=self.checkout.paused,
             publishers=len(self.admission.publishers),
             oldest_ready_ms=oldest_ms,

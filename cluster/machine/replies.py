@@ -22,6 +22,7 @@ IN_USE = "in_use"
 NOT_EMPTY = "not_empty"
 BAD_ARGUMENT = "bad_argument"
 PARTS_MISSING = "parts_missing"  # of a large body: publish it again from its first part on
+OVERLOADED = "overloaded"  # it passes: try again
 UNKNOWN_COMMAND = "unknown_command"
 COMMAND_SKIPPED = "command_skipped"  # the machine raised: a bug
 NO_GROUP = "no_group"

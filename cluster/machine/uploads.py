@@ -1,7 +1,8 @@
 """Parts of large bodies that have come, of which no message was made yet.
 
 The bytes are in the log; here is where. An upload ends when an `Enqueue` takes it, when nothing was
-heard of it for long, by the time of the log, or when there are too many.
+heard of it for long, by the time of the log, or when there are too many. When they have too many
+bytes only the one begun first goes on, so that they never all wait for each other.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from cluster.machine.commands import BodyPart, Enqueue
 from cluster.machine.replies import (
     BAD_ARGUMENT,
     OUT_OF_SEQUENCE,
+    OVERLOADED,
     PARTS_MISSING,
     PartKept,
     Refused,
@@ -25,6 +27,7 @@ UPLOAD_IDLE_MS = 300_000
 UPLOADS_MAX = 1_024  # a queue; over it the one idle longest is forgotten
 UPLOAD_NAME_CHARS_MAX = 256
 UPLOAD_BYTES_MAX = 512 << 20
+UPLOADS_BYTES_MAX = 1 << 30  # of a queue; the upload begun first may pass it
 PARTS_MAX = 1 << 16
 
 #: Entry, offset among its bodies, size.
@@ -46,10 +49,11 @@ class Upload:
 class Uploads:
     """Of one queue, in the order in which they were last heard of."""
 
-    __slots__ = ("_by_name",)
+    __slots__ = ("_by_name", "bytes")
 
     def __init__(self) -> None:
         self._by_name: OrderedDict[str, Upload] = OrderedDict()
+        self.bytes = 0  # of all of them
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -83,13 +87,20 @@ class Uploads:
                 BAD_ARGUMENT,
                 f"an upload has at most {PARTS_MAX} parts and {UPLOAD_BYTES_MAX} bytes",
             )
+        if number == count and self.bytes + size > UPLOADS_BYTES_MAX and not self._first(upload):
+            return Refused(
+                OVERLOADED,
+                f"unfinished uploads to this queue have {self.bytes} bytes, {UPLOADS_BYTES_MAX} are"
+                " allowed: try again when some are done",
+            )
         if upload is None:
             upload = self._by_name[name] = Upload(turn.now_ms)
             if len(self._by_name) > UPLOADS_MAX:
-                self._by_name.popitem(last=False)
+                self._forget_idlest()
         if number == count:
             upload.parts.append((turn.index, turn.body_offset, size))
             upload.bytes += size
+            self.bytes += size
         index, offset, known_size = upload.parts[number]
         if known_size != size:
             return Refused(BAD_ARGUMENT, f"part {number} of upload {name} had {known_size} bytes")
@@ -113,11 +124,23 @@ class Uploads:
 
     def end(self, name: str) -> None:
         """Its parts are a message's now, or nobody's."""
-        self._by_name.pop(name, None)
+        upload = self._by_name.pop(name, None)
+        if upload is not None:
+            self.bytes -= upload.bytes
 
     def forget_idle(self, now_ms: int) -> None:
         while (due_ms := self.due_ms) is not None and due_ms <= now_ms:
-            self._by_name.popitem(last=False)
+            self._forget_idlest()
+
+    def _forget_idlest(self) -> None:
+        _, upload = self._by_name.popitem(last=False)
+        self.bytes -= upload.bytes
+
+    def _first(self, upload: Upload | None) -> bool:
+        """Was it begun before all others that are here?"""
+        return upload is not None and all(
+            upload.parts[0] <= each.parts[0] for each in self._by_name.values()
+        )
 
     def live_indexes(self) -> list[tuple[int, int]]:
         return [(index, index) for upload in self._by_name.values() for index, _, _ in upload.parts]
@@ -133,13 +156,16 @@ class Uploads:
             upload = self._by_name[name] = Upload(seen_ms)
             upload.parts = [(index, offset, size) for index, offset, size in parts]
             upload.bytes = sum(size for _, _, size in upload.parts)
+            self.bytes += upload.bytes
 
     def invariants(self) -> None:
         seen_ms = 0
         for upload in self._by_name.values():
             assert upload.parts, "an upload without a part"
+            assert upload.bytes == sum(size for _, _, size in upload.parts), "bytes of an upload"
             assert upload.seen_ms >= seen_ms, "uploads are not in the order last heard of"
             seen_ms = upload.seen_ms
+        assert self.bytes == sum(upload.bytes for upload in self._by_name.values()), "bytes of all"
 
 
 def large_of(command: Enqueue) -> Large | str:

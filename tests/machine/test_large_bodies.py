@@ -28,6 +28,7 @@ from cluster.machine.publishers import CARRIER_PREFIX
 from cluster.machine.replies import (
     BAD_ARGUMENT,
     OUT_OF_SEQUENCE,
+    OVERLOADED,
     PARTS_MISSING,
     UNKNOWN_COMMAND,
     Enqueued,
@@ -306,3 +307,32 @@ def test_what_is_refused_before_its_parts_are_looked_at_leaves_the_upload():
     assert isinstance(gap, Refused)
     assert gap.code == OUT_OF_SEQUENCE
     assert script.publish(large, publisher="p", seqno=1) == Enqueued(1, 1)
+
+
+def test_unfinished_uploads_have_so_many_bytes_together_and_the_first_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one that was begun first may always finish, so they never wait for each other."""
+    monkeypatch.setattr(uploads, "UPLOADS_BYTES_MAX", 100)
+    script = Script()
+
+    def part(name: str, number: int, size: int = 40) -> Any:
+        return script.do(BodyPart(Q, name, number, b"x" * size))
+
+    assert isinstance(part("a", 0), PartKept)
+    assert isinstance(part("b", 0), PartKept)
+    for refused in (part("b", 1), part("c", 0)):
+        assert refused.code == OVERLOADED
+    assert isinstance(part("b", 0), PartKept)  # it is there
+    assert isinstance(part("b", 1, 20), PartKept)
+    for number in range(1, 4):
+        assert isinstance(part("a", number), PartKept)
+    assert script.machine.queue(Q).upload_bytes == 220
+
+    parts = [(kept.index, kept.offset, 40) for kept in [part("a", number) for number in range(4)]]
+    assert script.publish({0: ("a", parts)}) == Enqueued(1, 1)
+    assert script.machine.queue(Q).upload_bytes == 60
+    assert isinstance(part("c", 0), PartKept)
+    script.now_ms += UPLOAD_IDLE_MS
+    script.do(Tick())
+    assert script.machine.queue(Q).upload_bytes == 0

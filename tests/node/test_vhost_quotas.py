@@ -18,7 +18,7 @@ from cluster.types import Stamp
 from node.errors import Refused
 from node.node import Node
 from tests.node.management.api import Api, api_of
-from tests.node.nodes import Nodes, until
+from tests.node.nodes import Client, Nodes, until
 
 BODY = bytes(10_000)
 MAX_BYTES = 100_000
@@ -96,7 +96,7 @@ async def test_it_is_refused_there_alone_at_every_node_and_door_until_something_
             await (await neighbour.channel()).basic_publish(BODY, routing_key="q2")
         await neighbour.close()
 
-    assert nodes.one.quotas.bytes_of("small") == count * len(BODY)
+    await until(lambda: nodes.one.quotas.bytes_of("small") == count * len(BODY))
     await drain(nodes.one, "small", count)
     await until(lambda: not any(node.quotas.full for node in nodes.nodes.values()))
     assert await fill(connections[1]) >= MAX_BYTES // len(BODY)
@@ -154,3 +154,19 @@ def test_before_that_version_of_the_machine_there_are_no_such_limits() -> None:
     apply(UpgradeMachine(2))
     apply(PutEntry("vhost_limits", ("/",), {"max-queue-bytes": 5}))
     assert catalog.entry("vhost_limits", ("/",)) == {"max-queue-bytes": 5}
+
+
+async def test_parts_of_bodies_that_are_not_published_yet_count(nodes: Nodes) -> None:
+    api: Api = api_of(nodes.one)
+    await api.put("vhost-limits/small/max-bytes", value=MAX_BYTES)
+    async with Client(nodes.url("n1"), forward=True, vhost="small") as client:
+        for number in range(500):
+            request, upload = number + 1, f"u{number % 3}"
+            answer = await client.ask(12, request, f"q{number % 4}", upload, number // 12, BODY)
+            if answer[0] == 4:
+                assert answer[2] == "vhost_full"
+                break
+            await asyncio.sleep(0.02)
+        else:
+            raise AssertionError("it was never full")
+        assert number >= MAX_BYTES // len(BODY)
