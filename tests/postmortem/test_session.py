@@ -79,7 +79,7 @@ def test_a_post_mortem_that_fails_says_nothing_of_logs_either(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("chaos.postmortem.session.start", fail)
+    monkeypatch.setattr("chaos.postmortem.command.start", fail)
 
     assert run(["postmortem", "x"]) == FAILED
 
