@@ -92,11 +92,11 @@ class Checkout:
                 delivered[consumer.key] = (consumer, chunks)
             else:
                 known[1].extend(chunks)
+        queue = self.identity.id
         for consumer, chunks in delivered.values():
-            turn.effects.append(self._deliver(consumer, chunks))
-
-    def _deliver(self, consumer: Consumer, chunks: Sequence[Chunk]) -> Deliver:
-        return Deliver(self.identity.id, consumer.key, consumer.session, chunks, consumer.windowed)
+            turn.effects.append(
+                Deliver(queue, consumer.key, consumer.session, chunks, consumer.windowed)
+            )
 
     def take(
         self, turn: Turn, consumer: Consumer, limit: int, left: int = CHUNKS_AT_ONCE_MAX
@@ -233,10 +233,7 @@ class Checkout:
             return consumer
         count = 0
         for first, last in command.ranges:
-            count += last - first + 1
-            consumer.held.cut(first, last)
-            if consumer.windowed:
-                consumer.ahead.cut(first, last)
+            count += consumer.drop(first, last)
             self._take_back(
                 turn,
                 consumer,
@@ -255,10 +252,7 @@ class Checkout:
             return consumer
         count = 0
         for first, last in command.ranges:
-            count += last - first + 1
-            consumer.held.cut(first, last)
-            if consumer.windowed:
-                consumer.ahead.cut(first, last)
+            count += consumer.drop(first, last)
             self.unsettled_count -= last - first + 1
             self.seen = max(self.seen, last)
             self.disposal.dead_letter(turn, first, last, REJECTED)
@@ -468,7 +462,8 @@ class Checkout:
         for consumer in self.consumers.by_key.values():
             chunks = self.held_chunks(consumer)
             if chunks:
-                effects.append(self._deliver(consumer, chunks))
+                queue, session = self.identity.id, consumer.session
+                effects.append(Deliver(queue, consumer.key, session, chunks, consumer.windowed))
         return effects
 
     def bound_consumers(self) -> None:

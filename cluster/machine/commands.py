@@ -343,6 +343,7 @@ class Handed:
     deliveries: Deliveries
 
 
+#: What one queue is told to do.
 QueueCommand = (
     Enqueue
     | BodyPart
@@ -434,28 +435,14 @@ class UpgradeMachine:
 
 
 Command = (
-    CreateQueue
-    | UpdateQueue
+    QueueCommand
+    | CreateQueue
     | DeleteQueue
     | OpenSession
     | DetachSession
     | CloseSession
     | NodeDown
     | NodeUp
-    | Enqueue
-    | BodyPart
-    | Subscribe
-    | Cancel
-    | SetCredit
-    | Settle
-    | Return
-    | Discard
-    | Extend
-    | Get
-    | Purge
-    | Pause
-    | DeadLettersMoved
-    | Handed
     | Transaction
     | TransactionPart
     | TransactionDone

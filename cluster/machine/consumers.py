@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cluster.machine.commands import HandedTo
@@ -37,47 +38,29 @@ class Hold(NamedTuple):
     due_ms: int  # to be settled by then; 0: at any time
 
 
+@dataclass(eq=False, slots=True)
 class Consumer:
-    __slots__ = (
-        "ahead",
-        "auto_settle",
-        "cancelled",
-        "connected",
-        "credit",
-        "due_ms",
-        "exclusive",
-        "handed",
-        "held",
-        "held_max",
-        "in_ring",
-        "key",
-        "once",
-        "priority",
-        "session",
-        "tag",
-        "timeout_ms",
-        "windowed",
-    )
+    key: ConsumerKey
+    session: SessionId
+    tag: str
+    credit: int = 0
+    priority: int = 0
+    exclusive: bool = False
+    auto_settle: bool = False
+    timeout_ms: int | None = None
+    once: bool = False  # of a get: only remembers what is unsettled
+    cancelled: bool = False  # only what is in flight keeps it (A16)
+    connected: bool = True  # its session is not suspected
+    held: RangeMap[Hold] = field(init=False)
+    due_ms: int = 0  # nothing it holds is due before; 0: nothing is
+    in_ring: bool = False
+    held_max: int = UNSETTLED_MAX
+    windowed: bool = False  # also bounded by what is in `ahead`
+    ahead: RangeMap[int] = field(init=False)  # held, by token, and not known to be handed over
+    handed: HandedTo | None = None  # of a session that was detached, when that is known
 
-    def __init__(self, key: ConsumerKey, session: SessionId, tag: str) -> None:
-        self.key = key
-        self.session = session
-        self.tag = tag
-        self.credit = 0
-        self.priority = 0
-        self.exclusive = False
-        self.auto_settle = False
-        self.timeout_ms: int | None = None
-        self.once = False  # of a get: only remembers what is unsettled
-        self.cancelled = False  # only what is in flight keeps it (A16)
-        self.connected = True  # its session is not suspected
-        self.held: RangeMap[Hold] = RangeMap()
-        self.due_ms = 0  # nothing it holds is due before; 0: nothing is
-        self.in_ring = False
-        self.held_max = UNSETTLED_MAX
-        self.windowed = False  # also bounded by what is in `ahead`
-        self.ahead: RangeMap[int] = RangeMap()  # held, by token, and not known to be handed over
-        self.handed: HandedTo | None = None  # of a session that was detached, when that is known
+    def __post_init__(self) -> None:
+        self.held, self.ahead = RangeMap(), RangeMap()
 
     @property
     def room(self) -> int:
@@ -134,6 +117,13 @@ class Consumer:
         """Nothing is left of it but the record."""
         return not self.held.count and (self.cancelled or self.once)
 
+    def drop(self, first: int, last: int) -> int:
+        """It holds these no longer. Answers how many."""
+        self.held.cut(first, last)
+        if self.windowed:
+            self.ahead.cut(first, last)
+        return last - first + 1
+
     def dump(self, version: int) -> list[Any]:
         firsts, lasts, holds = self.held.dump()
         row = [
@@ -188,31 +178,21 @@ class Consumer:
         return min((hold.due_ms for _, _, hold in self.held if hold.due_ms), default=0)
 
 
+@dataclass(eq=False, slots=True)
 class Consumers:
     """The consumers of one queue."""
 
-    __slots__ = (
-        "_by_tag",
-        "_priorities",
-        "_rings",
-        "_to_elect",
-        "active",
-        "active_token",
-        "by_key",
-        "quiescing",
-        "single_active",
+    single_active: bool
+    by_key: dict[int, Consumer] = field(default_factory=dict[int, Consumer])  # oldest first
+    active: Consumer | None = None
+    active_token: int = 0  # of the last change of the active one
+    quiescing: bool = False  # another takes over when the active one holds nothing
+    _by_tag: dict[tuple[str, str], Consumer] = field(
+        default_factory=dict[tuple[str, str], Consumer]
     )
-
-    def __init__(self, single_active: bool) -> None:
-        self.single_active = single_active
-        self.by_key: dict[int, Consumer] = {}  # oldest first
-        self._by_tag: dict[tuple[str, str], Consumer] = {}
-        self._rings: dict[int, deque[Consumer]] = {}
-        self._priorities: list[int] = []  # of the rings, highest first
-        self.active: Consumer | None = None
-        self.active_token = 0  # of the last change of the active one
-        self.quiescing = False  # another takes over when the active one holds nothing
-        self._to_elect = False
+    _rings: dict[int, deque[Consumer]] = field(default_factory=dict[int, deque[Consumer]])
+    _priorities: list[int] = field(default_factory=list[int])  # of the rings, highest first
+    _to_elect: bool = False
 
     # --- registering ------------------------------------------------------------------------------
 

@@ -42,7 +42,6 @@ class EventRecorder(Protocol):
         consumers: Sequence[Consumer],
     ) -> None:
         """With all messages in it, and those who are subscribed."""
-        ...
 
     def published(
         self,
@@ -55,21 +54,17 @@ class EventRecorder(Protocol):
         seqno: int,
     ) -> None:
         """Stored. `seqno`: of the first one; 0 when nobody numbered them."""
-        ...
 
     def dead_lettered(
         self, queue: QueueIdentity, first: int, last: int, entry: int, offset: int, reason: str
     ) -> None:
         """Stored as dead letters of another queue of the group."""
-        ...
 
     def answered(self, step: Any, reply: Any, body_offset: int) -> None:
         """A step of a transaction was carried out."""
-        ...
 
     def delivered(self, queue: QueueIdentity, consumer: Consumer, chunks: Sequence[Chunk]) -> None:
         """To be settled, unless the consumer settles by taking."""
-        ...
 
     def settled(self, queue: QueueIdentity, consumer: Consumer, first: int, last: int) -> None: ...
 
@@ -85,21 +80,17 @@ class EventRecorder(Protocol):
         sent: bool = True,
     ) -> None:
         """`asked`: else the consumer ended. Not `sent`: they never left, and nothing is counted."""
-        ...
 
     def died(self, queue: QueueIdentity, first: int, last: int, reason: str, *, goes: bool) -> None:
         """`goes`: on as dead letters."""
-        ...
 
     def moved(self, queue: QueueIdentity, first: int, last: int) -> None:
         """Dead letters that are safe in another group."""
-        ...
 
     def purged(self, queue: QueueIdentity, first: int, last: int) -> None: ...
 
     def active(self, queue: QueueIdentity, consumer: Consumer | None, token: int) -> None:
         """The single active consumer changed."""
-        ...
 
     def subscribed(self, queue: QueueIdentity, consumer: Consumer) -> None: ...
 
@@ -107,4 +98,3 @@ class EventRecorder(Protocol):
         self, queue: QueueIdentity, consumer: Consumer, effects: Sequence[Effect]
     ) -> None:
         """It gets nothing any more; `effects` so far, which tell when its session ended."""
-        ...

@@ -11,14 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from cluster.machine.checkout import Checkout
-from cluster.machine.commands import HandedTo, QueueCommand
+from cluster.machine.commands import QueueCommand
 from cluster.machine.disposal import Disposal
-from cluster.machine.effects import DeadLetter, Effect
+from cluster.machine.effects import Effect
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.interface import QueueGauges, QueueView, Row, RowState
+from cluster.machine.lifetime import QueueLifetime
 from cluster.machine.limits import QueueLimits
 from cluster.machine.queue import Queue
 from cluster.machine.replies import Chunk, Reply
+from cluster.machine.subscribing import Subscriptions
 from cluster.machine.timetable import Timed
 from cluster.machine.turn import DeadLetterTarget, Turn
 from cluster.types import ConsumerKey
@@ -27,19 +29,16 @@ from cluster.types import ConsumerKey
 class QueueKind(DeadLetterTarget, Timed, Protocol):
     identity: QueueIdentity
     disposal: Disposal
-    limits: QueueLimits
     checkout: Checkout
+    lifetime: QueueLifetime
+    subscriptions: Subscriptions
+    limits: QueueLimits
 
     @property
     def message_count(self) -> int: ...
     @property
     def waiting_count(self) -> int:
         """Those of them that are with no consumer."""
-        ...
-
-    @property
-    def in_use(self) -> bool:
-        """Somebody is subscribed."""
         ...
 
     @property
@@ -50,17 +49,7 @@ class QueueKind(DeadLetterTarget, Timed, Protocol):
     # What changes it; all of this is followed by `advance`.
     def apply(self, turn: Turn, command: QueueCommand, /) -> Reply: ...
     def set_version(self, version: int, /) -> None: ...
-    def used(self, now_ms: int, /) -> None: ...
     def close(self, turn: Turn, /) -> None: ...
-    def session_connected(self, key: ConsumerKey, /, *, connected: bool) -> None:
-        """The session of this consumer is suspected, or back."""
-        ...
-
-    def session_was_handed(self, key: ConsumerKey, handed: HandedTo | None, /) -> None:
-        """How far this consumer is, whose session is about to end; None: its node does not know."""
-        ...
-
-    def session_ended(self, turn: Turn, key: ConsumerKey, /, *, failed: bool) -> None: ...
     def advance(self, turn: Turn, /) -> None: ...
 
     # Looking.
@@ -70,7 +59,6 @@ class QueueKind(DeadLetterTarget, Timed, Protocol):
     def rows(self, start: int, count: int, state: RowState | None, /) -> Sequence[Row]: ...
     def consumer_holds(self, key: ConsumerKey, /) -> Sequence[Chunk] | None: ...
     def is_windowed(self, key: ConsumerKey, /) -> bool: ...
-    def dead_letters(self, count: int, /) -> Sequence[DeadLetter]: ...
     def consumer_keys(self) -> Sequence[tuple[str, ConsumerKey]]:
         """(session, key) of every consumer, oldest first."""
         ...

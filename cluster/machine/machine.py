@@ -10,39 +10,28 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import starmap
-from typing import Any
+from typing import Any, get_args
 
 from cluster.machine import snapshot
-from cluster.machine.attendance import Attendance
 from cluster.machine.commands import (
     Barrier,
     BodyPart,
-    Cancel,
     CloseSession,
     CreateQueue,
-    DeadLettersMoved,
     DeleteQueue,
     DetachSession,
-    Discard,
-    Enqueue,
-    Extend,
     Get,
     Handed,
     NodeDown,
     NodeUp,
     OpenSession,
-    Pause,
-    Purge,
+    QueueCommand,
     Reserve,
-    Return,
-    SetCredit,
-    Settle,
     Subscribe,
     Tick,
     Transaction,
     TransactionDone,
     TransactionPart,
-    UpdateQueue,
     UpgradeMachine,
 )
 from cluster.machine.disposal import dump_removed, load_removed
@@ -68,6 +57,7 @@ from cluster.machine.replies import (
     Refused,
     Reply,
 )
+from cluster.machine.sessions import SessionTable
 from cluster.machine.settings import wrong_settings
 from cluster.machine.tallies import Tallies
 from cluster.machine.timetable import Timetable
@@ -77,6 +67,12 @@ from cluster.machine.versions import MACHINE_VERSION, NeedsNewer
 from cluster.types import ConsumerKey, QueueId, SessionId, Stamp, made
 
 NOW_MS_MAX = 1 << 53
+#: What one queue is told to do, and since which machine version.
+QUEUE_COMMANDS: dict[Any, int] = {
+    **dict.fromkeys(get_args(QueueCommand), 1),
+    Handed: 2,
+    BodyPart: 3,
+}
 DIGEST_BYTES = 16
 
 
@@ -89,8 +85,7 @@ class QueueMachine:
         self.version = version
         self.now_ms = 0  # of the log: never goes back
         self._queues: dict[int, QueueKind] = {}
-        self._attendance = Attendance(self._queues)
-        self._sessions = self._attendance.sessions
+        self._sessions = SessionTable(self._queues)
         self._transactions = Transactions(self._queues)
         self._removed: dict[str, Removed] = {}  # of queues that were deleted
         self.tallies = Tallies()
@@ -107,7 +102,7 @@ class QueueMachine:
         turn = Turn(stamp, self.now_ms, self)
         self._transactions.forget_reserved(turn)
         reply = self._do(turn, command)
-        self._attendance.end_due(turn)
+        self._sessions.end_due(turn)
         touched, counted = turn.touched, self._recorder is None
         for queue_id in self._timetable.take_due(turn.now_ms):
             touched[queue_id] = None
@@ -127,36 +122,20 @@ class QueueMachine:
         return made(Applied, (reply, turn.effects))
 
     def _do(self, turn: Turn, command: Any) -> Reply:
+        since = QUEUE_COMMANDS.get(type(command))
+        if since is not None:
+            if self.version < since:
+                return _unknown(command)
+            queue = self._queues.get(command.queue)
+            if queue is None:
+                return _no_queue(command.queue)
+            turn.touched[command.queue] = None
+            if isinstance(command, (Subscribe, Get)):
+                refusal = self._sessions.objection(command)
+                if refusal is not None:
+                    return refusal
+            return queue.apply(turn, command)
         match command:
-            case (
-                Enqueue()
-                | BodyPart()
-                | Settle()
-                | Subscribe()
-                | Cancel()
-                | SetCredit()
-                | Return()
-                | Discard()
-                | Extend()
-                | Get()
-                | Purge()
-                | Pause()
-                | UpdateQueue()
-                | DeadLettersMoved()
-                | Handed()
-            ):
-                kind = type(command)
-                if (kind is Handed and self.version < 2) or (kind is BodyPart and self.version < 3):
-                    return _unknown(command)
-                queue = self._queues.get(command.queue)
-                if queue is None:
-                    return _no_queue(command.queue)
-                turn.touched[command.queue] = None
-                if isinstance(command, (Subscribe, Get)):
-                    refusal = self._attendance.objection(command)
-                    if refusal is not None:
-                        return refusal
-                return queue.apply(turn, command)
             case Transaction():
                 return self._transactions.commit(turn, command)
             case TransactionPart():
@@ -172,15 +151,15 @@ class QueueMachine:
             case DeleteQueue():
                 return self._delete_queue(turn, command)
             case OpenSession():
-                return self._attendance.open(turn, command)
+                return self._sessions.open(turn, command)
             case DetachSession():
-                return self._attendance.detach(turn, command)
+                return self._sessions.detach(turn, command)
             case CloseSession():
-                return self._attendance.close(turn, command)
+                return self._sessions.close(turn, command)
             case NodeDown():
-                return self._attendance.node_down(turn, command)
+                return self._sessions.node_down(turn, command)
             case NodeUp():
-                return self._attendance.node_up(turn, command.node, command.incarnation)
+                return self._sessions.node_up(turn, command.node, command.incarnation)
             case UpgradeMachine():
                 return self._upgrade(turn, command)
             case _:
@@ -191,7 +170,7 @@ class QueueMachine:
     def _create_queue(self, turn: Turn, command: CreateQueue) -> Reply:
         queue = self._queues.get(command.queue)
         if queue is not None:
-            queue.used(turn.now_ms)
+            queue.lifetime.used(turn.now_ms)
             turn.touch(queue.id)
             return Ok()
         kind = KINDS.get(command.config.type)
@@ -215,7 +194,7 @@ class QueueMachine:
         queue = self._queues.get(command.queue)
         if queue is None:
             return _no_queue(command.queue)
-        if command.if_unused and queue.in_use:
+        if command.if_unused and queue.checkout.consumers.in_use:
             return Refused(IN_USE, f"queue {queue.name} has consumers: cancel them first")
         # Until version 2 what was in flight counted too.
         waiting = queue.waiting_count if turn.version >= 2 else queue.message_count
@@ -248,7 +227,7 @@ class QueueMachine:
     def timed_out(self, turn: Turn, session: SessionId) -> None:
         found = self._sessions.get(session)
         if found is not None:
-            self._attendance.end(turn, found, "consumer_timeout", failed=False)
+            self._sessions.end(turn, found, "consumer_timeout", failed=False)
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -294,7 +273,7 @@ class QueueMachine:
     def dead_letters(self, queue: QueueId, count: int = 1_000) -> Sequence[DeadLetter]:
         """The first ones on their way to other groups."""
         found = self._queues.get(queue)
-        return [] if found is None else found.dead_letters(count)
+        return [] if found is None else found.disposal.dead_letters(count)
 
     def transactions(self) -> Sequence[OpenTransaction]:
         """Decided here and not done by every other group, oldest first."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -35,13 +36,11 @@ def is_carrier(name: str) -> bool:
     return name.startswith(CARRIER_PREFIX)
 
 
+@dataclass(eq=False, slots=True)
 class Publisher:
-    __slots__ = ("last", "refused", "seen_ms")
-
-    def __init__(self, last: int, seen_ms: int) -> None:
-        self.last = last  # highest number answered
-        self.seen_ms = seen_ms
-        self.refused: RangeMap[None] | None = None  # numbers at or below `last`
+    last: int  # highest number answered
+    seen_ms: int
+    refused: RangeMap[None] | None = None  # numbers at or below `last`
 
 
 class Publishers:

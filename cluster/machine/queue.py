@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, assert_never
+from operator import itemgetter
+from typing import Any, assert_never
 
 from cluster.machine.admission import QueueAdmission
 from cluster.machine.checkout import Checkout
@@ -22,7 +23,6 @@ from cluster.machine.commands import (
     Extend,
     Get,
     Handed,
-    HandedTo,
     Pause,
     Purge,
     QueueCommand,
@@ -33,12 +33,10 @@ from cluster.machine.commands import (
     Subscribe,
     UpdateQueue,
 )
-from cluster.machine.consumers import Consumer
 from cluster.machine.deadletters import DELETED, Deaths
 from cluster.machine.disposal import Disposal, dump_removed, load_removed
 from cluster.machine.effects import (
     ConsumerEnded,
-    DeadLetter,
     DeadLettersReady,
     Effect,
     QueueExpired,
@@ -157,10 +155,6 @@ class Queue:
         self.checkout.seen = self.messages.store.next - 1
         self.checkout.bound_consumers()
 
-    def used(self, now_ms: int) -> None:
-        """Declared again."""
-        self.lifetime.used(now_ms)
-
     def close(self, turn: Turn) -> None:
         """It is being deleted."""
         identity, consumers = self.identity, self.consumers
@@ -175,15 +169,6 @@ class Queue:
                 turn.effects.append(
                     ConsumerEnded(self.id, consumer.key, consumer.session, "queue_deleted")
                 )
-
-    def session_connected(self, key: ConsumerKey, *, connected: bool) -> None:
-        self.subscriptions.connected(key, connected=connected)
-
-    def session_was_handed(self, key: ConsumerKey, handed: HandedTo | None) -> None:
-        self.subscriptions.was_handed(key, handed)
-
-    def session_ended(self, turn: Turn, key: ConsumerKey, *, failed: bool) -> None:
-        self.subscriptions.end(turn, key, failed=failed)
 
     def takes_all(self, count: int, sizes: Sequence[int]) -> bool:
         return self.limits.takes_all(count, sizes)
@@ -270,10 +255,6 @@ class Queue:
         return self.messages.waiting_count + self.checkout.unsettled_count
 
     @property
-    def in_use(self) -> bool:
-        return self.consumers.in_use
-
-    @property
     def is_held_up(self) -> bool:
         return self.messages.ready.count > 0 and self.consumers.in_use
 
@@ -296,9 +277,6 @@ class Queue:
 
     def consumer_keys(self) -> list[tuple[str, ConsumerKey]]:
         return [(consumer.session, consumer.key) for consumer in self.consumers.by_key.values()]
-
-    def dead_letters(self, count: int) -> list[DeadLetter]:
-        return self.disposal.dead_letters(count)
 
     def live_indexes(self) -> list[tuple[int, int]]:
         return self.messages.store.live_indexes() + self.admission.uploads.live_indexes()
@@ -371,43 +349,49 @@ class Queue:
 
     def rows(self, start: int, count: int, state: RowState | None = None) -> list[Row]:
         """At most `count` messages from position `start` on, in this state or wherever they are."""
-        places: list[_Place] = []
+        found: list[tuple[int, RowState, ConsumerKey | None, int, int | None]] = []
         if state in (None, "ready"):
-            places += map(_Place, self.messages.ready.from_position(start, count))
+            ready = self.messages.ready.from_position(start, count)
+            found.extend((position, "ready", None, 0, None) for position in ready)
         for consumer in self.consumers.by_key.values() if state in (None, "unsettled") else ():
             left = count
             for first, last, hold in consumer.held.ranges_from(start):
                 end = min(last, first + left - 1)
-                places += [
-                    _Place(position, consumer, hold.token, hold.due_ms or None)
+                due_ms = hold.due_ms or None
+                found.extend(
+                    (position, "unsettled", consumer.key, hold.token, due_ms)
                     for position in range(first, end + 1)
-                ]
+                )
                 left -= end - first + 1
                 if left <= 0:
                     break
         for ready_at_ms, first, last in self.messages.delayed if state in (None, "delayed") else ():
             first = max(first, start)
-            places += [
-                _Place(position, None, 0, ready_at_ms, delayed=True)
-                for position in range(first, min(last, first + count - 1) + 1)
-            ]
-        places.sort(key=lambda place: place.position)
-        return [self._row(place) for place in places[: max(0, count)]]
+            last = min(last, first + count - 1)
+            found.extend((at, "delayed", None, 0, ready_at_ms) for at in range(first, last + 1))
+        found.sort(key=itemgetter(0))
+        return [self._row(*each) for each in found[: max(0, count)]]
 
-    def _row(self, place: _Place) -> Row:
-        position, messages = place.position, self.messages
+    def _row(
+        self,
+        position: int,
+        state: RowState,
+        consumer: ConsumerKey | None,
+        token: int,
+        due_ms: int | None,
+    ) -> Row:
+        messages = self.messages
         mark = messages.marks.get(position)
-        state = "ready" if place.consumer is None else "unsettled"
         return Row(
             position=position,
-            state="delayed" if place.delayed else state,
-            chunk=messages.chunks_of(position, position, place.token)[0],
+            state=state,
+            chunk=messages.chunks_of(position, position, token)[0],
             bytes=messages.store.bytes_of(position, position),
             enqueued_ms=messages.store.time_of(position),
             expires_at_ms=self.expiry.expires_at_ms(position),
-            due_ms=place.due_ms,
+            due_ms=due_ms,
             priority=self.identity.capped(mark.priority) if mark else 0,
-            consumer=None if place.consumer is None else place.consumer.key,
+            consumer=consumer,
         )
 
     # --- snapshots --------------------------------------------------------------------------------
@@ -504,11 +488,3 @@ class Queue:
         assert size == store.bytes, "bytes miscounted"
         for first, last, _ in messages.marks:
             assert alive.missing(first, last) is None, "a message that is gone is still marked"
-
-
-class _Place(NamedTuple):
-    position: int
-    consumer: Consumer | None = None
-    token: int = 0
-    due_ms: int | None = None
-    delayed: bool = False

@@ -69,9 +69,6 @@ class Ready:
         self.count -= taken[1] - taken[0] + 1
         return taken
 
-    def clear(self) -> None:
-        self.__init__()
-
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """(priority, first, last), in the order of delivery."""
         for priority in self.priorities():

@@ -15,6 +15,7 @@ The steps for others stay in the log, where they were decided; the state knows t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cluster.machine.admission import BODIES_MAX, ONLY_BYTES, runs_of
@@ -61,15 +62,13 @@ RESERVATIONS_MAX = 10_000  # a group
 ORDINAL_MASK = (1 << ORDINAL_BITS) - 1
 
 
+@dataclass(eq=False, slots=True)
 class _Node:
     """A node that proposes, and the answers that it may not have heard."""
 
-    __slots__ = ("answered_below", "answers", "incarnation")
-
-    def __init__(self, incarnation: int) -> None:
-        self.incarnation = incarnation
-        self.answered_below = 0
-        self.answers: dict[int, Reply] = {}
+    incarnation: int
+    answered_below: int = 0
+    answers: dict[int, Reply] = field(default_factory=dict[int, Reply])
 
     def forget_below(self, number: int) -> None:
         if number > self.answered_below:
@@ -78,14 +77,12 @@ class _Node:
                 del self.answers[old]
 
 
+@dataclass(eq=False, slots=True)
 class _Source:
     """A group that decides, and which of its decisions this group has carried out."""
 
-    __slots__ = ("done", "done_below")
-
-    def __init__(self) -> None:
-        self.done_below = 0
-        self.done: RangeMap[None] = RangeMap()
+    done_below: int = 0
+    done: RangeMap[None] = field(default_factory=RangeMap[None])
 
     def forget_below(self, number: int) -> None:
         if number > self.done_below:

@@ -54,7 +54,6 @@ class DeadLetterTarget(Protocol):
         parts: Mapping[int, Sequence[tuple[int, int]]],
     ) -> None:
         """`parts`: entries of large bodies, by their places among these."""
-        ...
 
 
 class GroupOfQueues(Protocol):
@@ -72,11 +71,9 @@ class GroupOfQueues(Protocol):
 
     def died(self, reason: str, count: int, *, goes: bool) -> None:
         """Messages left a queue without being settled. `goes`: to a dead-letter target."""
-        ...
 
     def timed_out(self, turn: Turn, session: SessionId) -> None:
         """A consumer of this session did not settle in time: the session is dead here (A18)."""
-        ...
 
 
 class Turn:

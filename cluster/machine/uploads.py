@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cluster.machine.commands import BodyPart, Enqueue
@@ -37,13 +38,11 @@ Large = dict[int, tuple[str, list[Part]]]
 NONE_LARGE: Large = {}
 
 
+@dataclass(eq=False, slots=True)
 class Upload:
-    __slots__ = ("bytes", "parts", "seen_ms")
-
-    def __init__(self, seen_ms: int) -> None:
-        self.parts: list[Part] = []
-        self.bytes = 0
-        self.seen_ms = seen_ms
+    seen_ms: int
+    parts: list[Part] = field(default_factory=list[Part])
+    bytes: int = 0
 
 
 class Uploads:

@@ -675,7 +675,7 @@ QUEUES = (
     ),
     Mutant(
         "an older process of a node keeps its sessions",
-        _MACHINE + "attendance.py",
+        _MACHINE + "sessions.py",
         "            if session.incarnation < incarnation:\n",
         "            if session.incarnation < 0:\n",
         (MACHINE,),
@@ -683,8 +683,8 @@ QUEUES = (
     Mutant(
         "a new leader forgets what is owed",
         _MACHINE + "checkout.py",
-        "            if chunks:\n                effects.append(self._deliver(",
-        "            if chunks and not effects:\n                effects.append(self._deliver(",
+        "            if chunks:\n                queue, session = ",
+        "            if chunks and not effects:\n                queue, session = ",
         (MACHINE, SIMULATOR),
     ),
     Mutant(
