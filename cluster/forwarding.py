@@ -106,17 +106,22 @@ class Forwarder:
         return await outcome_of(lambda done: self.propose(group_id, command, done))
 
     async def ask_until(self, group_id: GroupId, command: Command) -> Outcome:
-        """Ask an idempotent question again until the machine answers it or patience ends."""
+        """Ask an idempotent question again until the machine answers it or patience ends. Unknown
+        when no try was answered, and one of them may have been done.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ASK_PATIENCE_S
+        doubt: Outcome | None = None
         while True:
             outcome = await self.ask(group_id, command)
+            if outcome.kind == "unknown":
+                doubt = outcome
             reply = outcome.reply
             # A cluster that is being born has no groups for queues yet.
             answered = reply is not None and getattr(reply, "code", None) != NO_GROUP
             hopeless = outcome.kind == "refused" and outcome.code in FINAL_REFUSALS
             if answered or hopeless or self._stopped or loop.time() >= deadline:
-                return outcome
+                return outcome if answered or doubt is None else doubt
             await asyncio.sleep(ASK_AGAIN_S * (1 + self._random.random()))
 
     def _ask_peer(self, peer: NodeId, group: GroupId, command: Command) -> asyncio.Future[Outcome]:

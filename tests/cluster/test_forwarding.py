@@ -6,6 +6,9 @@ import asyncio
 from random import Random
 from typing import Any
 
+import pytest
+
+from cluster import forwarding
 from cluster.codec.entries import encode_reply
 from cluster.forwarding import Forwarder
 from cluster.machine.commands import DeclareQueue
@@ -22,6 +25,7 @@ class Wire:
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
         self.said: list[list[Any]] = []
+        self.leader: NodeId | None = LEADER
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         assert peer == LEADER
@@ -39,7 +43,7 @@ def process(incarnation: int) -> tuple[Forwarder, Wire]:
         wire,  # type: ignore[arg-type]
         random=Random(),
         group_of=lambda group: None,
-        leader_of=lambda group: LEADER,
+        leader_of=lambda group: wire.leader,
     )
     return forwarder, wire
 
@@ -65,6 +69,35 @@ async def test_an_answer_to_the_process_before_is_not_taken() -> None:
     again.on_message(LEADER, answer_to(second.said[0]))
     await _turns()
     assert [outcome.kind for outcome in told] == ["ok"]
+
+
+async def test_what_an_earlier_try_may_have_done_is_not_called_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader gets a change and is killed; nobody leads when it is asked for again."""
+    monkeypatch.setattr(forwarding, "ASK_PATIENCE_S", 0.2)
+    forwarder, wire = process(1)
+    asked = asyncio.ensure_future(forwarder.ask_until(GROUP, DeclareQueue("/", "q", {})))
+    await _turns()
+    assert len(wire.said) == 1
+    wire.leader = None
+    forwarder.on_down(LEADER)
+
+    outcome = await asked
+
+    assert (outcome.kind, outcome.code) == ("unknown", "link_lost")
+
+
+async def test_an_answer_to_a_later_try_is_the_answer() -> None:
+    forwarder, wire = process(1)
+    asked = asyncio.ensure_future(forwarder.ask_until(GROUP, DeclareQueue("/", "q", {})))
+    await _turns()
+    forwarder.on_down(LEADER)
+    while len(wire.said) < 2:
+        await asyncio.sleep(0.01)
+    forwarder.on_message(LEADER, answer_to(wire.said[1]))
+
+    assert (await asked).kind == "ok"
 
 
 async def _turns() -> None:
