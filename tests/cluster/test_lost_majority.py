@@ -315,8 +315,8 @@ async def test_a_survivor_that_is_ahead_and_was_not_told_is_waited_for() -> None
     await world.stop()
 
 
-@in_world
-async def test_a_learner_that_has_more_than_the_voters_that_survive_leads_them() -> None:
+async def _joined_by_a_fourth() -> tuple[World, GroupId]:
+    """n1 leads the group of queue q, which n4 does not hold."""
     world = World(3, default_groups=1)
     await world.born()
     await world.declare("q")
@@ -325,6 +325,12 @@ async def test_a_learner_that_has_more_than_the_voters_that_survive_leads_them()
     while world.leading(group) != "n1":
         world.group(group).transfer(NodeId("n1"))
         await asyncio.sleep(0.2)
+    return world, group
+
+
+@in_world
+async def test_a_learner_that_has_more_than_the_voters_that_survive_leads_them() -> None:
+    world, group = await _joined_by_a_fourth()
     # It receives entries, and is not heard when it acknowledges them, so it stays a learner.
     world.links["n4"].drop = lambda _, message: message[:2] == [group, "ao"]
     await changed(world, MoveGroup(group, [NodeId(name) for name in ("n1", "n2", "n3", "n4")]))
@@ -350,14 +356,7 @@ async def test_a_learner_that_has_more_than_the_voters_that_survive_leads_them()
 
 @in_world
 async def _learner_that_was_not_told() -> None:
-    world = World(3, default_groups=1)
-    await world.born()
-    await world.declare("q")
-    group = world.group_of("q")
-    await join(world, "n4")
-    while world.leading(group) != "n1":
-        world.group(group).transfer(NodeId("n1"))
-        await asyncio.sleep(0.2)
+    world, group = await _joined_by_a_fourth()
     await world.publish("q", b"1")
     await world.until(lambda: world.ready("q", "n3") == 1)
 

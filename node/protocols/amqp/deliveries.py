@@ -436,29 +436,21 @@ class Deliveries:
             tag = self.settles.unacked.add(holder, batch.first, 1, batch.token, now_s)
         ((_, _, where, properties),) = runs(batch, holder.info.name)
         (body,) = batch.bodies
-        if isinstance(body, LargeBody):
-            head = writer.get_ok_head(
-                self._channel.number,
-                tag,
-                redelivered=batch.acquired_count > 0,
-                where=where,
-                message_count=ready,
-                properties=properties,
-                size_bytes=len(body),
-            )
-            self._stream(holder, batch, body, head, None)
-            return
-        data = writer.get_ok(
-            self._channel.number,
+        number = self._channel.number
+        head = writer.get_ok_head(
+            number,
             tag,
             redelivered=batch.acquired_count > 0,
             where=where,
             message_count=ready,
             properties=properties,
-            body=body,
-            frame_bytes_max=self._host.frame_max,
+            size_bytes=len(body),
         )
-        self._channel.outlet.write(data)
+        if isinstance(body, LargeBody):
+            self._stream(holder, batch, body, head, None)
+            return
+        frames = writer.body_frames(number, body, self._host.frame_max)
+        self._channel.outlet.write(b"".join((head, *frames)))
 
     def set_prefetch(self, count: int, *, whole_channel: bool) -> None:
         """0: no limit (B16)."""

@@ -17,7 +17,6 @@ __all__ = [
     "body_frames",
     "deliveries",
     "delivery_head",
-    "get_ok",
     "get_ok_head",
     "method",
     "nack",
@@ -92,29 +91,6 @@ def deliveries(
         tag += 1
     parts[-1] = parts[-1][: -len(before)]  # there is no next one
     return b"".join(parts)
-
-
-def get_ok(
-    channel: int,
-    tag: int,
-    *,
-    redelivered: bool,
-    where: bytes,
-    message_count: int,
-    properties: bytes,
-    body: bytes,
-    frame_bytes_max: int,
-) -> bytes:
-    head = get_ok_head(
-        channel,
-        tag,
-        redelivered=redelivered,
-        where=where,
-        message_count=message_count,
-        properties=properties,
-        size_bytes=len(body),
-    )
-    return head + _body_frames(channel, body, frame_bytes_max - FRAME_OVERHEAD_BYTES)
 
 
 def returned(

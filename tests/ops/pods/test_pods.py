@@ -31,6 +31,17 @@ def command(out: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "tests.ops.pods", "--out", str(out / "pods"), *arguments]
 
 
+def run(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(out, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S_MAX,
+        check=False,
+        cwd=ROOT,
+    )
+
+
 def left() -> dict[str, list[str]]:
     """All that a run might leave on this machine, apart from what others have there."""
     links = json.loads(subprocess.check_output(["ip", "-json", "link"], text=True))
@@ -52,14 +63,7 @@ def left() -> dict[str, list[str]]:
 def test_a_pod_that_is_killed_comes_back_under_load_and_nothing_is_left(tmp_path: Path):
     before = left()
 
-    done = subprocess.run(
-        command(tmp_path, "--only", "killed-pods"),
-        capture_output=True,
-        text=True,
-        timeout=RUN_S_MAX,
-        check=False,
-        cwd=ROOT,
-    )
+    done = run(tmp_path, "--only", "killed-pods")
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert left() == before
@@ -70,27 +74,13 @@ def test_pods_are_upgraded_from_the_release_before_under_load(tmp_path: Path):
         releases.gated()
     except releases.Unavailable as error:
         pytest.skip(str(error))
-    done = subprocess.run(
-        command(tmp_path, "--only", "upgrade", "--earlier", releases.GATED),
-        capture_output=True,
-        text=True,
-        timeout=RUN_S_MAX,
-        check=False,
-        cwd=ROOT,
-    )
+    done = run(tmp_path, "--only", "upgrade", "--earlier", releases.GATED)
 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_pods_that_cannot_start_fail_the_run(tmp_path: Path):
-    done = subprocess.run(
-        command(tmp_path, "--only", "start", "--set", "extraConfig.stop_ms_max=-1"),
-        capture_output=True,
-        text=True,
-        timeout=RUN_S_MAX,
-        check=False,
-        cwd=ROOT,
-    )
+    done = run(tmp_path, "--only", "start", "--set", "extraConfig.stop_ms_max=-1")
 
     assert done.returncode == 1, done.stdout + done.stderr
     assert "ends whenever it is started" in done.stdout

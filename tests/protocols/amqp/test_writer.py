@@ -98,18 +98,18 @@ class TestDeliveries:
 
 class TestOthers:
     def test_an_answer_to_get_says_how_many_are_left(self):
-        data = writer.get_ok(
+        head = writer.get_ok_head(
             5,
             9,
             redelivered=True,
             where=where("e", "k"),
             message_count=3,
             properties=NONE,
-            body=b"x" * 5000,
-            frame_bytes_max=FRAME_BYTES_MAX,
+            size_bytes=5000,
         )
+        frames = writer.body_frames(5, b"x" * 5000, FRAME_BYTES_MAX)
 
-        [(method, body)] = messages(data)
+        [(method, body)] = messages(b"".join((head, *frames)))
 
         assert isinstance(method, commands.Basic.GetOk)
         assert (method.delivery_tag, method.redelivered, method.message_count) == (9, True, 3)
