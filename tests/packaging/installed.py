@@ -31,8 +31,9 @@ def run(
 
 
 def environment() -> dict[str, str]:
-    """Nothing in it leads back to the checkout."""
-    return {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONSAFEPATH"}}
+    """Nothing in it leads back to the checkout. A Spark session of other tests names its Python."""
+    leading = ("PYTHONPATH", "PYTHONSAFEPATH", "PYSPARK_", "SPARK_")
+    return {k: v for k, v in os.environ.items() if not k.startswith(leading)}
 
 
 def build(source: Path, out: Path, target: str) -> Path:
