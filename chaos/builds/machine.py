@@ -14,10 +14,10 @@ from cluster.group import Group
 from cluster.machine.admission import QueueAdmission
 from cluster.machine.commands import Command, Enqueue
 from cluster.machine.consumers import Consumer, Consumers
+from cluster.machine.context import ApplyContext
 from cluster.machine.messages import Messages
 from cluster.machine.publishers import is_carrier
 from cluster.machine.replies import Chunk, Enqueued, Reply
-from cluster.machine.turn import Turn
 from cluster.outcome import Done, Outcome
 from cluster.types import QueueId
 
@@ -34,14 +34,14 @@ def _serve_all(honest: Callable[..., deque[Consumer] | None]) -> Callable[..., A
 
 
 def _take_any_number(honest: Callable[..., Reply]) -> Callable[..., Reply]:
-    def enqueue(self: QueueAdmission, turn: Turn, command: Enqueue) -> Reply:
+    def enqueue(self: QueueAdmission, context: ApplyContext, command: Enqueue) -> Reply:
         name = command.publisher
         if name is not None and command.seqno > 0 and not is_carrier(name):
-            self.publishers.answered(name, 0, turn.now_ms, ())
-            known = self.publishers.known(name, turn.now_ms)
+            self.publishers.answered(name, 0, context.now_ms, ())
+            known = self.publishers.known(name, context.now_ms)
             if known is not None:
                 known.last, known.refused = command.seqno - 1, None
-        return honest(self, turn, command)
+        return honest(self, context, command)
 
     return enqueue
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from cluster.machine.commands import BodyPart, Enqueue
+from cluster.machine.context import ApplyContext
 from cluster.machine.deadletters import MAXLEN, REFUSED, is_cycle
 from cluster.machine.disposal import Disposal
 from cluster.machine.expiry import MessageExpiry
@@ -17,7 +18,6 @@ from cluster.machine.messages import Messages
 from cluster.machine.publishers import DedupIds, Publisher, Publishers, is_carrier
 from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
 from cluster.machine.timetable import Deadline
-from cluster.machine.turn import Turn
 from cluster.machine.uploads import NONE_LARGE, Large, Uploads, large_of
 
 SEQNO_MAX = 1 << 62
@@ -63,9 +63,9 @@ class QueueAdmission:
     dedup_ids: DedupIds = field(default_factory=DedupIds)
     uploads: Uploads = field(default_factory=Uploads)
 
-    def keep_part(self, turn: Turn, command: BodyPart) -> Reply:
+    def keep_part(self, context: ApplyContext, command: BodyPart) -> Reply:
         """Of a large body of which a message is to be made later."""
-        reply = self.uploads.keep(turn, command)
+        reply = self.uploads.keep(context, command)
         self.look_ahead()
         return reply
 
@@ -74,7 +74,7 @@ class QueueAdmission:
         if due_ms is not None:
             self.deadline.wake_at(due_ms)
 
-    def enqueue(self, turn: Turn, command: Enqueue) -> Reply:
+    def enqueue(self, context: ApplyContext, command: Enqueue) -> Reply:
         """Store what is new and within the limits; say what was not."""
         bodies = command.bodies
         count = len(bodies)
@@ -91,7 +91,7 @@ class QueueAdmission:
                     f"a publisher has a name of 1 to {NAME_CHARS_MAX} characters"
                     f" and numbers its messages from 1",
                 )
-            known = self.publishers.known(publisher, turn.now_ms)
+            known = self.publishers.known(publisher, context.now_ms)
             last = known.last if known is not None else 0
             if asks or (seqno > last + 1 and not is_carrier(publisher)):
                 # Also of one that is not known: were any start granted to it, a first batch that
@@ -104,7 +104,7 @@ class QueueAdmission:
         sizes = list(map(len, bodies))
         attrs = command.attrs
         large = NONE_LARGE
-        if command.large is not None and turn.version >= 3:
+        if command.large is not None and context.version >= 3:
             found = large_of(command)
             lacks = found if isinstance(found, str) else self.uploads.lacking(found, skip)
             if lacks is not None:
@@ -117,22 +117,22 @@ class QueueAdmission:
             self._end_uploads(large)
             refused = _refused_before(known, seqno, count)
             if publisher is not None:
-                self.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())
+                self.publishers.answered(publisher, seqno + count - 1, context.now_ms, ())
             return Enqueued(0, 0, count - _count(refused), refused)
         limits = self.limits
-        takes_all = limits.never_refuses or turn.decided or limits.takes_all(count, sizes)
+        takes_all = limits.never_refuses or context.decided or limits.takes_all(count, sizes)
         if attrs is None and not large and takes_all:
-            fresh, index, offset = count - skip, turn.index, turn.body_offset + skip
+            fresh, index, offset = count - skip, context.index, context.body_offset + skip
             if skip:
                 sizes = sizes[skip:]
-            first = self.messages.add(index, offset, sizes, turn.now_ms)
+            first = self.messages.add(index, offset, sizes, context.now_ms)
             if (recorder := self.identity.recorder) is not None:
                 last = first + fresh - 1
                 number = seqno and seqno + skip
                 recorder.published(self.identity, first, last, index, offset, publisher, number)
             if publisher is None:
                 return Enqueued(first, fresh)
-            self.publishers.answered(publisher, seqno + count - 1, turn.now_ms, ())
+            self.publishers.answered(publisher, seqno + count - 1, context.now_ms, ())
             if skip == 0:
                 return Enqueued(first, fresh)
             refused = _refused_before(known, seqno, skip)
@@ -140,11 +140,11 @@ class QueueAdmission:
         runs = runs_of(attrs, skip, count)
         if isinstance(runs, str):
             return Refused(BAD_ARGUMENT, runs)
-        return self._enqueue_each(turn, command, sizes, runs, known, skip, large)
+        return self._enqueue_each(context, command, sizes, runs, known, skip, large)
 
     def _enqueue_each(
         self,
-        turn: Turn,
+        context: ApplyContext,
         command: Enqueue,
         sizes: Sequence[int],
         runs: Sequence[Run],
@@ -155,8 +155,8 @@ class QueueAdmission:
         """The careful way: some message has attributes, or the queue may be full."""
         config = self.identity.config
         if not self.limits.never_refuses and self.expiry.possible:
-            self.expiry.sweep(turn, inclusive=False)  # what is dead takes no room
-        room = self.limits.room(unlimited=turn.decided)
+            self.expiry.sweep(context, inclusive=False)  # what is dead takes no room
+        room = self.limits.room(unlimited=context.decided)
         carried = command.publisher is not None and is_carrier(command.publisher)
         # A carrier's messages that find no room are not answered: they come again, in order. Unless
         # this queue dead-letters them itself: then they are done with.
@@ -165,14 +165,14 @@ class QueueAdmission:
         duplicates = skip - _count(before)
         accepted: list[Run] = []
         refused: list[Run] = []
-        self.dedup_ids.forget(config.dedup_window_ms, turn.now_ms)
+        self.dedup_ids.forget(config.dedup_window_ms, context.now_ms)
         for run in runs:
             attrs = run.attrs
             if attrs.deaths is not None and is_cycle(attrs.deaths, self.identity.name):
                 # It came back with nobody having rejected it: the end of a cycle (C22).
                 duplicates += run.last - run.first + 1
                 continue
-            delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > turn.now_ms
+            delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > context.now_ms
             dedup_id = attrs.dedup_id if config.dedup_window_ms is not None else None
             if dedup_id is None and room.unlimited:
                 accepted.append(run)
@@ -184,27 +184,27 @@ class QueueAdmission:
                 elif not (in_order and refused) and room.take(sizes[offset], delayed=delayed):
                     _extend(accepted, one)
                     if dedup_id is not None:
-                        self.dedup_ids.remember(dedup_id, turn.now_ms)
+                        self.dedup_ids.remember(dedup_id, context.now_ms)
                 else:
                     _extend(refused, one)
         if large:
             accepted, refused = _apart(accepted, large), _apart(refused, large)
-        first = self._store(turn, command, accepted, sizes, large)
+        first = self._store(context, command, accepted, sizes, large)
         if refused and config.overflow == "reject-publish-dlx":
-            self._dead_letter_refused(turn, command, refused, sizes, large)
+            self._dead_letter_refused(context, command, refused, sizes, large)
         gaps = [(run.first, run.last) for run in refused if in_order or not carried]
         self._end_uploads(large, gaps[0][0] if in_order and gaps else None)
         if refused and config.overflow == "reject-publish" and not carried:
-            self.disposal.count(turn, REFUSED, _count(gaps), goes=False)
+            self.disposal.count(context, REFUSED, _count(gaps), goes=False)
         if command.publisher is not None:
             seqno, answered = command.seqno, gaps[0][0] if in_order and gaps else len(sizes)
             kept = [] if carried else [(seqno + start, seqno + end) for start, end in gaps]
-            self.publishers.answered(command.publisher, seqno + answered - 1, turn.now_ms, kept)
+            self.publishers.answered(command.publisher, seqno + answered - 1, context.now_ms, kept)
         return Enqueued(first, _count(accepted), duplicates, _merged([*before, *gaps]))
 
     def _store(
         self,
-        turn: Turn,
+        context: ApplyContext,
         command: Enqueue,
         runs: Sequence[Run],
         sizes: Sequence[int],
@@ -214,11 +214,11 @@ class QueueAdmission:
         first = 0
         for run in runs:
             attrs = run.attrs
-            delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > turn.now_ms
+            delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > context.now_ms
             born_ms = attrs.deliver_at_ms if delayed else None
             expires_at_ms = None
             if attrs.ttl_ms is not None:
-                expires_at_ms = attrs.ttl_ms + (turn.now_ms if born_ms is None else born_ms)
+                expires_at_ms = attrs.ttl_ms + (context.now_ms if born_ms is None else born_ms)
             mark = Mark(
                 priority=attrs.priority,
                 ttl_ms=attrs.ttl_ms,
@@ -227,30 +227,30 @@ class QueueAdmission:
                 deaths=attrs.deaths,
             )
             stored = self.messages.add(
-                turn.index,
-                turn.body_offset + run.first,
+                context.index,
+                context.body_offset + run.first,
                 sizes[run.first : run.last + 1],
-                turn.now_ms,
+                context.now_ms,
                 mark,
                 born_ms,
             )
             self._bind(large, run.first, run.last, stored)
-            self._record(turn, command, run, stored)
+            self._record(context, command, run, stored)
             first = first or stored
         return first
 
-    def _record(self, turn: Turn, command: Enqueue, run: Run, first: int) -> None:
+    def _record(self, context: ApplyContext, command: Enqueue, run: Run, first: int) -> None:
         """These were given positions from `first` on."""
         if (recorder := self.identity.recorder) is not None:
-            last, offset = first + run.last - run.first, turn.body_offset + run.first
+            last, offset = first + run.last - run.first, context.body_offset + run.first
             number = command.seqno and command.seqno + run.first
             recorder.published(
-                self.identity, first, last, turn.index, offset, command.publisher, number
+                self.identity, first, last, context.index, offset, command.publisher, number
             )
 
     def _dead_letter_refused(
         self,
-        turn: Turn,
+        context: ApplyContext,
         command: Enqueue,
         refused: Sequence[Run],
         sizes: Sequence[int],
@@ -266,16 +266,16 @@ class QueueAdmission:
             count = run.last - run.first + 1
             first = self.messages.store.append(
                 count,
-                turn.index,
-                turn.body_offset + run.first,
+                context.index,
+                context.body_offset + run.first,
                 sizes[run.first : run.last + 1],
-                turn.now_ms,
+                context.now_ms,
             )
             if mark != NO_MARK:
                 self.messages.marks.put(first, first + count - 1, mark)
             self._bind(large, run.first, run.last, first)
-            self._record(turn, command, run, first)
-            self.disposal.dead_letter(turn, first, first + count - 1, MAXLEN)
+            self._record(context, command, run, first)
+            self.disposal.dead_letter(context, first, first + count - 1, MAXLEN)
 
     def _bind(self, large: Large, first: int, last: int, position: int) -> None:
         """These bodies got positions from there on: parts of large ones stay with them."""

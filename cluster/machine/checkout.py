@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from cluster.machine.commands import Discard, Extend, Handed, Ranges, Return, Settle
 from cluster.machine.consumers import Consumer, Consumers, Hold
+from cluster.machine.context import ApplyContext
 from cluster.machine.deadletters import DELIVERY_LIMIT, EXPIRED, REJECTED
 from cluster.machine.disposal import Disposal
 from cluster.machine.effects import ActiveChanged, ConsumerEnded, Deliver, Effect
@@ -29,7 +30,6 @@ from cluster.machine.replies import (
     Reply,
 )
 from cluster.machine.timetable import Deadline
-from cluster.machine.turn import Turn
 from cluster.types import ConsumerKey, made
 
 SPAN_MS_MAX = 1 << 40
@@ -60,7 +60,7 @@ class Checkout:
 
     # --- handing out ------------------------------------------------------------------------------
 
-    def hand_out(self, turn: Turn) -> None:
+    def hand_out(self, context: ApplyContext) -> None:
         """Serve consumers until nothing is ready or nobody has room."""
         ready, consumers = self.messages.ready, self.consumers
         delivered: dict[int, tuple[Consumer, list[Chunk]]] = {}
@@ -82,7 +82,7 @@ class Checkout:
             limit = consumer.room
             if limit > share:
                 limit = share
-            chunks = self.take(turn, consumer, limit, left)
+            chunks = self.take(context, consumer, limit, left)
             left -= len(chunks)
             if not chunks:
                 continue  # what was ready had expired
@@ -94,20 +94,20 @@ class Checkout:
                 known[1].extend(chunks)
         queue = self.identity.id
         for consumer, chunks in delivered.values():
-            turn.effects.append(
+            context.effects.append(
                 Deliver(queue, consumer.key, consumer.session, chunks, consumer.windowed)
             )
 
     def take(
-        self, turn: Turn, consumer: Consumer, limit: int, left: int = CHUNKS_AT_ONCE_MAX
+        self, context: ApplyContext, consumer: Consumer, limit: int, left: int = CHUNKS_AT_ONCE_MAX
     ) -> list[Chunk]:
         """Give the consumer the next messages, at most `limit` in at most `left` chunks, under one
         fencing token.
         """
         messages, expiry, recorder = self.messages, self.expiry, self.identity.recorder
         ready, store = messages.ready, messages.store
-        token = self._new_token(turn)
-        due_ms = self._due_of(consumer, turn.now_ms)
+        token = self._new_token(context)
+        due_ms = self._due_of(consumer, context.now_ms)
         hold = made(Hold, (token, due_ms))
         chunks: list[Chunk] = []
         while limit > 0 and left > 0 and ready.count:
@@ -118,12 +118,12 @@ class Checkout:
                 here = min(limit, store.reach(first, left) - first + 1)
             if expiry.possible:
                 first, last = ready.top.head
-                expired, end = expiry.judge(first, min(last, first + here - 1), turn.now_ms - 1)
+                expired, end = expiry.judge(first, min(last, first + here - 1), context.now_ms - 1)
                 here = end - first + 1
             first, last = ready.take(here)
             messages.waiting_bytes -= store.bytes_of(first, last)
             if expired:
-                self.disposal.dead_letter(turn, first, last, EXPIRED)
+                self.disposal.dead_letter(context, first, last, EXPIRED)
                 continue
             limit -= last - first + 1
             taken = messages.chunks_of(first, last, token)
@@ -149,20 +149,20 @@ class Checkout:
             return 0
         return min(self.consumers.capacity(), CHUNKS_AT_ONCE_MAX)
 
-    def _new_token(self, turn: Turn) -> int:
+    def _new_token(self, context: ApplyContext) -> int:
         """Fences one delivery decision: larger than all before."""
         token = self.last_token + 1
-        if token < turn.token_floor:
-            token = turn.token_floor
+        if token < context.token_floor:
+            token = context.token_floor
         self.last_token = token
         return token
 
-    def elect(self, turn: Turn) -> None:
+    def elect(self, context: ApplyContext) -> None:
         """Choose the single active consumer, where there is one."""
         consumers, identity = self.consumers, self.identity
         if consumers.elect():
-            consumers.active_token = self._new_token(turn)
-            turn.effects.append(self._active_changed())
+            consumers.active_token = self._new_token(context)
+            context.effects.append(self._active_changed())
             if identity.recorder is not None:
                 identity.recorder.active(identity, consumers.active, consumers.active_token)
 
@@ -188,23 +188,23 @@ class Checkout:
                 consumer.due_ms = due_ms
             self.deadline.wake_at(due_ms)
 
-    def meet_deadlines(self, turn: Turn) -> None:
+    def meet_deadlines(self, context: ApplyContext) -> None:
         by_key = self.consumers.by_key
         for consumer in list(by_key.values()):
-            if not consumer.due_ms or consumer.due_ms > turn.now_ms:
+            if not consumer.due_ms or consumer.due_ms > context.now_ms:
                 continue
             consumer.due_ms = consumer.earliest_due()
-            if not consumer.due_ms or consumer.due_ms > turn.now_ms:
+            if not consumer.due_ms or consumer.due_ms > context.now_ms:
                 continue
             if consumer.key in by_key:  # not ended with its session a moment ago
-                turn.effects.append(
+                context.effects.append(
                     ConsumerEnded(self.identity.id, consumer.key, consumer.session, "timeout")
                 )
-                turn.group.timed_out(turn, consumer.session)
+                context.group.timed_out(context, consumer.session)
 
     # --- commands of consumers --------------------------------------------------------------------
 
-    def settle(self, turn: Turn, command: Settle) -> Reply:
+    def settle(self, context: ApplyContext, command: Settle) -> Reply:
         consumer = self._holder_of(command)
         if isinstance(consumer, Refused):
             return consumer
@@ -221,10 +221,10 @@ class Checkout:
                 self.seen = last
         count = before - held.count
         self.unsettled_count -= count
-        self.freed(turn, consumer)
+        self.freed(context, consumer)
         return Ok(count)
 
-    def give_back(self, turn: Turn, command: Return) -> Reply:
+    def give_back(self, context: ApplyContext, command: Return) -> Reply:
         delay_ms = command.delay_ms
         if delay_ms is not None and not 0 <= delay_ms <= SPAN_MS_MAX:
             return Refused(BAD_ARGUMENT, "delay_ms is a number of milliseconds, 0 or more")
@@ -235,18 +235,18 @@ class Checkout:
         for first, last in command.ranges:
             count += consumer.drop(first, last)
             self._take_back(
-                turn,
+                context,
                 consumer,
                 (first, last),
                 failed=command.failed,
                 asked=True,
-                sent=turn.version < 2 or not command.unsent,
+                sent=context.version < 2 or not command.unsent,
                 delay_ms=delay_ms,
             )
-        self.freed(turn, consumer)
+        self.freed(context, consumer)
         return Ok(count)
 
-    def discard(self, turn: Turn, command: Discard) -> Reply:
+    def discard(self, context: ApplyContext, command: Discard) -> Reply:
         consumer = self._holder_of(command)
         if isinstance(consumer, Refused):
             return consumer
@@ -255,18 +255,18 @@ class Checkout:
             count += consumer.drop(first, last)
             self.unsettled_count -= last - first + 1
             self.seen = max(self.seen, last)
-            self.disposal.dead_letter(turn, first, last, REJECTED)
-        self.freed(turn, consumer)
+            self.disposal.dead_letter(context, first, last, REJECTED)
+        self.freed(context, consumer)
         return Ok(count)
 
-    def extend(self, turn: Turn, command: Extend) -> Reply:
+    def extend(self, context: ApplyContext, command: Extend) -> Reply:
         timeout_ms = command.timeout_ms
         if timeout_ms is not None and not 0 <= timeout_ms <= SPAN_MS_MAX:
             return Refused(BAD_ARGUMENT, "timeout_ms is a number of milliseconds, 0 or more")
         consumer = self._holder(command.consumer, command.ranges)
         if isinstance(consumer, Refused):
             return consumer
-        due_ms = self._due_of(consumer, turn.now_ms, timeout_ms)
+        due_ms = self._due_of(consumer, context.now_ms, timeout_ms)
         count = 0
         for first, last in command.ranges:
             for start, end, hold in consumer.held.cut(first, last):
@@ -336,18 +336,18 @@ class Checkout:
 
     # --- what comes back --------------------------------------------------------------------------
 
-    def freed(self, turn: Turn, consumer: Consumer) -> None:
+    def freed(self, context: ApplyContext, consumer: Consumer) -> None:
         """It holds less than before."""
         if consumer.gone:
-            self._remove(turn, consumer)
+            self._remove(context, consumer)
         elif not consumer.in_ring:
             self.consumers.offer(consumer)
 
-    def _remove(self, turn: Turn, consumer: Consumer) -> None:
+    def _remove(self, context: ApplyContext, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
-        turn.group.consumer_removed(consumer.session, self.identity.id, consumer.key)
+        context.group.consumer_removed(consumer.session, self.identity.id, consumer.key)
 
-    def return_all(self, turn: Turn, consumer: Consumer, *, failed: bool) -> None:
+    def return_all(self, context: ApplyContext, consumer: Consumer, *, failed: bool) -> None:
         """The consumer ended: all it holds is returned (B11), and nothing is left of it."""
         parts = consumer.held_parts()
         consumer.held.clear()
@@ -355,7 +355,7 @@ class Checkout:
         failed = failed and not consumer.is_unknown
         for first, last, handed in parts:
             self._take_back(
-                turn,
+                context,
                 consumer,
                 (first, last),
                 failed=failed,
@@ -364,11 +364,11 @@ class Checkout:
                 delay_ms=None if failed else 0,
             )
         consumer.ahead.clear()
-        self._remove(turn, consumer)
+        self._remove(context, consumer)
 
     def _take_back(
         self,
-        turn: Turn,
+        context: ApplyContext,
         consumer: Consumer,
         messages: tuple[int, int],
         *,
@@ -392,7 +392,7 @@ class Checkout:
             failed = failed and sent
             if recorder is not None:
                 recorder.returned(identity, consumer, first, end, failed=failed, asked=asked)
-            self._return(turn, first, end, failed=failed, delay_ms=delay_ms if sent else 0)
+            self._return(context, first, end, failed=failed, delay_ms=delay_ms if sent else 0)
         if fresh <= last:
             if recorder is not None:
                 recorder.returned(
@@ -407,7 +407,7 @@ class Checkout:
         return max([self.seen, *[each.held.end for each in self.consumers.by_key.values()]])
 
     def _return(
-        self, turn: Turn, first: int, last: int, *, failed: bool, delay_ms: int | None
+        self, context: ApplyContext, first: int, last: int, *, failed: bool, delay_ms: int | None
     ) -> None:
         """Back to where they came from (B08), unless they failed too often or shall wait."""
         messages, identity = self.messages, self.identity
@@ -418,12 +418,12 @@ class Checkout:
             mark = mark._replace(acquired=mark.acquired + 1, failed=mark.failed + failed)
             messages.marks.assign(start, end, mark)
             if limit is not None and mark.failed > limit:
-                self.disposal.dead_letter(turn, start, end, DELIVERY_LIMIT)
+                self.disposal.dead_letter(context, start, end, DELIVERY_LIMIT)
                 continue
             messages.waiting_bytes += messages.store.bytes_of(start, end)
             wait_ms = self._retry_delay_ms(mark, failed) if delay_ms is None else delay_ms
             if wait_ms:
-                messages.delay(start, end, turn.now_ms + wait_ms)
+                messages.delay(start, end, context.now_ms + wait_ms)
             else:
                 messages.ready.add(start, end, identity.capped(mark.priority))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 Deaths = list[dict[str, Any]]
@@ -151,18 +152,16 @@ class DeadLetterBatch(NamedTuple):
     priority: int = 0
 
 
+@dataclass(eq=False, slots=True)
 class Outbox:
     """Dead letters that wait to be carried, in the order in which they died.
 
     Their target is in another group; or it is in this one and has no room.
     """
 
-    __slots__ = ("batches", "count", "next")
-
-    def __init__(self) -> None:
-        self.batches: deque[DeadLetterBatch] = deque()
-        self.next = 1  # the next dead letter has this number, or a higher one
-        self.count = 0
+    batches: deque[DeadLetterBatch] = field(default_factory=deque[DeadLetterBatch])
+    next: int = 1  # the next dead letter has this number, or a higher one
+    count: int = 0
 
     def add(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.machine.commands import DeadLettersMoved
+from cluster.machine.context import ApplyContext
 from cluster.machine.deadletters import (
     DELIVERY_LIMIT,
     PURGED,
@@ -22,7 +23,6 @@ from cluster.machine.interface import Removed
 from cluster.machine.marks import NO_MARK, Mark
 from cluster.machine.messages import Messages
 from cluster.machine.replies import Ok, Reply
-from cluster.machine.turn import Turn
 
 NOTHING_REMOVED = Removed()
 
@@ -39,14 +39,14 @@ class Disposal:
     outbox: Outbox = field(default_factory=Outbox)
     removed: dict[str, Removed] = field(default_factory=dict[str, Removed])  # since version 2
 
-    def count(self, turn: Turn, reason: str, count: int, *, goes: bool) -> None:
+    def count(self, context: ApplyContext, reason: str, count: int, *, goes: bool) -> None:
         """These left otherwise than settled. `goes`: to a dead-letter target."""
-        turn.group.died(reason, count, goes=goes)
-        if turn.version >= 2:
+        context.group.died(reason, count, goes=goes)
+        if context.version >= 2:
             removed = self.removed
             removed[reason] = removed.get(reason, NOTHING_REMOVED).and_also(count, goes=goes)
 
-    def dead_letter(self, turn: Turn, first: int, last: int, reason: str) -> None:
+    def dead_letter(self, context: ApplyContext, first: int, last: int, reason: str) -> None:
         """To the target in this group at once, to the outbox for another group, or nowhere (C19).
 
         A target in this group that has no room, and does not make any, gets it by the outbox too.
@@ -55,12 +55,12 @@ class Disposal:
         config, recorder = identity.config, identity.recorder
         target = None
         if config.dead_letter_queue is not None:
-            target = turn.group.find(config.dead_letter_queue)
+            target = context.group.find(config.dead_letter_queue)
         exchange = config.dead_letter_exchange
         if reason == DELIVERY_LIMIT:
-            turn.effects.append(DeliveryLimitReached(identity.id, last - first + 1))
+            context.effects.append(DeliveryLimitReached(identity.id, last - first + 1))
         if target is None and exchange is None:
-            self.count(turn, reason, last - first + 1, goes=False)
+            self.count(context, reason, last - first + 1, goes=False)
             if recorder is not None:
                 recorder.died(identity, first, last, reason, goes=False)
             self.messages.release(first, last)
@@ -71,31 +71,31 @@ class Disposal:
                 mark.deaths,
                 queue=identity.name,
                 reason=reason,
-                now_ms=turn.now_ms,
+                now_ms=context.now_ms,
                 ttl_ms=mark.ttl_ms,
                 to=(exchange, config.dead_letter_routing_key),
             )
             ends = target is not None and is_cycle(deaths, target.name)
-            self.count(turn, reason, end - start + 1, goes=not ends)
+            self.count(context, reason, end - start + 1, goes=not ends)
             if recorder is not None:
                 recorder.died(identity, start, end, reason, goes=not ends)
             if target is None:
-                self._post(turn, start, end, deaths, mark)
+                self._post(context, start, end, deaths, mark)
                 continue
             if ends:
                 self.messages.release(start, end)
                 continue
-            turn.touch(target.id)
+            context.touch(target.id)
             for piece in store.pieces(start, end):
                 sizes = store.sizes_of(piece.first, piece.last)
                 # Behind those that wait already, so that they stay in order.
                 waits = self.outbox.count or not target.takes_all(len(sizes), sizes)
                 if waits and exchange is not None:
-                    self._post(turn, piece.first, piece.last, deaths, mark)
+                    self._post(context, piece.first, piece.last, deaths, mark)
                     continue
                 parts = store.parts_of(piece.first, piece.last)
                 target.take_dead_letters(
-                    turn,
+                    context,
                     index=piece.bodies.index,
                     offset=piece.bodies.offset,
                     sizes=sizes,
@@ -105,14 +105,16 @@ class Disposal:
                 )
                 self.messages.release(piece.first, piece.last)
 
-    def _post(self, turn: Turn, first: int, last: int, deaths: Deaths, mark: Mark) -> None:
+    def _post(
+        self, context: ApplyContext, first: int, last: int, deaths: Deaths, mark: Mark
+    ) -> None:
         """Into the outbox: a node carries it from there."""
         config = self.identity.config
         if not self.outbox.count:
-            turn.effects.append(DeadLettersReady(self.identity.id))
+            context.effects.append(DeadLettersReady(self.identity.id))
         self.messages.marks.cut(first, last)
         to = (config.dead_letter_exchange or "", config.dead_letter_routing_key)
-        number = turn.number_after(self.outbox.next - 1)
+        number = context.number_after(self.outbox.next - 1)
         self.outbox.add(number, first, last, deaths, to, mark.priority)
 
     def moved(self, command: DeadLettersMoved) -> Reply:
@@ -124,12 +126,12 @@ class Disposal:
             self.messages.release(first, last)
         return Ok(sum(last - first + 1 for first, last in moved))
 
-    def purge(self, turn: Turn) -> Reply:
+    def purge(self, context: ApplyContext) -> Reply:
         """All that waits."""
         messages, recorder = self.messages, self.identity.recorder
         count = messages.waiting_count
         if count:
-            self.count(turn, PURGED, count, goes=False)
+            self.count(context, PURGED, count, goes=False)
         while messages.waiting_count:
             first, last = messages.take_head(messages.waiting_count)
             if recorder is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cluster.machine.context import ApplyContext
 from cluster.machine.deadletters import EXPIRED
 from cluster.machine.disposal import Disposal
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.marks import NO_MARK
 from cluster.machine.messages import Messages
-from cluster.machine.turn import Turn
 
 
 @dataclass(eq=False, slots=True)
@@ -24,14 +24,14 @@ class MessageExpiry:
     def possible(self) -> bool:
         return self.identity.config.message_ttl_ms is not None or self.messages.marks.count > 0
 
-    def sweep(self, turn: Turn, *, inclusive: bool) -> None:
+    def sweep(self, context: ApplyContext, *, inclusive: bool) -> None:
         """Remove what has expired at the head of each priority (C14, C15).
 
         A message whose time ends at this very instant may still be delivered: so a TTL of 0 means
         "now or never" (C17). After the deliveries it is swept too: `inclusive`.
         """
         messages, ready = self.messages, self.messages.ready
-        now_ms = turn.now_ms if inclusive else turn.now_ms - 1
+        now_ms = context.now_ms if inclusive else context.now_ms - 1
         for priority in ready.priorities():
             while ready.has(priority):
                 first, last = ready.head(priority)
@@ -41,7 +41,7 @@ class MessageExpiry:
                 while first <= end:
                     first, stop = ready.take_at(priority, end - first + 1)
                     messages.waiting_bytes -= messages.store.bytes_of(first, stop)
-                    self.disposal.dead_letter(turn, first, stop, EXPIRED)
+                    self.disposal.dead_letter(context, first, stop, EXPIRED)
                     first = stop + 1
 
     def judge(self, first: int, last: int, now_ms: int) -> tuple[bool, int]:

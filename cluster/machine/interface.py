@@ -60,7 +60,6 @@ class Machine(Protocol):
 
     def invariants(self) -> None:
         """Asserts what must hold between commands."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from cluster.machine.checkout import Checkout
 from cluster.machine.commands import QueueCommand
+from cluster.machine.context import ApplyContext, DeadLetterTarget
 from cluster.machine.disposal import Disposal
 from cluster.machine.effects import Effect
 from cluster.machine.identity import QueueIdentity
@@ -22,7 +23,6 @@ from cluster.machine.queue import Queue
 from cluster.machine.replies import Chunk, Reply
 from cluster.machine.subscribing import Subscriptions
 from cluster.machine.timetable import Timed
-from cluster.machine.turn import DeadLetterTarget, Turn
 from cluster.types import ConsumerKey
 
 
@@ -47,10 +47,10 @@ class QueueKind(DeadLetterTarget, Timed, Protocol):
         ...
 
     # What changes it; all of this is followed by `advance`.
-    def apply(self, turn: Turn, command: QueueCommand, /) -> Reply: ...
+    def apply(self, context: ApplyContext, command: QueueCommand, /) -> Reply: ...
     def set_version(self, version: int, /) -> None: ...
-    def close(self, turn: Turn, /) -> None: ...
-    def advance(self, turn: Turn, /) -> None: ...
+    def close(self, context: ApplyContext, /) -> None: ...
+    def advance(self, context: ApplyContext, /) -> None: ...
 
     # Looking.
     def effects_on_leader(self) -> Sequence[Effect]: ...

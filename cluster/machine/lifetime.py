@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.machine.consumers import Consumers
+from cluster.machine.context import ApplyContext
 from cluster.machine.effects import QueueExpired
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.timetable import Deadline
-from cluster.machine.turn import Turn
 
 #: The effect QueueExpired is repeated after this, should the catalog not have heard it.
 EXPIRY_REPEAT_MS = 10_000
@@ -54,12 +54,12 @@ class QueueLifetime:
             return self.reported_ms + EXPIRY_REPEAT_MS
         return self.unused_since_ms + idle_ms
 
-    def end(self, turn: Turn) -> None:
+    def end(self, context: ApplyContext) -> None:
         """If it is time."""
         due_ms = self._due_ms()
-        if due_ms is not None and due_ms <= turn.now_ms:
-            self.reported_ms = turn.now_ms
-            turn.effects.append(QueueExpired(self.identity.id))
+        if due_ms is not None and due_ms <= context.now_ms:
+            self.reported_ms = context.now_ms
+            context.effects.append(QueueExpired(self.identity.id))
 
     def look_ahead(self) -> None:
         config = self.identity.config

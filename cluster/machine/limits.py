@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.machine.checkout import Checkout
+from cluster.machine.context import ApplyContext
 from cluster.machine.deadletters import MAXLEN
 from cluster.machine.disposal import Disposal
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.messages import Messages
-from cluster.machine.turn import Turn
 
 SIZES_AT_ONCE = 1_024
 
@@ -74,7 +74,7 @@ class QueueLimits:
             size = max(0, config.max_length_bytes - taken)
         return Room(count, size, self.checkout.passing())
 
-    def drop_head(self, turn: Turn) -> None:
+    def drop_head(self, context: ApplyContext) -> None:
         """Overflow `drop-head`: messages that would be delivered next make room for new ones."""
         config, messages = self.identity.config, self.messages
         count_max, bytes_max = config.max_length, config.max_length_bytes
@@ -87,7 +87,7 @@ class QueueLimits:
                 first, last = messages.take_head_bytes(over, SIZES_AT_ONCE)
             else:
                 return
-            self.disposal.dead_letter(turn, first, last, MAXLEN)
+            self.disposal.dead_letter(context, first, last, MAXLEN)
 
     def invariants(self) -> None:
         config, messages = self.identity.config, self.messages

@@ -34,6 +34,7 @@ from cluster.machine.commands import (
     TransactionPart,
     UpgradeMachine,
 )
+from cluster.machine.context import ApplyContext
 from cluster.machine.disposal import dump_removed, load_removed
 from cluster.machine.effects import Applied, DeadLetter, Effect, TransactionsDue
 from cluster.machine.identity import EventRecorder, QueueIdentity
@@ -62,7 +63,6 @@ from cluster.machine.settings import wrong_settings
 from cluster.machine.tallies import Tallies
 from cluster.machine.timetable import Timetable
 from cluster.machine.transactions import Transactions
-from cluster.machine.turn import Turn
 from cluster.machine.versions import MACHINE_VERSION, NeedsNewer
 from cluster.types import ConsumerKey, QueueId, SessionId, Stamp, made
 
@@ -99,12 +99,12 @@ class QueueMachine:
     def apply(self, stamp: Stamp, command: Any) -> Applied:
         if self.now_ms < stamp.now_ms <= NOW_MS_MAX:
             self.now_ms = stamp.now_ms
-        turn = Turn(stamp, self.now_ms, self)
-        self._transactions.forget_reserved(turn)
-        reply = self._do(turn, command)
-        self._sessions.end_due(turn)
-        touched, counted = turn.touched, self._recorder is None
-        for queue_id in self._timetable.take_due(turn.now_ms):
+        context = ApplyContext(stamp, self.now_ms, self)
+        self._transactions.forget_reserved(context)
+        reply = self._do(context, command)
+        self._sessions.end_due(context)
+        touched, counted = context.touched, self._recorder is None
+        for queue_id in self._timetable.take_due(context.now_ms):
             touched[queue_id] = None
         while touched:
             queue_id = min(touched) if len(touched) > 1 else next(iter(touched))
@@ -113,15 +113,15 @@ class QueueMachine:
             self._rows.pop(queue_id, None)
             queue = self._queues.get(queue_id)
             if queue is not None:
-                queue.advance(turn)
+                queue.advance(context)
                 self._timetable.schedule(queue)
                 if counted:
-                    self.tallies.advanced(queue, turn.now_ms)
+                    self.tallies.advanced(queue, context.now_ms)
         if counted:
-            self.tallies.applied(turn.now_ms, command, reply, turn.effects)
-        return made(Applied, (reply, turn.effects))
+            self.tallies.applied(context.now_ms, command, reply, context.effects)
+        return made(Applied, (reply, context.effects))
 
-    def _do(self, turn: Turn, command: Any) -> Reply:
+    def _do(self, context: ApplyContext, command: Any) -> Reply:
         since = QUEUE_COMMANDS.get(type(command))
         if since is not None:
             if self.version < since:
@@ -129,49 +129,49 @@ class QueueMachine:
             queue = self._queues.get(command.queue)
             if queue is None:
                 return _no_queue(command.queue)
-            turn.touched[command.queue] = None
+            context.touched[command.queue] = None
             if isinstance(command, (Subscribe, Get)):
                 refusal = self._sessions.objection(command)
                 if refusal is not None:
                     return refusal
-            return queue.apply(turn, command)
+            return queue.apply(context, command)
         match command:
             case Transaction():
-                return self._transactions.commit(turn, command)
+                return self._transactions.commit(context, command)
             case TransactionPart():
-                return self._transactions.part(turn, command)
+                return self._transactions.part(context, command)
             case TransactionDone():
                 return self._transactions.done(command)
             case Reserve() if self.version >= 3:
-                return self._transactions.reserve(turn, command)
+                return self._transactions.reserve(context, command)
             case Tick() | Barrier():
                 return Ok()
             case CreateQueue():
-                return self._create_queue(turn, command)
+                return self._create_queue(context, command)
             case DeleteQueue():
-                return self._delete_queue(turn, command)
+                return self._delete_queue(context, command)
             case OpenSession():
-                return self._sessions.open(turn, command)
+                return self._sessions.open(context, command)
             case DetachSession():
-                return self._sessions.detach(turn, command)
+                return self._sessions.detach(context, command)
             case CloseSession():
-                return self._sessions.close(turn, command)
+                return self._sessions.close(context, command)
             case NodeDown():
-                return self._sessions.node_down(turn, command)
+                return self._sessions.node_down(context, command)
             case NodeUp():
-                return self._sessions.node_up(turn, command.node, command.incarnation)
+                return self._sessions.node_up(context, command.node, command.incarnation)
             case UpgradeMachine():
-                return self._upgrade(turn, command)
+                return self._upgrade(context, command)
             case _:
                 return _unknown(command)
 
     # --- queues -----------------------------------------------------------------------------------
 
-    def _create_queue(self, turn: Turn, command: CreateQueue) -> Reply:
+    def _create_queue(self, context: ApplyContext, command: CreateQueue) -> Reply:
         queue = self._queues.get(command.queue)
         if queue is not None:
-            queue.lifetime.used(turn.now_ms)
-            turn.touch(queue.id)
+            queue.lifetime.used(context.now_ms)
+            context.touch(queue.id)
             return Ok()
         kind = KINDS.get(command.config.type)
         if kind is None:
@@ -184,33 +184,33 @@ class QueueMachine:
             return Refused(BAD_ARGUMENT, wrong)
         identity = QueueIdentity(command.queue, command.vhost, command.name, command.config)
         identity.version, identity.recorder = self.version, self._recorder
-        self._queues[command.queue] = kind(identity, turn.now_ms)
+        self._queues[command.queue] = kind(identity, context.now_ms)
         if self._recorder is not None:
             self._recorder.queue_created(identity)
-        turn.touch(command.queue)
+        context.touch(command.queue)
         return Ok(1)
 
-    def _delete_queue(self, turn: Turn, command: DeleteQueue) -> Reply:
+    def _delete_queue(self, context: ApplyContext, command: DeleteQueue) -> Reply:
         queue = self._queues.get(command.queue)
         if queue is None:
             return _no_queue(command.queue)
         if command.if_unused and queue.checkout.consumers.in_use:
             return Refused(IN_USE, f"queue {queue.name} has consumers: cancel them first")
         # Until version 2 what was in flight counted too.
-        waiting = queue.waiting_count if turn.version >= 2 else queue.message_count
+        waiting = queue.waiting_count if context.version >= 2 else queue.message_count
         if command.if_empty and waiting:
             return Refused(
                 NOT_EMPTY, f"queue {queue.name} holds {waiting} messages: purge it first"
             )
         count = queue.message_count
-        queue.close(turn)
+        queue.close(context)
         _add(self._removed, queue.disposal.removed)
         del self._queues[command.queue]
         self._digests.pop(command.queue, None)
         self._rows.pop(command.queue, None)
         return Ok(count)
 
-    # --- what queues ask of the group: see turn.GroupOfQueues -------------------------------------
+    # --- what queues ask of the group: see context.GroupOfQueues ----------------------------------
 
     def find(self, queue: QueueId) -> QueueKind | None:
         return self._queues.get(queue)
@@ -224,10 +224,10 @@ class QueueMachine:
     def died(self, reason: str, count: int, *, goes: bool) -> None:
         self.tallies.died(reason, count, goes=goes)
 
-    def timed_out(self, turn: Turn, session: SessionId) -> None:
+    def timed_out(self, context: ApplyContext, session: SessionId) -> None:
         found = self._sessions.get(session)
         if found is not None:
-            self._sessions.end(turn, found, "consumer_timeout", failed=False)
+            self._sessions.end(context, found, "consumer_timeout", failed=False)
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class QueueMachine:
         times = (self._timetable.next_due_ms(), self._sessions.due_ms)
         return min((due_ms for due_ms in times if due_ms is not None), default=None)
 
-    def _upgrade(self, turn: Turn, command: UpgradeMachine) -> Reply:
+    def _upgrade(self, context: ApplyContext, command: UpgradeMachine) -> Reply:
         if not self.version <= command.to <= self.newest:
             return Refused(
                 BAD_ARGUMENT,
@@ -248,7 +248,7 @@ class QueueMachine:
         self._rows.clear()
         for queue in self._in_order():
             queue.set_version(command.to)
-            turn.touch(queue.id)
+            context.touch(queue.id)
         return Ok(command.to)
 
     # --- looking ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
@@ -43,15 +43,13 @@ class Publisher:
     refused: RangeMap[None] | None = None  # numbers at or below `last`
 
 
+@dataclass(eq=False, slots=True)
 class Publishers:
     """Publishers of one queue, each kind in the order in which they were last heard of."""
 
-    __slots__ = ("_ephemeral", "_forget_ms", "_named")
-
-    def __init__(self) -> None:
-        self._named: OrderedDict[str, Publisher] = OrderedDict()
-        self._ephemeral: OrderedDict[str, Publisher] = OrderedDict()
-        self._forget_ms = 0  # nobody was idle for too long before
+    _named: OrderedDict[str, Publisher] = field(default_factory=OrderedDict[str, Publisher])
+    _ephemeral: OrderedDict[str, Publisher] = field(default_factory=OrderedDict[str, Publisher])
+    _forget_ms: int = 0  # nobody was idle for too long before
 
     def __len__(self) -> int:
         return len(self._named) + len(self._ephemeral)
@@ -129,14 +127,12 @@ def _forget_idle(kind: OrderedDict[str, Publisher], idle_ms: int, now_ms: int) -
     return now_ms + idle_ms
 
 
+@dataclass(eq=False, slots=True)
 class DedupIds:
     """Ids of messages stored within the window, oldest first."""
 
-    __slots__ = ("_ids", "_sum")
-
-    def __init__(self) -> None:
-        self._ids: OrderedDict[str, int] = OrderedDict()
-        self._sum: int | None = None  # of the hashes of all; None: nobody asked yet
+    _ids: OrderedDict[str, int] = field(default_factory=OrderedDict[str, int])
+    _sum: int | None = None  # of the hashes of all; None: nobody asked yet
 
     def __len__(self) -> int:
         return len(self._ids)

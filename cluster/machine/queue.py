@@ -33,6 +33,7 @@ from cluster.machine.commands import (
     Subscribe,
     UpdateQueue,
 )
+from cluster.machine.context import ApplyContext
 from cluster.machine.deadletters import DELETED, Deaths
 from cluster.machine.disposal import Disposal, dump_removed, load_removed
 from cluster.machine.effects import (
@@ -53,7 +54,6 @@ from cluster.machine.runs import RangeMap
 from cluster.machine.settings import wrong_settings
 from cluster.machine.subscribing import Subscriptions
 from cluster.machine.timetable import Deadline
-from cluster.machine.turn import Turn
 from cluster.types import ConsumerKey
 
 
@@ -93,35 +93,35 @@ class Queue:
 
     # --- commands ---------------------------------------------------------------------------------
 
-    def apply(self, turn: Turn, command: QueueCommand) -> Reply:
+    def apply(self, context: ApplyContext, command: QueueCommand) -> Reply:
         """What the command says. What can happen because of it happens in `advance`."""
         match command:
             case Enqueue():
-                return self.admission.enqueue(turn, command)
+                return self.admission.enqueue(context, command)
             case Settle():
-                return self.checkout.settle(turn, command)
+                return self.checkout.settle(context, command)
             case Handed():
                 return self.checkout.handed(command)
             case BodyPart():
-                return self.admission.keep_part(turn, command)
+                return self.admission.keep_part(context, command)
             case Return():
-                return self.checkout.give_back(turn, command)
+                return self.checkout.give_back(context, command)
             case Discard():
-                return self.checkout.discard(turn, command)
+                return self.checkout.discard(context, command)
             case Extend():
-                return self.checkout.extend(turn, command)
+                return self.checkout.extend(context, command)
             case Subscribe():
-                return self.subscriptions.subscribe(turn, command)
+                return self.subscriptions.subscribe(context, command)
             case SetCredit():
-                return self.subscriptions.set_credit(turn, command)
+                return self.subscriptions.set_credit(context, command)
             case Cancel():
-                return self.subscriptions.cancel(turn, command)
+                return self.subscriptions.cancel(context, command)
             case Get():
-                return self.subscriptions.get(turn, command)
+                return self.subscriptions.get(context, command)
             case DeadLettersMoved():
                 return self.disposal.moved(command)
             case Purge():
-                return self.disposal.purge(turn)
+                return self.disposal.purge(context)
             case Pause():
                 self.checkout.paused = command.paused
                 return Ok(self.message_count)
@@ -155,18 +155,18 @@ class Queue:
         self.checkout.seen = self.messages.store.next - 1
         self.checkout.bound_consumers()
 
-    def close(self, turn: Turn) -> None:
+    def close(self, context: ApplyContext) -> None:
         """It is being deleted."""
         identity, consumers = self.identity, self.consumers
         if self.messages.store.count:
-            self.disposal.count(turn, DELETED, self.messages.store.count, goes=False)
+            self.disposal.count(context, DELETED, self.messages.store.count, goes=False)
         if identity.recorder is not None:
             positions = [(first, last) for first, last, _ in self._places()]
             identity.recorder.queue_deleted(identity, positions, consumers.registered())
         for consumer in list(consumers.by_key.values()):
-            turn.group.consumer_removed(consumer.session, self.id, consumer.key)
+            context.group.consumer_removed(consumer.session, self.id, consumer.key)
             if consumer.registered:
-                turn.effects.append(
+                context.effects.append(
                     ConsumerEnded(self.id, consumer.key, consumer.session, "queue_deleted")
                 )
 
@@ -175,7 +175,7 @@ class Queue:
 
     def take_dead_letters(
         self,
-        turn: Turn,
+        context: ApplyContext,
         *,
         index: int,
         offset: int,
@@ -189,7 +189,7 @@ class Queue:
         Otherwise it was asked before whether there is room: nobody is there to be refused.
         """
         mark = Mark(priority=priority, deaths=deaths)
-        first = self.messages.add(index, offset, sizes, turn.now_ms, mark)
+        first = self.messages.add(index, offset, sizes, context.now_ms, mark)
         for place, indexes in parts.items():
             self.messages.store.add_parts(first + place, indexes)
         if (recorder := self.identity.recorder) is not None:
@@ -198,28 +198,28 @@ class Queue:
 
     # --- the end of a command ---------------------------------------------------------------------
 
-    def advance(self, turn: Turn) -> None:
+    def advance(self, context: ApplyContext) -> None:
         """Let everything happen that can happen now. Doing it twice changes nothing."""
-        now_ms, messages, checkout = turn.now_ms, self.messages, self.checkout
+        now_ms, messages, checkout = context.now_ms, self.messages, self.checkout
         due_ms = self.deadline.due_ms
         is_due = due_ms is not None and due_ms <= now_ms
         if self.consumers.single_active:
-            checkout.elect(turn)
+            checkout.elect(context)
         if messages.delayed:
             messages.end_delays(now_ms)
         if messages.ready.count:
             if self.expiry.possible:
-                self.expiry.sweep(turn, inclusive=False)
+                self.expiry.sweep(context, inclusive=False)
             if not checkout.paused:
-                checkout.hand_out(turn)
+                checkout.hand_out(context)
             if messages.ready.count and self.expiry.possible:
-                self.expiry.sweep(turn, inclusive=True)
+                self.expiry.sweep(context, inclusive=True)
         if self.limits.drops_head:
-            self.limits.drop_head(turn)
+            self.limits.drop_head(context)
         if is_due:
             self.admission.uploads.forget_idle(now_ms)
-            checkout.meet_deadlines(turn)
-            self.lifetime.end(turn)
+            checkout.meet_deadlines(context)
+            self.lifetime.end(context)
             self._plan_anew(now_ms)
         else:
             self._look_ahead(now_ms)

@@ -19,10 +19,10 @@ from cluster.machine.commands import (
     OpenSession,
     Subscribe,
 )
+from cluster.machine.context import ApplyContext
 from cluster.machine.effects import SessionEnded
 from cluster.machine.kinds import QueueKind
 from cluster.machine.replies import BAD_ARGUMENT, LIMIT_REACHED, NO_SESSION, Ok, Refused, Reply
-from cluster.machine.turn import Turn
 from cluster.types import ConsumerKey, NodeId, QueueId, SessionId
 
 SESSIONS_MAX = 1_000_000
@@ -64,7 +64,7 @@ class SessionTable:
 
     # --- commands ---------------------------------------------------------------------------------
 
-    def open(self, turn: Turn, command: OpenSession) -> Reply:
+    def open(self, context: ApplyContext, command: OpenSession) -> Reply:
         known = self.incarnations.get(command.node, 0)
         if command.incarnation < known:
             return Refused(
@@ -81,9 +81,9 @@ class SessionTable:
         session = self._attach(
             command.session, command.node, command.incarnation, command.resume_ms
         )
-        self.node_up(turn, command.node, command.incarnation)
+        self.node_up(context, command.node, command.incarnation)
         if not was_connected:
-            self._connected(turn, session, connected=True)
+            self._connected(context, session, connected=True)
         return Ok(len(session.consumers))
 
     def objection(self, command: Subscribe | Get) -> Refused | None:
@@ -98,7 +98,7 @@ class SessionTable:
             return Refused(NO_SESSION, f"session {name} is detached: open it again first")
         return None
 
-    def detach(self, turn: Turn, command: DetachSession) -> Reply:
+    def detach(self, context: ApplyContext, command: DetachSession) -> Reply:
         session = self.get(command.session)
         if (
             session is None
@@ -108,34 +108,36 @@ class SessionTable:
             return Ok()  # it is attached elsewhere by now
         if session.crashed:
             return Ok()  # heard before: its time runs already
-        self._was_handed(turn, session, command.handed)
+        self._was_handed(context, session, command.handed)
         if session.resume_ms == 0:
-            self.end(turn, session, "lost", failed=True)
+            self.end(context, session, "lost", failed=True)
         else:
-            self._suspect(turn, session, turn.now_ms + session.resume_ms, crashed=True)
+            self._suspect(context, session, context.now_ms + session.resume_ms, crashed=True)
         return Ok(1)
 
-    def close(self, turn: Turn, command: CloseSession) -> Reply:
+    def close(self, context: ApplyContext, command: CloseSession) -> Reply:
         session = self.get(command.session)
         if session is None:
             return Ok()
-        self._was_handed(turn, session, command.handed)
-        self.end(turn, session, "closed", failed=False)
+        self._was_handed(context, session, command.handed)
+        self.end(context, session, "closed", failed=False)
         return Ok(1)
 
-    def _was_handed(self, turn: Turn, session: Session, handed: Sequence[HandedTo] | None) -> None:
-        if handed is None or turn.version < 2:
+    def _was_handed(
+        self, context: ApplyContext, session: Session, handed: Sequence[HandedTo] | None
+    ) -> None:
+        if handed is None or context.version < 2:
             return
         known = {(each.queue, each.consumer): each for each in handed}
         for queue_id, key in session.consumers:
             each = known.get((QueueId(queue_id), ConsumerKey(key)))
             self._queues[queue_id].subscriptions.was_handed(ConsumerKey(key), each)
-            turn.touched[queue_id] = None
+            context.touched[queue_id] = None
 
-    def node_down(self, turn: Turn, command: NodeDown) -> Reply:
+    def node_down(self, context: ApplyContext, command: NodeDown) -> Reply:
         if command.incarnation < self.incarnations.get(command.node, 0):
             return Ok()  # news of a process that has a successor already
-        self._end_older(turn, command.node, command.incarnation)
+        self._end_older(context, command.node, command.incarnation)
         count = 0
         for session in self._at(command.node):
             if session.crashed:
@@ -144,64 +146,66 @@ class SessionTable:
             if not command.gone:
                 if session.connected:
                     grace_ms = max(session.resume_ms, SUSPECTED_GRACE_MS)
-                    self._suspect(turn, session, turn.now_ms + grace_ms)
+                    self._suspect(context, session, context.now_ms + grace_ms)
             elif session.resume_ms == 0:
-                self.end(turn, session, "node_gone", failed=False)
+                self.end(context, session, "node_gone", failed=False)
             else:
-                due_ms = turn.now_ms + session.resume_ms
+                due_ms = context.now_ms + session.resume_ms
                 if session.due_ms is not None:  # heard before: its time runs already
                     due_ms = min(due_ms, session.due_ms)
-                self._suspect(turn, session, due_ms)
+                self._suspect(context, session, due_ms)
         return Ok(count)
 
-    def node_up(self, turn: Turn, node: NodeId, incarnation: int) -> Reply:
+    def node_up(self, context: ApplyContext, node: NodeId, incarnation: int) -> Reply:
         if incarnation < self.incarnations.get(node, 0):
             return Ok()
-        self._end_older(turn, node, incarnation)
+        self._end_older(context, node, incarnation)
         count = 0
         for session in self._at(node):
             if not session.connected and not session.crashed:
                 session.due_ms = None
-                self._connected(turn, session, connected=True)
+                self._connected(context, session, connected=True)
                 count += 1
         return Ok(count)
 
-    def _end_older(self, turn: Turn, node: NodeId, incarnation: int) -> None:
+    def _end_older(self, context: ApplyContext, node: NodeId, incarnation: int) -> None:
         """The node's process is this one now; what earlier ones carried is dead."""
         if self.incarnations.get(node, -1) == incarnation:
             return
         self.incarnations[node] = incarnation
         for session in self._at(node):
             if session.incarnation < incarnation:
-                self.end(turn, session, "superseded", failed=False)
+                self.end(context, session, "superseded", failed=False)
 
-    def _suspect(self, turn: Turn, session: Session, due_ms: int, *, crashed: bool = False) -> None:
+    def _suspect(
+        self, context: ApplyContext, session: Session, due_ms: int, *, crashed: bool = False
+    ) -> None:
         was_connected = session.connected
         self._expect(session, due_ms, crashed=crashed)
         if was_connected:
-            self._connected(turn, session, connected=False)
+            self._connected(context, session, connected=False)
 
-    def _connected(self, turn: Turn, session: Session, *, connected: bool) -> None:
+    def _connected(self, context: ApplyContext, session: Session, *, connected: bool) -> None:
         for queue_id, key in sorted(session.consumers):
             self._queues[queue_id].subscriptions.connected(ConsumerKey(key), connected=connected)
-            turn.touched[queue_id] = None
+            context.touched[queue_id] = None
 
-    def end(self, turn: Turn, session: Session, reason: str, *, failed: bool) -> None:
-        turn.effects.append(SessionEnded(session.id, reason))
+    def end(self, context: ApplyContext, session: Session, reason: str, *, failed: bool) -> None:
+        context.effects.append(SessionEnded(session.id, reason))
         for queue_id, key in sorted(session.consumers):
-            self._queues[queue_id].subscriptions.end(turn, ConsumerKey(key), failed=failed)
-            turn.touched[queue_id] = None
+            self._queues[queue_id].subscriptions.end(context, ConsumerKey(key), failed=failed)
+            context.touched[queue_id] = None
         self._remove(session)
 
-    def end_due(self, turn: Turn) -> None:
+    def end_due(self, context: ApplyContext) -> None:
         """The suspected whose time is over, in the order of their ids."""
-        if self.due_ms is None or self.due_ms > turn.now_ms:
+        if self.due_ms is None or self.due_ms > context.now_ms:
             return
         waiting = [(s.due_ms, s) for s in self.by_id.values() if s.due_ms is not None]
-        self.due_ms = min((at_ms for at_ms, _ in waiting if at_ms > turn.now_ms), default=None)
-        over = [session for at_ms, session in waiting if at_ms <= turn.now_ms]
+        self.due_ms = min((at_ms for at_ms, _ in waiting if at_ms > context.now_ms), default=None)
+        over = [session for at_ms, session in waiting if at_ms <= context.now_ms]
         for session in sorted(over, key=lambda session: session.id):
-            self.end(turn, session, "lost", failed=session.crashed)
+            self.end(context, session, "lost", failed=session.crashed)
 
     # --- the table --------------------------------------------------------------------------------
 

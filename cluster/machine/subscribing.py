@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cluster.machine.checkout import Checkout
 from cluster.machine.commands import Cancel, Get, HandedTo, SetCredit, Subscribe
 from cluster.machine.consumers import NOTHING_KNOWN, Consumer
+from cluster.machine.context import ApplyContext
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.lifetime import QueueLifetime
 from cluster.machine.marks import TIME_MS_MAX
@@ -22,7 +23,6 @@ from cluster.machine.replies import (
     Reply,
     Subscribed,
 )
-from cluster.machine.turn import Turn
 from cluster.types import ConsumerKey
 
 GET_COUNT_MAX = 65_536
@@ -38,7 +38,7 @@ class Subscriptions:
     checkout: Checkout
     lifetime: QueueLifetime
 
-    def subscribe(self, turn: Turn, command: Subscribe) -> Reply:
+    def subscribe(self, context: ApplyContext, command: Subscribe) -> Reply:
         timeout_ms = command.timeout_ms
         if command.credit < 0 or not (timeout_ms is None or 0 <= timeout_ms <= TIME_MS_MAX):
             return Refused(BAD_ARGUMENT, "credit and timeout are numbers of at least 0")
@@ -63,7 +63,7 @@ class Subscriptions:
                 LIMIT_REACHED, f"queue {identity.name} has {CONSUMERS_MAX} consumers already"
             )
         if consumer is None:
-            consumer = Consumer(ConsumerKey(turn.key), command.session, command.tag)
+            consumer = Consumer(ConsumerKey(context.key), command.session, command.tag)
         if identity.recorder is not None and (fresh or consumer.cancelled):
             identity.recorder.subscribed(identity, consumer)
         consumer.credit = command.credit
@@ -72,48 +72,48 @@ class Subscriptions:
         consumer.auto_settle = command.auto_settle
         consumer.timeout_ms = command.timeout_ms
         consumer.cancelled = False
-        consumer.set_bounds(turn.version, delivery_limit=identity.config.delivery_limit)
+        consumer.set_bounds(context.version, delivery_limit=identity.config.delivery_limit)
         if fresh:
             consumers.add(consumer)
-            turn.group.consumer_added(consumer.session, identity.id, consumer.key)
+            context.group.consumer_added(consumer.session, identity.id, consumer.key)
         else:
             consumers.changed(consumer)
         self.lifetime.subscribed()
-        self.checkout.elect(turn)
+        self.checkout.elect(context)
         return Subscribed(consumer.key, consumers.is_active(consumer))
 
-    def cancel(self, turn: Turn, command: Cancel) -> Reply:
+    def cancel(self, context: ApplyContext, command: Cancel) -> Reply:
         consumer = self.checkout.consumers.by_key.get(command.consumer)
         if consumer is None or not (consumer.registered or command.give_back):
             return self.checkout.no_consumer(command.consumer)
         count = consumer.held.count
         if command.give_back:
-            self.end(turn, consumer.key, failed=False)
+            self.end(context, consumer.key, failed=False)
             return Ok(count)
-        self._unregister(turn, consumer)
+        self._unregister(context, consumer)
         self.checkout.consumers.changed(consumer)
-        self.checkout.freed(turn, consumer)
+        self.checkout.freed(context, consumer)
         return Ok(count)
 
-    def _unregister(self, turn: Turn, consumer: Consumer) -> None:
+    def _unregister(self, context: ApplyContext, consumer: Consumer) -> None:
         identity = self.identity
         consumer.cancelled = True
-        self.lifetime.unused(turn.now_ms)
+        self.lifetime.unused(context.now_ms)
         if identity.recorder is not None:
-            identity.recorder.consumer_ended(identity, consumer, turn.effects)
+            identity.recorder.consumer_ended(identity, consumer, context.effects)
 
-    def set_credit(self, turn: Turn, command: SetCredit) -> Reply:
+    def set_credit(self, context: ApplyContext, command: SetCredit) -> Reply:
         consumer = self.checkout.consumers.by_key.get(command.consumer)
         if consumer is None or not consumer.registered:
             return self.checkout.no_consumer(command.consumer)
         if command.credit < 0:
             return Refused(BAD_ARGUMENT, "credit is a number of at least 0; 0 means unlimited")
         consumer.credit = command.credit
-        consumer.set_bounds(turn.version, delivery_limit=self.identity.config.delivery_limit)
+        consumer.set_bounds(context.version, delivery_limit=self.identity.config.delivery_limit)
         self.checkout.consumers.changed(consumer)
         return Ok()
 
-    def get(self, turn: Turn, command: Get) -> Reply:
+    def get(self, context: ApplyContext, command: Get) -> Reply:
         if self.checkout.consumers.single_active:
             return Refused(
                 SINGLE_ACTIVE,
@@ -122,16 +122,16 @@ class Subscriptions:
             )
         if not 1 <= command.count <= GET_COUNT_MAX:
             return Refused(BAD_ARGUMENT, f"count is a number from 1 to {GET_COUNT_MAX}")
-        self.lifetime.used(turn.now_ms)
-        consumer = Consumer(ConsumerKey(turn.key), command.session, "")
+        self.lifetime.used(context.now_ms)
+        consumer = Consumer(ConsumerKey(context.key), command.session, "")
         consumer.once = True
         consumer.auto_settle = command.auto_settle
-        self.messages.end_delays(turn.now_ms)
+        self.messages.end_delays(context.now_ms)
         paused = self.checkout.paused
-        chunks = [] if paused else self.checkout.take(turn, consumer, command.count)
+        chunks = [] if paused else self.checkout.take(context, consumer, command.count)
         if consumer.held.count:
             self.checkout.consumers.add(consumer)
-            turn.group.consumer_added(consumer.session, self.identity.id, consumer.key)
+            context.group.consumer_added(consumer.session, self.identity.id, consumer.key)
         return Got(consumer.key, chunks, self.messages.ready.count)
 
     # --- what becomes of their sessions -----------------------------------------------------------
@@ -151,9 +151,9 @@ class Subscriptions:
             handed = HandedTo(self.identity.id, key, NOTHING_KNOWN, ())
         consumer.handed = handed
 
-    def end(self, turn: Turn, key: ConsumerKey, *, failed: bool) -> None:
+    def end(self, context: ApplyContext, key: ConsumerKey, *, failed: bool) -> None:
         """Nothing is left of the consumer: all it holds is returned (B11)."""
         consumer = self.checkout.consumers.by_key[key]
         if consumer.registered:
-            self._unregister(turn, consumer)
-        self.checkout.return_all(turn, consumer, failed=failed)
+            self._unregister(context, consumer)
+        self.checkout.return_all(context, consumer, failed=failed)

@@ -8,7 +8,7 @@ nothing, so replicas may look at different times and stay equal.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -35,34 +35,33 @@ class Timed(Protocol):
     deadline: Deadline
 
 
+@dataclass(eq=False, slots=True)
 class Timetable:
     """Of a group: the queue that is due first."""
 
-    __slots__ = ("_heap", "_queues")
-
-    def __init__(self, queues: Mapping[int, Timed]) -> None:
-        self._queues = queues  # the group's own
-        self._heap: list[tuple[int, int]] = []  # (due ms, queue), some out of date
+    queues: Mapping[int, Timed]  # the group's own
+    #: (due ms, queue), some out of date.
+    heap: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def schedule(self, queue: Timed) -> None:
         deadline = queue.deadline
         due_ms, scheduled_ms = deadline.due_ms, deadline.scheduled_ms
         if due_ms is not None and (scheduled_ms is None or due_ms < scheduled_ms):
             deadline.scheduled_ms = due_ms
-            heappush(self._heap, (due_ms, queue.id))
-            if len(self._heap) > 2 * len(self._queues) + TIMETABLE_SLACK:
-                self._heap = [
+            heappush(self.heap, (due_ms, queue.id))
+            if len(self.heap) > 2 * len(self.queues) + TIMETABLE_SLACK:
+                self.heap = [
                     (each.deadline.scheduled_ms, each.id)
-                    for each in self._queues.values()
+                    for each in self.queues.values()
                     if each.deadline.scheduled_ms is not None
                 ]
-                heapify(self._heap)
+                heapify(self.heap)
 
     def next_due_ms(self) -> int | None:
-        heap = self._heap
+        heap = self.heap
         while heap:
             due_ms, queue_id = heap[0]
-            queue = self._queues.get(queue_id)
+            queue = self.queues.get(queue_id)
             if queue is not None and queue.deadline.scheduled_ms == due_ms:
                 return due_ms
             heappop(heap)
@@ -71,10 +70,10 @@ class Timetable:
     def take_due(self, now_ms: int) -> list[QueueId]:
         """The queues in which something may be due by now."""
         found: list[QueueId] = []
-        heap = self._heap
+        heap = self.heap
         while heap and heap[0][0] <= now_ms:
             due_ms, queue_id = heappop(heap)
-            queue = self._queues.get(queue_id)
+            queue = self.queues.get(queue_id)
             if queue is not None and queue.deadline.scheduled_ms == due_ms:
                 queue.deadline.scheduled_ms = None
                 found.append(queue.id)

@@ -33,6 +33,7 @@ from cluster.machine.commands import (
     TransactionPart,
     Wants,
 )
+from cluster.machine.context import ApplyContext, span
 from cluster.machine.effects import TransactionsDue
 from cluster.machine.interface import OpenTransaction
 from cluster.machine.kinds import QueueKind
@@ -49,7 +50,6 @@ from cluster.machine.replies import (
     Reply,
 )
 from cluster.machine.runs import RangeMap
-from cluster.machine.turn import Turn, span
 from cluster.types import ORDINAL_BITS, ConsumerKey, GroupId, NodeId, QueueId
 
 NUMBER_MAX = 1 << 62
@@ -95,23 +95,22 @@ class _Reserved(NamedTuple):
     wants: Wants
 
 
+@dataclass(eq=False, slots=True)
 class Transactions:
     """Those of one group."""
 
-    __slots__ = ("_decided", "_nodes", "_open", "_queues", "_reserved", "_sources")
-
-    def __init__(self, queues: dict[int, QueueKind]) -> None:
-        self._queues = queues  # the group's own
-        self._decided = 0  # number of the last one that other groups take part in
-        self._open: dict[int, OpenTransaction] = {}  # ascending
-        self._nodes: dict[NodeId, _Node] = {}
-        self._sources: dict[GroupId, _Source] = {}
-        # By node, incarnation and number; oldest first.
-        self._reserved: dict[tuple[NodeId, int, int], _Reserved] = {}
+    _queues: dict[int, QueueKind]  # the group's own
+    _decided: int = 0  # number of the last one that other groups take part in
+    #: Ascending.
+    _open: dict[int, OpenTransaction] = field(default_factory=dict[int, OpenTransaction])
+    _nodes: dict[NodeId, _Node] = field(default_factory=dict[NodeId, _Node])
+    _sources: dict[GroupId, _Source] = field(default_factory=dict[GroupId, _Source])
+    #: By node, incarnation and number; oldest first.
+    _reserved: dict[tuple[NodeId, int, int], _Reserved] = field(default_factory=dict[Any, Any])
 
     # --- deciding ---------------------------------------------------------------------------------
 
-    def commit(self, turn: Turn, command: Transaction) -> Reply:
+    def commit(self, context: ApplyContext, command: Transaction) -> Reply:
         number, below = command.number, command.answered_below
         if not 0 <= below <= number <= NUMBER_MAX:
             return Refused(BAD_ARGUMENT, f"a transaction has a number from 0 to {NUMBER_MAX}")
@@ -128,11 +127,11 @@ class Transactions:
         answer = node.answers.get(number)
         if answer is None:
             # A refusal is remembered too: a late copy of the command must not be done after all.
-            answer = node.answers[number] = self._decide(turn, command)
+            answer = node.answers[number] = self._decide(context, command)
         node.forget_below(below)
         return answer
 
-    def _decide(self, turn: Turn, command: Transaction) -> Reply:
+    def _decide(self, context: ApplyContext, command: Transaction) -> Reply:
         refusal = _malformed(command.steps, command.others) or self._objection(command.steps)
         if refusal is not None:
             return refusal
@@ -142,13 +141,13 @@ class Transactions:
                 return Refused(
                     LIMIT_REACHED, f"{OPEN_MAX} transactions wait for other groups: try again later"
                 )
-            number = self._decided = turn.number_after(self._decided)
+            number = self._decided = context.number_after(self._decided)
             groups = tuple(group for group, _ in command.others)
             self._open[number] = OpenTransaction(
-                number, turn.index, turn.key & ORDINAL_MASK, groups
+                number, context.index, context.key & ORDINAL_MASK, groups
             )
-            turn.effects.append(TransactionsDue())
-        self._carry_out(turn, command.steps)
+            context.effects.append(TransactionsDue())
+        self._carry_out(context, command.steps)
         return Committed(number, self.done_below)
 
     def _objection(self, steps: Sequence[Step]) -> Refused | None:
@@ -202,10 +201,10 @@ class Transactions:
 
     # --- room for what other groups decide --------------------------------------------------------
 
-    def reserve(self, turn: Turn, command: Reserve) -> Reply:
+    def reserve(self, context: ApplyContext, command: Reserve) -> Reply:
         key = (command.node, command.incarnation, command.number)
         if not command.wants:
-            return Ok(self._give_back(turn, key))
+            return Ok(self._give_back(context, key))
         if key in self._reserved:
             return Ok(len(command.wants))
         if len(self._reserved) >= RESERVATIONS_MAX:
@@ -225,24 +224,24 @@ class Transactions:
                 return _full(queue, count)
             kept.append((queue_id, count, size))
             queue.limits.reserve(count, size)
-        self._reserved[key] = _Reserved(turn.now_ms + RESERVED_MS, kept)
+        self._reserved[key] = _Reserved(context.now_ms + RESERVED_MS, kept)
         return Ok(len(kept))
 
-    def forget_reserved(self, turn: Turn) -> None:
+    def forget_reserved(self, context: ApplyContext) -> None:
         """Whose time is over."""
         while self._reserved:
             key = next(iter(self._reserved))
-            if self._reserved[key].until_ms > turn.now_ms:
+            if self._reserved[key].until_ms > context.now_ms:
                 break
-            self._give_back(turn, key)
+            self._give_back(context, key)
 
-    def _give_back(self, turn: Turn, key: tuple[NodeId, int, int]) -> int:
+    def _give_back(self, context: ApplyContext, key: tuple[NodeId, int, int]) -> int:
         reserved = self._reserved.pop(key, None)
         if reserved is None:
             return 0
         self._keep_room(reserved.wants, -1)
         for queue_id, _, _ in reserved.wants:
-            turn.touch(queue_id)
+            context.touch(queue_id)
         return len(reserved.wants)
 
     def _keep_room(self, wants: Wants, sign: int = 1) -> None:
@@ -253,7 +252,7 @@ class Transactions:
 
     # --- carrying out -----------------------------------------------------------------------------
 
-    def part(self, turn: Turn, command: TransactionPart) -> Reply:
+    def part(self, context: ApplyContext, command: TransactionPart) -> Reply:
         number, below = command.number, command.done_below
         if not 1 <= below <= number <= NUMBER_MAX:
             return Refused(BAD_ARGUMENT, f"a decision has a number from 1 to {NUMBER_MAX}")
@@ -263,25 +262,25 @@ class Transactions:
         count = 0
         if number >= source.done_below and number not in source.done:
             source.done.put(number, number, None)
-            count = self._carry_out(turn, command.steps)
+            count = self._carry_out(context, command.steps)
         source.forget_below(below)
         return Ok(count)
 
-    def _carry_out(self, turn: Turn, steps: Sequence[Step]) -> int:
+    def _carry_out(self, context: ApplyContext, steps: Sequence[Step]) -> int:
         """Each step, or nothing of it when it is impossible. Answers how many were done."""
         count = 0
-        turn.decided = True
+        context.decided = True
         for step in steps:
             queue = self._queues.get(step.queue)
             if queue is not None:
-                turn.touch(step.queue)
-                reply = queue.apply(turn, step)
+                context.touch(step.queue)
+                reply = queue.apply(context, step)
                 count += type(reply) is not Refused
                 if queue.identity.recorder is not None:
-                    queue.identity.recorder.answered(step, reply, turn.body_offset)
+                    queue.identity.recorder.answered(step, reply, context.body_offset)
             if isinstance(step, Enqueue):
-                turn.body_offset += len(step.bodies)
-        turn.decided = False
+                context.body_offset += len(step.bodies)
+        context.decided = False
         return count
 
     # --- looking, and snapshots -------------------------------------------------------------------

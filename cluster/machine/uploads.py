@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cluster.machine.commands import BodyPart, Enqueue
+from cluster.machine.context import ApplyContext
 from cluster.machine.replies import (
     BAD_ARGUMENT,
     OUT_OF_SEQUENCE,
@@ -22,7 +23,6 @@ from cluster.machine.replies import (
     Refused,
     Reply,
 )
-from cluster.machine.turn import Turn
 
 UPLOAD_IDLE_MS = 300_000
 UPLOADS_MAX = 1_024  # a queue; over it the one idle longest is forgotten
@@ -63,7 +63,7 @@ class Uploads:
         first = next(iter(self._by_name.values()), None)
         return None if first is None else first.seen_ms + UPLOAD_IDLE_MS
 
-    def keep(self, turn: Turn, command: BodyPart) -> Reply:
+    def keep(self, context: ApplyContext, command: BodyPart) -> Reply:
         """The next part, or one that came already."""
         name, number, size = command.upload, command.number, len(command.data)
         if not 1 <= len(name) <= UPLOAD_NAME_CHARS_MAX or not size or number < 0:
@@ -93,17 +93,17 @@ class Uploads:
                 " allowed: try again when some are done",
             )
         if upload is None:
-            upload = self._by_name[name] = Upload(turn.now_ms)
+            upload = self._by_name[name] = Upload(context.now_ms)
             if len(self._by_name) > UPLOADS_MAX:
                 self._forget_idlest()
         if number == count:
-            upload.parts.append((turn.index, turn.body_offset, size))
+            upload.parts.append((context.index, context.body_offset, size))
             upload.bytes += size
             self.bytes += size
         index, offset, known_size = upload.parts[number]
         if known_size != size:
             return Refused(BAD_ARGUMENT, f"part {number} of upload {name} had {known_size} bytes")
-        upload.seen_ms = turn.now_ms
+        upload.seen_ms = context.now_ms
         self._by_name.move_to_end(name)
         return PartKept(index, offset)
 

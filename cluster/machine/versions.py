@@ -4,15 +4,15 @@ Every replica of a group must compute the same state from the same log, whicheve
 So a change of what `apply` does, or of what a snapshot or a digest holds, takes effect only from
 the machine version that brought it. A group begins with version 1 and rises by the command
 `UpgradeMachine`, which its leader proposes once every member can run the new version. Code asks
-`turn.version` (in `apply`) or `machine.version` and keeps the older behaviour for older versions,
-since logs that hold them are replayed for as long as they exist. Also a command at which `apply`
-raised is such behaviour: every replica skipped it, so what mends that takes effect from a new
-machine version on.
+`context.version` (in `apply`) or `machine.version` and keeps the older behaviour for older
+versions, since logs that hold them are replayed for as long as they exist. Also a command at which
+`apply` raised is such behaviour: every replica skipped it, so what mends that takes effect from a
+new machine version on.
 
 | version | since   | what it changed |
 |---------|---------|-----------------|
 | 1       | 0.1     | everything before versions were negotiated |
-| 2       | 0.2     | the first negotiated version; each use of `turn.version` says what it is for |
+| 2       | 0.2     | the first negotiated version; each use of `context.version` says for what |
 | 3       | 0.3     | room kept for transactions, changes of the catalog as one |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among

@@ -116,7 +116,7 @@ def test_the_timetable_holds_no_more_than_there_is_to_come():
             log.index += 1
             log.machine.apply(Stamp(log.index, 1, 1_000 + cycle * 40 + now_ms), command)
     assert log.machine.overview()["ready"] == 0
-    assert len(log.machine._timetable._heap) < 200
+    assert len(log.machine._timetable.heap) < 200
     log.machine.invariants()
 
 
@@ -126,5 +126,5 @@ def test_queues_that_come_and_go_leave_nothing_in_the_timetable():
     for number in range(2, 2_000):
         log.apply(CreateQueue(QueueId(number), "/", f"q{number}", config))
         log.apply(DeleteQueue(QueueId(number)))
-    assert len(log.machine._timetable._heap) < 200
+    assert len(log.machine._timetable.heap) < 200
     assert log.machine.next_due_ms() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.machine.turn import COUNT_BITS, number_after, span
+from cluster.machine.context import COUNT_BITS, number_after, span
 
 Log = list[int]  # the terms of the entries that give a number
 

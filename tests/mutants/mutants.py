@@ -474,8 +474,8 @@ QUEUES = (
     Mutant(
         "a return goes to the tail",
         _MACHINE + "checkout.py",
-        "            if wait_ms:\n                messages.delay(start, end, turn.now_ms + wait_ms",
-        "            if 1:\n                messages.delay(start, end, turn.now_ms + wait_ms + 1",
+        "if wait_ms:\n                messages.delay(start, end, context.now_ms + wait_ms",
+        "if 1:\n                messages.delay(start, end, context.now_ms + wait_ms + 1",
         (MACHINE,),
     ),
     Mutant(
@@ -525,7 +525,7 @@ QUEUES = (
     Mutant(
         "messages expire by a local clock",
         _MACHINE + "expiry.py",
-        "        now_ms = turn.now_ms if inclusive else turn.now_ms - 1\n",
+        "        now_ms = context.now_ms if inclusive else context.now_ms - 1\n",
         "        import time\n        now_ms = int(time.time() * 1000)\n",
         (MACHINE, SIMULATOR),
         build="own-clock",
@@ -561,10 +561,10 @@ QUEUES = (
     Mutant(
         "a purge takes what consumers hold",
         _MACHINE + "queue.py",
-        "                return self.disposal.purge(turn)\n",
+        "                return self.disposal.purge(context)\n",
         "                for consumer in self.consumers.by_key.values():\n"
         "                    consumer.held.clear()\n"
-        "                return self.disposal.purge(turn)\n",
+        "                return self.disposal.purge(context)\n",
         (MACHINE,),
     ),
     Mutant(
@@ -640,7 +640,7 @@ QUEUES = (
     ),
     Mutant(
         "numbers of transfers do not carry the term",
-        _MACHINE + "turn.py",
+        _MACHINE + "context.py",
         "return last + 1 if self.version < 2 else number_after(last, self.stamp.term)",
         "return last + 1",
         (by_tests("tests/machine/test_founding.py", "tests/node/test_numbers_after_recovery.py"),),
@@ -718,7 +718,7 @@ QUEUES = (
     Mutant(
         "room that nobody gives back is kept for ever",
         _MACHINE + "transactions.py",
-        "            if self._reserved[key].until_ms > turn.now_ms:\n",
+        "            if self._reserved[key].until_ms > context.now_ms:\n",
         "            if True:\n",
         (by_tests("tests/machine/test_transactions.py"),),
     ),

@@ -29,8 +29,8 @@ from cluster.log.reader import Record, read
 from cluster.log.reader import records as records_of
 from cluster.machine.checkout import Checkout
 from cluster.machine.commands import Enqueue, QueueConfig, Return, Settle
+from cluster.machine.context import ApplyContext
 from cluster.machine.replies import Reply
-from cluster.machine.turn import Turn
 from cluster.types import CATALOG_GROUP
 from tests.postmortem.builder import Built, flip
 from tests.postmortem.built_node import START_NS, Where
@@ -472,9 +472,9 @@ def _forgotten_settles() -> Generator[None]:
     """What is settled is returned, and the consumer is told that it is settled."""
 
     def forgetting(honest: Callable[..., Reply]) -> Callable[..., Reply]:
-        def settle(checkout: Checkout, turn: Turn, told: Settle) -> Reply:
+        def settle(checkout: Checkout, context: ApplyContext, told: Settle) -> Reply:
             back = Return(told.queue, told.consumer, told.ranges, False, None, told.token)
-            return checkout.give_back(turn, back)
+            return checkout.give_back(context, back)
 
         return settle
 

@@ -13,9 +13,9 @@ import pytest
 from chaos.simulator.plan import draw_plan
 from chaos.simulator.run import Result, Run, Status
 from cluster.machine.commands import TransactionPart
+from cluster.machine.context import ApplyContext
 from cluster.machine.replies import Ok, Reply
 from cluster.machine.transactions import Transactions
-from cluster.machine.turn import Turn
 
 SEEDS = range(8)
 HARSH = {
@@ -65,8 +65,8 @@ def test_a_disk_that_lies_about_fsync_is_found_out() -> None:
 def test_a_part_of_a_transaction_that_is_done_again_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def part(self: Transactions, turn: Turn, command: TransactionPart) -> Reply:
-        return Ok(self._carry_out(turn, command.steps))
+    def part(self: Transactions, context: ApplyContext, command: TransactionPart) -> Reply:
+        return Ok(self._carry_out(context, command.steps))
 
     monkeypatch.setattr(Transactions, "part", part)
 

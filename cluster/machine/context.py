@@ -1,4 +1,4 @@
-"""The applying of one command: what queues need from the group around them, and what they give."""
+"""Applying one command: what queues need from the group around them, and what they give."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DeadLetterTarget(Protocol):
 
     def take_dead_letters(
         self,
-        turn: Turn,
+        context: ApplyContext,
         /,
         *,
         index: int,
@@ -72,11 +72,11 @@ class GroupOfQueues(Protocol):
     def died(self, reason: str, count: int, *, goes: bool) -> None:
         """Messages left a queue without being settled. `goes`: to a dead-letter target."""
 
-    def timed_out(self, turn: Turn, session: SessionId) -> None:
+    def timed_out(self, context: ApplyContext, session: SessionId) -> None:
         """A consumer of this session did not settle in time: the session is dead here (A18)."""
 
 
-class Turn:
+class ApplyContext:
     """Made for one command, thrown away after it."""
 
     __slots__ = (
