@@ -34,7 +34,7 @@ async def test_every_node_declares() -> None:
         assert isinstance(outcome.reply, Declared)
         assert outcome.reply.created
         leader = world.nodes[world.leading(outcome.reply.group) or ""]
-        kind = machine(leader, outcome.reply.group).find(outcome.reply.queue)
+        kind = machine(leader, outcome.reply.group).queue(outcome.reply.queue)
         assert kind is not None
         assert kind.config.max_length == 5
     await world.stop()
@@ -291,7 +291,7 @@ async def test_a_dead_letter_queue_of_the_same_group_is_resolved_whenever_it_com
     group = world.group_of("early")
 
     def target(queue: Any) -> Any:
-        kind = machine(world["n1"], group).find(queue)
+        kind = machine(world["n1"], group).queue(queue)
         return None if kind is None else kind.config.dead_letter_queue
 
     assert target(early) is None
@@ -316,7 +316,7 @@ async def test_a_dead_letter_queue_of_another_group_goes_through_the_outbox() ->
         "q", queue_group="g", dead_letter_exchange="", dead_letter_routing_key="dead"
     )
     await asyncio.sleep(3)
-    kind = machine(world["n1"], world.group_of("q")).find(queue)
+    kind = machine(world["n1"], world.group_of("q")).queue(queue)
     assert kind is not None
     assert kind.config.dead_letter_queue is None
     await world.stop()
