@@ -12,6 +12,8 @@ from typing import Any
 from pamqp import base
 from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue, Tx
 
+from cluster.proposals import WHOLE_BODY_BYTES_MAX
+from node.bodies import HEAD_BYTES, PART_BYTES, PARTED_OVER_BYTES
 from tests.fuzz import wire
 
 #: A connection that does nothing is held for so long at most.
@@ -414,6 +416,56 @@ def sudden_end(random: Random) -> Draft:
     return Draft([data[: random.randrange(begun, len(data) + 1)]])
 
 
+def large_bodies(random: Random) -> Draft:
+    """In many frames, around the sizes at which they go in parts; cut off, with a size that is not
+    theirs, and among what other channels say.
+    """
+    channels = (1, 2, 3)
+    threads: list[list[bytes]] = []
+    for channel in channels[: random.choice((1, 2, 2))]:
+        frames: list[bytes] = []
+        if random.random() < 0.5:
+            frames.append(wire.method(channel, random.choice((Confirm.Select, Tx.Select))))
+        for _ in range(random.choice((1, 1, 2))):
+            frames += _large_publish(random, channel)
+        end = random.choice((Basic.Get, Queue.Purge, Queue.Delete, Tx.Commit, Channel.Close, None))
+        if end is not None:
+            _, payload = random_method(random, end)
+            frames.append(wire.frame(wire.METHOD, channel, payload))
+        threads.append(frames)
+    queue = random.choice(wire.QUEUES)
+    beside = wire.method(3, Basic.Consume, queue=queue, no_ack=True)
+    threads.append([beside, *wire.publish(3, queue, b"small"), wire.method(3, Basic.Get)])
+    frames = []
+    while any(threads):
+        thread = random.choice([each for each in threads if each])
+        count = random.choice((1, 1, 5, len(thread)))
+        frames += thread[:count]
+        del thread[:count]
+    reads = random.random() < 0.9
+    return Draft(wire.opened(*channels) + frames, reads=reads, polite=reads)
+
+
+def _large_publish(random: Random, channel: int) -> list[bytes]:
+    edge = random.choice(
+        (PART_BYTES, PARTED_OVER_BYTES, 2 * PART_BYTES + HEAD_BYTES, 3 * PART_BYTES)
+    )
+    size = edge + random.choice((-1, 0, 1))
+    announced = size
+    if random.random() < 0.3:
+        wrong = (size - 1, size + 1, size + PART_BYTES, WHOLE_BODY_BYTES_MAX + 1, 2**63)
+        announced = random.choice(wrong)
+    where = random.choice(({"routing_key": random.choice(wire.QUEUES)}, {"routing_key": "nowhere"}))
+    flags = {"mandatory": random.random() < 0.3}
+    frames = [
+        wire.method(channel, Basic.Publish, **where, **flags),
+        *wire.content(channel, bytes(size), size=announced),
+    ]
+    if random.random() < 0.3:  # no more of it: the next frame is something else
+        del frames[random.randrange(1, len(frames)) :]
+    return frames
+
+
 def after_the_close(random: Random) -> Draft:
     """The client has closed, its channel or all of it, and goes on as if it had not."""
     frames = session(random)
@@ -457,5 +509,6 @@ KINDS: dict[str, tuple[int, Callable[[Random], Draft]]] = {
     "slow loris": (1, slow_loris),
     "never reads": (2, never_reads),
     "sudden end": (8, sudden_end),
+    "large bodies": (4, large_bodies),
     "after the close": (8, after_the_close),
 }
