@@ -112,7 +112,7 @@ class Disposal:
         config = self.identity.config
         if not self.outbox.count:
             context.effects.append(DeadLettersReady(self.identity.id))
-        self.messages.marks.cut(first, last)
+        self.messages.unmark(first, last)
         to = (config.dead_letter_exchange or "", config.dead_letter_routing_key)
         number = context.number_after(self.outbox.next - 1)
         self.outbox.add(number, first, last, deaths, to, mark.priority)
@@ -132,11 +132,12 @@ class Disposal:
         count = messages.waiting_count
         if count:
             self.count(context, PURGED, count, goes=False)
-        while messages.waiting_count:
-            first, last = messages.take_head(messages.waiting_count)
-            if recorder is not None:
-                recorder.purged(self.identity, first, last)
-            messages.release(first, last)
+        with messages.leaving_together():
+            while messages.waiting_count:
+                first, last = messages.take_head(messages.waiting_count)
+                if recorder is not None:
+                    recorder.purged(self.identity, first, last)
+                messages.release(first, last)
         return Ok(count)
 
     def dead_letters(self, count: int) -> list[DeadLetter]:

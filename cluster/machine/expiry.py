@@ -32,17 +32,18 @@ class MessageExpiry:
         """
         messages, ready = self.messages, self.messages.ready
         now_ms = context.now_ms if inclusive else context.now_ms - 1
-        for priority in ready.priorities():
-            while ready.has(priority):
-                first, last = ready.head(priority)
-                expired, end = self.judge(first, last, now_ms)
-                if not expired:
-                    break
-                while first <= end:
-                    first, stop = ready.take_at(priority, end - first + 1)
-                    messages.waiting_bytes -= messages.store.bytes_of(first, stop)
-                    self.disposal.dead_letter(context, first, stop, EXPIRED)
-                    first = stop + 1
+        with messages.leaving_together():
+            for priority in ready.priorities():
+                while ready.has(priority):
+                    first, last = ready.head(priority)
+                    expired, end = self.judge(first, last, now_ms)
+                    if not expired:
+                        break
+                    while first <= end:
+                        first, stop = ready.take_at(priority, end - first + 1)
+                        messages.waiting_bytes -= messages.store.bytes_of(first, stop)
+                        self.disposal.dead_letter(context, first, stop, EXPIRED)
+                        first = stop + 1
 
     def judge(self, first: int, last: int, now_ms: int) -> tuple[bool, int]:
         """Has the message at `first` expired, and up to which position is the answer the same?"""

@@ -78,16 +78,17 @@ class QueueLimits:
         """Overflow `drop-head`: messages that would be delivered next make room for new ones."""
         config, messages = self.identity.config, self.messages
         count_max, bytes_max = config.max_length, config.max_length_bytes
-        while True:
-            over = 0 if count_max is None else messages.waiting_count - count_max
-            if over > 0:
-                first, last = messages.take_head(over)
-            elif bytes_max is not None and messages.waiting_bytes > bytes_max:
-                over = messages.waiting_bytes - bytes_max
-                first, last = messages.take_head_bytes(over, SIZES_AT_ONCE)
-            else:
-                return
-            self.disposal.dead_letter(context, first, last, MAXLEN)
+        with messages.leaving_together():
+            while True:
+                over = 0 if count_max is None else messages.waiting_count - count_max
+                if over > 0:
+                    first, last = messages.take_head(over)
+                elif bytes_max is not None and messages.waiting_bytes > bytes_max:
+                    over = messages.waiting_bytes - bytes_max
+                    first, last = messages.take_head_bytes(over, SIZES_AT_ONCE)
+                else:
+                    break
+                self.disposal.dead_letter(context, first, last, MAXLEN)
 
     def invariants(self) -> None:
         config, messages = self.identity.config, self.messages

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from heapq import nsmallest
 from operator import itemgetter
 from typing import Any, assert_never
 
@@ -365,8 +366,9 @@ class Queue:
                 left -= end - first + 1
                 if left <= 0:
                     break
-        for ready_at_ms, first, last in self.messages.delayed if state in (None, "delayed") else ():
-            first = max(first, start)
+        delayed = self.messages.delayed if state in (None, "delayed") else ()
+        behind = ((max(first, start), last, at) for at, first, last in delayed if last >= start)
+        for first, last, ready_at_ms in nsmallest(count, behind):
             last = min(last, first + count - 1)
             found.extend((at, "delayed", None, 0, ready_at_ms) for at in range(first, last + 1))
         found.sort(key=itemgetter(0))

@@ -18,6 +18,10 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 SLACK_MIN = 32
+#: So many cuts may each move the columns.
+CUTS_ONE_BY_ONE = 8
+#: Behind every position.
+NO_CUT = (1 << 63, 1 << 63)
 
 
 class RangeMap(Generic[V]):
@@ -181,9 +185,48 @@ class RangeMap(Generic[V]):
 
     def assign(self, first: int, last: int, value: V | None) -> None:
         """Set the whole range to `value`, or forget it with None."""
+        if value is not None and self._replace(first, last, value):
+            return
         self.cut(first, last)
         if value is not None:
             self.put(first, last, value)
+
+    def _replace(self, first: int, last: int, value: V) -> bool:
+        """In its place, where nothing has to move: True if so."""
+        firsts, lasts, values = self._firsts, self._lasts, self._values
+        slot = bisect_right(firsts, first, self._head) - 1
+        if slot < self._head or firsts[slot] != first or lasts[slot] != last:
+            return False
+        if slot > self._head and lasts[slot - 1] == first - 1 and values[slot - 1] == value:
+            return False
+        after = slot + 1
+        if after < len(firsts) and firsts[after] == last + 1 and values[after] == value:
+            return False
+        values[slot] = value
+        return True
+
+    def cut_all(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """`cut` for ascending ranges that do not touch: however many, everything moves once."""
+        if len(ranges) <= CUTS_ONE_BY_ONE:
+            for first, last in ranges:
+                self.cut(first, last)
+            return
+        kept: RangeMap[V] = RangeMap()
+        cuts = iter(ranges)
+        cut_first, cut_last = next(cuts)
+        for first, last, value in self:
+            start = first
+            while start <= last and cut_first <= last:
+                if cut_last < start:
+                    cut_first, cut_last = next(cuts, NO_CUT)
+                    continue
+                if start < cut_first:
+                    kept.put(start, cut_first - 1, value)
+                start = cut_last + 1
+            if start <= last:
+                kept.put(start, last, value)
+        self._firsts, self._lasts, self._values = kept._firsts, kept._lasts, kept._values
+        self._head, self.count = kept._head, kept.count
 
     def clear(self) -> None:
         self.__init__()

@@ -42,6 +42,7 @@ PURE = {
     "array",
     "bisect",
     "collections",
+    "contextlib",
     "copy",
     "dataclasses",
     "enum",

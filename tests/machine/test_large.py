@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cluster.machine import QueueMachine
+from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.checkout import CHUNKS_AT_ONCE_MAX
 from cluster.machine.commands import (
+    ATTR_DELIVER_AT_MS,
+    ATTR_PRIORITY,
+    CloseSession,
     CreateQueue,
     DeleteQueue,
     Enqueue,
     OpenSession,
+    Purge,
     QueueConfig,
     Settle,
     Subscribe,
     Tick,
+    UpdateQueue,
+    UpgradeMachine,
 )
 from cluster.machine.effects import Applied, Deliver
+from cluster.machine.queue import Queue
+from cluster.machine.runs import RangeMap
 from cluster.types import ConsumerKey, NodeId, QueueId, SessionId, Stamp
 
 Q = QueueId(1)
@@ -128,3 +137,100 @@ def test_queues_that_come_and_go_leave_nothing_in_the_timetable():
         log.apply(DeleteQueue(QueueId(number)))
     assert len(log.machine._timetable.heap) < 200
     assert log.machine.next_due_ms() is None
+
+
+COUNT = 5_000
+
+
+def moved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often columns of ranges are moved in the middle."""
+    found = [0]
+    splice = RangeMap[Any]._splice
+
+    def counted(ranges: RangeMap[Any], start: int, end: int, pieces: Any) -> None:
+        found[0] += 1
+        splice(ranges, start, end, pieces)
+
+    monkeypatch.setattr(RangeMap, "_splice", counted)
+    return found
+
+
+def mixed(config: QueueConfig) -> Log:
+    """Neighbours in the queue have different priorities, so marks are as many as messages."""
+    log = Log(config)
+    log.machine.apply(Stamp(2, 1, 1_000), UpgradeMachine(MACHINE_VERSION))
+    attrs = [{ATTR_PRIORITY: 1 + number * 7 % 9} for number in range(COUNT)]
+    log.apply(Enqueue(Q, None, 0, [BODY] * COUNT, None, attrs))
+    return log
+
+
+WAYS = {
+    "purged": (QueueConfig(max_priority=9), lambda _: Purge(Q), 1_000, 0),
+    "expired": (QueueConfig(max_priority=9, message_ttl_ms=500), lambda _: Tick(), 9_000, 0),
+    "over a limit": (
+        QueueConfig(max_priority=9),
+        lambda config: UpdateQueue(Q, replace(config, max_length=2_500)),
+        1_000,
+        2_500,
+    ),
+    "dead-lettered": (
+        QueueConfig(max_priority=9, message_ttl_ms=500, dead_letter_exchange="far"),
+        lambda _: Tick(),
+        9_000,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_messages_of_many_priorities_that_leave_together_are_moved_once(
+    way: str, monkeypatch: pytest.MonkeyPatch
+):
+    config, command, at_ms, left = WAYS[way]
+    log = mixed(config)
+    count = moved(monkeypatch)
+
+    log.machine.apply(Stamp(1_000_000, 1, at_ms), command(config))
+
+    log.machine.invariants()
+    view = log.machine.queue(Q)
+    assert view is not None
+    assert view.ready_count == left
+    assert count[0] < 100
+
+
+def test_what_a_consumer_of_many_priorities_held_comes_back_without_moving_all_marks(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    log = mixed(QueueConfig(max_priority=9))
+    log.subscribe(COUNT)
+    while (view := log.machine.queue(Q)) is not None and view.ready_count:
+        log.apply(Tick())
+    queue = log.machine._queues[Q]
+    assert isinstance(queue, Queue)
+    marks, splice, count = queue.messages.marks, RangeMap[Any]._splice, [0]
+
+    def counted(ranges: RangeMap[Any], start: int, end: int, pieces: Any) -> None:
+        count[0] += ranges is marks
+        splice(ranges, start, end, pieces)
+
+    monkeypatch.setattr(RangeMap, "_splice", counted)
+    log.apply(CloseSession(SessionId("s")))
+
+    view = log.machine.queue(Q)
+    assert view is not None
+    assert view.ready_count == COUNT
+    assert count[0] < 100
+
+
+def test_a_look_at_a_few_messages_reads_a_few_of_those_that_are_delayed():
+    log = Log()
+    attrs = [{ATTR_DELIVER_AT_MS: 10_000 + number * 7 % 5_000} for number in range(COUNT)]
+    log.apply(Enqueue(Q, None, 0, [BODY] * COUNT, None, attrs))
+    tracemalloc.start()
+    rows = log.machine.browse(Q, 11, 5)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert [row.position for row in rows] == [11, 12, 13, 14, 15]
+    assert peak < 20_000

@@ -8,7 +8,7 @@ from cluster.machine.runs import RangeMap
 SPAN = 60
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["put", "cut", "take", "assign"]),
+        st.sampled_from(["put", "cut", "cut_all", "take", "assign"]),
         st.integers(1, SPAN),
         st.integers(0, 12),
         st.integers(0, 2),
@@ -36,6 +36,12 @@ def test_a_range_map_is_a_dictionary_of_positions(script: list[tuple[str, int, i
         elif action == "cut":
             removed = {p: v for a, b, v in ranges.cut(first, last) for p in range(a, b + 1)}
             assert removed == {p: twin.pop(p) for p in here if p in twin}
+        elif action == "cut_all":
+            cuts = [(p, p + value) for p in range(first, SPAN, length + value + 2)]
+            ranges.cut_all(cuts)
+            for start, end in cuts:
+                for position in range(start, end + 1):
+                    twin.pop(position, None)
         elif action == "assign":
             ranges.assign(first, last, value or None)
             for position in here:
