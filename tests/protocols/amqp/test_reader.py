@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
+from node.bodies import PART_BYTES, PARTED_OVER_BYTES, PartedBody, in_one_piece
 from node.protocols.amqp import errors
 from node.protocols.amqp.events import Acks, ContentTooLarge, Heartbeat, Method, Publish
 from node.protocols.amqp.methods import encode_method, made
@@ -343,3 +344,31 @@ def test_any_arguments_of_any_method_are_read_or_refused(payload: bytes, index: 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(data: bytes):
     reader().feed(data)
+
+
+@pytest.mark.parametrize("frame_bytes", [4_096, 131_072, 4 << 20])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("over", [-1, 0, 1, PART_BYTES])
+def test_a_body_over_the_limit_comes_in_parts_however_it_is_framed(
+    frame_bytes: int, count: int, over: int
+):
+    """Three equal ones in a row are read another way than the first."""
+    content = bytes(range(251)) * ((PARTED_OVER_BYTES + PART_BYTES) // 251 + 1)
+    content = content[: PARTED_OVER_BYTES + over]
+    sent = publish(content, part_bytes_max=frame_bytes - 8)
+
+    subject = reader(frame_bytes_max=frame_bytes, message_bytes_max=1 << 24)
+    bodies = [
+        found
+        for event in subject.feed(sent * count)
+        if isinstance(event, Publish)
+        for found in event.bodies
+    ]
+
+    assert subject.error is None
+    assert [isinstance(found, PartedBody) for found in bodies] == [over > 0] * count
+    assert all(in_one_piece(found) == content for found in bodies)
+    for found in bodies:
+        if isinstance(found, PartedBody):
+            assert len(found) == len(content)
+            assert max(found.sizes) <= PART_BYTES
