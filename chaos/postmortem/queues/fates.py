@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 from chaos.postmortem.tables import Tables
 from cluster.codec.entries import bodies_of, decode_entry
 from cluster.codec.errors import CodecError
+from cluster.machine.publishers import EPHEMERAL_PREFIX
 from cluster.types import LargeBody
 
 #: How messages leave a queue without a consumer: clients cannot tell that from a loss.
@@ -41,7 +42,9 @@ def became(tables: Tables, missed: DataFrame) -> DataFrame:
     of_number = stored.where(numbered).withColumn(
         "message", F.concat_ws(":", "publisher", F.col("seqno").cast("string"))
     )
-    gone = stored.where(~numbered & F.col("outcome").isin(*GONE))
+    # A generated name, as that of a node for its AMQP clients, is no name that clients use.
+    named_so = numbered & ~F.col("publisher").startswith(EPHEMERAL_PREFIX)
+    gone = stored.where(~named_so & F.col("outcome").isin(*GONE))
     by_body = _bodies(tables, gone)
     named = gone.join(by_body, ["group", "entry", "entry_offset"], "left")
     of_body = named.withColumn("message", F.explode_outer("named"))
