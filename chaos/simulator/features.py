@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from pamqp import commands
 
 from chaos.checker import Verdict, check_all, dead_letters, publisher_order, total_queue
+from chaos.checker.deliveries import deliveries_by_message, published_keys
 from chaos.checker.expiry import expiry
 from chaos.checker.verdict import Checker, judge
 from chaos.history import Op
@@ -24,15 +26,30 @@ from chaos.simulator.amqp_consumers import AmqpConsumer
 from chaos.simulator.amqp_publishers import PLAIN, AmqpPublisher
 from chaos.simulator.amqp_queues import AmqpQueues
 from chaos.simulator.amqp_wire import Delivered
-from chaos.simulator.clients import Client, Connection, Scene, asked, change
+from chaos.simulator.clients import (
+    LOOK_S,
+    RETRY_S,
+    Client,
+    Connection,
+    Scene,
+    asked,
+    change,
+)
 from chaos.simulator.clock import WALL_START_MS
 from chaos.simulator.consumers import Consumer
 from chaos.simulator.publishers import Attributes, Batch, Publisher
+from chaos.simulator.tellers import Tellers
+from cluster.machine import QueueMachine
+from cluster.machine.catalog import CatalogMachine
+from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
     ATTR_DELIVER_AT_MS,
     ATTR_PRIORITY,
     ATTR_TTL_MS,
+    Bind,
+    DeclareExchange,
+    DeclareQueue,
     DropEntry,
     PutEntry,
 )
@@ -71,6 +88,12 @@ class Feature(ABC):
     def waits(self) -> str | None:
         """What keeps the run from ending."""
         return None
+
+    def begin(self) -> None:  # noqa: B027 -- most have clients only
+        """The load begins."""
+
+    def give_up(self) -> None:  # noqa: B027 -- as above
+        """The run ends: nobody knows what became of the rest."""
 
     @abstractmethod
     def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]: ...
@@ -541,6 +564,244 @@ class QueueExpiry(Feature):
         return [judge("queue-expiry", {"gone before its time": early}, reported=reported)]
 
 
+class Importer(Occasional):
+    """Imports definitions, several objects as one change of the catalog.
+
+    Some cannot be done as their last object is bound to nothing; and what two importers declare
+    under one name is of different types, so that one of them is refused.
+    """
+
+    def __init__(self, scene: Scene, name: str, exchange_type: str) -> None:
+        super().__init__(scene, name, "")
+        self.type = exchange_type
+        self.outcomes: dict[str, str] = {}  # by import
+        self.halves: dict[str, int] = {}  # by import and node: when it was first seen
+
+    async def run(self) -> None:
+        cluster = self.scene.cluster
+        for number in range(IMPORTS_MAX):
+            await asyncio.sleep(self.dice.uniform(0.1, 1.0))
+            while not (machine := self.dice.choice(list(cluster.machines.values()))).serves:
+                await asyncio.sleep(RETRY_S)
+            if self.scene.stopping:
+                return
+            process, node = machine.process, machine.cluster
+            assert process is not None
+            assert node is not None
+            exchange = f"imported-{number}"
+            name = f"{exchange}.{self.name}"
+            self.outcomes[name] = "unknown"
+            steps = self._steps(name, exchange, whole=self.dice.random() < 0.7)
+            asked = process.spawn(node.names.change_all(steps), "import")
+            while not asked.done() and process.alive:
+                await asyncio.sleep(LOOK_S)
+                self.look()
+            if asked.done() and not asked.cancelled() and asked.exception() is None:
+                self.outcomes[name] = asked.result().kind
+            cluster.trace.count(f"imports {self.outcomes[name]}")
+            self.look()
+
+    def _steps(self, name: str, exchange: str, *, whole: bool) -> list[CatalogStep]:
+        definition = {"max-length": 1_000}
+        value = {
+            "pattern": f"^{name}$",
+            "definition": definition,
+            "priority": 0,
+            "apply_to": "queues",
+        }
+        return [
+            PutEntry("policies", ("/", name), value),
+            DeclareQueue("/", name, LIMITS),
+            DeclareExchange("/", exchange, self.type),
+            Bind("/", exchange, "queue", name if whole else "nowhere", name),
+        ]
+
+    def look(self) -> None:
+        """At every node that serves: an import is there whole, or nothing of it."""
+        for machine in self.scene.cluster.machines.values():
+            if machine.serves and machine.cluster is not None:
+                catalog = machine.cluster.catalog_machine
+                for name in self.outcomes:
+                    if len(set(self.there(catalog, name))) > 1:
+                        at_ms = self.scene.now()["wall_ms"]
+                        self.halves.setdefault(f"{name} at {machine.name}", at_ms)
+
+    def there(self, catalog: CatalogMachine, name: str) -> list[bool]:
+        """Which of its objects are; the exchange may be of the other importer."""
+        bound = catalog.bindings_to("/", "queue", name)
+        queue = catalog.queue("/", name)
+        found = [catalog.entry("policies", ("/", name)) is not None, queue is not None, bool(bound)]
+        if any(found):
+            exchange = catalog.exchange("/", name.partition(".")[0])
+            found.append(exchange is not None and exchange.type == self.type)
+        return found
+
+
+IMPORTS_MAX = 12
+
+
+class Imports(Feature):
+    """What is imported is there whole, in the catalog and in the groups, or nothing of it is: also
+    when leaders fail in between.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._importers = [Importer(scene, "i0", "fanout"), Importer(scene, "i1", "direct")]
+        self.others += self._importers
+
+    @property
+    def waits(self) -> str | None:
+        cluster = self.scene.cluster
+        for machine in cluster.machines.values():
+            for importer in self._importers if machine.serves and machine.cluster else ():
+                for name in importer.outcomes:
+                    info = machine.cluster.queue_info("/", name) if machine.cluster else None
+                    leader = None if info is None else cluster.leader(info.group)
+                    if info is None or leader is None:
+                        continue
+                    held = cluster.machines[leader].groups()[info.group].machine
+                    if not isinstance(held, QueueMachine) or held.queue(info.queue) is None:
+                        return f"queue {name}, which was imported, is not in group {info.group}"
+        return None
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        halves: list[str] = []
+        gone: list[str] = []  # although it was confirmed
+        left: list[str] = []  # although it was refused
+        drained = any(op.f == "drain" for op in ops)
+        for importer in self._importers:
+            importer.look()
+            halves += [f"{where}, {at_ms} ms" for where, at_ms in importer.halves.items()]
+            for machine in self.scene.cluster.machines.values() if drained else ():
+                if not machine.serves or machine.cluster is None:
+                    continue
+                for name, outcome in importer.outcomes.items():
+                    found = any(importer.there(machine.cluster.catalog_machine, name))
+                    if outcome == "ok" and not found:
+                        gone.append(f"{name} at {machine.name}")
+                    if outcome == "refused" and found:
+                        left.append(f"{name} at {machine.name}")
+        anomalies = {"half done": halves, "confirmed, yet gone": gone, "refused, yet there": left}
+        done = sum(
+            each.outcomes[name] == "ok" for each in self._importers for name in each.outcomes
+        )
+        return [judge("imports", anomalies, reported={"imported": done})]
+
+
+class LimitedTellers(Tellers):
+    """One pair of queues after the other is filled, by more than they take."""
+
+    letter = "l"
+    a_node = 2
+    what = "limited transactions"
+
+    def queues(self) -> tuple[str, str]:
+        share = self._scene.load_s / self._scene.cluster.plan.faults_s
+        return ROOMS[min(int(share * len(ROOMS)), len(ROOMS) - 1)]
+
+    def bodies(self, dice: random.Random, name: str, first: int) -> list[bytes]:
+        return [f"{name}:{first + more}|".encode() for more in range(dice.randint(1, 4))]
+
+    def committed(self, messages: int) -> None:
+        """They stay until the load is over, and other publishers do not wait for that."""
+
+
+class Late(Consumer):
+    """Comes when the load is over and nothing more can arrive: what was there at once it sees."""
+
+    def __init__(self, scene: Scene, name: str, queue: str, waits: Callable[[], bool]) -> None:
+        super().__init__(scene, name, queue, patient=True)
+        self._waits = waits
+
+    async def run(self) -> None:
+        while not self.scene.stopping or self._waits():
+            await asyncio.sleep(RETRY_S)
+        await super().run()
+
+
+#: The first of each pair is in another group than the second. One of them is full first.
+ROOMS = (("room-1", "room-2"), ("room-3", "room-4"), ("room-5", "room-6"))
+ROOM_OF = {"room-1": 40, "room-2": 30, "room-3": 30, "room-4": 40, "room-5": 35, "room-6": 35}
+#: A command of a process that died may still be on its way for so long.
+ROOM_LATE_S = 5.0
+
+
+class Room(Feature):
+    """Transactions over two groups, into queues that refuse what they have no room for: each is
+    done whole or not at all, one that was refused left nothing, and no queue got more than it may
+    hold: nothing is taken out before the load is over.
+    """
+
+    queues: ClassVar = {
+        queue: {**LIMITS, "x-max-length": room, "x-overflow": "reject-publish"}
+        for queue, room in ROOM_OF.items()
+    }
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._tellers = LimitedTellers(scene, ROOMS[0])
+        self._quiet_s: float | None = None
+        self.consumers += [Late(scene, f"k-{q}", q, lambda: self._busy) for q in self.queues]
+
+    def begin(self) -> None:
+        self._tellers.begin()
+
+    def give_up(self) -> None:
+        self._tellers.give_up()
+
+    @property
+    def waits(self) -> str | None:
+        teller = self._tellers.waiting(list(self.scene.cluster.machines.values()))
+        return None if teller is None else f"{teller} waits for its transaction"
+
+    @property
+    def _busy(self) -> bool:
+        """Somebody has a transaction under way, or had a moment ago."""
+        now_s = self.scene.cluster.world.now_s
+        if self.waits is not None or any(self._open()):
+            self._quiet_s = None
+        elif self._quiet_s is None:
+            self._quiet_s = now_s
+        return self._quiet_s is None or now_s - self._quiet_s < ROOM_LATE_S
+
+    def _open(self) -> Iterator[bool]:
+        cluster = self.scene.cluster
+        for group in cluster.group_ids():
+            leader = cluster.leader(group)
+            machine = None if leader is None else cluster.machines[leader].groups()[group].machine
+            yield machine is None or (
+                isinstance(machine, QueueMachine) and bool(machine.transactions())
+            )
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        mine = _of(ops, self.queues)
+        drained = {op.value["queue"] for op in mine if op.f == "drain"} >= {*self.queues}
+        found = set(deliveries_by_message(mine))
+        parts: dict[tuple[str, int], list[tuple[str, str]]] = {}
+        for op in mine:
+            if op.f == "publish" and op.type == "invoke":
+                keys = parts.setdefault((op.value["publisher"], op.value["first"]), [])
+                keys += published_keys(op)
+        halves = [
+            f"{keys[0][1]}: {len(found & {*keys})} of {len(keys)} messages"
+            for keys in parts.values()
+            if 0 < len(found & {*keys}) < len(keys)
+        ]
+        over: list[str] = []
+        # A minute of log time gives room back; a version before knows no room in other groups.
+        trace, plan = self.scene.cluster.trace, self.scene.cluster.plan
+        if not trace.counts["most clocks wrong"] and not plan.mixed_releases:
+            came = Counter(queue for queue, _ in found)
+            over = [f"{q}: {came[q]} messages" for q, room in ROOM_OF.items() if came[q] > room]
+        anomalies = {"half done": halves if drained else [], "over the limit": over}
+        reported = {"transactions": len(parts), "messages": len(found)}
+        return [
+            judge("room", anomalies, reported=reported),
+            *check_all(mine, {"total-queue": total_queue}),
+        ]
+
+
 KINDS: Mapping[str, Callable[[Scene], Feature]] = {
     "ttl": Ttl,
     "queue_expiry": QueueExpiry,
@@ -554,6 +815,8 @@ KINDS: Mapping[str, Callable[[Scene], Feature]] = {
     "large": Large,
     "policies": Policies,
     "daily": Daily,
+    "imports": Imports,
+    "room": Room,
 }
 
 

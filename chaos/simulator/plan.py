@@ -131,9 +131,13 @@ FEATURES = (
     "daily",
 )
 FEATURES_A_RUN_MAX = 4
-#: Came later, so it is drawn beside the others: what kept seeds draw stays as it is.
+#: Came later, so they are drawn beside the others, by seeds of which none was kept before: what
+#: kept ones draw stays as it is.
 LARGE = "large"
-ALL_FEATURES = (*FEATURES, LARGE)
+IMPORTS, ROOM = "imports", "room"
+ALL_FEATURES = (*FEATURES, LARGE, IMPORTS, ROOM)
+#: By the last digit of the seed.
+LATER = {1: (IMPORTS,), 4: (IMPORTS, ROOM), 5: (ROOM,), 7: (IMPORTS, ROOM)}
 
 #: The largest publish, and room in a link's buffer for the largest message.
 BATCH_BYTES_MAX = 256 << 10
@@ -164,7 +168,9 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
     return Plan(
         seed=seed,
         nodes=tuple(NodeId(f"n{number}") for number in range(1, count + 1)),
-        default_groups=max(dice.choice((1, 1, 2)), 1 + (letters or transfers)),
+        default_groups=max(
+            dice.choice((1, 1, 2)), 1 + (letters or transfers or ROOM in _features(seed))
+        ),
         election_min_ms=election_min_ms,
         election_max_ms=2 * election_min_ms,
         heartbeat_ms=election_min_ms // 5,
@@ -244,7 +250,7 @@ def _features(seed: int) -> tuple[str, ...]:
     drawn = dice.sample(FEATURES, dice.randint(0, FEATURES_A_RUN_MAX))
     # Among nodes of the release before there are no bodies in parts.
     large = seed % 4 == 1 and not _mixes_releases(seed)
-    return tuple(sorted([*drawn, LARGE] if large else drawn))
+    return tuple(sorted([*drawn, *([LARGE] if large else ()), *LATER.get(seed % 10, ())]))
 
 
 def _mixes_releases(seed: int) -> bool:

@@ -213,6 +213,8 @@ class Run:
         for client in self.amqp_clients:
             client.give_up()
         self.tellers.give_up()
+        for feature in self.features:
+            feature.give_up()
         self._amqp_queues.owned = alive
         unfinished = self._unfinished()
         if unfinished is not None:
@@ -344,10 +346,7 @@ class Run:
         if plan.transfers:
             for number, queue in enumerate(TRANSFER_QUEUES):
                 self.consumers.append(Consumer(scene, f"x{number}", queue))
-            self.cluster.on_serving.append(self.tellers.serve)
-            for machine in self.cluster.machines.values():
-                if machine.running and machine.door is not None:
-                    self.tellers.serve(machine)
+            self.tellers.begin()
         self._start_amqp()
         for number in range(plan.consumers):
             self.consumers.append(Consumer(scene, f"c{number}", SHARED_QUEUE))
@@ -355,6 +354,7 @@ class Run:
             self.consumers.append(Consumer(scene, f"s{number}", SAC_QUEUE, guarded=True))
         for name, feature in zip(plan.features, self.features, strict=True):
             self.trace.count(f"feature: {name}")
+            feature.begin()
             for publisher in feature.publishers:
                 self.publishers.append(publisher)
                 publisher.process.spawn(publisher.run(), "run")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from chaos.history import Op, OpType
 from chaos.simulator.clients import Scene
@@ -18,30 +19,53 @@ from cluster.types import GroupId
 from node.errors import BrokerError, OutcomeUnknown
 
 PAUSE_S = 0.1
-#: Transactions that one node has under way.
-TELLERS_A_NODE = 3
 
 
 class Tellers:
     """Of all nodes."""
+
+    #: Begins the name of each: nobody else has such a name.
+    letter: ClassVar = "t"
+    #: Transactions that one node has under way.
+    a_node: ClassVar = 3
+    #: What the report calls them.
+    what: ClassVar = "transactions"
 
     def __init__(self, scene: Scene, queues: tuple[str, str]) -> None:
         self._scene = scene
         self._queues = queues
         self._open: dict[str, list[Op]] = {}  # by teller; of dead processes too
 
+    def begin(self) -> None:
+        """At every node that serves, now or later."""
+        cluster = self._scene.cluster
+        cluster.on_serving.append(self.serve)
+        for machine in cluster.machines.values():
+            if machine.running and machine.door is not None:
+                self.serve(machine)
+
+    def queues(self) -> tuple[str, str]:
+        """Those that the next transaction publishes to."""
+        return self._queues
+
+    def bodies(self, dice: random.Random, name: str, first: int) -> list[bytes]:
+        """All of these go to both queues."""
+        return [f"{name}:{first}|".encode() + bytes(dice.randint(0, 200))]
+
+    def _names(self, machine: Machine) -> list[str]:
+        numbers = range(self.a_node)
+        return [f"{self.letter}{number}-{machine.name}-{machine.incarnation}" for number in numbers]
+
     def serve(self, machine: Machine) -> None:
         """A node's process has started."""
         assert machine.process is not None
-        for number in range(TELLERS_A_NODE):
-            name = f"t{number}-{machine.name}-{machine.incarnation}"
+        for name in self._names(machine):
             machine.process.spawn(self._run(machine, name), name)
 
     def waiting(self, machines: list[Machine]) -> str | None:
         """A teller whose process lives, and who waits for an answer."""
         for machine in machines:
-            for number in range(TELLERS_A_NODE if machine.alive else 0):
-                name = f"t{number}-{machine.name}-{machine.incarnation}"
+            for name in self._names(machine) if machine.alive else ():
                 if self._open.get(name):
                     return name
         return None
@@ -57,20 +81,21 @@ class Tellers:
         door, cluster = machine.door, machine.cluster
         assert door is not None
         assert cluster is not None
-        number = 0
+        first = 1
         while not scene.stopping:
             await asyncio.sleep(dice.expovariate(1.0) * PAUSE_S)
-            found = [cluster.queue_info("/", queue) for queue in self._queues]
+            queues = self.queues()
+            found = [cluster.queue_info("/", queue) for queue in queues]
             infos = [info for info in found if info is not None]
             if len(infos) < len(found):
                 continue  # its catalog is behind
-            number += 1
-            body = f"{name}:{number}|".encode() + bytes(dice.randint(0, 200))
+            bodies = self.bodies(dice, name, first)
             steps: dict[GroupId, list[Step]] = {}
             for info in infos:
-                step = Enqueue(info.queue, None, 0, [body])
+                step = Enqueue(info.queue, None, 0, bodies)
                 steps.setdefault(info.group, []).append(step)
-            self._begin(name, number, machine)
+            self._begin(name, first, len(bodies), queues, machine)
+            first += len(bodies)
             try:
                 await door.transactions.commit(steps)
                 self._end(name, "ok")
@@ -79,16 +104,24 @@ class Tellers:
             except BrokerError:
                 self._end(name, "refused")
 
-    def _begin(self, name: str, number: int, machine: Machine) -> None:
+    def _begin(
+        self, name: str, first: int, count: int, queues: Sequence[str], machine: Machine
+    ) -> None:
         self._open[name] = [
             self._scene.history.invoke(
                 name,
                 "publish",
-                {"queue": queue, "publisher": name, "first": number, "count": 1, "ordered": False},
+                {
+                    "queue": queue,
+                    "publisher": name,
+                    "first": first,
+                    "count": count,
+                    "ordered": False,
+                },
                 node=machine.name,
                 **self._scene.now(),
             )
-            for queue in self._queues
+            for queue in queues
         ]
 
     def _end(self, name: str, kind: OpType) -> None:
@@ -97,6 +130,9 @@ class Tellers:
         for op in ops:
             self._scene.history.end(op, kind, extra, **self._scene.now())
         trace = self._scene.cluster.trace
-        trace.count(f"transactions {'committed' if kind == 'ok' else kind}")
+        trace.count(f"{self.what} {'committed' if kind == 'ok' else kind}")
         if kind == "ok":
-            trace.count("messages confirmed", len(ops))
+            self.committed(len(ops))
+
+    def committed(self, messages: int) -> None:
+        self._scene.cluster.trace.count("messages confirmed", messages)

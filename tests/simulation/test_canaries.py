@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+import node.transactions
 from chaos.simulator.plan import draw_plan
 from chaos.simulator.run import Result, Run, Status
+from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import TransactionPart
 from cluster.machine.context import ApplyContext
 from cluster.machine.replies import Ok, Reply
@@ -74,6 +76,36 @@ def test_a_part_of_a_transaction_that_is_done_again_is_found_out(
 
     assert result is not None
     assert sum(verdict.counts.get("stored twice", 0) for verdict in result.verdicts)
+
+
+def _seen(result: Result | None, checker: str) -> set[str]:
+    """Kinds of anomalies that this one has seen."""
+    assert result is not None
+    (verdict,) = [each for each in result.verdicts if each.checker == checker]
+    return {name for name, count in verdict.counts.items() if count} & {*verdict.examples}
+
+
+def test_a_part_without_room_that_is_kept_for_it_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def keep_none(self: object, *_: object) -> None:
+        """Whoever decides knows no limits of other groups."""
+
+    monkeypatch.setattr(node.transactions.Transactions, "_keep_room", keep_none)
+
+    result = _first_unsafe("resets", features=("room",), default_groups=2)
+
+    assert _seen(result, "room") == {"over the limit"}
+
+
+def test_an_import_that_leaves_what_came_before_its_refusal_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CatalogMachine, "copy", lambda self: self)
+
+    result = _first_unsafe("resets", features=("imports",))
+
+    assert _seen(result, "imports") == {"half done", "refused, yet there"}
 
 
 @pytest.mark.parametrize("nemesis", sorted(HARSH))
