@@ -339,7 +339,7 @@ def sessions(world: World) -> dict[str, bool]:
     """The sessions of the queue's group by id, and whether they are there."""
     group = world.group_of("q")
     known = machine(world[world.leading(group) or ""], group)._sessions.by_id
-    return {session.id: session.here for session in known.values()}
+    return {session.id: session.connected for session in known.values()}
 
 
 @in_world
