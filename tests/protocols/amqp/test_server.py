@@ -21,11 +21,12 @@ from node.auth import User, UserLimits
 from node.clients import Clients
 from node.errors import AccessRefused, Refused
 from node.protocols.amqp import writer
-from node.protocols.amqp.channel import ChannelHost
+from node.protocols.amqp.channel import Channel, ChannelHost
 from node.protocols.amqp.errors import ChannelError_, ConnectionError_
 from node.protocols.amqp.events import Acks, Event, Method, Publish
 from node.protocols.amqp.handshake import PROTOCOL_HEADER
 from node.protocols.amqp.methods import encode_method, made
+from node.protocols.amqp.outlet import Outlet
 from node.protocols.amqp.reader import Reader
 from node.protocols.amqp.server import AmqpServer
 from node.protocols.entrance import Entrance
@@ -107,9 +108,14 @@ class FakeChannel:
         self.host = host
         self.number = number
         self.said: list[Any] = []
+        self.outlet = Outlet(cast(Channel, self))
         FakeChannel.all.append(self)
 
     idle = True
+    closed = False
+
+    def say(self, method: Any) -> None:
+        self.outlet.write(writer.method(self.number, method))
 
     def receive(self, event: Event) -> None:
         self.said.append(event)
