@@ -5,7 +5,10 @@ Most messages carry nothing and have no mark; neighbours with equal marks share 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
+
+import cbor2
 
 from cluster.machine.commands import (
     ATTR_DEATHS,
@@ -16,6 +19,8 @@ from cluster.machine.commands import (
 )
 from cluster.machine.deadletters import Deaths, valid_deaths
 from cluster.machine.ready import PRIORITY_MAX
+from cluster.machine.runs import CUTS_ONE_BY_ONE, RangeMap
+from cluster.machine.sums import factor, packed, weight
 
 DEDUP_ID_CHARS_MAX = 256
 TIME_MS_MAX = 1 << 53
@@ -32,6 +37,85 @@ class Mark(NamedTuple):
 
 
 NO_MARK = Mark()
+_MARKED, _PRIORITY, _TTL, _BORN, _EXPIRES, _ACQUIRED, _FAILED = (
+    factor(name) for name in (b"marked", b"priority", b"ttl", b"born", b"expires", b"acq", b"fail")
+)
+
+
+class Marks(RangeMap[Mark]):
+    """With a sum over all that is kept as they come and go."""
+
+    __slots__ = ("_sum",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sum: int | None = None  # None: nobody asked yet
+
+    def fingerprint(self) -> list[Any]:
+        """What tells two sets of marks apart; after the first time it costs what changed."""
+        if self._sum is None:
+            self._sum = _sum_of(self)
+        return [self.count, packed(self._sum)]
+
+    def put(self, first: int, last: int, value: Mark) -> None:
+        super().put(first, last, value)
+        if self._sum is not None:
+            self._sum += _factor_of(value) * weight(first, last)
+
+    def cut(self, first: int, last: int) -> list[tuple[int, int, Mark]]:
+        removed = super().cut(first, last)
+        if removed and self._sum is not None:
+            self._sum = self._sum_without(removed, self._sum)
+        return removed
+
+    def cut_all(self, ranges: Sequence[tuple[int, int]]) -> None:
+        before = self._sum
+        if before is None or len(ranges) <= CUTS_ONE_BY_ONE:
+            super().cut_all(ranges)
+            return
+        removed = [piece for first, last in ranges for piece in self.pieces(first, last)]
+        super().cut_all(ranges)
+        self._sum = self._sum_without(removed, before)
+
+    def take(self, limit: int) -> tuple[int, int]:
+        raise NotImplementedError("marks are not taken but cut")
+
+    def _replace(self, first: int, last: int, value: Mark) -> bool:
+        if self._sum is None:
+            return super()._replace(first, last, value)
+        before = self.get(first) or NO_MARK
+        replaced = super()._replace(first, last, value)
+        if replaced:
+            self._sum += (_factor_of(value) - _factor_of(before)) * weight(first, last)
+        return replaced
+
+    def _sum_without(self, removed: Sequence[tuple[int, int, Mark]], before: int) -> int:
+        """By way of what is less: what was removed, or what is left."""
+        if len(removed) > self.range_count:
+            return _sum_of(self)
+        return before - _sum_of(removed)
+
+    def invariants(self) -> None:
+        super().invariants()
+        assert self._sum in (None, _sum_of(self)), "the sum of the marks is wrong"
+
+
+def _sum_of(ranges: Iterable[tuple[int, int, Mark]]) -> int:
+    return sum(_factor_of(mark) * weight(first, last) for first, last, mark in ranges)
+
+
+def _factor_of(mark: Mark) -> int:
+    priority, ttl_ms, born_ms, expires_at_ms, acquired, failed, deaths = mark
+    found = _MARKED + _PRIORITY * priority + _ACQUIRED * acquired + _FAILED * failed
+    if ttl_ms is not None:
+        found += _TTL * (ttl_ms + 1)
+    if born_ms is not None:
+        found += _BORN * (born_ms + 1)
+    if expires_at_ms is not None:
+        found += _EXPIRES * (expires_at_ms + 1)
+    if deaths is not None:
+        found += factor(cbor2.dumps(deaths, canonical=True))
+    return found
 
 
 class Attrs(NamedTuple):

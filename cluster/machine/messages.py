@@ -9,12 +9,15 @@ from heapq import heappop, heappush
 from typing import Any
 
 from cluster.machine.identity import QueueIdentity
-from cluster.machine.marks import NO_MARK, Mark
+from cluster.machine.marks import NO_MARK, Mark, Marks
 from cluster.machine.ready import Ready
 from cluster.machine.replies import Chunk
 from cluster.machine.runs import RangeMap
 from cluster.machine.store import Store, pack, unpack
+from cluster.machine.sums import factor, packed, weight
 from cluster.machine.timetable import Deadline
+
+_DELAYED, _READY_AT = factor(b"delayed"), factor(b"ready at")
 
 
 @dataclass(eq=False, slots=True)
@@ -24,11 +27,12 @@ class Messages:
     identity: QueueIdentity
     deadline: Deadline
     store: Store = field(default_factory=Store)
-    marks: RangeMap[Mark] = field(default_factory=RangeMap[Mark])
+    marks: Marks = field(default_factory=Marks)
     ready: Ready = field(default_factory=Ready)
     #: A heap of (ready at ms, first, last).
     delayed: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     delayed_count: int = 0
+    _delayed_sum: int | None = None  # None: nobody asked yet
     waiting_bytes: int = 0  # of ready and delayed messages
     #: While many leave together: those that did so far, and whether their bodies are released.
     _leaving: list[tuple[int, int, bool]] | None = None
@@ -67,14 +71,23 @@ class Messages:
     def delay(self, first: int, last: int, ready_at_ms: int) -> None:
         heappush(self.delayed, (ready_at_ms, first, last))
         self.delayed_count += last - first + 1
+        if self._delayed_sum is not None:
+            self._delayed_sum += _product_of(ready_at_ms, first, last)
         self.deadline.wake_at(ready_at_ms)
 
     def end_delays(self, now_ms: int) -> None:
         """What is due by now is ready."""
         while self.delayed and self.delayed[0][0] <= now_ms:
-            _, first, last = heappop(self.delayed)
-            self.delayed_count -= last - first + 1
+            _, first, last = self._end_delay()
             self.make_ready(first, last)
+
+    def _end_delay(self) -> tuple[int, int, int]:
+        """The one that is due first."""
+        ready_at_ms, first, last = delay = heappop(self.delayed)
+        self.delayed_count -= last - first + 1
+        if self._delayed_sum is not None:
+            self._delayed_sum -= _product_of(ready_at_ms, first, last)
+        return delay
 
     def make_ready(self, first: int, last: int) -> None:
         if not self.marks.count:
@@ -90,8 +103,7 @@ class Messages:
         if self.ready.count:
             first, last = self.ready.take(limit)
         else:
-            ready_at_ms, first, last = heappop(self.delayed)
-            self.delayed_count -= last - first + 1
+            ready_at_ms, first, last = self._end_delay()
             if last - first >= limit:
                 self.delay(first + limit, last, ready_at_ms)
                 last = first + limit - 1
@@ -169,16 +181,25 @@ class Messages:
 
     def dump(self) -> list[Any]:
         """What waits and what is special; the store is written beside it."""
+        firsts, lasts, marks = self.marks.dump()
+        return [self._dump_ready(), [pack(firsts), pack(lasts), marks], sorted(self.delayed)]
+
+    def fingerprint(self) -> list[Any]:
+        """As `dump`, less what is special: of that, sums that cost what changed."""
+        if self._delayed_sum is None:
+            self._delayed_sum = self._sum_of_delayed()
+        delayed = [self.delayed_count, packed(self._delayed_sum)]
+        return [self._dump_ready(), self.marks.fingerprint(), delayed]
+
+    def _dump_ready(self) -> list[Any]:
         levels: list[Any] = []
         for priority, level in self.ready.levels():
             firsts, lasts, _ = level.dump()
             levels.append([priority, pack(firsts), pack(lasts)])
-        firsts, lasts, marks = self.marks.dump()
-        return [
-            levels,
-            [pack(firsts), pack(lasts), [list(mark) for mark in marks]],
-            [list(delay) for delay in sorted(self.delayed)],
-        ]
+        return levels
+
+    def _sum_of_delayed(self) -> int:
+        return sum(_product_of(*delay) for delay in self.delayed)
 
     def load(self, store: Any, levels: Any, marks: Any, delayed: Any, waiting_bytes: int) -> None:
         self.store.load(store)
@@ -191,6 +212,7 @@ class Messages:
         self.marks.load(unpack("q", firsts), unpack("q", lasts), [Mark(*value) for value in values])
         self.delayed = [(ready_at_ms, first, last) for ready_at_ms, first, last in delayed]
         self.delayed_count = sum(last - first + 1 for _, first, last in self.delayed)
+        self._delayed_sum = None
         self.waiting_bytes = waiting_bytes
 
     def invariants(self) -> None:
@@ -199,11 +221,16 @@ class Messages:
         self.marks.invariants()
         size = sum(self.store.bytes_of(first, last) for first, last, _ in self.waiting())
         assert size == self.waiting_bytes, "waiting bytes miscounted"
+        assert self._delayed_sum in (None, self._sum_of_delayed()), "the sum of delays is wrong"
         for priority, level in self.ready.levels():
             for first, last, _ in level:
                 for _, _, mark in self.marks.segments(first, last):
                     expected = self.identity.capped(mark.priority) if mark else 0
                     assert expected == priority, "ready at a wrong priority"
+
+
+def _product_of(ready_at_ms: int, first: int, last: int) -> int:
+    return (_DELAYED + _READY_AT * ready_at_ms) * weight(first, last)
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -399,18 +399,20 @@ class Queue:
     # --- snapshots --------------------------------------------------------------------------------
 
     def dump(self) -> list[Any]:
-        return [self.messages.store.dump(), *self._dump(self.admission.dedup_ids.dump())]
+        messages, ids = self.messages, self.admission.dedup_ids
+        return [messages.store.dump(), *self._dump(messages.dump(), ids.dump())]
 
     def fingerprint(self) -> list[Any]:
         """All that tells two states apart, without the columns of the store."""
-        ids = self.admission.dedup_ids
-        dedup_ids = ids.fingerprint() if self.identity.version >= 2 else ids.dump()
-        return [self.messages.store.fingerprint(), *self._dump(dedup_ids)]
+        messages, ids, version = self.messages, self.admission.dedup_ids, self.identity.version
+        rows = messages.fingerprint() if version >= 3 else messages.dump()
+        dedup_ids = ids.fingerprint() if version >= 2 else ids.dump()
+        return [messages.store.fingerprint(), *self._dump(rows, dedup_ids)]
 
-    def _dump(self, dedup_ids: list[Any]) -> list[Any]:
+    def _dump(self, messages: list[Any], dedup_ids: list[Any]) -> list[Any]:
         version, lifetime = self.identity.version, self.lifetime
         row = [
-            *self.messages.dump(),
+            *messages,
             self.consumers.dump(version),
             self.admission.publishers.dump(),
             dedup_ids,

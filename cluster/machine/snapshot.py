@@ -58,13 +58,17 @@ def _pieces(value: Any, depth: int) -> Iterator[bytes]:
         return
     items = cast("list[Any]", value)
     yield _head(len(items))
-    if depth:
+    if depth or (len(items) <= PIECE_ROWS and any(map(_is_long, items))):
         for item in items:
-            yield from _pieces(item, depth - 1)
+            yield from _pieces(item, max(0, depth - 1))
         return
     for start in range(0, len(items), PIECE_ROWS):
         run = items[start : start + PIECE_ROWS]
         yield cbor2.dumps(run, canonical=True)[len(_head(len(run))) :]
+
+
+def _is_long(value: Any) -> bool:
+    return type(value) is list and len(cast("list[Any]", value)) > PIECE_ROWS
 
 
 def _head(count: int) -> bytes:

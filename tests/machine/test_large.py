@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from cluster.machine.checkout import CHUNKS_AT_ONCE_MAX
 from cluster.machine.commands import (
     ATTR_DELIVER_AT_MS,
     ATTR_PRIORITY,
+    ATTR_TTL_MS,
     CloseSession,
     CreateQueue,
     DeleteQueue,
@@ -233,4 +235,36 @@ def test_a_look_at_a_few_messages_reads_a_few_of_those_that_are_delayed():
     tracemalloc.stop()
 
     assert [row.position for row in rows] == [11, 12, 13, 14, 15]
+    assert peak < 20_000
+
+
+SPECIAL = {
+    "priorities": lambda number: {ATTR_PRIORITY: 1 + number * 7 % 9},
+    "times to live": lambda number: {ATTR_TTL_MS: 10_000 + number * 7 % 5_000},
+    "delays": lambda number: {ATTR_DELIVER_AT_MS: 10_000 + number * 7 % 5_000},
+}
+
+
+@pytest.mark.parametrize("what", SPECIAL)
+def test_a_digest_looks_only_at_what_changed_since_the_last_one(what: str):
+    log = Log()
+    log.apply(UpgradeMachine(MACHINE_VERSION))
+    attrs = [SPECIAL[what](number) for number in range(COUNT)]
+    log.apply(Enqueue(Q, None, 0, [BODY] * COUNT, None, attrs))
+    before = log.machine.digest()
+    log.apply(Enqueue(Q, None, 0, [BODY], None, [SPECIAL[what](COUNT)]))
+    calls = [0]
+
+    def counted(_frame: Any, _event: str, _arg: Any) -> None:
+        calls[0] += 1
+
+    tracemalloc.start()
+    sys.setprofile(counted)
+    after = log.machine.digest()
+    sys.setprofile(None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert after != before
+    assert calls[0] < 1_000
     assert peak < 20_000
