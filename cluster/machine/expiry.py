@@ -36,9 +36,10 @@ class MessageExpiry:
             for priority in ready.priorities():
                 while ready.has(priority):
                     first, last = ready.head(priority)
-                    expired, end = self.judge(first, last, now_ms)
-                    if not expired:
+                    ends_ms = self.expires_at_ms(first)
+                    if ends_ms is None or ends_ms > now_ms:
                         break
+                    _, end = self.judge(first, last, now_ms)
                     while first <= end:
                         first, stop = ready.take_at(priority, end - first + 1)
                         messages.waiting_bytes -= messages.store.bytes_of(first, stop)
@@ -50,7 +51,7 @@ class MessageExpiry:
         ttl_ms = self.identity.config.message_ttl_ms
         store = self.messages.store
         verdict: bool | None = None
-        for start, end, mark in self.messages.marks.segments(first, last):
+        for start, end, mark in self.messages.marks.walk(first, last):
             own_ms = mark.expires_at_ms if mark else None
             born_ms = mark.born_ms if mark else None
             position = start

@@ -108,15 +108,19 @@ class RangeMap(Generic[V]):
 
     def segments(self, first: int, last: int) -> list[tuple[int, int, V | None]]:
         """The whole range, with None where nothing is here."""
-        found: list[tuple[int, int, V | None]] = []
-        for piece in self.pieces(first, last) if self.count else ():
-            if piece[0] > first:
-                found.append((first, piece[0] - 1, None))
-            found.append(piece)
-            first = piece[1] + 1
+        return list(self.walk(first, last)) if self.count else [(first, last, None)]
+
+    def walk(self, first: int, last: int) -> Iterator[tuple[int, int, V | None]]:
+        """The segments one at a time. Nothing may change meanwhile."""
+        for start, end, value in self.ranges_from(first):
+            if start > last:
+                break
+            if start > first:
+                yield first, start - 1, None
+            yield start, min(end, last), value
+            first = end + 1
         if first <= last:
-            found.append((first, last, None))
-        return found
+            yield first, last, None
 
     # --- changing ---------------------------------------------------------------------------------
 

@@ -268,3 +268,33 @@ def test_a_digest_looks_only_at_what_changed_since_the_last_one(what: str):
     assert after != before
     assert calls[0] < 1_000
     assert peak < 20_000
+
+
+def test_a_publish_into_a_backlog_of_different_times_to_live_looks_at_its_head_alone():
+    log = Log()
+    log.apply(
+        Enqueue(
+            Q, None, 0, [BODY] * COUNT, None, [SPECIAL["times to live"](n) for n in range(COUNT)]
+        )
+    )
+    tracemalloc.start()
+    log.apply(Enqueue(Q, None, 0, [BODY], None, [SPECIAL["times to live"](COUNT)]))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 20_000
+
+
+def test_one_message_that_expires_is_found_without_a_look_at_all_others():
+    log = Log()
+    attrs = [{ATTR_TTL_MS: 10_000 + 10 * number} for number in range(COUNT)]
+    log.apply(Enqueue(Q, None, 0, [BODY] * COUNT, None, attrs))
+    tracemalloc.start()
+    log.machine.apply(Stamp(log.index + 1, 1, 11_005), Tick())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    view = log.machine.queue(Q)
+    assert view is not None
+    assert view.ready_count == COUNT - 1
+    assert peak < 20_000
