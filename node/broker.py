@@ -121,6 +121,15 @@ class Broker:
         """
         return await self.cluster.names.barrier()
 
+    @property
+    def cut_off(self) -> bool:
+        """Nobody that is heard leads the catalog. A change is answered when the nodes that are up
+        have it, so what was answered elsewhere meanwhile may be missing in this copy: who routes by
+        it catches up first.
+        """
+        leader = self.cluster.catalog.leader
+        return leader is None or not self.cluster.peers.is_up(leader)
+
     def leads(self, group: GroupId) -> bool:
         return self.cluster.leader_of(group) == self.cluster.node
 

@@ -106,7 +106,7 @@ class DeadLetters:
 
     async def _move_up(self, group: GroupId, queue: QueueId, letters: Sequence[Letter]) -> bool:
         """Whether all of them are done with, and the machine knows."""
-        if not all(letter.targets for letter in letters):
+        if self._broker.cut_off or not all(letter.targets for letter in letters):
             # Only what surely has no target is dropped, and this node's catalog may be behind.
             if not await self._broker.catch_up():
                 return False

@@ -93,7 +93,7 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
 
     find = partial(services.router.route, vhost, exchange, key, lambda: headers, properties.get)
     route = find()
-    if route is None or not route.queues:
+    if route is None or not route.queues or (exchange != "" and services.broker.cut_off):
         await _catch_up(call)
         route = find()
     if route is None:

@@ -102,6 +102,7 @@ class Source(DeadLetters):
         broker.cluster = cluster
         broker.ask = self.moved_up_to
         broker.catch_up = self.catch_up
+        broker.cut_off = False
         metrics: Any = type("Counts", (), {"dead_letters_moved": 0, "dead_letters_dropped": 0})()
         no_bodies: Any = None
         super().__init__(broker, Tasks(), metrics, no_bodies)

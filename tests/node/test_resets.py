@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import aiormq
+import pytest
 
-from cluster.types import NodeId
+from cluster.types import CATALOG_GROUP, GroupId, NodeId
+from node.node import Node
 from quorate.ports import free_port
+from tests.node.management.api import api_of
 from tests.node.nodes import WAIT_S, Nodes, until
 
 
@@ -51,13 +54,30 @@ class Firewall:
             self._open.discard(writer)
 
 
-async def test_three_seconds_of_resets_end_nothing_of_a_living_node(tmp_path: Path):
+async def walled_off(tmp_path: Path) -> tuple[Nodes, Firewall]:
+    """Three nodes, of which the third hears the others through a firewall."""
     nodes = Nodes(tmp_path, 3)
     flags = nodes._flags
     firewall = Firewall(int(flags["n3"]["peer"].rpartition(":")[2]))
     await firewall.open()
     for name in ("n1", "n2"):  # of two nodes the first dials
         flags[name]["peers"] = {**flags[name]["peers"], "n3": f"127.0.0.1:{firewall.port}"}
+    return nodes, firewall
+
+
+def alone(node: Node) -> bool:
+    return not any(map(node.cluster.peers.is_up, (NodeId("n1"), NodeId("n2"))))
+
+
+def led_elsewhere(node: Node, group_id: GroupId) -> bool:
+    group = node.cluster.groups[group_id]
+    if group.ready:
+        group.transfer(NodeId("n1"))
+    return node.cluster.leader_of(group_id) not in {None, node.cluster.node}
+
+
+async def test_three_seconds_of_resets_end_nothing_of_a_living_node(tmp_path: Path):
+    nodes, firewall = await walled_off(tmp_path)
     async with nodes:
         home = nodes.nodes["n3"]
         connection = aiormq.Connection(f"amqp://guest:guest@{home.amqp.address}/%2F")
@@ -74,19 +94,12 @@ async def test_three_seconds_of_resets_end_nothing_of_a_living_node(tmp_path: Pa
             await channel.basic_consume(queue, take)
         info = home.cluster.queue_info("/", "orders")
         assert info is not None
-
-        def led_elsewhere() -> bool:
-            group = home.cluster.groups[info.group]
-            if group.ready:
-                group.transfer(NodeId("n1"))
-            return home.cluster.leader_of(info.group) not in {None, "n3"}
-
-        await until(led_elsewhere)
+        await until(lambda: led_elsewhere(home, info.group))
         await channel.basic_publish(b"held", routing_key="orders")
         await until(lambda: len(delivered) == 1)
 
         firewall.shut()
-        await until(lambda: not any(map(home.cluster.peers.is_up, (NodeId("n1"), NodeId("n2")))))
+        await until(lambda: alone(home))
         await asyncio.sleep(3)
         await firewall.open()
         await until(nodes.settled)
@@ -105,4 +118,43 @@ async def test_three_seconds_of_resets_end_nothing_of_a_living_node(tmp_path: Pa
         assert not connection.is_closed
         await other.close()
         await connection.close()
+    firewall.shut()
+
+
+@pytest.mark.parametrize("door", ["amqp", "http"])
+async def test_what_a_node_that_was_cut_off_confirms_is_in_all_queues_that_were_bound(
+    tmp_path: Path, door: str
+):
+    """One queue was bound before it was cut off, and another one, by others, after it."""
+    nodes, firewall = await walled_off(tmp_path)
+    async with nodes:
+        home, other = nodes.nodes["n3"], nodes.nodes["n1"]
+        await until(lambda: led_elsewhere(home, CATALOG_GROUP))
+        there = aiormq.Connection(f"amqp://guest:guest@{other.amqp.address}/%2F")
+        here = aiormq.Connection(f"amqp://guest:guest@{home.amqp.address}/%2F")
+        await there.connect()
+        await here.connect()
+        binds: Any = await there.channel()
+        publishes: Any = await here.channel()
+        await binds.exchange_declare("all", exchange_type="fanout", durable=True)
+        for queue in ("before", "after"):
+            await binds.queue_declare(queue, durable=True)
+        await binds.queue_bind("before", "all")
+        firewall.shut()
+        await until(lambda: alone(home) and home.cluster.catalog.leader is None)
+
+        await binds.queue_bind("after", "all")
+        if door == "amqp":
+            publishing = asyncio.ensure_future(publishes.basic_publish(b"1", exchange="all"))
+        else:
+            publishing = asyncio.ensure_future(api_of(home).publish("", "1", "all"))
+        await asyncio.sleep(0.2)
+        assert not publishing.done()
+        await firewall.open()
+        await asyncio.wait_for(publishing, WAIT_S)
+
+        for queue in ("before", "after"):
+            assert (await binds.basic_get(queue)).body == b"1"
+        await here.close()
+        await there.close()
     firewall.shut()

@@ -139,7 +139,8 @@ class Publishes:
             return None
         route = self._route(exchange, key, properties)
         careful = self.confirms is not None or self.transaction is not None or event.mandatory
-        if route is None or (careful and not route.queues):
+        cut_off = exchange != "" and self._services.broker.cut_off
+        if route is None or (careful and (cut_off or not route.queues)):
             return self._when_up_to_date(event, exchange, key, properties, attrs)
         if exchange == "" and len(route.queues) == 1 and b"CC" not in properties:
             self._last_route = event.where, route
