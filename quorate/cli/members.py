@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from node.removal import risks_of
 from quorate.cli.api import done
 from quorate.cli.asking import Yes, agree
 from quorate.cli.groups import GOES_ON, Wait
@@ -181,6 +180,8 @@ def _unknown(node: str) -> str:
 
 
 def _check(view: View, node: str, heir: str | None, *, yes: bool) -> None:
+    from node.removal import risks_of
+
     if view.node(node) is None:
         raise CommandError(_unknown(node))
     risks = risks_of(view.nodes, view.groups, node, heir)

@@ -434,7 +434,9 @@ class QueueModel(RuleBasedStateMachine):
             if self.expired(message, self.now - 1):
                 self.dead.append(message.body)
                 continue
-            self.check(message, got[len(consumer.held)])
+            chunk = got[len(consumer.held)]
+            self.check(message, chunk)
+            message.token = chunk.token
             consumer.held.append(message)
         assert positions == [m.position for m in consumer.held]
         self.fenced([chunk.token for chunk in got])
