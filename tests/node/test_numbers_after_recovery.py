@@ -92,6 +92,7 @@ class Carriers(DeadLetters):
         broker: Any = type("Broker", (), {})()
         broker.cluster = node
         broker.ask, broker.catch_up = self._ask_group, node.names.barrier
+        broker.cut_off = False
         broker.led, broker.machine = self._led, lambda group: self._led(group).machine
         metrics: Any = type("Counts", (), {"dead_letters_moved": 0, "dead_letters_dropped": 0})()
         no_bodies: Any = None
