@@ -89,7 +89,7 @@ def test_pods_that_cannot_start_fail_the_run(tmp_path: Path):
 def test_nothing_is_left_of_a_run_that_is_ended_in_the_middle(tmp_path: Path):
     before = left()
     process = subprocess.Popen(
-        command(tmp_path, "--only", "start"), stdout=subprocess.PIPE, text=True, cwd=ROOT
+        command(tmp_path, "--only", "killed-pods"), stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     assert process.stdout is not None
     for line in process.stdout:
