@@ -99,6 +99,7 @@ class Source(DeadLetters):
 
     def __init__(self, cluster: Cluster, letters: Sequence[Letter], at_once: int) -> None:
         broker: Any = type("Broker", (), {})()
+        self.broker = broker
         broker.cluster = cluster
         broker.ask = self.moved_up_to
         broker.catch_up = self.catch_up
@@ -172,6 +173,19 @@ async def test_a_crash_after_any_send_stores_nothing_twice(at_once: int):
 
     assert cluster.targets[A.group].stored == [b"1", b"2", b"4", b"6", b"7"]
     assert cluster.targets[B.group].stored == [b"3", b"5"]
+
+
+async def test_a_node_that_is_cut_off_routes_by_what_was_bound_meanwhile():
+    """Its copy of the catalog has a target, and what was bound elsewhere since has another."""
+    cluster = Cluster()
+    source = Source(cluster, letters(A, A), 100)
+    source.late = {2: B}
+    source.broker.cut_off = True
+
+    await drained(source)
+
+    assert cluster.targets[A.group].stored == [b"1"]
+    assert cluster.targets[B.group].stored == [b"2"]
 
 
 async def test_an_answer_that_is_lost_is_asked_again_and_stored_once():
