@@ -1,15 +1,22 @@
-"""What every test shares: Hypothesis profiles, `--rewrite`, a guard against blocking calls."""
+"""What every test shares: Hypothesis profiles, `--rewrite`, fresh seeds, a guard against blocking
+calls, no login that a command left behind.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, Phase, settings
 
-from chaos.simulator.command import fresh_seed
+from chaos.simulator.command import FRESH_SEEDS, fresh_seed
+from chaos.simulator.plan import ALL_KINDS_FROM
+from quorate.cli import output
 from quorate.lifetime import tied
 from tests import FIRST_SEED
 
@@ -36,7 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--first-seed",
         type=int,
-        help="the first of the simulator's fresh seeds; by default nobody knows it before",
+        help="the first of the simulator's fresh seeds; by default nobody knows it before, in CI"
+        " the commit says it",
     )
 
 
@@ -46,9 +54,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if given is not None:
         os.environ[FIRST_SEED] = str(given)
     elif not hasattr(config, "workerinput"):
-        os.environ[FIRST_SEED] = str(fresh_seed())
+        os.environ[FIRST_SEED] = str(_seed_of_commit() if "CI" in os.environ else fresh_seed())
     # A test that is killed leaves no node behind.
     os.environ |= tied({})
+
+
+def _seed_of_commit() -> int:
+    """Each commit has seeds of its own; who runs it before CI does sees what CI will see."""
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent)
+    return int(commit, 16) % FRESH_SEEDS + ALL_KINDS_FROM
 
 
 def pytest_report_header() -> str:
@@ -66,3 +80,11 @@ def no_blocking() -> Iterator[BlockBuster]:
     """Fails a test whose event loop sleeps, reads a file or waits for a socket."""
     with blockbuster_ctx() as guard:
         yield guard
+
+
+@pytest.fixture(autouse=True)
+def no_login_is_left() -> Iterator[None]:
+    """A command that runs in this process remembers who it was called by; tests after it do not."""
+    yield
+    for name, value in asdict(output.Login()).items():
+        setattr(output.login, name, value)
