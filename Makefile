@@ -153,6 +153,10 @@ semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROK
 bench-amqp: $(READY) ## The same through AMQP, by a C client and pika: ARGS="--quick" or ARGS="--only NAME"
 	@$(BIN)/python -m tests.bench.amqp $(ARGS)
 
+.PHONY: walk
+walk: $(READY) ## Calls, functions and files of one publish, delivery and settle: ARGS="--functions publish" or ARGS=--keep
+	@$(BIN)/python -m tests.bench.walk $(ARGS)
+
 .PHONY: fuzz-amqp
 fuzz-amqp: $(READY) ## Random and mutated AMQP against three nodes: SECONDS=120, again: ARGS="--seed 7"
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
