@@ -104,8 +104,8 @@ class Connection:
         self.forward = forward
         self.closed = False
         self.quiet = False  # the node is stopping: nothing more is read
-        #: A protocol that cannot move its consumers may end one whose leader changes (C42).
-        self.ends_when_moved: Callable[[Consumer], bool] = _never
+        #: Told before a consumer looks for its next leader.
+        self.on_leader_lost: Callable[[Consumer], None] = _ignore
         self.consumers: dict[tuple[QueueId, ConsumerKey], Consumer] = {}
         self.groups: set[GroupId] = set()  # in which this connection opened the session
         self.moved_groups: set[GroupId] = set()  # where it was, and may be elsewhere now
@@ -197,7 +197,8 @@ class Connection:
 
     def lost(self, consumer: Consumer) -> None:
         """Its leader is gone: attached to the next one, or the client is told to move."""
-        if not self.closed and not self.ends_when_moved(consumer):
+        if not self.closed:
+            self.on_leader_lost(consumer)
             self._serve_elsewhere(consumer)
 
     def _serve_elsewhere(self, consumer: Consumer) -> None:
@@ -439,6 +440,8 @@ class Connection:
                 auto_settle=consumer.auto_settle,
                 active=consumer.active,
             )
+            if consumer.cancelled:
+                self._traffic.cancelled(info.queue, key)
         except Elsewhere:  # it has no leader to lose yet
             if not self.closed:
                 self._serve_elsewhere(consumer)
@@ -503,5 +506,4 @@ class Connection:
         self.answer(request, await about)
 
 
-def _never(_: Consumer) -> bool:
-    return False
+def _ignore(_: Consumer) -> None: ...

@@ -140,6 +140,8 @@ class Relay:
             del self._loose[consumer]
             self._attached[attachment] = _Attached(connection, consumer, leader, link)
             self._of_consumer[consumer] = attachment
+            if consumer.cancelled:
+                self.cancel(consumer)
 
     def _loosen(self, attachment: int) -> None:
         attached = self._attached.pop(attachment)

@@ -24,7 +24,7 @@ from node.connection import Consumer
 from node.dispatch import Dispatcher
 from node.errors import Elsewhere, OutcomeUnknown
 from node.outgoing import Delivery, Ended, Outgoing
-from node.plan import Detached, Send
+from node.plan import Detached, Drained, Send
 from node.questions import Questions
 from node.relay import Relay
 from node.tasks import Tasks
@@ -117,6 +117,8 @@ class FakeTraffic:
                     self._sinks[output.connection].send(output.frame)
                 elif isinstance(output, Detached):
                     self._sinks[output.connection].detached(output)
+                elif isinstance(output, Drained):
+                    self._sinks[output.connection].drained(output)
 
 
 class FakeNode:
@@ -342,6 +344,19 @@ def test_a_new_leader_goes_on_where_the_last_one_stopped():
     state.change_leader(1)
 
     assert settled(state) == [1, 2, 3]
+
+
+def test_a_consumer_that_was_cancelled_between_two_leaders_is_not_served_for_ever():
+    """It is sent what it holds, and then the next leader forgets it."""
+    state = Carrying()
+    state.world.carry_all()
+    state.hand_out(1)
+    state.change_leader(1)
+    state.consumer.cancelled = True
+
+    assert settled(state) == [1]
+    assert not state.client.consumers
+    assert not state.world.nodes[LEADERS[1]].relay._served
 
 
 def test_the_end_of_a_consumer_reaches_its_client():

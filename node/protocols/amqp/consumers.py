@@ -33,7 +33,7 @@ class Consumer:
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cancelled: bool = False
     timeout_ms: int | None = None
-    cancel_on_move: bool = False
+    cancel_on_failover: bool = False
     silent: bool = False  # the client wants no consume-ok
     fenced: bool = field(init=False)  # its deliveries carry their tokens
 

@@ -95,7 +95,7 @@ class Deliveries:
                 forward=True,
                 counted=False,
             )
-            self._connection.ends_when_moved = self._ends_when_moved
+            self._connection.on_leader_lost = self._leader_lost
         return self._connection
 
     @property
@@ -400,14 +400,17 @@ class Deliveries:
         for tag in notices:
             self._notify(tag)
 
-    def _ends_when_moved(self, moved: BrokerConsumer) -> bool:
-        """Asked for by x-cancel-on-ha-failover (C42)."""
+    def _leader_lost(self, moved: BrokerConsumer) -> None:
+        """Ends it when it asked for that (x-cancel-on-ha-failover, C42). It is served until the
+        next leader knows of its end, so what that hands to it comes here and is given back.
+        """
         consumer = self._by_key.get((moved.info.name, moved.key))
-        if consumer is None or not consumer.cancel_on_move or self._channel.closed:
-            return False
-        self._channel.start(self.cancel(consumer.tag), "cancel_moved")
-        self._notify_cancelled(consumer)
-        return True
+        if consumer is None or consumer.cancelled or not consumer.cancel_on_failover:
+            return
+        if not self._channel.closed:
+            moved.auto_settle = False  # nobody sees what comes now
+            self._channel.start(self.cancel(consumer.tag), "cancel_on_failover")
+            self._notify_cancelled(consumer)
 
     async def get(self, info: QueueInfo, *, no_ack: bool) -> None:
         self._requests += 1

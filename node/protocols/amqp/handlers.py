@@ -47,7 +47,7 @@ Basic, Confirm, Tx, Exchange, Queue = (
 
 PRIORITY_ARGUMENT = "x-priority"
 TIMEOUT_ARGUMENT = "x-consumer-timeout"
-CANCEL_ON_MOVE_ARGUMENT = "x-cancel-on-ha-failover"
+CANCEL_ON_FAILOVER_ARGUMENT = "x-cancel-on-ha-failover"
 
 
 def begin(channel: Channel, method: base.Frame) -> Work:
@@ -108,7 +108,7 @@ async def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
         prefetch=deliveries.prefetch,
         arguments=arguments,
         timeout_ms=_timeout_ms(channel, info, arguments),
-        cancel_on_move=arguments.get(CANCEL_ON_MOVE_ARGUMENT) is True,
+        cancel_on_failover=arguments.get(CANCEL_ON_FAILOVER_ARGUMENT) is True,
         silent=bool(method.nowait),
     )
     try:
