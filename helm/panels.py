@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-HELP = "See the runbook in docs/operations.md."
+HELP = "See the runbook in docs/metrics.md."
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ survivors' copies begin a cluster of their own: each is told the lost nodes, as 
 recover` does it; all of them start; then the lost nodes come back with empty folders, one after the
 other.
 
-What docs/operations.md promises is judged, and no more is excused: what any survivor's copy holds
+What docs/members.md promises is judged, and no more is excused: what any survivor's copy holds
 stays. So a message that was confirmed before, that nobody had set out to settle, and that is in the
 log of a survivor must come out; only what none of them has may be missing. What is published
 afterwards, also in transactions, is judged as in any run.

@@ -19,7 +19,7 @@ from chaos.postmortem.reading.inputs import (
 from cluster.log import format as fmt
 from tests.postmortem.segments import BOOT, START_NS, MadeSegment
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+BACKUP = Path(__file__).parents[2] / "docs" / "backup.md"
 
 
 def _segment(folder: Path, number: int, *, node: str = "n1", records: int = 1) -> MadeSegment:
@@ -277,7 +277,7 @@ def test_files_of_which_nothing_is_read_are_named_with_the_reason(tmp_path: Path
 
 
 def test_what_a_node_keeps_beside_its_segments_is_known() -> None:
-    listed = re.search(r"## The data folder\n\n(.*?)\n\n", OPERATIONS.read_text(), re.DOTALL)
+    listed = re.search(r"## The data folder\n\n(.*?)\n\n", BACKUP.read_text(), re.DOTALL)
     assert listed is not None
     names = {name for row in listed[1].splitlines() for name in re.findall(r"`([^`]+)`", row)}
 

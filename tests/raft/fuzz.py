@@ -15,7 +15,7 @@ likely each is, the seed decides too, so that rare things meet in some of them. 
 - a voter is added or removed only when the change before is committed.
 
 After a lost majority what a survivor has, and knows to be committed, is still committed; a copy
-that was not told yet that it is one is no survivor (docs/operations.md).
+that was not told yet that it is one is no survivor (docs/members.md).
 
 When the faults end, a leader is found and all members become equal.
 """

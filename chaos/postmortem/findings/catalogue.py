@@ -25,7 +25,7 @@ class Rule:
 
 _DAMAGED = (
     "Keep the files. Rebuild the node from its peers: stop it, move its data folder away, start it"
-    " with an empty one (docs/operations.md). Then look at its disk."
+    " with an empty one (docs/members.md). Then look at its disk."
 )
 _BUG = "Keep the folders of all nodes and report it: no fault of the surroundings explains this."
 
@@ -102,7 +102,7 @@ RULES: Final[dict[str, Rule]] = {
             "A folder was replaced by an older copy",
             "Other nodes heard a start of this one that its own log does not know.",
             "Never copy a data folder back: rebuild the node from its peers, with an empty one"
-            " (docs/operations.md). If what was given of it was copied before the others': copy it"
+            " (docs/members.md). If what was given of it was copied before the others': copy it"
             " again.",
         ),
         Rule(

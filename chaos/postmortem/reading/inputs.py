@@ -20,7 +20,7 @@ HEAD_BYTES: Final = 4096
 FETCHES_MAX: Final = 16
 LOOKED_FOR: Final = "looked for NODE-FOLDER/log/NUMBER.log and ARCHIVE/NODE/NUMBER-TIME.log"
 _SNAPSHOT_NAME: Final = re.compile(r"(\d+)-(\d+)\.snap(\.corrupt)?")
-#: What else a node keeps where its segments are (docs/operations.md).
+#: What else a node keeps where its segments are (docs/backup.md).
 _BESIDE: Final = frozenset(
     {
         "registered", "incarnation", "incarnation.new", "node.lock", "last-words", "local-token",

@@ -17,7 +17,7 @@ from tests.ops.prom import checks
 
 RULES = ROOT / "helm/quorate/files/rules/quorate.yaml"
 TESTS = sorted((Path(__file__).parent / "rules").glob("*.yaml"))
-OPERATIONS = ROOT / "docs/operations.md"
+METRICS = ROOT / "docs/metrics.md"
 SEVERITIES = {"critical", "warning"}
 
 needs_promtool = pytest.mark.skipif(
@@ -96,8 +96,8 @@ def test_each_rule_says_how_bad_it_is_and_what_to_do(alert: str):
     assert rule["labels"]["severity"] in SEVERITIES
     assert set(rule["annotations"]) == {"summary", "description", "runbook"}
     assert anchor == alert.lower()
-    assert (ROOT / file) == OPERATIONS
-    assert f"\n### {alert}\n" in OPERATIONS.read_text().partition("\n## Alerts\n")[2]
+    assert (ROOT / file) == METRICS
+    assert f"\n### {alert}\n" in METRICS.read_text().partition("\n## Alerts\n")[2]
 
 
 @pytest.mark.parametrize("alert", alerts())
@@ -121,6 +121,6 @@ def test_what_rules_read_is_told_from_labels_and_from_what_they_record(tmp_path:
 
 
 def test_the_document_explains_no_alert_that_is_not_there():
-    section = OPERATIONS.read_text().partition("\n## Alerts\n")[2].partition("\n## ")[0]
+    section = METRICS.read_text().partition("\n## Alerts\n")[2].partition("\n## ")[0]
 
     assert re.findall(r"^### (\w+)$", section, re.MULTILINE) == list(alerts())
