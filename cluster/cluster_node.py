@@ -15,8 +15,9 @@ from typing import Any, cast
 import structlog
 
 from cluster.agreed_time import AgreedTime
-from cluster.caretaker import Caretaker
 from cluster.cluster_config import ClusterConfig
+from cluster.continuity import ClusterContinuity
+from cluster.disk_identity import DiskIdentity
 from cluster.forwarding import Forwarder
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
@@ -25,6 +26,7 @@ from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine, GroupInfo, QueueInfo
 from cluster.machine.commands import Command, DeclareQueue, NodeDown, NodeUp
 from cluster.machine.effects import Effect
+from cluster.maintenance import MaintenanceLoop
 from cluster.node_notes import NodeNotes
 from cluster.outcome import Done
 from cluster.overview import status_of
@@ -36,12 +38,10 @@ from cluster.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
 from cluster.registration import Registration
 from cluster.relief import Relief
 from cluster.seams import Clock, Disk, Down, Links
-from cluster.standing import Standing
 from cluster.transient import TransientGroups
 from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, NodeId, Stamp
 from cluster.upgrading import version_for
 from cluster.visibility import CatalogGroup, Visibility
-from cluster.warmth import Warmth
 
 log = structlog.get_logger(__name__)
 
@@ -100,8 +100,8 @@ class ClusterNode:
         self.presence = Presence(self)
         self._tasks: list[asyncio.Task[None]] = []
         self.readmission = Readmission(self)
-        self._caretaker = Caretaker(self)
-        self._registration = Registration(self, Standing(disk, config.data_dir))
+        self._maintenance = MaintenanceLoop(self)
+        self._registration = Registration(self, DiskIdentity(disk, config.data_dir))
         self._failure: BaseException | None = None
         self._recovered_index = 0  # committed of the catalog when this process started
         self.replay = Progress()
@@ -110,7 +110,7 @@ class ClusterNode:
         self.notes: NodeNotes
         self.rounds: Rounds
         self.names: QueueNames
-        self.warmth: Warmth
+        self.continuity: ClusterContinuity
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -128,10 +128,10 @@ class ClusterNode:
         self.notes = NodeNotes(self.log)
         self.notes.started(self.links.incarnation)
         try:
-            await self._registration.standing.open()
+            await self._registration.disk_identity.open()
             now = asyncio.get_running_loop().time()
             self.peers.begin(config.node, self.links.incarnation, now)
-            self._registration.outdo(self._registration.standing.registered)
+            self._registration.outdo(self._registration.disk_identity.registered)
             self.rounds = Rounds(self.log, self.links, self._clock)
             self._start_catalog()
             await self.links.start(self._on_message, self._on_up, self._on_down)
@@ -140,7 +140,7 @@ class ClusterNode:
             raise
         self._tasks = [
             self._spawn(self.rounds.run(), "rounds"),
-            self._spawn(self._caretaker.run(), "care"),
+            self._spawn(self._maintenance.run(), "care"),
             self._spawn(Relief(self.log, lambda: self.groups).run(), "relief"),
             self._spawn(self._registration.run(), "register"),
         ]
@@ -154,13 +154,13 @@ class ClusterNode:
             raise catalog.needs_newer
         catalog.on_needs_newer = self._fail
         self._recovered_index = catalog.commit_index
-        self.warmth = Warmth(catalog.last_index)
+        self.continuity = ClusterContinuity(catalog.last_index)
         self.names = QueueNames(
             config,
             self.catalog_machine,
             self.forwarder,
             visibility=self.visibility,
-            warmth=self.warmth,
+            continuity=self.continuity,
             transient=self.transient,
             incarnation=lambda: self.links.incarnation,
             is_up=self.peers.is_up,
@@ -172,7 +172,7 @@ class ClusterNode:
 
     def _catalog_moved(self, index: int) -> None:
         self.visibility.moved(index)
-        self.warmth.moved(index, self.catalog_machine.generation)
+        self.continuity.moved(index, self.catalog_machine.generation)
 
     def renumber(self, incarnation: int) -> None:
         """Known by this number from now on. Only before this start is registered."""
@@ -222,7 +222,7 @@ class ClusterNode:
         await self._close()
 
     async def _close(self) -> None:
-        self._registration.standing.close()
+        self._registration.disk_identity.close()
         await self.log.close()
 
     @property
@@ -355,20 +355,20 @@ class ClusterNode:
     def _on_applied(self, group: GroupLike, stamp: Stamp, effects: Sequence[Effect]) -> None:
         if group.id == CATALOG_GROUP:
             self.transient.removed(effects)
-            self._caretaker.wake()
+            self._maintenance.wake()
         elif group.ready:
             for listener in self.on_effects:
                 listener(group, stamp, effects)
 
     def _on_group_role(self, group: Group, role: Role, term: int) -> None:
-        self._caretaker.role_changed(group.id)
+        self._maintenance.role_changed(group.id)
         if role is Role.LEADER:
             self.peers.forget_leader(group.id)
             if group.id != CATALOG_GROUP:
                 self.presence.tell_all(group)
         for listener in self.on_role:
             listener(group, role, term)
-        self._caretaker.wake()
+        self._maintenance.wake()
 
     # --- peers ------------------------------------------------------------------------------------
 
@@ -378,8 +378,8 @@ class ClusterNode:
                 self.peers.learn_leads(peer, led)
                 self._registration.known_as(known)
                 # Versions that do not say it have nothing that must be forgotten.
-                self.warmth.said(peer, warm=rest[:1] != [False])
-                self._caretaker.wake()
+                self.continuity.said(peer, warm=rest[:1] != [False])
+                self._maintenance.wake()
             case [-1, "leaving" | "staying" | "waiting" as word]:
                 self.peers.leaving(peer, leaves=word == "leaving", waits=word == "waiting")
             case [-1, "clock?", int(asked_ns)]:
@@ -429,7 +429,7 @@ class ClusterNode:
         self.notes.link_down(peer, incarnation, gone=closed)
         self.forwarder.on_down(peer)
         self.visibility.down(peer)
-        self.warmth.down(peer)
+        self.continuity.down(peer)
         for group in self.groups.values():
             group.peer_down(peer, closed=closed)
         if incarnation:

@@ -32,7 +32,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class Moving:
-    """Called by the caretaker, at least once a period."""
+    """Called by the maintenance loop, at least once a period."""
 
     def __init__(self, cluster: ClusterNode) -> None:
         self._cluster = cluster

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
 
 
-def standing(cluster: ClusterNode, node: NodeId) -> str:
+def membership_state(cluster: ClusterNode, node: NodeId) -> str:
     """member | joining: it was let in, and has not come or not caught up yet | leaving | removed |
     unknown: a founder that has not come yet.
     """
@@ -45,7 +45,7 @@ def status_of(cluster: ClusterNode, *, digests: bool = False) -> dict[str, Any]:
                 "up": cluster.peers.is_up(node),
                 "incarnation": states[node].incarnation if node in states else 0,
                 "addresses": nodes[node].endpoints if node in nodes else {},
-                "state": standing(cluster, node),
+                "state": membership_state(cluster, node),
             }
             for node in sorted({*states, *nodes})
         ],

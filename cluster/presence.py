@@ -71,7 +71,7 @@ class Presence:
         for peer in peers:
             info = cluster.catalog_machine.node(peer)
             known = 0 if info is None else info.incarnation
-            cluster.links.send(peer, [NODE_LEVEL, LEADS, led, known, cluster.warmth.warm])
+            cluster.links.send(peer, [NODE_LEVEL, LEADS, led, known, cluster.continuity.warm])
             if self.word != STAYING:  # it may have come after it was said
                 cluster.links.send(peer, [NODE_LEVEL, self.word])
         cluster.links.flush()

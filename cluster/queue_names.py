@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cluster.cluster_config import ClusterConfig
+from cluster.continuity import ClusterContinuity
 from cluster.forwarding import ASK_AGAIN_S, ASK_PATIENCE_S, Forwarder
 from cluster.machine.arguments import ArgumentError, parse_arguments
 from cluster.machine.catalog import CatalogMachine, QueueInfo
@@ -32,7 +33,6 @@ from cluster.reconcile import create_command
 from cluster.transient import TransientGroups
 from cluster.types import CATALOG_GROUP, NodeId
 from cluster.visibility import Visibility
-from cluster.warmth import Warmth
 
 #: Fields of the catalog's commands that hold whatever a client has put there. They are shown as
 #: JSON, where a NaN in one of them would spoil the list of all.
@@ -52,7 +52,7 @@ class QueueNames:
         forwarder: Forwarder,
         *,
         visibility: Visibility,
-        warmth: Warmth,
+        continuity: ClusterContinuity,
         transient: TransientGroups,
         incarnation: Callable[[], int],
         is_up: Callable[[NodeId], bool],
@@ -63,7 +63,7 @@ class QueueNames:
         self._catalog = catalog
         self._forwarder = forwarder
         self._visibility = visibility
-        self._warmth = warmth
+        self._continuity = continuity
         self._transient = transient
         self._incarnation = incarnation
         self._is_up = is_up
@@ -77,7 +77,7 @@ class QueueNames:
         steps = command.steps if isinstance(command, ChangeCatalog) else [command]
         if not all(is_finite([getattr(s, name, None) for name in _FROM_OUTSIDE]) for s in steps):
             return _NO_NUMBER
-        await self._warmth.turned()
+        await self._continuity.turned()
         return await self._seen(await self._forwarder.ask_until(CATALOG_GROUP, command))
 
     async def change_all(self, steps: Sequence[CatalogStep]) -> Outcome:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from cluster.disk_identity import DiskIdentity
 from cluster.machine.commands import RegisterNode
 from cluster.machine.versions import VERSIONS
-from cluster.standing import Standing
 from cluster.types import CATALOG_GROUP
 from cluster.upgrading import versions_of
 
@@ -27,9 +27,9 @@ log = structlog.stdlib.get_logger(__name__)
 class Registration:
     """Runs once a start. Until it is done peers may say that they know more than our own disk."""
 
-    def __init__(self, cluster: ClusterNode, standing: Standing) -> None:
+    def __init__(self, cluster: ClusterNode, disk_identity: DiskIdentity) -> None:
         self._cluster = cluster
-        self.standing = standing
+        self.disk_identity = disk_identity
         self.forgot = False  # the others know of a later start than our disk does
 
     def outdo(self, known: int) -> None:
@@ -43,7 +43,7 @@ class Registration:
 
     def known_as(self, incarnation: int) -> None:
         """The start that the catalog knows of, as far as somebody has it."""
-        if incarnation <= self.standing.registered or self.forgot:
+        if incarnation <= self.disk_identity.registered or self.forgot:
             return
         self.forgot = True
         log.warning(
@@ -93,7 +93,7 @@ class Registration:
         cluster.start_groups()
         while self.forgot and any(group.withholds_votes for group in cluster.groups.values()):  # noqa: ASYNC110 -- nor is this
             await asyncio.sleep(AGAIN_S)
-        await self.standing.record(max(incarnation, self.standing.registered))
+        await self.disk_identity.record(max(incarnation, self.disk_identity.registered))
         self.forgot = False
         versions = versions_of(cluster.catalog_machine.newest)
         addresses = {**cluster.config.addresses, VERSIONS: versions}

@@ -292,7 +292,7 @@ class Publisher:
 
     def _is_gone(self, line: _Line) -> bool:
         """Deleted. A queue that the catalog has is going to be made in its group: by who declares
-        it, or by the caretaker.
+        it, or by the maintenance loop.
         """
         return self._cluster.catalog_machine.queue_by_id(line.info.queue) is None
 

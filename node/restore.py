@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cluster.archive import Archive
+from cluster.disk_identity import DiskIdentity
 from cluster.log import KIND_STOPPED, Identity, Log, LogOptions, RealDisk, SystemClock
 from cluster.machine.catalog import CatalogMachine
 from cluster.restoring import NONCE_MAX, Beginning, Replayed, begin, beginnings
-from cluster.standing import Standing
 from cluster.types import NodeId
 from node.data_folder import INCARNATION, DataFolder, private
 from node.settings import SettingsError
@@ -133,10 +133,10 @@ async def _make(
             await opened.close()
         if start:
             # The catalog knows this start: a folder that did not would count as one that forgot.
-            standing = Standing(disk, str(folder))
-            await standing.open()
-            await standing.record(start)
-            standing.close()
+            disk_identity = DiskIdentity(disk, str(folder))
+            await disk_identity.open()
+            await disk_identity.record(start)
+            disk_identity.close()
             _write(folder / INCARNATION, f"{start}\n")
         _write(folder / AUDIT_FILE, json.dumps(line) + "\n")
         await disk.sync_dir(str(folder))

@@ -11,8 +11,8 @@ from quorate import wire
 from quorate.batches import Batch, Confirmed, Meta, Published, cut
 from quorate.core import Core
 from quorate.errors import QuorateError, Refused
-from quorate.line import Line
 from quorate.parts import upload
+from quorate.pipeline import PublisherPipeline
 from quorate.publishing import Run, attrs_for, attrs_of, meta_of, metas_of
 
 
@@ -25,17 +25,17 @@ class Publisher:
     def __init__(self, core: Core, queue: str, name: str | None, next_seqno: int | None) -> None:
         self.queue = queue
         self._core = core
-        self._line = Line(core, queue, name, next_seqno)
+        self._pipeline = PublisherPipeline(core, queue, name, next_seqno)
 
     @property
     def name(self) -> str:
         """The name that numbers its messages; a generated one begins with `~`."""
-        return self._line.name
+        return self._pipeline.name
 
     @property
     def unconfirmed_bytes(self) -> int:
         """Bytes of bodies given to this publisher and not yet answered."""
-        return self._line.size
+        return self._pipeline.size
 
     async def publish(
         self,
@@ -66,22 +66,22 @@ class Publisher:
         if len(body) > wire.WHOLE_BODY_BYTES_MAX:
             large = {0: await upload(self._core, self.queue, body, deadline_s)}
             body = body[: wire.HEAD_BYTES]
-        if self._line.is_full:
-            await self._line.wait_for_room(len(body), deadline_s)
+        if self._pipeline.is_full:
+            await self._pipeline.wait_for_room(len(body), deadline_s)
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         said = meta_of(meta, key, headers)
         if large is None:
-            batch = self._line.add_single(body, said, attrs, waiter)
+            batch = self._pipeline.add_single(body, said, attrs, waiter)
         else:
             batch = Batch([body], [said], [attrs], len(body), True, [waiter], large)
-            self._line.append(batch)
+            self._pipeline.append(batch)
         try:
             async with asyncio.timeout_at(deadline_s):
                 row, offset = await waiter
         except TimeoutError:
-            raise self._line.gave_up(batch, waiter) from None
+            raise self._pipeline.gave_up(batch, waiter) from None
         except asyncio.CancelledError:
-            self._line.take_back(batch, waiter)
+            self._pipeline.take_back(batch, waiter)
             raise
         if row.refused and row.refuses(offset):
             raise Refused(
@@ -126,7 +126,7 @@ class Publisher:
                 if on_confirm is not None:
                     on_confirm(len(frame.bodies), frame.confirmed_at_s - frame.sent_at_s)
             except TimeoutError:
-                run.failed(self._line.gave_up(frame, waiter), first, len(frame.bodies))
+                run.failed(self._pipeline.gave_up(frame, waiter), first, len(frame.bodies))
             except QuorateError as error:
                 run.failed(error, first, len(frame.bodies))
 
@@ -135,13 +135,13 @@ class Publisher:
             for piece, size in cut(iter(bodies), batch, wire.BATCH_BYTES_MAX):
                 deadline_s = self._core.deadline_s(span_s)
                 while in_line and (
-                    in_line[0][1].done() or self._line.size + size > wire.WINDOW_BYTES_MAX
+                    in_line[0][1].done() or self._pipeline.size + size > wire.WINDOW_BYTES_MAX
                 ):
                     await finish_first()
                 if run.error is not None:
                     break
-                if self._line.size and self._line.size + size > wire.WINDOW_BYTES_MAX:
-                    await self._line.wait_for_room(size, deadline_s)
+                if self._pipeline.size and self._pipeline.size + size > wire.WINDOW_BYTES_MAX:
+                    await self._pipeline.wait_for_room(size, deadline_s)
                 waiter = loop.create_future()
                 frame = Batch(
                     piece,
@@ -151,17 +151,17 @@ class Publisher:
                     False,
                     [waiter],
                 )
-                self._line.append(frame)
+                self._pipeline.append(frame)
                 in_line.append((frame, waiter, index, loop.time() + span_s))
                 index += len(piece)
             if run.error is not None:
                 for frame, waiter, _, _ in in_line:
-                    if self._line.take_back(frame, waiter):
+                    if self._pipeline.take_back(frame, waiter):
                         waiter.set_exception(Refused("not_sent", "an earlier frame failed"))
             while in_line:
                 await finish_first()
         finally:
             for frame, waiter, _, _ in in_line:
-                self._line.take_back(frame, waiter)
+                self._pipeline.take_back(frame, waiter)
                 waiter.cancel()
         return run.result()

@@ -27,10 +27,10 @@ from chaos.simulator.machine import Machine
 from chaos.simulator.sim_cluster import SimCluster
 from chaos.simulator.trace import Trace
 from cluster.backup import Cut, NotContained, stream
+from cluster.disk_identity import DiskIdentity
 from cluster.log import Identity, Log
 from cluster.machine import QueueMachine
 from cluster.restoring import Beginning, Replayed, begin, beginnings, replay
-from cluster.standing import Standing
 from cluster.types import GroupId
 from node.errors import BrokerError
 
@@ -176,10 +176,10 @@ async def _make(machine: Machine, process: Process, made: Sequence[Beginning], s
     await begin(log, made)
     await log.close()
     if start:
-        standing = Standing(disk, DATA_DIR)
-        await standing.open()
-        await standing.record(start)
-        standing.close()
+        disk_identity = DiskIdentity(disk, DATA_DIR)
+        await disk_identity.open()
+        await disk_identity.record(start)
+        disk_identity.close()
 
 
 def left(cluster: SimCluster) -> str | None:

@@ -25,9 +25,9 @@ from cluster.raft.elections import Elections
 from cluster.raft.following import Following
 from cluster.raft.host import Host, Role
 from cluster.raft.journal import RaftJournal
+from cluster.raft.membership_view import MembershipView
 from cluster.raft.options import RaftOptions
 from cluster.raft.replication import Replication
-from cluster.raft.seats import Seats
 from cluster.raft.stock import NO_OP, REGULAR, Peer, injected
 from cluster.raft.transport import (
     APPEND,
@@ -93,7 +93,7 @@ APPLY_BYTES_MAX = 4 << 20
 __all__ = ["Host", "Member", "Role"]
 
 
-class Member(Seats, SyncObj):
+class Member(MembershipView, SyncObj):
     """A member of one group.
 
     Driven from outside: `receive` messages, then `tick`, then `flush`, once a round.
@@ -132,7 +132,7 @@ class Member(Seats, SyncObj):
         snapshot = journal.load_snapshot()
         first = Configuration(tuple(sorted(members)))
         known = Configurations(first, journal, None if snapshot is None else snapshot.data)
-        Seats.__init__(self, self_node, known)
+        MembershipView.__init__(self, self_node, known)
         self.transport = GroupTransport(group, self.peer, links)
         self.host = host
         self._clock = clock
@@ -200,7 +200,7 @@ class Member(Seats, SyncObj):
 
     def reconfigure(self) -> None:
         """The newest configuration of the log is another one than before."""
-        self.take_seats()
+        self.follow_configuration()
         if self.leads:
             self.replication.reconfigure(self.now)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.machine.catalog_tables import NodeInfo
 from cluster.machine.commands import AddNode, RemoveNode
-from cluster.overview import standing
+from cluster.overview import membership_state
 from cluster.raft.link_peer import host_and_port
 from cluster.types import NodeId
 from node.management import shapes
@@ -88,7 +88,7 @@ def place_of(call: Call, info: NodeInfo, copies: Mapping[NodeId, int]) -> Json:
     else:
         drained = peers.is_up(info.node) and not peers.stays(info.node)
     return {
-        "state": standing(cluster, info.node),
+        "state": membership_state(cluster, info.node),
         "being_drained": drained,
         "copies": copies.get(info.node, 0),
         "addresses": info.endpoints,
@@ -197,7 +197,7 @@ def _states(call: Call) -> list[Json]:
     return [
         {
             "name": info.node,
-            "state": standing(cluster, info.node),
+            "state": membership_state(cluster, info.node),
             "running": info.node == cluster.node or cluster.peers.is_up(info.node),
         }
         for info in call.catalog.nodes()

@@ -96,10 +96,10 @@ def nodes_table(about: dict[str, Any]) -> Any:
         reached: dict[str, Any] = row.get("addresses") or {}
         here = row.get("node") == about.get("node")
         state = "[green]up[/green]" if row.get("up") or here else "[red]down[/red]"
-        standing = row.get("state", "member")
+        membership = row.get("state", "member")
         table.add_row(
             str(row.get("node")),
-            state if standing == "member" else f"{state}, {standing}",
+            state if membership == "member" else f"{state}, {membership}",
             reached.get("http", "-"),
             reached.get("peer", "-"),
             f"{leads.get(row.get('node'), 0)} groups",

@@ -88,13 +88,13 @@ async def test_a_named_group_made_first_does_not_take_the_default_ones_away() ->
     world = World()
     for name in world.names:
         node = world.make(name)
-        node._caretaker._make_default_groups = lambda: None  # not yet
+        node._maintenance._make_default_groups = lambda: None  # not yet
         await node.start()
         world.nodes[name] = node
     await world.until(lambda: world.leading() is not None)
     await world.declare("billing", queue_group="billing")
     for node in world.nodes.values():
-        del node._caretaker._make_default_groups
+        del node._maintenance._make_default_groups
     await world.settled()
     names = {g.name for g in world.any.catalog_machine.groups()}
     assert names == {"billing", "default-1", "default-2", "default-3"}

@@ -113,7 +113,7 @@ async def with_both(world: World) -> None:
 @in_world
 async def test_a_new_cluster_is_warm_soon() -> None:
     world = await World().born()
-    await world.until(lambda: all(node.warmth.warm for node in world.nodes.values()), seconds=2)
+    await world.until(lambda: all(node.continuity.warm for node in world.nodes.values()), seconds=2)
     assert {node.catalog_machine.generation for node in world.nodes.values()} == {1}
     await world.stop()
 
@@ -126,7 +126,7 @@ async def test_one_restart_after_the_other_forgets_nothing() -> None:
         world.kill(name)
         await world.start(name)
         await world.settled()
-        await world.until(lambda: world[name].warmth.warm, seconds=2)  # noqa: B023
+        await world.until(lambda: world[name].continuity.warm, seconds=2)  # noqa: B023
     await asyncio.sleep(5)
     assert all(seen(world, "volatile"))
     assert all(seen(world, "kept"))
@@ -163,7 +163,7 @@ async def test_when_all_were_down_what_is_not_durable_is_forgotten_once() -> Non
     assert seen(world, "volatile") == [False] * 3
     assert all(seen(world, "kept"))
     assert all(seen(world, "new"))
-    assert all(node.warmth.warm for node in world.nodes.values())
+    assert all(node.continuity.warm for node in world.nodes.values())
     assert {node.catalog_machine.generation for node in world.nodes.values()} == {2}
     await world.stop()
 
@@ -183,7 +183,7 @@ async def test_a_single_node_forgets_with_its_process() -> None:
     await with_both(world)
     world.kill("n1")
     await world.start("n1")
-    await world.until(lambda: world["n1"].warmth.warm)
+    await world.until(lambda: world["n1"].continuity.warm)
     assert seen(world, "volatile") == [False]
     assert seen(world, "kept") == [True]
     await world.stop()

@@ -277,7 +277,7 @@ async def test_a_node_with_an_empty_folder_does_not_vote_what_it_acknowledged_aw
 @in_world
 async def test_a_node_with_an_older_copy_of_its_folder_does_not_vote_either() -> None:
     world = await World().born()
-    registered = world["n3"]._registration.standing
+    registered = world["n3"]._registration.disk_identity
     await world.until(lambda: registered.registered > 0)
     world.kill("n3")
     copy = world.disks["n3"].after_crash()
@@ -303,7 +303,7 @@ async def test_a_normal_restart_votes_at_once() -> None:
     world = await World().born()
     for name in world.names:
         registration = world[name]._registration
-        await world.until(lambda r=registration: r.standing.registered)
+        await world.until(lambda r=registration: r.disk_identity.registered)
     for _ in range(3):
         world.kill("n3")
         world.kill("n1")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster import caretaker
+from cluster import maintenance
 from cluster.cluster_node import ClusterNode
 from cluster.machine import QueueMachine
 from cluster.machine.commands import Barrier, CreateQueue, DeclareQueue, DeleteQueue, QueueConfig
@@ -328,8 +328,8 @@ async def test_groups_that_agree_with_the_catalog_are_not_compared_again() -> No
     await world.declare("q")
     await asyncio.sleep(3)
     compared: list[GroupId] = []
-    queue_commands = caretaker.queue_commands
-    caretaker.queue_commands = lambda c, m, g: compared.append(g) or queue_commands(c, m, g)
+    queue_commands = maintenance.queue_commands
+    maintenance.queue_commands = lambda c, m, g: compared.append(g) or queue_commands(c, m, g)
     try:
         await world.publish("q", b"one")
         await asyncio.sleep(5)
@@ -339,7 +339,7 @@ async def test_groups_that_agree_with_the_catalog_are_not_compared_again() -> No
         await asyncio.sleep(1.5)
         assert compared
     finally:
-        caretaker.queue_commands = queue_commands
+        maintenance.queue_commands = queue_commands
     await world.stop()
 
 

@@ -255,7 +255,7 @@ CONSENSUS = (
     ),
     Mutant(
         "a majority of the survivors of a lost majority elects their first leader",
-        _RAFT + "seats.py",
+        _RAFT + "membership_view.py",
         "self.configuration.quorum if self.configurations.forced is None else len(voters)",
         "self.configuration.quorum",
         (RECOVERY,),
@@ -326,7 +326,7 @@ CONSENSUS = (
     Mutant(
         "a repeated start is believed though the folder is older",
         "cluster/registration.py",
-        "if incarnation <= self.standing.registered or self.forgot:",
+        "if incarnation <= self.disk_identity.registered or self.forgot:",
         "if incarnation >= 0:",
         (by_tests("tests/cluster"), simulator(80)),
     ),
@@ -776,7 +776,7 @@ NODES = (
     ),
     Mutant(
         "a node with a wrong clock keeps its leaderships",
-        "cluster/caretaker.py",
+        "cluster/maintenance.py",
         "if not cluster.time.out_of_bounds or cluster.time.in_doubt or cluster.stopping:",
         "if True:",
         (by_tests("tests/cluster/test_clocks.py"),),

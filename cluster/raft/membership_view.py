@@ -12,7 +12,7 @@ from cluster.raft.stock import Peer
 from cluster.types import NodeId
 
 
-class Seats:
+class MembershipView:
     """The part of a member that knows the others. Quorums and elections ask the voters; learners
     only listen.
     """
@@ -23,9 +23,9 @@ class Seats:
         self._peers: dict[NodeId, Peer] = {}
         self.me = self.peer(node)
         self.configurations = configurations
-        self.take_seats()
+        self.follow_configuration()
 
-    def take_seats(self) -> None:
+    def follow_configuration(self) -> None:
         """By the newest configuration of the log."""
         configuration = self.configurations.current
         others = [self.peer(node) for node in configuration.members if node != self.me.id]

@@ -33,7 +33,7 @@ COMPARE_PERIODS = 10
 FORGET_SILENT_S = 60.0
 
 
-class Caretaker:
+class MaintenanceLoop:
     """One task; `wake` makes it look at once."""
 
     def __init__(self, cluster: ClusterNode) -> None:
@@ -189,18 +189,18 @@ class Caretaker:
     def _forget_volatile(self) -> None:
         """The leader of the catalog sees to it after all nodes were down."""
         cluster = self._cluster
-        warmth = cluster.warmth
+        continuity = cluster.continuity
         links = cluster.links
         connected = [peer for peer in links.peers() if links.connected(peer)]
         if not cluster.catalog.ready or self._forgetting_volatile:
             return
-        if not warmth.all_cold(connected):
+        if not continuity.all_cold(connected):
             return
 
         def done(outcome: Outcome) -> None:
             self._forgetting_volatile = False
             if outcome.reply is not None:
-                warmth.turn()
+                continuity.turn()
                 self._tell = True
             self.wake()
 

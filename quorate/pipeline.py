@@ -25,7 +25,7 @@ from quorate.routes import Backoff
 _OUT_OF_SEQUENCE = "out_of_sequence"
 
 
-class Line:
+class PublisherPipeline:
     """All of one name's (or one unnamed publisher's) unconfirmed frames for one queue."""
 
     def __init__(self, core: Core, queue: str, name: str | None, next_seqno: int | None) -> None:
@@ -399,7 +399,7 @@ class _Asker:
 
     __slots__ = ("batch", "line")
 
-    def __init__(self, line: Line, batch: Batch | None) -> None:
+    def __init__(self, line: PublisherPipeline, batch: Batch | None) -> None:
         self.line = line
         self.batch = batch
 

@@ -19,7 +19,7 @@ FILE_NAME = "registered"
 LINE_BYTES_MAX = 32
 
 
-class Standing:
+class DiskIdentity:
     """The starts of this node that its own disk knows of."""
 
     def __init__(self, disk: Disk, directory: str) -> None:

@@ -16,7 +16,7 @@ from cluster.types import NodeId
 WARM_S_MAX = 5.0
 
 
-class Warmth:
+class ClusterContinuity:
     def __init__(self, recovered_index: int) -> None:
         self._recovered_index = recovered_index
         self._generation: int | None = None  # when what was recovered had been applied
