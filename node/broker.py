@@ -36,6 +36,7 @@ from cluster.machine.interface import RowState
 from cluster.machine.publishers import CARRIER_PREFIX, is_carrier
 from cluster.machine.replies import Chunk, Declared, Got, Ok
 from cluster.outcome import Outcome
+from cluster.peers import PeerState
 from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.types import (
     TRANSIENT_GROUPS,
@@ -76,6 +77,10 @@ _ATTRS_MAX = {ATTR_PRIORITY: 255, ATTR_TTL_MS: SPAN_MS_MAX, ATTR_DELIVER_AT_MS: 
 Gone = Literal["session_over", "queue_deleted", "cancelled"]
 
 
+#: The leader of the catalog, its term, and its link.
+_Heard = tuple[NodeId, int, PeerState]
+
+
 class Broker:
     """Validates, finds the queue, builds the command, asks the cluster."""
 
@@ -86,6 +91,7 @@ class Broker:
         self.lack = Lack()
         #: Why publishes to these virtual hosts are refused: see `node/vhost_quotas.py`.
         self.full_vhosts: Mapping[str, str] = {}
+        self._caught_up_with: _Heard | None = None
 
     @cached_property
     def router(self) -> Router:
@@ -119,16 +125,27 @@ class Broker:
         """All that was in the catalog when this was called is known here. False: nobody could say
         so in time.
         """
-        return await self.cluster.names.barrier()
+        heard = self._heard()
+        done = await self.cluster.names.barrier()
+        if done:
+            self._caught_up_with = heard
+        return done
 
     @property
     def cut_off(self) -> bool:
-        """Nobody that is heard leads the catalog. A change is answered when the nodes that are up
-        have it, so what was answered elsewhere meanwhile may be missing in this copy: who routes by
-        it catches up first.
+        """The leader of the catalog is not heard, or not caught up with since it is. A change is
+        answered when the nodes that are up have it, so what was answered elsewhere meanwhile may be
+        missing in this copy: who routes by it catches up first.
         """
-        leader = self.cluster.catalog.leader
-        return leader is None or not self.cluster.peers.is_up(leader)
+        heard = self._heard()
+        return heard is None or heard != self._caught_up_with
+
+    def _heard(self) -> _Heard | None:
+        """Who leads the catalog, in which term, and since when it is up without a break."""
+        catalog = self.cluster.catalog
+        leader = catalog.leader
+        state = None if leader is None else self.cluster.peers.states.get(leader)
+        return (leader, catalog.member.term, state) if leader and state and state.up else None
 
     def leads(self, group: GroupId) -> bool:
         return self.cluster.leader_of(group) == self.cluster.node

@@ -91,10 +91,11 @@ class DeadLetters:
         backoff_s = BACKOFF_S_MIN
         try:
             while True:
+                cut_off = self._broker.cut_off
                 letters = await self._letters(group, queue)
                 if not letters:
                     return
-                if await self._move_up(group, queue, letters):
+                if await self._move_up(group, queue, letters, cut_off=cut_off):
                     backoff_s = BACKOFF_S_MIN
                     continue
                 await asyncio.sleep(backoff_s)
@@ -104,9 +105,13 @@ class DeadLetters:
         finally:
             self._working.discard(queue)
 
-    async def _move_up(self, group: GroupId, queue: QueueId, letters: Sequence[Letter]) -> bool:
-        """Whether all of them are done with, and the machine knows."""
-        if self._broker.cut_off or not all(letter.targets for letter in letters):
+    async def _move_up(
+        self, group: GroupId, queue: QueueId, letters: Sequence[Letter], *, cut_off: bool
+    ) -> bool:
+        """Whether all of them are done with, and the machine knows. `cut_off`: this node was when
+        it looked where they go.
+        """
+        if cut_off or self._broker.cut_off or not all(letter.targets for letter in letters):
             # Only what surely has no target is dropped, and this node's catalog may be behind.
             if not await self._broker.catch_up():
                 return False

@@ -188,6 +188,27 @@ async def test_a_node_that_is_cut_off_routes_by_what_was_bound_meanwhile():
     assert cluster.targets[B.group].stored == [b"2"]
 
 
+async def test_letters_read_while_cut_off_are_routed_anew_when_somebody_else_caught_up():
+    cluster = Cluster()
+    source = Source(cluster, letters(A, A), 100)
+    source.late = {2: B}
+    source.broker.cut_off = True
+    read = source._letters
+
+    async def slowly(group: GroupId, queue: QueueId) -> list[Letter]:
+        found = await read(group, queue)
+        await source.catch_up()
+        source.broker.cut_off = False
+        return found
+
+    source._letters = slowly
+
+    await drained(source)
+
+    assert cluster.targets[A.group].stored == [b"1"]
+    assert cluster.targets[B.group].stored == [b"2"]
+
+
 async def test_an_answer_that_is_lost_is_asked_again_and_stored_once():
     cluster = Cluster()
     cluster.lose_next = 3

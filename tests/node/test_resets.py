@@ -158,3 +158,45 @@ async def test_what_a_node_that_was_cut_off_confirms_is_in_all_queues_that_were_
         await here.close()
         await there.close()
     firewall.shut()
+
+
+async def test_a_node_that_hears_the_others_again_first_catches_up_with_what_was_bound(
+    tmp_path: Path,
+):
+    """The leader of the catalog is heard before what this node missed has come."""
+    nodes, firewall = await walled_off(tmp_path)
+    async with nodes:
+        home, other = nodes.nodes["n3"], nodes.nodes["n1"]
+        await until(lambda: led_elsewhere(home, CATALOG_GROUP))
+        there = aiormq.Connection(f"amqp://guest:guest@{other.amqp.address}/%2F")
+        here = aiormq.Connection(f"amqp://guest:guest@{home.amqp.address}/%2F")
+        await there.connect()
+        await here.connect()
+        binds: Any = await there.channel()
+        publishes: Any = await here.channel()
+        await binds.exchange_declare("all", exchange_type="fanout", durable=True)
+        for queue in ("before", "after"):
+            await binds.queue_declare(queue, durable=True)
+        await binds.queue_bind("before", "all")
+        await publishes.basic_publish(b"0", exchange="all")
+        firewall.shut()
+        await until(lambda: alone(home) and home.cluster.catalog.leader is None)
+        await binds.queue_bind("after", "all")
+
+        member = home.cluster.catalog.member
+        commit, missed = member.commit, []
+        member.commit = missed.append
+        await firewall.open()
+        await until(lambda: home.cluster.catalog.leader == NodeId("n1") and missed)
+        publishing = asyncio.ensure_future(publishes.basic_publish(b"1", exchange="all"))
+        await asyncio.sleep(0.2)
+        assert not publishing.done()
+        member.commit = commit
+        await asyncio.wait_for(publishing, WAIT_S)
+
+        assert (await binds.basic_get("before")).body == b"0"
+        for queue in ("before", "after"):
+            assert (await binds.basic_get(queue)).body == b"1"
+        await here.close()
+        await there.close()
+    firewall.shut()
