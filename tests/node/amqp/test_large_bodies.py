@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiormq
 import pika
 import pytest
 from pamqp import commands
@@ -20,7 +21,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from node.bodies import PartedBody
 from node.node import Node
-from tests.node.nodes import Nodes, until
+from tests.node.nodes import WAIT_S, Nodes, until
 from tests.semantics.wire import Wire
 
 MIB = 1 << 20
@@ -277,6 +278,36 @@ async def test_methods_come_after_a_publish_of_their_channel(
         assert await of(nodes, count) == (1, body)
         assert await of(nodes, commit) == (1, body)
         assert await of(nodes, delete) == (1, None)
+
+
+async def test_an_upload_that_fails_holds_up_nothing_of_its_channel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the mistake is: the body is refused, what came behind it is published."""
+
+    tried = asyncio.Event()
+
+    async def broken(*_: object) -> None:
+        tried.set()
+        raise ZeroDivisionError
+
+    async with Nodes(tmp_path, 1) as nodes:
+        await nodes.declare("q")
+        monkeypatch.setattr(nodes.one.bodies, "upload", broken)
+        connection = aiormq.Connection(f"amqp://guest:guest@{nodes.one.amqp.address}/%2F")
+        await connection.connect()
+        channel = await connection.channel()
+        large = asyncio.ensure_future(channel.basic_publish(body_of(2 * MIB), routing_key="q"))
+        await tried.wait()
+        behind = asyncio.ensure_future(channel.basic_publish(b"behind", routing_key="q"))
+        getting = asyncio.ensure_future(channel.basic_get("q", no_ack=True))
+        answers: list[Any] = [large, behind, getting]
+        await asyncio.wait(answers, timeout=WAIT_S)
+
+        assert all(answer.done() for answer in answers)
+        assert isinstance(large.exception(), aiormq.exceptions.DeliveryError)
+        assert getting.result().body == b"behind"
+        await connection.close()
 
 
 async def test_a_channel_is_closed_when_its_large_publish_is_in_its_queue(tmp_path: Path) -> None:
