@@ -59,6 +59,8 @@ from node.outgoing import Batch
 from node.plain_values import wrong_beside_bodies
 from node.routing import Router
 from node.sections import LimitSettings
+from node.settling import Settler
+from node.tasks import Tasks
 
 #: As `Enqueue.large`.
 Large = Mapping[int, tuple[str, Sequence[tuple[int, int, int]]]]
@@ -84,9 +86,11 @@ _Heard = tuple[NodeId, int, PeerState]
 class Broker:
     """Validates, finds the queue, builds the command, asks the cluster."""
 
-    def __init__(self, cluster: ClusterNode, limits: LimitSettings) -> None:
+    def __init__(self, cluster: ClusterNode, limits: LimitSettings, tasks: Tasks) -> None:
         self.cluster = cluster
         self.limits = limits
+        #: For what this node settles or gives back by itself.
+        self.settler = Settler(cluster, tasks, counts=None)
         #: What a node of the cluster is low on: settles still work, so that consumers make room.
         self.lack = Lack()
         #: Why publishes to these virtual hosts are refused: see `node/vhost_quotas.py`.
@@ -488,9 +492,10 @@ class Broker:
                     taken.append((chunk.first, chunk.first + count - 1))
                 batches.append(batch_of(chunk, bodies))
         if over:
-            group.propose(Return(info.queue, reply.consumer, merged(over)))
+            unseen = Return(info.queue, reply.consumer, merged(over))
+            self.settler.tell(info.group, unseen)
         if auto_settle and taken:
-            group.propose(Settle(info.queue, reply.consumer, merged(taken)))
+            self.settler.tell(info.group, Settle(info.queue, reply.consumer, merged(taken)))
         given_back = sum(last - first + 1 for first, last in over)
         return reply.consumer, reply.ready + given_back, batches
 

@@ -170,7 +170,7 @@ class Node:
         )
         links.on_clock = self._note_clock
         links.machine_version = lambda: self.cluster.catalog_machine.version
-        self.broker = Broker(self.cluster, settings.limits)
+        self.broker = Broker(self.cluster, settings.limits, self._tasks)
         self.questions = Questions(self.cluster, self._tasks)
         given = settings.first_user()
         self._first_user = FirstUser(

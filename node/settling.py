@@ -1,7 +1,7 @@
 """Settles that reach the leader, wherever it is and however often it changes.
 
-A client that cannot be redirected says once what became of a delivery, and is not answered: this
-node repeats it until a leader has decided. A repeat of what was applied already is refused by the
+A client that cannot be redirected says once what became of a delivery, and is not answered; nor
+does anybody else repeat what a node settles by itself. This node repeats it until a leader has decided. A repeat of what was applied already is refused by the
 machine (the delivery is gone), which is as good as done.
 
 While a group has no leader what is told to it waits, in its order, and one task looks for the next.
@@ -38,9 +38,9 @@ class Told(NamedTuple):
 
 
 class Settler:
-    """One a node."""
+    """Without `counts` what it settles is not counted as the clients' doing."""
 
-    def __init__(self, cluster: ClusterNode, tasks: Tasks, counts: Counts) -> None:
+    def __init__(self, cluster: ClusterNode, tasks: Tasks, counts: Counts | None) -> None:
         self._cluster = cluster
         self._tasks = tasks
         self._counts = counts
@@ -48,9 +48,12 @@ class Settler:
 
     def acked(self, seconds: float, count: int) -> None:
         """So many deliveries were settled so long after they were sent."""
-        self._counts.latencies.acked.add(seconds, count)
+        if self._counts is not None:
+            self._counts.latencies.acked.add(seconds, count)
 
-    def tell(self, group: GroupId, command: Command, done: Callable[[], None]) -> None:
+    def tell(
+        self, group: GroupId, command: Command, done: Callable[[], None] = lambda: None
+    ) -> None:
         """Settle, Return, Discard or SetCredit. `done`: decided, one way or the other."""
         told = Told(command, done, asyncio.get_running_loop().time() + PATIENCE_S)
         waiting = self._waiting.get(group)
@@ -80,8 +83,9 @@ class Settler:
         self._tasks.start(self._again(group), name="settle_again")
 
     def _decided(self, command: Command, outcome: Outcome) -> None:
-        if type(command) is Settle and type(outcome.reply) is Ok:
-            self._counts.settled += outcome.reply.count
+        counts = self._counts
+        if counts is not None and type(command) is Settle and type(outcome.reply) is Ok:
+            counts.settled += outcome.reply.count
 
     def _is_over(self, group: GroupId, told: Told) -> bool:
         """Nobody will decide it: patience ended, or it was of a transient queue that is gone."""

@@ -13,7 +13,7 @@ from cluster.cold_reads import Arrived
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
-from cluster.machine.commands import Command, Enqueue
+from cluster.machine.commands import Command, Enqueue, Settle
 from cluster.machine.effects import Effect
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
 from node.broker import Broker
@@ -247,6 +247,9 @@ class Traffic:
         self._perform()
 
     def _propose(self, group_id: GroupId, command: Command, ticket: Ticket | None) -> None:
+        if type(command) is Settle and ticket is None:
+            self._broker.settler.tell(group_id, command)
+            return
         if ticket is None:
             done = partial(self._repeat, group_id, command)
         else:
@@ -254,7 +257,7 @@ class Traffic:
         self._cluster.propose(group_id, command, done)
 
     def _repeat(self, group_id: GroupId, command: Command, outcome: Outcome) -> None:
-        """Nobody else repeats what the dispatcher proposes by itself."""
+        """How far a window is: said again by itself whenever its consumer finds a new leader."""
         if outcome.code == "overloaded":
             loop = asyncio.get_running_loop()
             loop.call_later(OVERLOADED_S, self._propose, group_id, command, None)

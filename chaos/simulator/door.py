@@ -118,7 +118,7 @@ class Door:
         self._process = process
         self._ledger = ledger
         self._tasks = tasks = WatchedTasks(process)
-        self._broker = broker = Broker(cluster, limits)
+        self._broker = broker = Broker(cluster, limits, tasks)
         self.traffic = Traffic(broker, tasks)
         self._questions = Questions(cluster, tasks)
         self.relay = Relay(broker, self.traffic, self._questions)

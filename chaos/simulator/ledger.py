@@ -123,7 +123,9 @@ class WatchedSettler(Settler):
         self._open: dict[int, list[Op]] = {}
         self._tries: Counter[int] = Counter()
 
-    def tell(self, group: GroupId, command: Command, done: Callable[[], None]) -> None:
+    def tell(
+        self, group: GroupId, command: Command, done: Callable[[], None] = lambda: None
+    ) -> None:
         if isinstance(command, (Settle, Discard)):
             self._open[id(command)] = self._ledger.settle(command)
         super().tell(group, command, done)

@@ -22,7 +22,7 @@ class Client:
 
     def __init__(self, world: World, name: str) -> None:
         self.cluster = world[name]
-        self.broker = Broker(self.cluster, LimitSettings())
+        self.broker = Broker(self.cluster, LimitSettings(), Tasks())
         self.traffic = Traffic(self.broker, Tasks())
         self.sent: list[Outgoing] = []
         self.connection = self.traffic.open(self)  # type: ignore[arg-type]
