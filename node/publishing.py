@@ -194,7 +194,7 @@ class Publisher:
                 continue
             except NotTaken as error:
                 return str(error)
-            except Exception as error:  # noqa: BLE001 -- a bug: refused, and nobody waits behind it
+            except Exception as error:  # a bug: refused, and nobody waits behind it
                 log.error("upload_failed", queue=info.name, exc_info=error)
                 return "an error of this node: its log says more"
             if kept is None:

@@ -1,8 +1,9 @@
 """Settles that reach the leader, wherever it is and however often it changes.
 
 A client that cannot be redirected says once what became of a delivery, and is not answered; nor
-does anybody else repeat what a node settles by itself. This node repeats it until a leader has decided. A repeat of what was applied already is refused by the
-machine (the delivery is gone), which is as good as done.
+does anybody else repeat what a node settles by itself. This node repeats it until a leader has
+decided. A repeat of what was applied already is refused by the machine (the delivery is gone),
+which is as good as done.
 
 While a group has no leader what is told to it waits, in its order, and one task looks for the next.
 """
