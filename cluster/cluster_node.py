@@ -18,6 +18,7 @@ from cluster.agreed_time import AgreedTime
 from cluster.cluster_config import ClusterConfig
 from cluster.continuity import ClusterContinuity
 from cluster.disk_identity import DiskIdentity
+from cluster.farewell import REMOVED, Farewell
 from cluster.forwarding import Forwarder
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
@@ -110,6 +111,7 @@ class ClusterNode:
         self.notes: NodeNotes
         self.rounds: Rounds
         self.names: QueueNames
+        self.farewell: Farewell
         self.continuity: ClusterContinuity
 
     # --- life -------------------------------------------------------------------------------------
@@ -143,6 +145,7 @@ class ClusterNode:
             self._spawn(self._maintenance.run(), "care"),
             self._spawn(Relief(self.log, lambda: self.groups).run(), "relief"),
             self._spawn(self._registration.run(), "register"),
+            self._spawn(self.farewell.run(), "farewell"),
         ]
 
     def _start_catalog(self) -> None:
@@ -165,6 +168,13 @@ class ClusterNode:
             incarnation=lambda: self.links.incarnation,
             is_up=self.peers.is_up,
             homes=self.homes,
+        )
+        self.farewell = Farewell(
+            config.node,
+            self.links,
+            joins=config.join,
+            catalog=lambda: self.catalog,
+            read_catalog=self.names.barrier,
         )
         self.forwarder.cluster_version = lambda: self.catalog_machine.version
         catalog.moved = self._catalog_moved
@@ -336,9 +346,12 @@ class ClusterNode:
 
     @property
     def left(self) -> bool:
-        """This node was removed from the cluster: others have taken over all that it had, and hang
-        up on it. A short silence says nothing: they may be starting, or let it in again.
+        """This node was removed from the cluster: others have taken over all that it had. They tell
+        it, or it knows, and they hang up on it (those of an earlier release tell nobody). A short
+        silence says nothing: they may be starting, or let it in again.
         """
+        if self.farewell.is_over:
+            return True
         info = self.catalog_machine.node(self.node)
         if info is None or info.state == "member" or len(self.groups) > 1:
             return False
@@ -373,6 +386,8 @@ class ClusterNode:
     # --- peers ------------------------------------------------------------------------------------
 
     def _on_message(self, peer: NodeId, message: list[Any]) -> None:
+        if self.farewell.is_guest(peer):
+            return
         match message:
             case [-1, "leads", led, int(known), *rest]:
                 self.peers.learn_leads(peer, led)
@@ -389,6 +404,8 @@ class ClusterNode:
                 self.time.heard(peer, asked_ns, wall_ns)
             case [-1, "applied?" | "applied", _]:
                 self.visibility.on_message(peer, message)
+            case [-1, word, int(index)] if word == REMOVED:
+                self.farewell.on_message(peer, index)
             case [-1, word, *_] if word in (GIVEN_UP, EMPTY):
                 self._on_readmission(peer, message)
             case [-1, *_]:
@@ -410,6 +427,9 @@ class ClusterNode:
                 self._fail(error)
 
     def _on_up(self, peer: NodeId, incarnation: int) -> None:
+        if self.farewell.is_guest(peer):
+            self.farewell.on_up(peer, incarnation)
+            return
         self.peers.up(peer, incarnation, asyncio.get_running_loop().time())
         self.notes.link_up(peer, incarnation)
         for group in self.groups.values():
@@ -423,6 +443,9 @@ class ClusterNode:
         """An election need not wait when the link was closed. What clients of that node hold waits
         until it is gone for certain: it may live behind a firewall.
         """
+        if self.farewell.is_guest(peer):
+            self.farewell.on_down(peer)
+            return
         gone, closed = down is Down.GONE, down is not Down.SILENT
         incarnation = self.peers.down(peer, gone=gone, now=asyncio.get_running_loop().time())
         self.time.forget(peer)

@@ -55,11 +55,13 @@ class Moving:
         left.
         """
         cluster = self._cluster
+        cluster.farewell.look()
         known = {cluster.node, *cluster.links.peers()}
         for info in cluster.catalog_machine.nodes_ever():
             address = info.addresses.get("peer")
             if info.state == "removed":
-                if info.node in known and info.node != cluster.node:
+                linked = info.node in known and not cluster.farewell.is_guest(info.node)
+                if linked and info.node != cluster.node:
                     log.info("node_left", node=info.node)
                     cluster.forget(info.node)
                 if info.node not in self._removed:

@@ -65,8 +65,9 @@ class Registration:
         while True:
             await asyncio.sleep(wait_s)
             wait_s = TELL_AGAIN_S
-            if cluster.config.join and cluster.node not in cluster.catalog.members:
-                event, reason = "waiting_to_be_let_in", f"the others wait for {let_in}"
+            if cluster.farewell.waits_to_be_let_in:
+                was = "it was removed from the cluster; " if cluster.farewell.heard else ""
+                event, reason = "waiting_to_be_let_in", f"{was}the others wait for {let_in}"
             elif not any(map(links.connected, links.peers())):
                 event = "waiting_for_others"
                 reason = (

@@ -90,6 +90,8 @@ class Links(Protocol):
     """
 
     incarnation: int  # of this process: grows with every start
+    #: Told the name and incarnation of a node that called and is no peer. Nothing of it is proven.
+    on_stranger: Callable[[NodeId, int], None]
 
     def renumber(self, incarnation: int) -> None:
         """This process turns out to need a higher one: its connections are made anew."""

@@ -134,7 +134,10 @@ class SimNetwork:
         elif other is None or not other.listening or frozenset((end.node, peer)) in self.refused:
             end.process.call_soon(end.was_refused, peer)
             self.dial_later(end, peer, self.options.dial_ms)
-        elif other.process.state is ProcessState.PAUSED or end.node not in other.peers():
+        elif other.process.state is ProcessState.PAUSED:
+            self.dial_later(end, peer, self.options.dial_ms)
+        elif end.node not in other.peers():
+            other.process.call_soon(other.on_stranger, end.node, end.incarnation)
             self.dial_later(end, peer, self.options.dial_ms)
         else:
             self._connect(end, other)
@@ -330,6 +333,7 @@ class SimLinks:
         self.listening = False
         self.dialing: set[NodeId] = set()  # an attempt is already planned
         self.refused_since_ns: dict[NodeId, int] = {}
+        self.on_stranger: Callable[[NodeId, int], None] = lambda _node, _incarnation: None
         self._network = network
         self._peers = peers
         self._up: dict[NodeId, Way] = {}

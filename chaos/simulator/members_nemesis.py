@@ -14,6 +14,7 @@ from chaos.simulator.clients import change
 from chaos.simulator.machine import Machine
 from chaos.simulator.sim_cluster import SimCluster
 from cluster.machine.commands import AddNode, Command, MoveGroup, RemoveNode
+from cluster.machine.replies import NO_NODE
 from cluster.outcome import Outcome
 from cluster.types import CATALOG_GROUP, NodeId
 
@@ -28,6 +29,9 @@ class MembersNemesis:
         self.cluster = cluster
         self.dice = random.Random(f"members/{cluster.plan.seed}")
         self.doing: str | None = None
+        self._let_in_at = 0  # its start before it was let in again
+        #: A node that was removed is left running, wiped or not, until it knows.
+        self._patience = random.Random(f"patience/{cluster.plan.seed}")
 
     async def run(self) -> None:
         while True:
@@ -57,10 +61,18 @@ class MembersNemesis:
         self.doing = f"{node} leaves"
         self.cluster.trace.event("members", "!", f"{node} is removed, heir {heir}")
         outcome = await self._change(RemoveNode(node, heir))
-        if outcome.kind != "ok":
+        # An earlier try, of which no answer came, may have removed it.
+        if outcome.kind != "ok" and outcome.code != NO_NODE:
             self.doing = None
             return
-        await self._until(lambda: self._is_out(node))
+        if self._patience.random() < 0.5:
+            await self._until(lambda: self._state(node) == "removed")
+            if self._patience.random() < 0.5:
+                self.cluster.kill(node)
+                self.cluster.wipe(node)
+            await self._until(lambda: self._knows(node))
+        else:
+            await self._until(lambda: self._is_out(node))
         self.cluster.kill(node)
         await self._until(lambda: self._state(node) == "removed")
         if self.dice.random() < 0.5:
@@ -68,6 +80,7 @@ class MembersNemesis:
         self.doing = f"{node} comes back"
         await asyncio.sleep(self.dice.uniform(0.0, 2.0))
         await self._change(AddNode(node, {"peer": node}))
+        self._let_in_at = self.cluster.machines[node].incarnation
         self.cluster.trace.event("members", "+", f"{node} may come back")
         self.cluster.trace.count("nodes replaced")
         await self._until(lambda: self._votes_again(node))
@@ -77,6 +90,11 @@ class MembersNemesis:
         cluster = self.cluster.machines[node].cluster
         left = cluster is not None and self.cluster.machines[node].serves and cluster.left
         return left or self._state(node) == "removed"
+
+    def _knows(self, node: NodeId) -> bool:
+        self.cluster.start(node)
+        machine = self.cluster.machines[node]
+        return machine.serves and machine.cluster is not None and machine.cluster.left
 
     def _state(self, node: NodeId) -> str | None:
         """As the others say it."""
@@ -89,6 +107,13 @@ class MembersNemesis:
 
     def _votes_again(self, node: NodeId) -> bool:
         self.cluster.start(node)
+        machine = self.cluster.machines[node]
+        told = machine.cluster is not None and machine.cluster.farewell.is_over
+        if told and machine.incarnation > self._let_in_at:
+            self.cluster.broke(
+                "only removed nodes are told so", f"{node} was let in before it started"
+            )
+            return True
         leaders = [m.cluster.catalog for m in self._serving(but=None) if m.cluster is not None]
         return any(group.ready and node in group.configuration.voters for group in leaders)
 

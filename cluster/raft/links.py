@@ -57,6 +57,8 @@ RECONNECT_S_MIN = 0.05
 RECONNECT_S_MAX = 1.0
 #: How often a node that waits to be dialed looks whether the port of the other is refused.
 PROBE_S = 1.0
+#: A node that waits to be dialed for so long, while the other is there, calls it.
+CALL_S = 5.0
 CLOCK_SAMPLE_S = 1.0
 
 log = structlog.stdlib.get_logger(__name__)
@@ -91,6 +93,7 @@ class TcpLinks:
         self.clock_samples: dict[NodeId, ClockSample] = {}
         #: Called with a clock sample of a peer about once a second: for the log's notes.
         self.on_clock: Callable[[ClockSample], None] | None = None
+        self.on_stranger: Callable[[NodeId, int], None] = lambda _node, _incarnation: None
         self._me = Identity(node, cluster, incarnation, LINK_VERSIONS, versions)
         #: Set by the node: the machine version that a peer must be able to run.
         self.machine_version: Callable[[], int] = lambda: 1
@@ -253,12 +256,20 @@ class TcpLinks:
         peer.dialer = asyncio.create_task(work, name=f"dial {peer.node}")
 
     async def _probe_when_down(self, peer: Peer) -> None:
-        """It dials us. While it does not, is there anybody?"""
+        """It dials us. While it does not, is there anybody? We call when it does not for long: it
+        may not know us any more, and says so then.
+        """
+        called_s = self._loop.time()
         while True:
             await asyncio.sleep(PROBE_S)
             if peer.connection is not None:
                 peer.down.clear()
                 await peer.down.wait()
+                called_s = self._loop.time()
+                continue
+            if self._loop.time() - called_s >= CALL_S:
+                called_s = self._loop.time()
+                await self._dial_safely(peer)
                 continue
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -274,11 +285,7 @@ class TcpLinks:
         while True:
             began_s = self._loop.time()
             peer.down.clear()
-            try:
-                await self._dial(peer)
-            except Exception:
-                # Whatever it was, this node must not stay cut off from its peer for ever.
-                log.exception("dial_failed", peer=peer.node)
+            await self._dial_safely(peer)
             if peer.connection is not None:
                 await peer.down.wait()
             was_up = peer.up_since_s >= began_s
@@ -286,6 +293,13 @@ class TcpLinks:
                 delay_s = RECONNECT_S_MIN
             await asyncio.sleep(delay_s * (0.5 + 0.5 * self._random.random()))
             delay_s = min(2 * delay_s, RECONNECT_S_MAX)
+
+    async def _dial_safely(self, peer: Peer) -> None:
+        try:
+            await self._dial(peer)
+        except Exception:
+            # Whatever it was, this node must not stay cut off from its peer for ever.
+            log.exception("dial_failed", peer=peer.node)
 
     async def _dial(self, peer: Peer) -> None:
         """One attempt; when it returns the peer is connected, or not."""
@@ -382,6 +396,8 @@ class TcpLinks:
             certificate = transport.get_extra_info("ssl_object").getpeercert()
 
         def admit(peer: Identity) -> None:
+            if peer.node not in self._peers:
+                self.on_stranger(peer.node, peer.incarnation)
             self._admit(peer.node, certificate, dialing=dialing is not None)
             self._check_machine(peer)
 

@@ -38,6 +38,7 @@ class MeshLinks:
         self.drop: Callable[[str, list[Any]], bool] = lambda _peer, _message: False
         self.running = False
         self.known = {n for n in world.names if n != node}
+        self.on_stranger: Callable[[NodeId, int], None] = lambda _node, _incarnation: None
 
     def peers(self) -> list[NodeId]:
         return [NodeId(n) for n in sorted(self.known)]
@@ -218,8 +219,10 @@ class World:
     def connect(self, a: str, b: str) -> None:
         if frozenset((a, b)) in self.cut:
             return
-        if b not in self.links[a].known or a not in self.links[b].known:
-            return  # refused
+        for here, there in ((a, b), (b, a)):
+            if there not in self.links[here].known:  # refused
+                self.links[here].on_stranger(NodeId(there), self.links[there].incarnation)
+                return
         self._connections += 1
         number = self._connections
         one, two = self.links[a], self.links[b]

@@ -387,6 +387,29 @@ async def test_peers_are_added_and_removed_while_it_runs() -> None:
         assert a.links.peers() == []
 
 
+@pytest.mark.parametrize("name", ["n1", "n2"])
+async def test_a_node_that_the_other_does_not_know_any_more_calls_until_it_does(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the two is the one that usually calls."""
+    monkeypatch.setattr(links, "PROBE_S", 0.02)
+    monkeypatch.setattr(links, "CALL_S", 0.1)
+    here = "n2" if name == "n1" else "n1"
+    a, b = End(name, incarnation=7), End(here, peers=())
+    strangers: list[tuple[str, int]] = []
+
+    def on_stranger(node: NodeId, incarnation: int) -> None:
+        strangers.append((node, incarnation))
+        if len(strangers) == 2:
+            b.links.add_peer(node, f"127.0.0.1:{PORTS[node]}")
+
+    b.links.on_stranger = on_stranger
+    async with started(a, b):
+        await b.until_event("up", name, 7)
+        await a.until_event("up", here, 1)
+    assert strangers == [(name, 7)] * 2
+
+
 async def test_a_new_address_of_a_peer_is_used_at_the_next_attempt() -> None:
     a = End("n1")
     async with started(a):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,33 @@ async def test_a_removal_that_costs_copies_or_a_majority_has_to_be_meant(tmp_pat
         assert await api.delete("nodes/n3?fewer=true") == 204
         assert await api.delete("nodes/n3") in (204, 404)  # meant already, or gone
         await until(n3.left.done)
+
+
+@pytest.mark.parametrize("name", ["n1", "n3"])
+async def test_a_node_that_was_removed_and_starts_on_an_empty_folder_is_told_and_ends(
+    tmp_path: Path, name: str
+):
+    """Of two nodes one calls the other: n1 calls all, n3 is called by all."""
+    async with Nodes(tmp_path, 3) as nodes:
+        api = api_of(nodes.nodes["n2"])
+        await until(lambda: settled(api))
+        assert await api.delete(f"nodes/{name}?fewer=true") == 204
+        await until(nodes.nodes[name].left.done)
+        await nodes.stop(name)
+
+        async def gone() -> bool:
+            return name not in await copies(api)
+
+        await until(gone)
+        shutil.rmtree(tmp_path / name)
+        with capture_logs() as logs:
+            node = await nodes.start(name)
+            await until(node.left.done)
+        [told] = [line for line in logs if line["event"] == "removed_from_cluster"]
+        assert told["node"] == name
+        assert node.failed is not None
+        assert not node.failed.done()
+        assert name not in await copies(api)
 
 
 @pytest.mark.parametrize(

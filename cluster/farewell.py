@@ -1,0 +1,148 @@
+"""Nodes that were removed from the cluster and do not know it: they were down meanwhile, or their
+folder was wiped.
+
+The others keep no link to a removed node. When it calls, they make one for as long as it takes to
+tell it, and take nothing else from it. What it is told comes from a read of the catalog that began
+when its process was connected already. So a member that lags tells nobody, and a process that
+started after its node was let in again is never told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import cast
+
+import structlog
+
+from cluster.forwarding import ASK_AGAIN_S, NODE_LEVEL
+from cluster.group import Group
+from cluster.machine.catalog import CatalogMachine
+from cluster.machine.catalog_tables import NodeInfo
+from cluster.seams import Links
+from cluster.types import NodeId
+
+REMOVED = "removed"  # index: as of it the catalog does not count the receiver any more
+#: A link to a removed node is kept for so long.
+GUEST_S = 10.0
+#: A process that was told, and goes on, is told again after so long: it may not have heard.
+TELL_AGAIN_S = 60.0
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Guest:
+    until_s: float
+    incarnation: int = 0  # of the process that is connected; 0: none is
+    told: bool = False
+
+
+class Farewell:
+    """One a node: it tells removed nodes, and hears when it is one itself."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        links: Links,
+        *,
+        joins: bool,  # as its settings say
+        catalog: Callable[[], Group],
+        read_catalog: Callable[[], Awaitable[bool]],  # all that is in it now is in `catalog` then
+    ) -> None:
+        self._node = node
+        self._links = links
+        self._joins = joins
+        self._catalog = catalog
+        self._read_catalog = read_catalog
+        links.on_stranger = self._on_stranger
+        self._guests: dict[NodeId, _Guest] = {}
+        self._told: dict[NodeId, tuple[int, float]] = {}  # incarnation, when
+        self._arrived = asyncio.Event()
+        self.heard = False  # somebody said so of this node
+        self.is_over = False  # and it has nothing to wait for
+
+    # --- telling
+
+    def _on_stranger(self, node: NodeId, incarnation: int) -> None:
+        """A node called to which there is no link."""
+        info = self._removed(node)
+        if info is None or node in self._guests:
+            return
+        now = asyncio.get_running_loop().time()
+        told, when_s = self._told.get(node, (0, 0.0))
+        address = info.addresses.get("peer")
+        if address is None or (told == incarnation and now - when_s < TELL_AGAIN_S):
+            return
+        self._guests[node] = _Guest(now + GUEST_S)
+        self._links.add_peer(node, address)
+
+    def is_guest(self, node: NodeId) -> bool:
+        return node in self._guests
+
+    def on_up(self, node: NodeId, incarnation: int) -> None:
+        guest = self._guests[node]
+        guest.incarnation, guest.told = incarnation, False
+        self._arrived.set()
+
+    def on_down(self, node: NodeId) -> None:
+        self._guests[node].incarnation = 0
+
+    async def run(self) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            here = {n: g.incarnation for n, g in self._guests.items() if g.incarnation}
+            here = {node: start for node, start in here.items() if not self._guests[node].told}
+            if not here:
+                continue
+            if await self._read_catalog():
+                self._tell(here)
+            else:
+                await asyncio.sleep(ASK_AGAIN_S)
+                self._arrived.set()
+
+    def _tell(self, here: dict[NodeId, int]) -> None:
+        """These processes were connected before the read of the catalog began."""
+        now = asyncio.get_running_loop().time()
+        index = self._catalog().applied_index
+        for node, incarnation in here.items():
+            guest = self._guests.get(node)
+            if guest is None or guest.incarnation != incarnation:
+                continue
+            if self._removed(node) is not None:
+                guest.told = self._links.send(node, [NODE_LEVEL, REMOVED, index])
+                self._told[node] = (incarnation, now)
+        self._links.flush()
+
+    def look(self) -> None:
+        """Ends the links to those that had their time, or were let in again: they are connected
+        anew, as members.
+        """
+        now = asyncio.get_running_loop().time()
+        for node, guest in list(self._guests.items()):
+            if now >= guest.until_s or self._removed(node) is None:
+                self._links.remove_peer(node)
+                del self._guests[node]
+
+    def _removed(self, node: NodeId) -> NodeInfo | None:
+        """As this node's copy of the catalog has it."""
+        info = cast(CatalogMachine, self._catalog().machine).node(node)
+        return info if info is not None and info.state == "removed" else None
+
+    # --- being told
+
+    def on_message(self, peer: NodeId, index: int) -> None:
+        """As of this index of the catalog this node is no member. It may have been let in since;
+        and a node that waits to be let in goes on waiting, since it was started for that.
+        """
+        if not self.heard:
+            log.warning("removed_from_cluster", node=self._node, told_by=peer)
+        self.heard = True
+        if not self.waits_to_be_let_in and self._catalog().commit_index <= index:
+            self.is_over = True
+
+    @property
+    def waits_to_be_let_in(self) -> bool:
+        return self._joins and self._node not in self._catalog().members

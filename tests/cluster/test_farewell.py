@@ -1,0 +1,115 @@
+"""A node that was removed from the cluster, and cannot know it, is told by the others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from cluster.log.memory_disk import MemoryDisk
+from cluster.machine.commands import AddNode, RemoveNode
+from cluster.seams import Down
+from cluster.types import CATALOG_GROUP, NodeId
+from tests.cluster.test_membership import changed, join, voters
+from tests.cluster.world import World, in_world
+
+
+async def without(name: str) -> World:
+    """A cluster of which this node was removed while it was down."""
+    world = await World(default_groups=1).born()
+    await join(world, "n4")
+    world.kill(name)
+    await changed(world, RemoveNode(NodeId(name)))
+    await world.until(lambda: state(world, name) == {"removed"}, 60)
+    await world.until(lambda: all(NodeId(name) not in n.links.peers() for n in others(world)))
+    return world
+
+
+def state(world: World, name: str) -> set[str | None]:
+    infos = [node.catalog_machine.node(NodeId(name)) for node in others(world)]
+    return {None if info is None else info.state for info in infos}
+
+
+def others(world: World) -> list[Any]:
+    return list(world.nodes.values())
+
+
+@pytest.mark.parametrize("folder", ["kept", "empty"])
+@pytest.mark.parametrize("name", ["n1", "n3"])
+def test_a_node_that_was_removed_while_it_was_down_is_told_when_it_starts(
+    name: str, folder: str
+) -> None:
+    """Simulator seed 668054348: on an empty folder it waited for a majority for ever."""
+
+    @in_world
+    async def scenario() -> None:
+        world = await without(name)
+        if folder == "empty":
+            world.disks[name] = MemoryDisk()
+        with capture_logs() as logs:
+            await world.start(name)
+            await world.until(lambda: world[name].left, 60)
+        assert [line["node"] for line in logs if line["event"] == "removed_from_cluster"] == [name]
+
+        # And it was a guest: nobody counts it, nor what it said.
+        await world.nodes.pop(name).stop()
+        world.links.pop(name)
+        await asyncio.sleep(20)
+        assert state(world, name) == {"removed"}
+        for node in others(world):
+            assert name not in node.links.peers()
+            assert name not in node.peers.states
+            assert name not in node.catalog.members
+        await world.stop()
+
+    scenario()
+
+
+@in_world
+async def test_a_member_that_lags_tells_nobody_that_it_was_removed() -> None:
+    """n2 does not hear that n1 was let in again."""
+    world = await without("n1")
+    world.cut = {frozenset(("n2", "n3")), frozenset(("n2", "n4"))}
+    for other in ("n3", "n4"):
+        world.break_link("n2", other, Down.SILENT)
+    await world.until(lambda: world["n3"].catalog.ready or world["n4"].catalog.ready, 60)
+    outcome = await world["n3"].change(AddNode(NodeId("n1"), {"peer": "n1:70"}))
+    assert outcome.kind == "ok", outcome
+    lagging = world["n2"].catalog_machine.node(NodeId("n1"))
+    assert lagging is not None
+    assert lagging.state == "removed"
+
+    world.cut |= {frozenset(("n1", "n3")), frozenset(("n1", "n4"))}
+    await world.start_empty("n1")
+    await world.until(lambda: NodeId("n2") in world.links["n1"].up)
+    for _ in range(1_000):
+        await asyncio.sleep(0.02)
+        assert not world["n1"].farewell.heard
+    world.heal()
+    await world.until(lambda: "n1" in voters(world, CATALOG_GROUP), 60)
+    await world.until(lambda: world.links["n1"].up.keys() == {"n2", "n3", "n4"}, 60)
+    assert not world["n1"].farewell.heard
+    assert not world["n1"].left
+    await world.stop()
+
+
+@in_world
+async def test_a_removed_node_that_is_to_join_waits_to_be_let_in_again() -> None:
+    world = await without("n3")
+    with capture_logs() as logs:
+        world.disks["n3"] = MemoryDisk()
+        world.founders.remove("n3")
+        await world.start("n3")
+        await world.until(lambda: world["n3"].farewell.heard, 60)
+        await asyncio.sleep(40)
+    assert not world["n3"].left
+    waits = [line["reason"] for line in logs if line["event"] == "waiting_to_be_let_in"]
+    assert waits[-1] == (
+        "it was removed from the cluster; the others wait for `quorate node add n3 n3:70`"
+    )
+    await changed(world, AddNode(NodeId("n3"), {"peer": "n3:70"}))
+    await world.until(lambda: "n3" in voters(world, CATALOG_GROUP), 60)
+    assert not world["n3"].left
+    await world.stop()
