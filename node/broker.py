@@ -36,7 +36,6 @@ from cluster.machine.interface import RowState
 from cluster.machine.publishers import CARRIER_PREFIX, is_carrier
 from cluster.machine.replies import Chunk, Declared, Got, Ok
 from cluster.outcome import Outcome
-from cluster.peers import PeerState
 from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.types import (
     TRANSIENT_GROUPS,
@@ -79,8 +78,8 @@ _ATTRS_MAX = {ATTR_PRIORITY: 255, ATTR_TTL_MS: SPAN_MS_MAX, ATTR_DELIVER_AT_MS: 
 Gone = Literal["session_over", "queue_deleted", "cancelled"]
 
 
-#: The leader of the catalog, its term, and its link.
-_Heard = tuple[NodeId, int, PeerState]
+#: The leader of the catalog, its term, and since when it is heard.
+_Heard = tuple[NodeId, int, float]
 
 
 class Broker:
@@ -145,11 +144,9 @@ class Broker:
         return heard is None or heard != self._caught_up_with
 
     def _heard(self) -> _Heard | None:
-        """Who leads the catalog, in which term, and since when it is up without a break."""
         catalog = self.cluster.catalog
-        leader = catalog.leader
-        state = None if leader is None else self.cluster.peers.states.get(leader)
-        return (leader, catalog.member.term, state) if leader and state and state.up else None
+        leader, since = catalog.leader, catalog.member.heard_since()
+        return None if leader is None or since is None else (leader, catalog.term, since)
 
     def leads(self, group: GroupId) -> bool:
         return self.cluster.leader_of(group) == self.cluster.node

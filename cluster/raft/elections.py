@@ -30,6 +30,9 @@ LOST_TRIES = 15
 #: The first election after a start or a reconnection does not wait for the usual timeout either.
 START_DELAY_S = 0.100
 START_RANK_S = 0.060
+#: Who heard nothing for so long may have missed what was committed meanwhile, and knows it: less
+#: than others wait for a node that does not say how far its copy is. At least three heartbeats.
+BREAK_S = 1.0
 
 
 class Elections:
@@ -40,12 +43,14 @@ class Elections:
         self._random = random
         self._min_s = options.election_min_ms / 1000
         self._max_s = options.election_max_ms / 1000
+        self.break_s = max(BREAK_S, options.heartbeat_ms * 3 / 1000)
         self._timeout = self.timeout()
         self._lost_tries = 0
         self._pre_votes: set[Peer] | None = None  # None: not asking
         self._votes: set[Peer] = set()
         self.deadline = math.inf  # when to ask, unless a leader is heard
         self.heard_at = -math.inf  # when a live leader was last heard
+        self.heard_since = -math.inf  # since when it was, without a break
         self.asked_by: NodeId | None = None  # the leader that handed over to us, when we stand
         self.stood = 0  # elections that this member started, since the process did
         self.leaders = 0  # leaders that it came to know since then, one a term
@@ -62,6 +67,8 @@ class Elections:
         self.deadline = now + (START_DELAY_S + rank * START_RANK_S if self._member.peers else 0)
 
     def heard_leader(self, now: float) -> None:
+        if now - self.heard_at >= self.break_s:
+            self.heard_since = now
         self.heard_at = now
         if self._member.term != self._led_term:
             self._count_leader()

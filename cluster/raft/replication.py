@@ -91,10 +91,10 @@ class Replication:
             return
         self.advance_commit(now)
 
-    def heard_by_majority(self, now: float) -> bool:
+    def heard_by_majority(self, now: float, within_s: float | None = None) -> bool:
         """Check-quorum (Raft thesis, 6.2): a leader that is cut off must not go on as if it led."""
         member = self._member
-        since = now - self._quorum_s
+        since = now - (self._quorum_s if within_s is None else within_s)
         heard = member.votes + sum(self.followers[peer].heard > since for peer in member.voters)
         return heard >= member.configuration.quorum
 

@@ -200,3 +200,37 @@ async def test_a_node_that_hears_the_others_again_first_catches_up_with_what_was
         await here.close()
         await there.close()
     firewall.shut()
+
+
+async def test_a_node_that_heard_nothing_of_the_catalog_for_long_first_catches_up(tmp_path: Path):
+    """Its process stood still, or the leader that it follows leads no more: the links are up."""
+    async with Nodes(tmp_path, 3) as nodes:
+        home, other = nodes.nodes["n3"], nodes.nodes["n1"]
+        await until(lambda: led_elsewhere(home, CATALOG_GROUP))
+        there = aiormq.Connection(f"amqp://guest:guest@{other.amqp.address}/%2F")
+        here = aiormq.Connection(f"amqp://guest:guest@{home.amqp.address}/%2F")
+        await there.connect()
+        await here.connect()
+        binds: Any = await there.channel()
+        publishes: Any = await here.channel()
+        await binds.exchange_declare("all", exchange_type="fanout", durable=True)
+        for queue in ("before", "after"):
+            await binds.queue_declare(queue, durable=True)
+        await binds.queue_bind("before", "all")
+        await publishes.basic_publish(b"0", exchange="all")
+
+        catalog = home.cluster.catalog
+        receive, catalog.member.receive = catalog.member.receive, lambda *_: None
+        await binds.queue_bind("after", "all")
+        assert catalog.leader is not None
+        publishing = asyncio.ensure_future(publishes.basic_publish(b"1", exchange="all"))
+        await asyncio.sleep(0.2)
+        assert not publishing.done()
+        catalog.member.receive = receive
+        await asyncio.wait_for(publishing, WAIT_S)
+
+        assert (await binds.basic_get("before")).body == b"0"
+        for queue in ("before", "after"):
+            assert (await binds.basic_get(queue)).body == b"1"
+        await here.close()
+        await there.close()
