@@ -502,6 +502,10 @@ class Group(GroupFacts):
             return None
         return await self._applying.load_part(index, offset)
 
+    def entry_bytes(self, index: int) -> int:
+        """What reading it from disk takes."""
+        return self.member.journal.bytes_within(((index, index),))
+
     def _spawn_read(self, read: Coroutine[Any, Any, None]) -> None:
         assert self.spawn is not None, "a read needs Rounds"
         self.spawn(read)

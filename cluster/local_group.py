@@ -302,6 +302,10 @@ class LocalGroup:
         command = self.read_command(index, 0)
         return command.data if type(command) is BodyPart and not offset else None
 
+    def entry_bytes(self, index: int) -> int:
+        """Nothing is on disk."""
+        return 0
+
     def age_s(self, index: int) -> float | None:
         kept = self._kept.get(index)
         return None if kept is None else (self._time.now_ms() - kept.entry.now_ms) / 1000

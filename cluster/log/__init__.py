@@ -21,7 +21,7 @@ from cluster.log.format import (
     KIND_STOPPED,
     Identity,
 )
-from cluster.log.journal import Journal
+from cluster.log.journal import READ_AHEAD_BYTES, Journal
 from cluster.log.log import Log, LogOptions
 from cluster.log.recovery import Progress
 from cluster.log.snapshots import Snapshot
@@ -39,6 +39,7 @@ __all__ = [
     "KIND_SKIPPED",
     "KIND_STOPPED",
     "MEMBERSHIP",
+    "READ_AHEAD_BYTES",
     "FatalDiskError",
     "Identity",
     "Journal",

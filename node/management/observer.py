@@ -13,10 +13,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from cluster.log import READ_AHEAD_BYTES
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.tallies import Tally
-from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
+from cluster.types import CATALOG_GROUP, Body, BodyRef, GroupId, NodeId, QueueId
 from node.errors import BrokerError
 from node.management.context import Services
 from node.management.facts import (
@@ -47,8 +48,10 @@ from node.message import as_map
 SAMPLE_S = 5.0
 #: Of one question, and of the work between two breaths of the loop.
 QUEUES_AT_ONCE = 500
-#: Oldest messages read at a time for their timestamps: each may come from disk.
-HEADS_AT_ONCE = 16
+#: One answer reads so much from disk, or one entry, for the timestamps of oldest messages...
+HEAD_BYTES_MAX = 4 << 20
+#: ...and so many of them are remembered.
+HEADS_KNOWN_MAX = 10_000
 
 _NOTHING = Tally()
 EMPTY = Sample(0, (0,) * len(COUNTED), (0, 0, 0), 0, None)
@@ -76,6 +79,8 @@ class Observer:
         self._has_looked = False
         #: Of queues in which nothing happens, with the changes after which that was so.
         self._idle: dict[QueueId, tuple[Tally, int, QueueFacts]] = {}
+        #: What the oldest messages say of their time, by what was read for it.
+        self._heads: dict[QueueId, tuple[BodyRef, int | None]] = {}
         questions = services.questions
         questions.on("queue_facts", self._answer_facts)
         questions.on("listing", self._answer_listing)
@@ -277,10 +282,7 @@ class Observer:
                 here.append(info)
             elif (leader := self._services.broker.leader(info)) is not None:
                 elsewhere.setdefault(leader, []).append(info.queue)
-        for start in range(0, len(here), HEADS_AT_ONCE):
-            some = here[start : start + HEADS_AT_ONCE]
-            told = await asyncio.gather(*map(self._head_timestamp, some))
-            found |= {i.queue: at for i, at in zip(some, told, strict=True) if at is not None}
+        found |= await self._heads_here(here)
         for node, queues in elsewhere.items():
             with contextlib.suppress(BrokerError):
                 found |= await self._services.questions.ask(node, "head_timestamps", queues)
@@ -292,18 +294,35 @@ class Observer:
             [info for info in known if info is not None and self._machine(info) is not None]
         )
 
-    async def _head_timestamp(self, info: QueueInfo) -> int | None:
-        group = self._services.cluster.group(info.group)
-        machine = self._machine(info)
-        rows = () if machine is None else machine.browse(info.queue, 1, 1, "ready")
-        if group is None or not rows:
-            return None
-        read = await group.load_bodies(rows[0].chunk.bodies)
-        found = as_map(read[0][1]) if read else None
-        told = cast("dict[str, Any]", found).get("timestamp") if isinstance(found, dict) else None
-        if isinstance(told, dt.datetime):
-            return int(told.timestamp())
-        return told if type(told) is int else None
+    async def _heads_here(self, infos: Sequence[QueueInfo]) -> dict[QueueId, int]:
+        """Those in memory, and of others as many as may be read; the rest is for the next one who
+        asks, since what was found is remembered.
+        """
+        found: dict[QueueId, int] = {}
+        read_bytes = 0
+        for info in infos:
+            group = self._services.cluster.group(info.group)
+            machine = self._machine(info)
+            rows = () if machine is None else machine.browse(info.queue, 1, 1, "ready")
+            if group is None or not rows:
+                continue
+            ref = rows[0].chunk.bodies
+            known = self._heads.get(info.queue)
+            if known is None or known[0] != ref:
+                read = group.read_bodies(ref)
+                if read is None:
+                    size_bytes = max(group.entry_bytes(ref.index), READ_AHEAD_BYTES)
+                    if read_bytes and read_bytes + size_bytes > HEAD_BYTES_MAX:
+                        continue
+                    read_bytes += size_bytes
+                    read = await group.load_bodies(ref)
+                known = ref, _timestamp(read)
+                if len(self._heads) >= HEADS_KNOWN_MAX:
+                    self._heads.clear()
+                self._heads[info.queue] = known
+            if known[1] is not None:
+                found[info.queue] = known[1]
+        return found
 
     # --- clients ----------------------------------------------------------------------------------
 
@@ -385,3 +404,12 @@ class Observer:
         names = ("role", "leader", "term", "commit", "applied", "last", "base", "poisoned")
         names += ("diverged", "machine_version", "needs_version")
         return {name: status[name] for name in names}
+
+
+def _timestamp(read: Sequence[tuple[Body, Any]]) -> int | None:
+    """What the publisher of the message said."""
+    found = as_map(read[0][1]) if read else None
+    told = cast("dict[str, Any]", found).get("timestamp") if isinstance(found, dict) else None
+    if isinstance(told, dt.datetime):
+        return int(told.timestamp())
+    return told if type(told) is int else None

@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 
 import quorate
-from node.management import queues
+from cluster.log.journal import Journal
+from node.management import observer, queues
 from node.management.app import ROUTES
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes, until
@@ -216,6 +217,42 @@ async def test_the_timestamp_of_the_oldest_message_is_its_publishers(
     await api.publish("third", "too many to read", timestamp=1)
     assert await heads() == {"empty": None, "q": None, "third": None}
     assert await heads("queues/%2F/third") == {"third": 1}
+
+
+async def test_a_listing_reads_only_so_much_for_the_timestamps_of_old_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What it does not read the next one does, and what was read once is remembered."""
+    read = 0
+    fetch = Journal.fetch
+
+    async def fetched(journal: Any, near: Any) -> Any:
+        nonlocal read
+        found = await fetch(journal, near)
+        read += sum(len(command) for _, command in found)
+        return found
+
+    async with Nodes(tmp_path, **{"log.hot_bytes": 1 << 20}) as nodes:
+        names = [f"q{number}" for number in range(6)]
+        for at, name in enumerate(names, 1):
+            await nodes.declare(name)
+            await api_of(nodes.one).publish(name, "x" * 900_000, timestamp=at)
+        await nodes.stop("n1")
+        api = api_of(await nodes.start("n1"))
+        await until(nodes.settled)
+        monkeypatch.setattr(Journal, "fetch", fetched)
+        monkeypatch.setattr(observer, "HEAD_BYTES_MAX", 2_000_000)
+        told: list[int] = []
+        while len(told) < len(names):
+            read, before = 0, len(told)
+            rows = await api.get("queues")
+            told = sorted(row[HEAD] for row in rows if row[HEAD] is not None)
+            assert before < len(told) <= before + 3  # one may be in memory
+            assert read < 2_000_000
+        assert told == [1, 2, 3, 4, 5, 6]
+        read = 0
+        assert all(row[HEAD] for row in await api.get("queues"))
+        assert read == 0
 
 
 async def test_timestamps_of_queues_elsewhere_are_asked_for_by_leader(tmp_path: Path):
