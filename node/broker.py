@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
 from typing import Any, Literal, cast
 
 from cluster.cluster_node import ClusterNode
@@ -13,18 +12,12 @@ from cluster.cold_reads import OnArrival
 from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
-from cluster.machine.arguments import CLASSIC, QUEUE_TYPE, QUORUM, SPAN_MS_MAX, unknown_argument
+from cluster.machine.arguments import CLASSIC, QUEUE_TYPE, QUORUM, unknown_argument
 from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.catalog_routing import RESERVED_PREFIX
 from cluster.machine.commands import (
-    ATTR_DEDUP_ID,
-    ATTR_DELIVER_AT_MS,
-    ATTR_PRIORITY,
-    ATTR_TTL_MS,
     Barrier,
-    BodyPart,
     Command,
-    Enqueue,
     Get,
     Pause,
     Purge,
@@ -33,10 +26,8 @@ from cluster.machine.commands import (
     Subscribe,
 )
 from cluster.machine.interface import RowState
-from cluster.machine.publishers import CARRIER_PREFIX, is_carrier
 from cluster.machine.replies import Chunk, Declared, Got, Ok
 from cluster.outcome import Outcome
-from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.types import (
     TRANSIENT_GROUPS,
     Body,
@@ -49,30 +40,19 @@ from cluster.types import (
     QueueId,
     SessionId,
 )
-from node.alarms import Lack
 from node.bodies import may_be_whole, whole
 from node.chunks import batch_of, fitting, merged
 from node.errors import Elsewhere, Refused, reply_of
+from node.ingress import NAME_BYTES_MAX, Ingress, check_name
 from node.message import as_map
 from node.outgoing import Batch
-from node.plain_values import wrong_beside_bodies
-from node.routing import Router
 from node.sections import LimitSettings
 from node.settling import Settler
 from node.tasks import Tasks
 
-#: As `Enqueue.large`.
-Large = Mapping[int, tuple[str, Sequence[tuple[int, int, int]]]]
-
-NAME_BYTES_MAX = 255
 PEEK_COUNT_MAX = 1_000
-#: Of a large body that a client publishes in parts.
-PART_BYTES_MAX = 1024 * 1024
 GET_BYTES_MAX = 16 * 1024 * 1024
 CREDIT_MAX = 1_000_000
-
-_ATTRS_MAX = {ATTR_PRIORITY: 255, ATTR_TTL_MS: SPAN_MS_MAX, ATTR_DELIVER_AT_MS: 2**53}
-
 
 #: Why a leader knows no such consumer.
 Gone = Literal["session_over", "queue_deleted", "cancelled"]
@@ -90,16 +70,8 @@ class Broker:
         self.limits = limits
         #: For what this node settles or gives back by itself.
         self.settler = Settler(cluster, tasks, counts=None)
-        #: What a node of the cluster is low on: settles still work, so that consumers make room.
-        self.lack = Lack()
-        #: Why publishes to these virtual hosts are refused: see `node/vhost_quotas.py`.
-        self.full_vhosts: Mapping[str, str] = {}
+        self.ingress = Ingress(cluster, limits, cut_off=lambda: self.cut_off)
         self._caught_up_with: _Heard | None = None
-
-    @cached_property
-    def router(self) -> Router:
-        """There is a catalog to route by once the cluster has started."""
-        return Router(self.cluster.catalog_machine)
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -348,91 +320,6 @@ class Broker:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def enqueue_command(
-        self,
-        queue: QueueId,
-        publisher: str | None,
-        seqno: int,
-        bodies: Sequence[bytes],
-        meta: Any,
-        attrs: Any,
-        large: Large | None = None,
-    ) -> tuple[Enqueue, int]:
-        """The command for a batch, and its bytes. Refused says which rule it breaks."""
-        sizes = [len(body) for body in bodies]
-        self._check_size(max(sizes, default=0), in_parts=False)
-        for place, (_, parts) in large.items() if large is not None else ():
-            if 0 <= place < len(sizes):
-                self._check_size(sizes[place] + sum(size for *_, size in parts), in_parts=True)
-        self._check_room(queue)
-        wrong = wrong_beside_bodies(meta) if meta is not None else None
-        if wrong is not None:
-            raise Refused(codes.BAD_ARGUMENT, f"headers and properties of a message: {wrong}")
-        if not bodies and (publisher is None or seqno):
-            raise Refused(
-                codes.BAD_ARGUMENT,
-                "a publish has one or more bodies; without one, a publisher's name and number 0 it"
-                " asks for that publisher's next number",
-            )
-        if publisher is None:
-            seqno = 0
-        else:
-            check_name(publisher, "publisher")
-            if is_carrier(publisher):
-                raise Refused(
-                    codes.BAD_ARGUMENT,
-                    f"names that begin with {CARRIER_PREFIX} are the nodes' own: choose another",
-                )
-            if seqno < 1 and bodies:
-                raise Refused(codes.BAD_ARGUMENT, "a named publisher numbers its messages from 1")
-        check_meta(meta, len(bodies))
-        if attrs is not None:
-            check_attrs(attrs, len(bodies))
-        return Enqueue(queue, publisher, seqno, bodies, meta, attrs, large), sum(sizes)
-
-    def part_command(self, queue: QueueId, upload: str, number: int, data: bytes) -> BodyPart:
-        """A part of a large body. Refused says which rule it breaks."""
-        if upload.startswith(CARRIER_PREFIX):
-            raise Refused(
-                codes.BAD_ARGUMENT,
-                f"names that begin with {CARRIER_PREFIX} are the nodes' own: choose another",
-            )
-        if len(data) > PART_BYTES_MAX:
-            raise Refused(
-                "message_too_large", f"a part may have {PART_BYTES_MAX} bytes, not {len(data)}"
-            )
-        self._check_room(queue)
-        return BodyPart(queue, upload, number, data)
-
-    def _check_size(self, size: int, *, in_parts: bool) -> None:
-        largest = self.limits.message_bytes_max
-        if size > largest:
-            raise Refused(
-                "message_too_large",
-                f"a message may have {largest} bytes, not {size}: publish less, or raise"
-                " limits.message_bytes_max on all nodes",
-            )
-        if size > WHOLE_BODY_BYTES_MAX and not in_parts:
-            raise Refused(
-                "message_too_large",
-                f"in one piece a message may have {WHOLE_BODY_BYTES_MAX} bytes, not {size}:"
-                " publish it in parts, by WebSocket or AMQP",
-            )
-
-    def _check_room(self, queue: QueueId) -> None:
-        if self.lack.disk:
-            raise Refused("disk_full", "the disk of a node is nearly full: consume, or add space")
-        if self.lack.memory:
-            raise Refused(
-                "memory_full",
-                "a node is low on memory: consume, or raise limits.memory_high_watermark",
-            )
-        if self.full_vhosts:
-            info = self.cluster.catalog_machine.queue_by_id(queue)
-            full = None if info is None else self.full_vhosts.get(info.vhost)
-            if full is not None:
-                raise Refused("vhost_full", full)
-
     def subscribe_command(
         self,
         queue: QueueId,
@@ -519,15 +406,6 @@ def _id(group: GroupId, body: BodyRef) -> str | None:
 # --- rules ----------------------------------------------------------------------------------------
 
 
-def check_name(name: str, kind: str) -> None:
-    """1 to 255 bytes of UTF-8 without control characters."""
-    if not 1 <= len(name.encode(errors="replace")) <= NAME_BYTES_MAX or not name.isprintable():
-        raise Refused(
-            codes.BAD_ARGUMENT,
-            f"a {kind} is 1 to {NAME_BYTES_MAX} bytes of printable text, not {name[:40]!r}",
-        )
-
-
 def reserved(name: str) -> str | None:
     """Why nobody may make a queue of this name, in RabbitMQ's words; None: anybody may."""
     if not name.startswith(RESERVED_PREFIX):
@@ -548,48 +426,6 @@ def check_shared(info: QueueInfo) -> None:
 def check_credit(credit: int) -> None:
     if not 0 <= credit <= CREDIT_MAX:
         raise Refused(codes.BAD_ARGUMENT, f"credit is from 0 (no limit) to {CREDIT_MAX}")
-
-
-def check_meta(meta: Any, count: int) -> None:
-    """Whatever the client likes, but bytes: those are what AMQP says (node.message)."""
-    metas: list[Any] = cast("list[Any]", meta) if type(meta) is list else [meta] * count
-    if len(metas) != count:
-        raise Refused(codes.BAD_ARGUMENT, "a list of meta has one for each body")
-    if any(type(each) is bytes for each in metas):
-        raise Refused(codes.BAD_ARGUMENT, "meta is a map, or anything but bytes")
-
-
-def check_attrs(attrs: Any, count: int) -> None:
-    """One map for all messages, or a list with one (or None) a message."""
-    if type(attrs) is list:
-        each = cast("list[Any]", attrs)
-        if len(each) != count:
-            raise Refused(codes.BAD_ARGUMENT, "a list of attrs has one for each body")
-    else:
-        each = [attrs]
-    for one in each:
-        if one is None:
-            continue
-        if type(one) is not dict:
-            raise Refused(codes.BAD_ARGUMENT, "attrs are a map, or a list of maps")
-        for key, value in cast("dict[Any, Any]", one).items():
-            _check_attr(key, value)
-
-
-def _check_attr(key: Any, value: Any) -> None:
-    if key == ATTR_DEDUP_ID and type(key) is int:
-        if type(value) is str and 1 <= len(value) <= NAME_BYTES_MAX:
-            return
-        raise Refused(codes.BAD_ARGUMENT, f"attr 4 is text of 1 to {NAME_BYTES_MAX} characters")
-    high = _ATTRS_MAX.get(key) if type(key) is int else None
-    if high is None:
-        raise Refused(
-            codes.BAD_ARGUMENT,
-            "attrs are 1 priority, 2 TTL in ms, 3 deliver not before, 4 de-duplication id, "
-            f"not {str(key)[:20]!r}",
-        )
-    if type(value) is not int or not 0 <= value <= high:
-        raise Refused(codes.BAD_ARGUMENT, f"attr {key} is a number from 0 to {high}")
 
 
 def with_type(

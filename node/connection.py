@@ -25,11 +25,13 @@ from cluster.machine.replies import PartKept
 from cluster.machine.replies import Subscribed as SubscribedReply
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
 from node import outgoing
-from node.broker import Broker, Gone, Large, check_credit
+from node.broker import Broker, Gone, check_credit
 from node.chunks import Held, Progress
 from node.errors import BrokerError, Elsewhere, Refused, reply_of
+from node.ingress import Large
 from node.metrics.tallies import Spoken
 from node.outgoing import Outgoing
+from node.permissions import Access
 from node.plan import Detached, Drained
 from node.tasks import Tasks
 from node.traffic import Traffic
@@ -115,6 +117,8 @@ class Connection:
         self._relay = relay
         self._tasks = tasks
         self._room = asyncio.Semaphore(REQUESTS_OPEN_MAX)
+        #: What its user may do; without it all is allowed.
+        self.access: Access | None = None
         #: Of a client that speaks to this connection; a channel of another protocol counts itself.
         self.counted: Spoken | None = None
         self.published = False
@@ -272,8 +276,8 @@ class Connection:
         if self.closed:
             return  # taken over while this waited to be read: the client asks again elsewhere
         self._check_here(info)
-        command, size_bytes = self._broker.enqueue_command(
-            info.queue, publisher, seqno, bodies, meta, attrs, large
+        command, size_bytes = self._broker.ingress.batch(
+            self.access, info, publisher, seqno, bodies, meta, attrs, large
         )
         size_bytes += FRAME_OVERHEAD_BYTES + MESSAGE_OVERHEAD_BYTES * len(bodies)
         if self.counted is not None:
@@ -286,7 +290,7 @@ class Connection:
     ) -> None:
         """Of a large body; a publish names all its parts later."""
         self._check_here(info)
-        command = self._broker.part_command(info.queue, upload, number, data)
+        command = self._broker.ingress.part(info, upload, number, data)
         reply = await self._broker.ask(info.group, command)
         assert isinstance(reply, PartKept)
         self.answer(request, [reply.index, reply.offset])

@@ -165,7 +165,7 @@ class DeadLetters:
         def headers() -> Mapping[str, Any]:
             return headers_of(meta)
 
-        route = self._broker.router.route(vhost, exchange, key, headers)
+        route = self._broker.ingress.router.route(vhost, exchange, key, headers)
         return () if route is None else route.queues
 
     # --- sending ----------------------------------------------------------------------------------

@@ -226,7 +226,6 @@ class Node:
                 broker=self.broker,
                 sessions=self.sessions,
                 relay=self.relay,
-                router=self.broker.router,
                 publisher=self.publisher,
                 bodies=bodies,
                 settler=settler,
@@ -250,7 +249,7 @@ class Node:
                 broker=self.broker,
                 sessions=self.sessions,
                 clients=self.clients,
-                router=self.broker.router,
+                direct_replies=direct_replies,
                 publisher=self.publisher,
                 auth=self.auth,
                 alarms=self.alarms,
@@ -357,7 +356,7 @@ class Node:
         return await self._management.serve(request)
 
     def _alarmed(self) -> None:
-        self.broker.lack = self.alarms.lack
+        self.broker.ingress.lack = self.alarms.lack
         self.cluster.notes.publishers(self.alarms.blocked)
 
     def _look_at_space(self) -> None:
@@ -374,7 +373,7 @@ class Node:
         while True:
             self._look_at_space()
             await self.quotas.sample()
-            self.broker.full_vhosts = self.quotas.full
+            self.broker.ingress.full_vhosts = self.quotas.full
             self.clients.look()
             self.publisher.forget_idle(asyncio.get_running_loop().time())
             problem = self.cluster.log.cleaner.archive_error

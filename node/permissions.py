@@ -16,6 +16,8 @@ log = structlog.get_logger(__name__)
 Operation = Literal["configure", "write", "read"]
 TopicOperation = Literal["write", "read"]
 
+#: A user with this tag may publish in any user's name.
+IMPERSONATOR = "impersonator"
 #: How permissions call the exchange that has no name.
 DEFAULT_EXCHANGE = "amq.default"
 #: Answers that one `Access` remembers of each kind.
@@ -67,6 +69,11 @@ class Access:
             topics = _Topics(entry, self.user, self.vhost)
             _remember(self._topics, exchange, topics)
         return topics.may(operation, key)
+
+    @property
+    def impersonates(self) -> bool:
+        entry = self._catalog().entry("users", (self.user,))
+        return entry is not None and IMPERSONATOR in entry["tags"]
 
     # --- the same, with RabbitMQ's words for a refusal --------------------------------------------
 

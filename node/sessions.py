@@ -16,9 +16,10 @@ import structlog
 from cluster.machine.commands import CloseSession, DetachSession, OpenSession
 from cluster.outcome import NOT_UPGRADED
 from cluster.types import GroupId, SessionId
-from node.broker import Broker, check_name
+from node.broker import Broker
 from node.connection import Connection, Peer
 from node.errors import Refused, reply_of
+from node.ingress import check_name
 from node.relay import Relay
 from node.tasks import Tasks
 from node.traffic import Traffic

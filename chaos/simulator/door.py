@@ -143,7 +143,6 @@ class Door:
             broker=self._broker,
             sessions=self.sessions,
             relay=self.relay,
-            router=self._broker.router,
             publisher=Publisher(cluster, tasks, counts, self._bodies),
             bodies=self._bodies,
             settler=WatchedSettler(cluster, tasks, counts, ledger=self._ledger),

@@ -25,10 +25,10 @@ from node.management.paging import ListQuery, list_query
 from node.management.values import Body
 from node.metrics.tallies import Tallies
 from node.permissions import Access
+from node.protocols.amqp.direct_reply import DirectReplies
 from node.publishing import Publisher
 from node.questions import Questions
 from node.quorum import Quorum
-from node.routing import Router
 from node.sessions import Sessions
 from node.settings import Settings
 
@@ -81,7 +81,7 @@ class Services:
     broker: Broker
     sessions: Sessions
     clients: Clients
-    router: Router
+    direct_replies: DirectReplies
     publisher: Publisher
     auth: Auth
     alarms: Alarms

@@ -7,18 +7,11 @@ import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import (
-    ATTR_DEDUP_ID,
-    ATTR_DELIVER_AT_MS,
-    ATTR_PRIORITY,
-    ATTR_TTL_MS,
-)
-from cluster.proposals import WHOLE_BODY_BYTES_MAX
-from node.errors import Elsewhere, OutcomeUnknown, Refused
+from node.errors import Elsewhere, OutcomeUnknown
+from node.ingress import Attrs, check_reply, shown
 from node.management.context import Call, Route
 from node.management.errors import bad_request, not_found
 from node.management.messages_here import ACK_MODES
@@ -26,17 +19,15 @@ from node.management.queues import declare_queue, unlocked
 from node.management.values import Body
 from node.message import exchange_and_key, on_wire, where_of
 from node.plain_values import wrong_value
-from node.protocols.amqp import attributes
 from node.protocols.amqp import properties as amqp
 from node.protocols.amqp.deaths import marked
+from node.protocols.amqp.direct_reply import PREFIX
 from node.protocols.amqp.errors import AmqpError
-from node.protocols.amqp.publishes import IMPERSONATOR
 
 PUBLISH_S_MAX = 10.0
 #: How long a get waits for its queue to have a leader, and how often it looks.
 LEADER_S_MAX = 10.0
 RETRY_S = 0.05
-TTL_MS_MAX = 2**32 - 1
 #: What one answer may hold of messages.
 GET_COUNT_MAX = 1_000
 
@@ -68,56 +59,36 @@ def _payload(body: Body) -> bytes:
 
 async def _publish(call: Call, exchange: str, key: str, payload: bytes, properties: Json) -> bool:
     """Whether any queue got it, safely."""
-    services, vhost, access = call.services, call.vhost, call.access
+    services, access = call.services, call.access
+    ingress, counted = services.broker.ingress, services.tallies.http
     access.check("write", "exchange", exchange)
-    largest = min(services.settings.limits.message_bytes_max, WHOLE_BODY_BYTES_MAX)
-    if len(payload) > largest:
-        raise Refused(
-            "message_too_large", f"a message may have {largest} bytes, not {len(payload)}"
-        )
-    if services.alarms.blocked is not None:
-        raise Refused("memory_full", services.alarms.blocked)
-    user_id = properties.get("user_id")
-    if user_id not in (None, call.user.name) and IMPERSONATOR not in call.user.tags:
-        raise bad_request(
-            f"user_id property set to '{user_id}' but authenticated user was '{call.user.name}'"
-        )
-    headers = cast("Json", properties.get("headers") or {})
+    ingress.check_size(len(payload), in_parts=False)
+    ingress.check_alarms()
     wrong = wrong_value(properties)
     if wrong is not None:
         raise bad_request(f"invalid properties: {wrong}")
     try:
-        meta = where_of(exchange, key) + amqp.build(properties)
+        where, given = where_of(exchange, key), amqp.build(properties)
     except (ValueError, TypeError) as error:
         raise bad_request(f"invalid properties or routing key: {error}") from None
-
-    find = partial(services.router.route, vhost, exchange, key, lambda: headers, properties.get)
-    route = find()
-    if route is None or not route.queues or (exchange != "" and services.broker.cut_off):
+    attrs, given = ingress.heed(access, given)
+    if exchange == "" and key.startswith(PREFIX):
+        return _reply(call, key, where, given, attrs, payload)
+    route = ingress.route(access, exchange, key, given)
+    if ingress.in_doubt(exchange, route):
         await _catch_up(call)
-        route = find()
+        route = ingress.route(access, exchange, key, given)
     if route is None:
         raise not_found()
-    if route.exchange.internal:
-        raise bad_request(f"exchange '{exchange}' is internal: only exchanges publish to it")
-    if route.exchange.routes_as == "topic":
-        access.check_topic("write", exchange, key)
-    full = services.broker.full_vhosts.get(vhost) if route.queues else None
-    if full is not None:
-        raise Refused("vhost_full", full)
-    counted = services.tallies.http
+    if route.queues:
+        ingress.check_vhost(access.vhost)
+    given = shown(given)
+    own = [ingress.own(info, attrs, given) for info in route.queues]
     counted.published([payload], queues=len(route.queues), confirm=True)
     counted.dropped += not route.queues
-    try:
-        due_ms = attributes.due_ms(headers, services.broker.cluster.now_ms())
-        shown = {**properties, "headers": headers | attributes.negated(headers)}
-        meta = where_of(exchange, key) + amqp.build(shown if due_ms is not None else properties)
-        own = [_attrs(call, info, properties, due_ms) for info in route.queues]
-    except ValueError as error:
-        raise bad_request(f"invalid properties: {error}") from None
     outcomes = [
-        _stored(call, info, payload, meta, attrs)
-        for info, attrs in zip(route.queues, own, strict=True)
+        _stored(call, info, payload, where + given, each)
+        for info, each in zip(route.queues, own, strict=True)
     ]
     try:
         async with asyncio.timeout(PUBLISH_S_MAX):
@@ -130,6 +101,19 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
     return bool(route.queues)
 
 
+def _reply(
+    call: Call, name: str, where: bytes, properties: bytes, attrs: Attrs | None, payload: bytes
+) -> bool:
+    """To who waits for an answer, through no queue."""
+    check_reply(attrs)
+    taken = call.services.direct_replies.deliver(name, where, properties, [payload])
+    counted = call.services.tallies.http
+    counted.published([payload], queues=int(taken), confirm=True)
+    counted.dropped += not taken
+    counted.confirmed += 1
+    return taken
+
+
 async def _catch_up(call: Call) -> None:
     """What this node's copy of the catalog lacks does not count as missing before."""
     if not await call.services.broker.catch_up():
@@ -137,7 +121,7 @@ async def _catch_up(call: Call) -> None:
 
 
 async def _stored(
-    call: Call, info: QueueInfo, payload: bytes, meta: bytes, attrs: dict[int, Any] | None
+    call: Call, info: QueueInfo, payload: bytes, meta: bytes, attrs: Attrs | None
 ) -> str | None:
     """The name of the queue if it refused."""
     future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -149,29 +133,6 @@ async def _stored(
     size_bytes = len(payload) + len(meta)
     call.services.publisher.publish(info, [payload], meta, attrs, size_bytes, done)
     return info.name if await future else None
-
-
-def _attrs(
-    call: Call, info: QueueInfo, properties: Json, due_ms: int | None
-) -> dict[int, Any] | None:
-    attrs: dict[int, Any] = {}
-    if due_ms is not None:
-        attrs[ATTR_DELIVER_AT_MS] = due_ms
-    config = call.catalog.config_of(info.queue)
-    if config is not None and config.dedup_window_ms is not None:
-        headers = cast("Json", properties.get("headers") or {})
-        dedup_id = attributes.dedup_id(info.arguments, properties.get("message_id"), headers)
-        if dedup_id is not None:
-            attrs[ATTR_DEDUP_ID] = dedup_id
-    expiration, priority = properties.get("expiration"), properties.get("priority")
-    if expiration is not None:
-        text = str(expiration)
-        if not (text.isascii() and text.isdecimal()) or int(text[:11]) > TTL_MS_MAX:
-            raise bad_request(f"invalid expiration '{text[:40]}'")
-        attrs[ATTR_TTL_MS] = int(text)
-    if priority is not None:
-        attrs[ATTR_PRIORITY] = int(priority)
-    return attrs or None
 
 
 # --- taking ---------------------------------------------------------------------------------------

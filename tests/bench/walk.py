@@ -45,6 +45,7 @@ REPETITIONS = 25
 PAUSE_S = 0.02
 WAIT_S = 60.0
 FRAME_HEADER_BYTES = 7
+WIDTH = 100  # of the table when it goes to a file
 
 
 @dataclass(frozen=True)
@@ -247,6 +248,8 @@ def main() -> int:
     args = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
     with tempfile.TemporaryDirectory() as folder:
         walks, called = asyncio.run(measure(Path(folder)))
     _show(console, walks, kept() if KEPT.exists() else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -122,7 +123,7 @@ async def test_plain_calls_do_what_the_asyncio_client_does(one: Nodes):
 
             assert client.info("orders")["messages"] == 0
             client.pause("orders")
-            client.publish("orders", b"5", deliver_at_ms=2**52)
+            client.publish("orders", b"5", deliver_at_ms=time.time_ns() // 1_000_000 + 86_400_000)
             (row,) = client.peek("orders", state="delayed")
             assert row["body"] == b"5"
             assert client.peek("orders", state="ready") == []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import aiohttp
 import cbor2
@@ -14,6 +17,8 @@ import cbor2
 from node.node import Node
 from node.settings import load
 from quorate.ports import free_port
+
+T = TypeVar("T")
 
 #: Long: it is waited for what must come, on a machine that may be slow.
 WAIT_S = 60.0
@@ -131,6 +136,32 @@ class Nodes:
             return leaders.pop() if len(leaders) == 1 else None
 
         return await until(agreed)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A node, and its loop, which is the only place where it may be touched."""
+
+    node: Node
+    loop: asyncio.AbstractEventLoop
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+
+@contextmanager
+def in_a_thread(folder: Path) -> Iterator[Running]:
+    """One node in a thread of its own, for clients that block."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="node")
+    thread.start()
+    nodes = Nodes(folder)
+    asyncio.run_coroutine_threadsafe(nodes.__aenter__(), loop).result()
+    yield Running(nodes.one, loop)
+    asyncio.run_coroutine_threadsafe(nodes.__aexit__(None, None, None), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 def machine_of(nodes: Nodes, queue: str) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,9 @@ async def test_peek_takes_nothing(http: Http):
 
 
 async def test_peek_counts_only_messages_in_the_state_asked_for(http: Http):
+    tomorrow_ms = time.time_ns() // 1_000_000 + 86_400_000
     for number in range(4):
-        headers = {"X-Quorate-Deliver-At-Ms": str(2**52)} if number == 1 else {}
+        headers = {"X-Quorate-Deliver-At-Ms": str(tomorrow_ms)} if number == 1 else {}
         await http("POST", f"{ORDERS}/messages", data=b"%d" % number, headers=headers)
     await http("POST", f"{ORDERS}/get", json={"count": 1})
 

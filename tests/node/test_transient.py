@@ -68,7 +68,9 @@ async def test_what_any_node_publishes_its_node_delivers() -> None:
     home, other = Client(world, "n1"), Client(world, "n2")
     await home.subscribe(declared)
     for client, body in ((home, b"here"), (other, b"elsewhere")):
-        command, size = client.broker.enqueue_command(declared.queue, None, 0, [body], None, None)
+        info = client.broker.locate("/", "q")
+        assert info is not None
+        command, size = client.broker.ingress.batch(None, info, None, 0, [body], None, None)
         client.traffic.publish(client.connection, 1, declared.group, "q", command, size)
         await world.until(lambda: body in home.bodies())  # noqa: B023
         await world.until(lambda: any(not isinstance(f, Delivery) for f in client.sent))  # noqa: B023

@@ -85,7 +85,7 @@ async def test_it_is_refused_there_alone_at_every_node_and_door_until_something_
         info = node.broker.locate("small", "q1")
         assert info is not None
         with pytest.raises(Refused, match="may hold 100000") as caught:
-            node.broker.enqueue_command(info.queue, None, 0, [BODY], None, None)
+            node.broker.ingress.batch(None, info, None, 0, [BODY], None, None)
         assert caught.value.code == "vhost_full"
         about = {"routing_key": "q1", "payload": "x", "payload_encoding": "string"}
         path = "exchanges/small/amq.default/publish"

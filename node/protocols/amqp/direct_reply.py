@@ -11,9 +11,10 @@ import secrets
 from typing import Any, Protocol, cast
 
 from cluster.types import NodeId
+from node.ingress import REPLY_TO
 from node.questions import Questions
 
-PSEUDO_QUEUE = "amq.rabbitmq.reply-to"
+PSEUDO_QUEUE = REPLY_TO
 PREFIX = PSEUDO_QUEUE + "."
 
 

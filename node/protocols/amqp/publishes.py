@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
-    ATTR_DEDUP_ID,
-    ATTR_DELIVER_AT_MS,
-    ATTR_PRIORITY,
-    ATTR_TTL_MS,
     Command,
     Enqueue,
 )
@@ -26,13 +20,13 @@ from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.types import GroupId, QueueId
 from node.bodies import NewBody, PartedBody, in_one_piece, pieces_of
 from node.errors import Elsewhere
+from node.ingress import Attrs, check_reply, shown
 from node.message import exchange_and_key
-from node.protocols.amqp import attributes, tables, writer
+from node.protocols.amqp import attributes, writer
 from node.protocols.amqp import properties as props
 from node.protocols.amqp.confirms import Confirms, Tally
-from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
+from node.protocols.amqp.direct_reply import PREFIX
 from node.protocols.amqp.errors import (
-    ACCESS_REFUSED,
     NO_ROUTE,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
@@ -48,13 +42,8 @@ from node.routing import Route
 if TYPE_CHECKING:
     from node.protocols.amqp.channel import Channel
 
-Attrs: TypeAlias = dict[int, Any]
-
 #: What a message weighs besides its body, so that empty ones count too.
 MESSAGE_OVERHEAD_BYTES = 64
-#: Copies of a message by the headers CC and BCC; BCC is not shown to consumers.
-CARBON_COPIES = ("CC", "BCC")
-IMPERSONATOR = "impersonator"
 
 
 class _Batch:
@@ -103,6 +92,7 @@ class Publishes:
         self._services = channel.services
         self._counted = channel.services.tallies.amqp091
         self._host = channel.host
+        self._ingress = channel.services.broker.ingress
         self._batches: dict[QueueId, _Batch] = {}
         # To the default exchange, in this read: nothing can change before the next one.
         self._last_route: tuple[bytes, Route] | None = None
@@ -131,17 +121,17 @@ class Publishes:
         self._host.access.check("write", "exchange", exchange)
         attrs: Attrs | None = None
         if look:
-            attrs, properties = self._look(properties)
+            reply_name = self._channel.deliveries.reply_name
+            attrs, properties = self._ingress.heed(self._host.access, properties, reply_name)
         if exchange == "" and key.startswith(PREFIX):
-            if attrs is not None and ATTR_DELIVER_AT_MS in attrs:
-                raise ChannelError_(PRECONDITION_FAILED, "a direct reply cannot be delayed")
+            check_reply(attrs)
             self._reply(event, key, properties)
             return None
         route = self._route(exchange, key, properties)
         careful = self.confirms is not None or self.transaction is not None or event.mandatory
-        cut_off = exchange != "" and self._services.broker.cut_off
-        if route is None or (careful and (cut_off or not route.queues)):
+        if self._ingress.in_doubt(exchange, route, careful=careful):
             return self._when_up_to_date(event, exchange, key, properties, attrs)
+        assert route is not None, "then it is in doubt"
         if exchange == "" and len(route.queues) == 1 and b"CC" not in properties:
             self._last_route = event.where, route
         self._routed(event, route, properties, attrs)
@@ -166,75 +156,8 @@ class Publishes:
         if not await self._services.broker.catch_up():
             raise Elsewhere(None)
 
-    def _look(self, properties: bytes) -> tuple[Attrs | None, bytes]:
-        """What the broker must know of the properties; and them, as consumers are to see them."""
-        looked = props.parse(properties)
-        if looked.wrong_headers is not None:
-            raise ChannelError_(
-                PRECONDITION_FAILED, f"invalid headers of a message: {looked.wrong_headers}"
-            )
-        user = self._host.user
-        if (
-            looked.user_id is not None
-            and looked.user_id != user.name
-            and IMPERSONATOR not in user.tags
-        ):
-            raise ChannelError_(
-                PRECONDITION_FAILED,
-                f"user_id property set to '{looked.user_id}' but authenticated user was"
-                f" '{user.name}'",
-            )
-        if looked.reply_to == PSEUDO_QUEUE:
-            name = self._channel.deliveries.reply_name
-            if name is None:
-                raise ChannelError_(PRECONDITION_FAILED, "fast reply consumer does not exist")
-            properties = props.replace(properties, reply_to=name)
-        attrs = _attrs_of(looked.expiration, looked.priority)
-        if attributes.may_be_delayed(properties):
-            return self._delayed(looked.headers, attrs, properties)
-        return attrs, properties
-
-    def _delayed(
-        self, headers: Mapping[str, Any], attrs: Attrs | None, properties: bytes
-    ) -> tuple[Attrs | None, bytes]:
-        try:
-            due_ms = attributes.due_ms(headers, self._services.broker.cluster.now_ms())
-            shown = attributes.negated(headers)
-        except ValueError as error:
-            raise ChannelError_(PRECONDITION_FAILED, f"invalid delay: {error}") from error
-        if due_ms is None:
-            return attrs, properties
-        return (attrs or {}) | {ATTR_DELIVER_AT_MS: due_ms}, props.with_headers(properties, shown)
-
     def _route(self, exchange: str, key: str, properties: bytes) -> Route | None:
-        vhost, router = self._host.vhost, self._services.router
-
-        def headers() -> Any:
-            return tables.plain(props.parse(properties).headers)
-
-        def property_of(name: str) -> object:
-            return getattr(props.parse(properties), name, None)
-
-        route = router.route(vhost, exchange, key, headers, property_of)
-        if route is None:
-            return None
-        if route.exchange.internal:
-            raise ChannelError_(
-                ACCESS_REFUSED,
-                f"cannot publish to internal exchange '{exchange}' in vhost '{vhost}'",
-            )
-        if route.exchange.routes_as == "topic":
-            self._host.access.check_topic("write", exchange, key)
-        if b"CC" not in properties:
-            return route
-        found = {info.queue: info for info in route.queues}
-        for copy in _carbon_copies(headers()):
-            if route.exchange.routes_as == "topic":
-                self._host.access.check_topic("write", exchange, copy)
-            more = router.route(vhost, exchange, copy, headers, property_of)
-            if more is not None:
-                found.update((info.queue, info) for info in more.queues)
-        return Route(route.exchange, tuple(found.values()))
+        return self._ingress.route(self._host.access, exchange, key, properties)
 
     def _routed(self, event: Publish, route: Route, properties: bytes, attrs: Attrs | None) -> None:
         bodies = event.bodies
@@ -252,19 +175,18 @@ class Publishes:
         if self.confirms is not None:
             first = self.confirms.number(count)
             tally = Tally(first, first + count - 1, len(route.queues))
-        if b"BCC" in properties:
-            properties = props.with_headers(properties, {}, drop=("BCC",))
+        properties = shown(properties)
         if not route.queues:
             self._unroutable(event, properties, tally)
             return
-        full = self._services.broker.full_vhosts.get(self._host.vhost)
+        full = self._ingress.full_vhosts.get(self._host.vhost)
         if full is not None:
             self._refuse(tally, full)
             return
         meta = event.where + properties
         each = [attrs] * len(route.queues)
         if attributes.may_have_id(properties):
-            each = [self._with_id(info, attrs, properties) for info in route.queues]
+            each = [self._ingress.own(info, attrs, properties) for info in route.queues]
         for info, own in zip(route.queues, each, strict=True):
             batch = self._batches.get(info.queue)
             if batch is None:
@@ -278,19 +200,6 @@ class Publishes:
             route = self._route(exchange, key, properties)
             assert route is not None, "nothing changes in between"
             self._routed(event._replace(bodies=[body]), route, properties, attrs)
-
-    def _with_id(self, info: QueueInfo, attrs: Attrs | None, properties: bytes) -> Attrs | None:
-        """Also with what a queue that keeps duplicates out knows the message by."""
-        config = self._services.broker.cluster.catalog_machine.config_of(info.queue)
-        if config is None or config.dedup_window_ms is None:
-            return attrs
-        looked = props.parse(properties)
-        try:
-            dedup_id = attributes.dedup_id(info.arguments, looked.message_id, looked.headers)
-        except ValueError as error:
-            reason = f"queue '{info.name}' keeps duplicates out: {error}"
-            raise ChannelError_(PRECONDITION_FAILED, reason) from error
-        return attrs if dedup_id is None else (attrs or {}) | {ATTR_DEDUP_ID: dedup_id}
 
     def _refuse(self, tally: Tally | None, reason: str) -> None:
         """None of them is taken. Who asked for no confirms would not learn of it otherwise."""
@@ -522,33 +431,3 @@ def _spread(runs: list[tuple[Any, int]]) -> Any:
     if len(runs) == 1 or all(value == first for value, _ in runs):
         return first
     return [value for value, count in runs for _ in range(count)]
-
-
-@lru_cache(1024)
-def _attrs_of(expiration: str | None, priority: int | None) -> Attrs | None:
-    attrs: dict[int, int] = {}
-    if expiration is not None:
-        if not (expiration.isascii() and expiration.isdecimal()) or int(expiration) > SPAN_MS_MAX:
-            raise ChannelError_(
-                PRECONDITION_FAILED,
-                f"invalid expiration '{expiration}': must be a whole number of ms, as text, up to"
-                f" {SPAN_MS_MAX}",
-            )
-        attrs[ATTR_TTL_MS] = int(expiration)
-    if priority:
-        attrs[ATTR_PRIORITY] = priority
-    return attrs or None
-
-
-def _carbon_copies(headers: Any) -> list[str]:
-    keys: list[str] = []
-    for name in CARBON_COPIES:
-        value = headers.get(name)
-        if value is None:
-            continue
-        if type(value) is not list or not all(
-            type(each) is str for each in cast("list[Any]", value)
-        ):
-            raise ChannelError_(PRECONDITION_FAILED, f"header {name} must be an array of strings")
-        keys.extend(cast("list[str]", value))
-    return keys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cluster.machine import replies as codes
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown
+from node.ingress import INTERNAL_EXCHANGE
 from node.protocols.amqp.errors import (
     ACCESS_REFUSED,
     COMMAND_INVALID,
@@ -25,6 +26,7 @@ _OF_CHANNEL = {
     codes.EXCLUSIVE_OWNER: RESOURCE_LOCKED,
     codes.SINGLE_ACTIVE: RESOURCE_LOCKED,
     codes.NOT_ALLOWED: ACCESS_REFUSED,
+    INTERNAL_EXCHANGE: ACCESS_REFUSED,
     "access_refused": ACCESS_REFUSED,
     codes.INEQUIVALENT: PRECONDITION_FAILED,
     codes.IN_USE: PRECONDITION_FAILED,

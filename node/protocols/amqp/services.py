@@ -13,7 +13,6 @@ from node.protocols.amqp.direct_reply import DirectReplies
 from node.publishing import Publisher
 from node.questions import Questions
 from node.relay import Relay
-from node.routing import Router
 from node.sessions import Sessions
 from node.settings import Settings
 from node.settling import Settler
@@ -27,7 +26,6 @@ class Services:
     broker: Broker
     sessions: Sessions
     relay: Relay
-    router: Router
     publisher: Publisher
     bodies: Bodies
     settler: Settler

@@ -10,7 +10,7 @@ from typing import Any
 from node.broker import Broker
 from node.connection import Connection
 from node.errors import BrokerError
-from node.permissions import Access, Operation
+from node.permissions import Operation
 from node.protocols.native import requests
 from node.protocols.native.requests import Request
 
@@ -56,16 +56,13 @@ class Handlers:
             requests.Info: self._info,
         }
 
-    async def handle(
-        self, connection: Connection, request: Request, access: Access | None = None
-    ) -> None:
-        """Returns when the next request of this connection may be read. Without `access` all is
-        allowed.
-        """
+    async def handle(self, connection: Connection, request: Request) -> None:
+        """Returns when the next request of this connection may be read."""
         handler = self._handlers.get(type(request))
         if handler is None:
             return
         try:
+            access = connection.access
             operation = _OPERATIONS.get(type(request))
             if access is not None and operation is not None:
                 access.check(operation, "queue", request.queue)  # type: ignore[union-attr]
@@ -86,7 +83,7 @@ class Handlers:
 
     async def _publish_part(self, connection: Connection, frame: requests.PublishPart) -> None:
         request, queue, upload, number, data = frame
-        info = await self._broker.find_shared(connection.vhost, queue)
+        info = await self._broker.find(connection.vhost, queue)
         await connection.run(
             request,
             queue,

@@ -209,8 +209,10 @@ class HttpRoutes:
                 type(each) is not bytes for each in cast("list[Any]", bodies)
             ):
                 raise Refused(codes.BAD_ARGUMENT, "bodies is a list of byte strings")
-            command, _ = self._broker.enqueue_command(
-                info.queue,
+            access = self._auth.access(await self._basic.user(request), info.vhost)
+            command, _ = self._broker.ingress.batch(
+                access,
+                info,
                 _text_or_none(fields.get("publisher"), "publisher"),
                 _number(fields.get("seqno", 0), "seqno", 0, 2**63 - 1),
                 cast("list[bytes]", bodies),
@@ -223,8 +225,9 @@ class HttpRoutes:
                 for header, key in _META_HEADERS.items()
                 if header in request.headers
             }
-            command, _ = self._broker.enqueue_command(
-                info.queue,
+            command, _ = self._broker.ingress.batch(
+                None,  # nothing in it is anybody's name
+                info,
                 request.headers.get("X-Quorate-Publisher"),
                 _number(request.headers.get("X-Quorate-Seqno", "0"), "seqno", 0, 2**63 - 1),
                 [await _read(request)],

@@ -25,7 +25,6 @@ from node.errors import BrokerError, Refused
 from node.handed import keep_unsent_small
 from node.metrics.tallies import Tallies
 from node.outgoing import Batch, Delivery, Got, Outgoing
-from node.permissions import Access
 from node.protocols.basic_auth import BasicAuth
 from node.protocols.native import replies, requests
 from node.protocols.native.frames import NativeProtocol
@@ -79,7 +78,6 @@ class SocketPeer:
         self._bodies = bodies
         self._settler = settler
         self.connection: Connection | None = None
-        self.access: Access | None = None
         self.user_name = ""
         self.vhost = ""
         self.channel_count = 0
@@ -326,7 +324,7 @@ class WebSockets:
                 return False
             hello = protocol.receive(_binary(message))
             assert isinstance(hello, Hello), "the first request is HELLO or an error"
-            peer.access = await self._clients.admit(user, hello.vhost)
+            access = await self._clients.admit(user, hello.vhost)
             peer.connection, resumed = self._sessions.connect(
                 peer,
                 session=hello.session,
@@ -349,6 +347,7 @@ class WebSockets:
             peer.close_with(close_codes.get(error.code, CloseCode.HELLO_MISSING), error.reason)
             return False
         peer.connection.counted = self._counted
+        peer.connection.access = access
         peer.user_name, peer.vhost = user.name, hello.vhost
         peer.about = {
             "type": "network",
@@ -414,7 +413,7 @@ class WebSockets:
             if type(request) is requests.Ping:
                 peer.send_bytes(replies.pong(request.number))
             else:
-                await self._handlers.handle(connection, request, peer.access)
+                await self._handlers.handle(connection, request)
 
 
 def _binary(message: WSMessage) -> bytes:

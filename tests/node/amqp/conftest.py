@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from node.node import Node
-from tests.node.nodes import Nodes
+from tests.node.nodes import Running, in_a_thread
 from tests.semantics.wire import Wire
 
 Connect = Callable[[], Wire]
-T = TypeVar("T")
 
 LONGEST_S = 60.0
 POLL_S = 0.01
@@ -30,30 +23,10 @@ def until(check: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
 
 
-@dataclass(frozen=True)
-class Running:
-    """The node, and its loop, which is the only place where it may be touched."""
-
-    node: Node
-    loop: asyncio.AbstractEventLoop
-
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
-
-
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="node")
-    thread.start()
-    folder: Path = tmp_path_factory.mktemp("amqp")
-    nodes = Nodes(folder)
-    asyncio.run_coroutine_threadsafe(nodes.__aenter__(), loop).result()
-    yield Running(nodes.one, loop)
-    asyncio.run_coroutine_threadsafe(nodes.__aexit__(None, None, None), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    with in_a_thread(tmp_path_factory.mktemp("amqp")) as running:
+        yield running
 
 
 @pytest.fixture

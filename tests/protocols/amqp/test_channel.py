@@ -41,7 +41,8 @@ async def test_a_bug_of_ours_ends_the_connection_and_hangs_nobody(
 
     monkeypatch.setattr(channel, "begin", begin)
     host = FakeHost()
-    services: Any = SimpleNamespace(tasks=Tasks(), settler=None, tallies=Tallies())
+    broker = SimpleNamespace(ingress=None)
+    services: Any = SimpleNamespace(tasks=Tasks(), settler=None, tallies=Tallies(), broker=broker)
     Channel(cast(Any, host), 1, services).receive(Method(1, commands.Basic.Qos()))
     async with asyncio.timeout(60):
         error = await host.failed

@@ -10,12 +10,14 @@ from typing import Any, cast
 from cluster.machine.catalog import ExchangeInfo, QueueInfo
 from cluster.types import GroupId, QueueId
 from node.errors import Elsewhere
+from node.ingress import Ingress
 from node.metrics.tallies import Tallies
 from node.protocols.amqp.confirms import Confirms
 from node.protocols.amqp.events import Publish
 from node.protocols.amqp.properties import NONE
 from node.protocols.amqp.publishes import Publishes
 from node.routing import Route
+from node.sections import LimitSettings
 
 WHERE = b"\x00\x01q"
 QUEUE = QueueInfo(QueueId(1), GroupId(1), "/", "q", {})
@@ -30,13 +32,14 @@ class FakeChannel:
         self.looks = 0
         self.published: list[Any] = []
         self.written: list[bytes] = []
-        access = SimpleNamespace(check=print)
+        access = SimpleNamespace(check=print, vhost="/")
         self.host = SimpleNamespace(vhost="/", access=access)
         self.outlet = SimpleNamespace(write=self.written.append)
+        ingress = Ingress(cast(Any, None), LimitSettings(), cut_off=lambda: False)
+        ingress.router = cast(Any, SimpleNamespace(route=self._route))
         self.services = SimpleNamespace(
             tallies=Tallies(),
-            router=SimpleNamespace(route=self._route),
-            broker=SimpleNamespace(catch_up=self._catch_up, full_vhosts={}),
+            broker=SimpleNamespace(catch_up=self._catch_up, ingress=ingress),
             publisher=SimpleNamespace(publish=self._publish),
             settings=SimpleNamespace(limits=SimpleNamespace(in_flight_bytes_max=1 << 20)),
         )

@@ -177,7 +177,7 @@ class World:
             settings=settings,
             auth=self.auth,
             alarms=self.alarms,
-            broker=SimpleNamespace(cluster=self.cluster, full_vhosts={}),
+            broker=SimpleNamespace(cluster=self.cluster),
             tasks=self.tasks,
         )
         make_channel = cast(Any, FakeChannel)
