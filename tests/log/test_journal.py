@@ -56,6 +56,25 @@ async def test_sync_covers_what_was_written_when_it_began() -> None:
     assert journal.synced_index == 6
 
 
+async def test_what_is_written_during_a_sync_is_not_covered_by_it() -> None:
+    world = World()
+    log = await world.open()
+    journal = log.journal(1)
+    fill(journal, 3)
+    log.write()
+
+    async def write(_: str) -> None:
+        world.disk._pause = None
+        fill(journal, 2)
+        log.write()
+
+    world.disk._pause = write
+    await log.sync()
+    assert (journal.written_index, journal.synced_index) == (6, 4)
+    world.crash()
+    assert (await world.open()).journal(1).last_index == 4
+
+
 async def test_entries_replaced_during_a_sync_do_not_count_as_synced() -> None:
     world = World()
     log = await world.open()
