@@ -108,7 +108,8 @@ class MembersNemesis:
     def _votes_again(self, node: NodeId) -> bool:
         self.cluster.start(node)
         machine = self.cluster.machines[node]
-        told = machine.cluster is not None and machine.cluster.farewell.is_over
+        serving = machine.cluster if machine.serves else None
+        told = serving is not None and serving.farewell.is_over
         if told and machine.incarnation > self._let_in_at:
             self.cluster.broke(
                 "only removed nodes are told so", f"{node} was let in before it started"
