@@ -17,7 +17,7 @@ from node.backup import Backups
 from node.broker import Broker
 from node.clients import Clients
 from node.drain import Drain
-from node.errors import reply_of
+from node.errors import Elsewhere, reply_of
 from node.health import Health
 from node.local_token import LocalToken
 from node.management.errors import not_authorised, not_found
@@ -151,6 +151,13 @@ class Call:
     def access(self) -> Access:
         """Raises BrokerError: no permissions in the virtual host of the path."""
         return self.services.auth.access(self.user, self.vhost)
+
+    async def catch_up(self) -> None:
+        """This node's copy of the catalog may lag: before what it lacks counts as missing, or what
+        it says is kept.
+        """
+        if not await self.services.broker.catch_up():
+            raise Elsewhere(None)
 
     async def change(self, command: Command) -> int:
         """Of the catalog. How much it did: 0 when all was so already."""

@@ -16,7 +16,7 @@ from cluster.codec.entries import encode_command
 from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.commands import DeclareQueue
 from node.compatibility import RABBITMQ_VERSION
-from node.errors import Elsewhere, Refused, reply_of
+from node.errors import Refused, reply_of
 from node.management import shapes
 from node.management.context import DONE, Answer, Call, Route
 from node.management.errors import ApiError, bad_request
@@ -179,8 +179,7 @@ async def _planned(call: Call, *, skip: bool) -> ImportPlan:
     for name, items in sections:
         if name == "users":
             items[:] = [await _hashed(item, hashing) for item in items]
-    if not await call.services.broker.catch_up():
-        raise Elsewhere(None)
+    await call.catch_up()
     cluster = call.services.cluster
     plan = ImportPlan(
         call.catalog.copy(),

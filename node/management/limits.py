@@ -40,11 +40,13 @@ def _routes(owner: Owner, readers: Literal["management", "administrator"]) -> li
 
     async def put(call: Call) -> Answer:
         given = {call.name: call.body.integer("value")}
+        await call.catch_up()
         await call.change(limits_step(call.catalog, owner, call.names[owner], given))
         return DONE
 
     async def delete(call: Call) -> Answer:
         of = (call.names[owner],)
+        await call.catch_up()
         known = dict(call.catalog.entry(f"{owner}_limits", of) or {})
         if call.name not in known:
             raise not_found()

@@ -76,7 +76,7 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
         return _reply(call, key, where, given, attrs, payload)
     route = ingress.route(access, exchange, key, given)
     if ingress.in_doubt(exchange, route):
-        await _catch_up(call)
+        await call.catch_up()
         route = ingress.route(access, exchange, key, given)
     if route is None:
         raise not_found()
@@ -114,12 +114,6 @@ def _reply(
     return taken
 
 
-async def _catch_up(call: Call) -> None:
-    """What this node's copy of the catalog lacks does not count as missing before."""
-    if not await call.services.broker.catch_up():
-        raise Elsewhere(None)
-
-
 async def _stored(
     call: Call, info: QueueInfo, payload: bytes, meta: bytes, attrs: Attrs | None
 ) -> str | None:
@@ -141,7 +135,7 @@ async def _stored(
 async def get(call: Call) -> list[Json]:
     body = call.body
     if call.catalog.queue(call.vhost, call.names["queue"]) is None:
-        await _catch_up(call)
+        await call.catch_up()
     info = unlocked(call)
     call.access.check("read", "queue", info.name)
     count = body.integer("count")

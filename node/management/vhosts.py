@@ -53,6 +53,7 @@ async def one_vhost(call: Call) -> Json:
 
 
 async def put(call: Call) -> Answer:
+    await call.catch_up()
     made = await call.change(vhost_step(call.catalog, call.vhost, call.body))
     if made:  # who makes one may use it
         await call.change(PutEntry("permissions", (call.user.name, call.vhost), EVERYTHING))
@@ -86,6 +87,7 @@ async def unprotect(call: Call) -> Answer:
 
 
 async def _protected(call: Call, *, protected: bool) -> Answer:
+    await call.catch_up()
     known = dict(call.catalog.entry("vhosts", (call.vhost,)) or {})
     if (known.pop(PROTECTED, False) is True) != protected:
         value = {**known, **({PROTECTED: True} if protected else {})}

@@ -121,6 +121,42 @@ async def test_three_seconds_of_resets_end_nothing_of_a_living_node(tmp_path: Pa
     firewall.shut()
 
 
+@pytest.mark.parametrize("change", ["protect", "describe", "limit"])
+async def test_a_node_that_was_cut_off_keeps_what_was_said_meanwhile(tmp_path: Path, change: str):
+    """What a change there leaves as it is, is not what its own copy of the catalog says."""
+    nodes, firewall = await walled_off(tmp_path)
+    async with nodes:
+        home, other = nodes.nodes["n3"], nodes.nodes["n1"]
+        await until(lambda: led_elsewhere(home, CATALOG_GROUP))
+        there, here = api_of(other), api_of(home)
+        assert await there.put("vhosts/v") == 201
+        assert (await there.post("vhosts/v/deletion/protection")).status == 204
+        assert (await here.get("vhosts/v"))["protected_from_deletion"]  # its users are known
+        firewall.shut()
+        await until(lambda: alone(home) and home.cluster.catalog.leader is None)
+
+        if change == "protect":  # it was, as far as this node knows
+            assert await there.delete("vhosts/v/deletion/protection") == 204
+            asked = here.ask("POST", "vhosts/v/deletion/protection")
+        elif change == "describe":
+            assert await there.delete("vhosts/v/deletion/protection") == 204
+            asked = here.ask("PUT", "vhosts/v", {"description": "new"})
+        else:
+            assert await there.put("vhost-limits/v/max-queues", value=7) == 204
+            asked = here.ask("PUT", "vhost-limits/v/max-connections", {"value": 8})
+        changing = asyncio.ensure_future(asked)
+        await asyncio.sleep(0.2)
+        await firewall.open()
+        assert (await asyncio.wait_for(changing, WAIT_S)).status == 204
+
+        shown = await there.get("vhosts/v")
+        assert shown["protected_from_deletion"] is (change != "describe")
+        if change == "limit":
+            [limits] = await there.get("vhost-limits/v")
+            assert limits["value"] == {"max-queues": 7, "max-connections": 8}
+    firewall.shut()
+
+
 @pytest.mark.parametrize("door", ["amqp", "http"])
 async def test_what_a_node_that_was_cut_off_confirms_is_in_all_queues_that_were_bound(
     tmp_path: Path, door: str
