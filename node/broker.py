@@ -363,10 +363,15 @@ class Broker:
         over: list[tuple[int, int]] = []
         budget = GET_BYTES_MAX
         for chunk in reply.chunks:
+            if budget <= 0:
+                over.append((chunk.first, chunk.first + chunk.bodies.count - 1))
+                continue
             bodies = await group.load_bodies(chunk.bodies)
             if bodies and not in_parts and isinstance(large := bodies[0][0], LargeBody):
                 bodies = await _joined(group, large, bodies[0][1])
-            count = fitting(bodies, budget) if budget > 0 else 0
+            count = fitting(bodies, budget)
+            if count < len(bodies):
+                budget = 0  # what is behind them must not come before them
             if count < chunk.bodies.count:
                 over.append((chunk.first + count, chunk.first + chunk.bodies.count - 1))
             if count:
@@ -376,7 +381,7 @@ class Broker:
                     taken.append((chunk.first, chunk.first + count - 1))
                 batches.append(batch_of(chunk, bodies))
         if over:
-            unseen = Return(info.queue, reply.consumer, merged(over))
+            unseen = Return(info.queue, reply.consumer, merged(over), unsent=True)
             self.settler.tell(info.group, unseen)
         if auto_settle and taken:
             self.settler.tell(info.group, Settle(info.queue, reply.consumer, merged(taken)))

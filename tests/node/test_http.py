@@ -99,6 +99,38 @@ async def test_what_is_not_settled_within_the_lease_is_returned(http: Http):
     await until(back)
 
 
+async def test_behind_what_does_not_fit_into_the_answer_of_a_get_nothing_is_taken(
+    http: Http, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    """It would be delivered before what is given back; and need not be read."""
+    monkeypatch.setattr("node.broker.GET_BYTES_MAX", 10)
+    headers = {"Content-Type": "application/cbor"}
+    for bodies in ([b"first", b"too large"], [b"c"], [b"d"]):
+        batch = cbor2.dumps({"bodies": bodies})
+        await http("POST", f"{ORDERS}/messages", data=batch, headers=headers)
+    info = nodes.one.broker.locate("/", "orders")
+    assert info is not None
+    group = nodes.one.broker.led(info.group)
+    load, read = group.load_bodies, []
+
+    async def loaded(ref: Any) -> Any:
+        read.append(ref.count)
+        return await load(ref)
+
+    monkeypatch.setattr(group, "load_bodies", loaded)
+
+    async def take() -> list[tuple[str, bool]]:
+        _, got = await http("POST", f"{ORDERS}/get", json={"count": 9, "auto_settle": True})
+        return [(each["body"], each["redelivered"]) for each in got["messages"]]
+
+    assert await take() == [("first", False)]
+    assert read == [2]
+    await until(lambda: nodes.one.broker.machine(info.group).queue(info.queue).ready_count == 3)
+    assert await take() == [("too large", False), ("c", False)]
+    await until(lambda: nodes.one.broker.machine(info.group).queue(info.queue).ready_count == 1)
+    assert await take() == [("d", False)]
+
+
 async def test_peek_takes_nothing(http: Http):
     for body in (b"a", b"\xff"):
         await http("POST", f"{ORDERS}/messages", data=body)
