@@ -26,7 +26,7 @@ from cluster.group_like import GroupLike
 from cluster.machine.commands import Command
 from cluster.machine.replies import NO_GROUP
 from cluster.machine.versions import MACHINE_VERSION
-from cluster.outcome import Done, Outcome, outcome_of, refused, too_new
+from cluster.outcome import FINAL, Done, Outcome, outcome_of, refused, too_new
 from cluster.seams import Links
 from cluster.types import GroupId, NodeId, Stamp
 
@@ -43,8 +43,6 @@ QUESTIONS_OF_A_PROCESS = 1 << 22
 #: How long an idempotent question is asked again while there is no leader.
 ASK_PATIENCE_S = 15.0
 ASK_AGAIN_S = 0.05
-#: Refusals of a group, not of its machine, that asking again will not change.
-FINAL_REFUSALS = frozenset({"too_large", "bad_argument", "unknown_command", "not_upgraded"})
 
 
 def question_numbers(incarnation: int) -> Iterator[int]:
@@ -119,7 +117,7 @@ class Forwarder:
             reply = outcome.reply
             # A cluster that is being born has no groups for queues yet.
             answered = reply is not None and getattr(reply, "code", None) != NO_GROUP
-            hopeless = outcome.kind == "refused" and outcome.code in FINAL_REFUSALS
+            hopeless = outcome.kind == "refused" and outcome.code in FINAL
             if answered or hopeless or self._stopped or loop.time() >= deadline:
                 return outcome if answered or doubt is None else doubt
             await asyncio.sleep(ASK_AGAIN_S * (1 + self._random.random()))

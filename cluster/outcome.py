@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from cluster.machine.replies import Reply
+from cluster.machine.replies import BAD_ARGUMENT, PARTS_MISSING, UNKNOWN_COMMAND, Reply
 from cluster.types import NodeId, Stamp
 
 
@@ -25,6 +25,16 @@ class Outcome:
 
 #: The cluster still runs a machine version that lacks what was proposed.
 NOT_UPGRADED = "not_upgraded"
+
+# Which refusals a repetition can change. A machine's reply is its last word, but for what is said
+# beside each; any refusal that is not named here passes: there will be a leader, or room.
+
+#: Not here, or not now: ask the leader.
+ELSEWHERE = frozenset({"not_leader", "no_leader", "stopping"})
+#: Nothing but an upgrade of the cluster changes it.
+UPGRADE_NEEDED = frozenset({NOT_UPGRADED, UNKNOWN_COMMAND})
+#: No repetition of the same command changes it.
+FINAL = UPGRADE_NEEDED | {"too_large", BAD_ARGUMENT, "transient_full", PARTS_MISSING}
 
 Done = Callable[[Outcome], None]
 

@@ -24,8 +24,8 @@ from cluster.codec.entries import LARGE_SINCE
 from cluster.group_like import GroupLike
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import BodyPart
-from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, UNKNOWN_COMMAND, PartKept
-from cluster.outcome import NOT_UPGRADED, Outcome
+from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, PartKept
+from cluster.outcome import FINAL, UPGRADE_NEEDED, Outcome
 from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.types import Body, GroupId, LargeBody, NodeId
 from node.errors import BrokerError
@@ -50,11 +50,6 @@ HEAD_BYTES = 4 * 1024
 RETRY_S = 0.05
 #: No node gave the next part of a body for so long: what is half delivered is given up.
 PATIENCE_S = 60.0
-
-#: Refusals that no repetition changes.
-HOPELESS = frozenset({"too_large", "bad_argument", "transient_full"})
-#: The group takes no parts before it is upgraded.
-TOO_OLD = frozenset({NOT_UPGRADED, UNKNOWN_COMMAND})
 
 
 class NotTaken(Exception):
@@ -177,10 +172,11 @@ class Bodies:
                 trouble = await self._send(info, source, name, kept, room.parts)
                 if trouble is None:
                     break
-                if trouble.code in HOPELESS:
+                if trouble.code in UPGRADE_NEEDED:
+                    if _may_be_whole(source):
+                        raise WholeOnly
+                elif trouble.code in FINAL:
                     raise NotTaken(trouble.reason)
-                if trouble.code in TOO_OLD and _may_be_whole(source):
-                    raise WholeOnly
                 if trouble.code == NO_QUEUE and self._is_gone(info):
                     return None
                 await asyncio.sleep(RETRY_S)

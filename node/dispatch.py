@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, assert_never
 
-from cluster.group import Outcome
 from cluster.machine.commands import Command, Discard, Enqueue, Handed, Return, Settle
 from cluster.machine.consumers import UNLIMITED_CREDIT
 from cluster.machine.effects import (
@@ -29,6 +28,7 @@ from cluster.machine.effects import (
     SessionEnded,
 )
 from cluster.machine.replies import Chunk, Enqueued, Ok
+from cluster.outcome import ELSEWHERE, Outcome
 from cluster.types import Body, BodyRef, ConsumerKey, GroupId, LargeBody, QueueId
 from node.chunks import (
     DELIVERY_BYTES_TARGET,
@@ -72,9 +72,6 @@ from node.plan import (
     Ticket,
     Unreadable,
 )
-
-#: Refusals that only mean: not here, not now.
-ELSEWHERE = frozenset({"not_leader", "no_leader", "stopping"})
 
 #: Consumers of one connection whose entries are fetched at the same time. Each may send what it
 #: waited for, whether there is room or not.

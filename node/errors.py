@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.group import Outcome
 from cluster.machine.replies import Reply
+from cluster.outcome import ELSEWHERE, Outcome
 from cluster.types import NodeId
-from node.dispatch import ELSEWHERE
 
 
 class BrokerError(Exception):

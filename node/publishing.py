@@ -22,11 +22,11 @@ import structlog
 
 from cluster.cluster_node import ClusterNode
 from cluster.codec.entries import LARGE_SINCE
-from cluster.group import Outcome
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Enqueue
 from cluster.machine.publishers import EPHEMERAL_PREFIX
-from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, PARTS_MISSING, Enqueued
+from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, Enqueued
+from cluster.outcome import FINAL, Outcome
 from cluster.types import QueueId
 from node.bodies import Bodies, NewBody, NotTaken, PartedBody, WholeOnly, in_one_piece
 from node.dispatch import Counts
@@ -41,11 +41,6 @@ BYTES_AT_ONCE = 1 << 20
 #: well before the machine forgets an idle publisher of this kind.
 RETRY_S = 0.02
 IDLE_S_MAX = 600.0
-
-#: Refusals that no repetition changes.
-HOPELESS = frozenset(
-    {"too_large", "bad_argument", "unknown_command", "transient_full", PARTS_MISSING}
-)
 
 #: Called once with the offsets, in what was published, that the queue refused (over a limit), as
 #: ranges. All others are safe, or the queue is gone and they have nowhere to go.
@@ -278,7 +273,7 @@ class Publisher:
             self._decided(line, batch, reply.refused)
         elif outcome.code == NO_QUEUE and self._is_gone(line):
             self._decided(line, batch, ())
-        elif outcome.code in HOPELESS and line.sent[0] is batch:
+        elif outcome.code in FINAL and line.sent[0] is batch:
             log.warning("publish_refused", queue=line.info.name, reason=outcome.reason)
             self._refuse(line)
         else:

@@ -16,9 +16,9 @@ import structlog
 
 from cluster.cluster_node import BROKER_LEVEL, ClusterNode
 from cluster.forwarding import question_numbers
+from cluster.outcome import ELSEWHERE
 from cluster.peers import PeerState
 from cluster.types import NodeId
-from node.dispatch import ELSEWHERE
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
 from node.tasks import Tasks
 

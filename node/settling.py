@@ -17,10 +17,9 @@ from functools import partial
 from typing import NamedTuple
 
 from cluster.cluster_node import ClusterNode
-from cluster.group import Outcome
 from cluster.machine.commands import Command, Return, Settle
 from cluster.machine.replies import Ok
-from cluster.outcome import NOT_UPGRADED
+from cluster.outcome import FINAL, NOT_UPGRADED, Outcome
 from cluster.types import GroupId
 from node.dispatch import Counts
 from node.tasks import Tasks
@@ -28,8 +27,6 @@ from node.tasks import Tasks
 RETRY_S = 0.02
 #: Beyond, the group has lost its majority, and its sessions will be ended when it is back.
 PATIENCE_S = 300.0
-#: Refusals that no repetition changes.
-HOPELESS = frozenset({"too_large", "bad_argument", "unknown_command"})
 
 
 class Told(NamedTuple):
@@ -71,7 +68,7 @@ class Settler:
             told = told._replace(command=replace(told.command, unsent=False))
             self._propose(group, told)
             return
-        decided = outcome.reply is not None or outcome.code in HOPELESS
+        decided = outcome.reply is not None or outcome.code in FINAL
         if decided or self._is_over(group, told):
             self._decided(told.command, outcome)
             told.done()

@@ -15,6 +15,7 @@ from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
 from cluster.machine.commands import Command, Enqueue, Settle
 from cluster.machine.effects import Effect
+from cluster.machine.replies import OVERLOADED
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
 from node.broker import Broker
 from node.chunks import Progress
@@ -258,7 +259,7 @@ class Traffic:
 
     def _repeat(self, group_id: GroupId, command: Command, outcome: Outcome) -> None:
         """How far a window is: said again by itself whenever its consumer finds a new leader."""
-        if outcome.code == "overloaded":
+        if outcome.code == OVERLOADED:
             loop = asyncio.get_running_loop()
             loop.call_later(OVERLOADED_S, self._propose, group_id, command, None)
 

@@ -21,7 +21,6 @@ from typing import cast
 import structlog
 
 from cluster.cluster_node import ClusterNode
-from cluster.forwarding import FINAL_REFUSALS
 from cluster.group import Group, Role
 from cluster.group_like import GroupLike
 from cluster.machine import QueueMachine
@@ -37,8 +36,8 @@ from cluster.machine.commands import (
 )
 from cluster.machine.effects import Effect, TransactionsDue
 from cluster.machine.interface import OpenTransaction
-from cluster.machine.replies import UNKNOWN_COMMAND, Committed
-from cluster.outcome import NOT_UPGRADED, Outcome
+from cluster.machine.replies import Committed
+from cluster.outcome import FINAL, UPGRADE_NEEDED, Outcome
 from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, QueueId, Stamp
 from node.errors import Elsewhere, OutcomeUnknown, Refused, reply_of
 from node.tasks import Tasks
@@ -132,7 +131,7 @@ class Transactions:
             if outcome.kind == "unknown":
                 raise Elsewhere(None)  # whatever became of it: nothing was decided
             # A group that was not upgraded yet checks no limits of what others decide.
-            if outcome.code not in (NOT_UPGRADED, UNKNOWN_COMMAND):
+            if outcome.code not in UPGRADE_NEEDED:
                 reply_of(outcome)
 
     def _reserve(self, number: int, wants: Wants = ()) -> Reserve:
@@ -172,7 +171,7 @@ class Transactions:
         while True:
             outcome = await self._cluster.ask(group, command)
             doubt = doubt or outcome.kind == "unknown"
-            hopeless = outcome.kind == "refused" and outcome.code in FINAL_REFUSALS
+            hopeless = outcome.kind == "refused" and outcome.code in FINAL
             if outcome.reply is not None or hopeless or loop.time() >= deadline:
                 return outcome, doubt
             await asyncio.sleep(again_s)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from cluster.machine.replies import OVERLOADED
+from cluster.outcome import ELSEWHERE
 from quorate import wire
 from quorate.answers import Answers
 from quorate.errors import OutcomeUnknown, Refused
@@ -48,3 +50,7 @@ async def test_a_settle_that_was_sent_before_the_session_ended_may_have_been_don
         await sent
     with pytest.raises(Refused, match="the session had ended"):
         await kept
+
+
+def test_the_client_repeats_what_passes_at_a_node_and_no_more():
+    assert ELSEWHERE | {OVERLOADED} == wire.PASSING

@@ -799,7 +799,7 @@ NODES = (
     Mutant(
         "a settle is told to one leader only",
         "node/settling.py",
-        "        decided = outcome.reply is not None or outcome.code in HOPELESS\n",
+        "        decided = outcome.reply is not None or outcome.code in FINAL\n",
         "        decided = True\n",
         (by_tests("tests/node/test_publishing.py"), SIMULATOR),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
+    Command,
     DeleteQueue,
     Enqueue,
     OpenSession,
@@ -20,8 +22,9 @@ from cluster.machine.commands import (
     Subscribe,
 )
 from cluster.machine.replies import NO_QUEUE, QUEUE_FULL, Committed, Subscribed
+from cluster.outcome import Outcome, refused
 from cluster.seams import Down
-from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, SessionId
+from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId, SessionId
 from node.errors import BrokerError, OutcomeUnknown, Refused
 from node.tasks import Tasks
 from node.transactions import Transactions
@@ -389,3 +392,26 @@ async def test_of_transactions_for_the_last_room_only_as_many_are_done_as_fit() 
     assert done == 1
     assert [len(await world.bodies(name)) for name in "abc"] == [done] * 3
     await world.stop()
+
+
+async def test_a_refusal_that_no_repetition_changes_ends_a_commit_at_once() -> None:
+    """As it ends a publish: it was asked again for as long as a change of leader may take."""
+    asked: list[Command] = []
+
+    async def ask(group: GroupId, command: Command) -> Outcome:
+        asked.append(command)
+        return refused("transient_full", "consume some")
+
+    cluster: Any = SimpleNamespace(
+        node="n1",
+        links=SimpleNamespace(incarnation=1),
+        on_effects=[],
+        on_role=[],
+        catalog_machine=SimpleNamespace(groups=tuple),
+        ask=ask,
+    )
+    step = enqueue(QueueId(1), b"body")
+
+    with pytest.raises(Refused, match="consume some"):
+        await Transactions(cluster, Tasks()).commit({GroupId(TRANSIENT_GROUPS): [step]})
+    assert len(asked) == 1
