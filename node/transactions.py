@@ -82,8 +82,10 @@ class Transactions:
         number = self._number
         self._unanswered[number] = None
         kept: list[GroupId] = []
+        decides = False
         try:
             await self._keep_room(number, others, kept)
+            decides = True
             command = Transaction(
                 self._cluster.node,
                 self._cluster.links.incarnation,
@@ -93,8 +95,9 @@ class Transactions:
                 others,
             )
             committed = await self._decide(source, command)
-        except (Refused, Elsewhere):
-            self._give_back(number, kept)
+        except BaseException as error:  # cancelled, when its channel closes
+            if not decides or isinstance(error, (Refused, Elsewhere)):
+                self._give_back(number, kept)
             raise
         finally:
             del self._unanswered[number]

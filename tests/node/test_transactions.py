@@ -17,6 +17,7 @@ from cluster.machine.commands import (
     DeleteQueue,
     Enqueue,
     OpenSession,
+    Reserve,
     Settle,
     Step,
     Subscribe,
@@ -415,3 +416,41 @@ async def test_a_refusal_that_no_repetition_changes_ends_a_commit_at_once() -> N
     with pytest.raises(Refused, match="consume some"):
         await Transactions(cluster, Tasks()).commit({GroupId(TRANSIENT_GROUPS): [step]})
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("heard", [True, False], ids=["kept", "on its way"])
+def test_a_commit_that_is_given_up_before_the_decision_keeps_no_room(heard: bool) -> None:
+    """As when its channel closes. Nobody will decide it, so nobody needs the room for a minute."""
+
+    @in_world
+    async def scenario() -> None:
+        world = await Cluster().with_queues(**LIMITED)
+        await world.upgraded()
+        node = world["n2"]
+        ask, asked = node.ask, asyncio.Event()
+
+        async def slow(group: GroupId, command: Any) -> Any:
+            if type(command) is not Reserve or not command.wants or group != world.group_of("c"):
+                return await ask(group, command)
+            answer = asyncio.ensure_future(ask(group, command))
+            if heard:
+                await answer
+            asked.set()
+            await asyncio.Event().wait()
+            return None
+
+        node.ask = slow  # type: ignore[method-assign]
+        steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
+        commit = asyncio.ensure_future(world.transactions["n2"].commit(steps))
+        await asked.wait()
+        assert world.reserved("b")
+        assert world.reserved("c") or not heard
+        began_s = asyncio.get_running_loop().time()
+        commit.cancel()
+
+        await world.until(lambda: not any(world.reserved(name) for name in "abc"))
+        assert asyncio.get_running_loop().time() - began_s < 30
+        assert [await world.bodies(name) for name in "abc"] == [[], [], []]
+        await world.stop()
+
+    scenario()
