@@ -852,6 +852,20 @@ NODES = (
         'entry.get(PROTECTED) is None and table == "vhosts"',
         (by_tests("tests/machine/test_catalog_admin.py"),),
     ),
+    Mutant(
+        "what comes to a consumer without acks after its end is settled unseen",
+        "node/protocols/amqp/deliveries.py",
+        "moved.auto_settle = False",
+        "moved.auto_settle = consumer.no_ack",
+        (by_tests("tests/node/amqp/test_cancel_on_failover.py"),),
+    ),
+    Mutant(
+        "a commit that is given up keeps its room",
+        "node/transactions.py",
+        "if not decides or isinstance(error,",
+        "if isinstance(error,",
+        (by_tests("tests/node/test_transactions.py", words="given_up"),),
+    ),
 )
 
 MUTANTS = CONSENSUS + LOGS + QUEUES + NODES
