@@ -40,9 +40,6 @@ T = TypeVar("T")
 
 #: Requests of one connection that wait for an answer, publishes and settles aside.
 REQUESTS_OPEN_MAX = 256
-#: What a message weighs besides its body, so that empty ones count too.
-MESSAGE_OVERHEAD_BYTES = 32
-FRAME_OVERHEAD_BYTES = 256
 
 
 class Peer(Protocol):
@@ -279,7 +276,6 @@ class Connection:
         command, size_bytes = self._broker.ingress.batch(
             self.access, info, publisher, seqno, bodies, meta, attrs, large
         )
-        size_bytes += FRAME_OVERHEAD_BYTES + MESSAGE_OVERHEAD_BYTES * len(bodies)
         if self.counted is not None:
             self.published = True
             self.counted.published(bodies, queues=1, confirm=request != 0)

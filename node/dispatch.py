@@ -41,6 +41,7 @@ from node.chunks import (
     rest,
 )
 from node.dispatch_state import ConnectionState, ConsumerState
+from node.in_flight import InFlight
 from node.metrics.latencies import Latencies
 from node.metrics.tallies import Served
 from node.outgoing import (
@@ -139,7 +140,12 @@ class Dispatcher:
 
     def opened(self, connection: ConnectionId) -> None:
         assert connection not in self._connections
-        self._connections[connection] = ConnectionState(connection)
+        in_flight = InFlight(
+            self._in_flight_bytes_max,
+            pause=lambda: self._outputs.append(PauseReading(connection)),
+            resume=lambda: self._outputs.append(ResumeReading(connection)),
+        )
+        self._connections[connection] = ConnectionState(connection, in_flight)
 
     def closed(self, connection: ConnectionId) -> None:
         """Its consumers are no longer known here; the machine still knows them. Twice is once."""
@@ -175,10 +181,7 @@ class Dispatcher:
         """One batch, one command; the confirm leaves with the others of its round."""
         state = self._connections[connection]
         self.counts.published += len(command.bodies)
-        state.in_flight_bytes += size_bytes
-        if not state.paused and state.in_flight_bytes > self._in_flight_bytes_max:
-            state.paused = True
-            self._outputs.append(PauseReading(connection))
+        state.in_flight.add(size_bytes)
         self._outputs.append(
             Propose(
                 group,
@@ -220,10 +223,7 @@ class Dispatcher:
         if state is None:
             return
         if ticket.size_bytes:
-            state.in_flight_bytes -= ticket.size_bytes
-            if state.paused and state.in_flight_bytes * 2 <= self._in_flight_bytes_max:
-                state.paused = False
-                self._outputs.append(ResumeReading(ticket.connection))
+            state.in_flight.done(ticket.size_bytes)
         if outcome.kind == "ok" and type(reply) is Enqueued:
             state.confirms.append(
                 Confirm(ticket.request, reply.first, reply.stored, reply.duplicates, reply.refused)

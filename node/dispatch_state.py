@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from cluster.machine.replies import Chunk
 from cluster.types import ConsumerKey, GroupId, QueueId
 from node.chunks import Progress
+from node.in_flight import InFlight
 from node.outgoing import Confirm
 from node.plan import ConnectionId
 
@@ -40,10 +41,9 @@ class ConnectionState:
     """Of a client, or of a node that serves one."""
 
     id: ConnectionId
+    in_flight: InFlight
     confirms: list[Confirm] = field(default_factory=list[Confirm])
-    in_flight_bytes: int = 0  # published, outcome not known
     unsent_bytes: int = 0  # delivered, not yet taken by the network
-    paused: bool = False
     consumers: dict[tuple[QueueId, ConsumerKey], ConsumerState] = field(
         default_factory=dict[tuple[QueueId, ConsumerKey], ConsumerState]
     )

@@ -29,6 +29,7 @@ from cluster.machine.publishers import CARRIER_PREFIX, is_carrier
 from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from node.alarms import Lack
 from node.errors import Refused
+from node.in_flight import MESSAGE_OVERHEAD_BYTES
 from node.permissions import Access
 from node.plain_values import wrong_beside_bodies
 from node.protocols.amqp import attributes, tables
@@ -210,7 +211,7 @@ class Ingress:
         attrs: Any,
         large: Large | None = None,
     ) -> tuple[Enqueue, int]:
-        """The command for a batch, and its bytes. Without `access` all is allowed."""
+        """The command for a batch, and what it weighs. Without `access` all is allowed."""
         sizes = [len(body) for body in bodies]
         self.check_size(max(sizes, default=0), in_parts=False)
         for place, (_, parts) in large.items() if large is not None else ():
@@ -235,7 +236,8 @@ class Ingress:
             _check_meta(meta, len(bodies), access)
         if attrs is not None:
             _check_attrs(attrs, len(bodies), self._cluster.now_ms())
-        return Enqueue(info.queue, publisher, seqno, bodies, meta, attrs, large), sum(sizes)
+        command = Enqueue(info.queue, publisher, seqno, bodies, meta, attrs, large)
+        return command, sum(sizes) + MESSAGE_OVERHEAD_BYTES * (len(bodies) + 1)
 
     def part(self, info: QueueInfo, upload: str, number: int, data: bytes) -> BodyPart:
         """A part of a large body."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pamqp import commands
@@ -17,10 +18,11 @@ from chaos.simulator.channel import Closed
 from chaos.simulator.ledger import Ledger
 from node.auth import User
 from node.handed import Handed, Piece
+from node.in_flight import InFlight
 from node.outgoing import Delivery, Outgoing
 from node.permissions import Access
 from node.protocols.amqp import closing, writer
-from node.protocols.amqp.channel import Channel
+from node.protocols.amqp.channel import PUBLISHES, Channel
 from node.protocols.amqp.errors import AmqpError, ConnectionError_
 from node.protocols.amqp.events import Event, Method
 from node.protocols.amqp.methods import made
@@ -61,6 +63,11 @@ class AmqpHost:
         self._closing = False
         self._closing_channels: set[int] = set()
         self._pauses: set[str] = set()
+        self.in_flight = InFlight(
+            services.settings.limits.in_flight_bytes_max,
+            pause=partial(self.pause_reading, PUBLISHES),
+            resume=partial(self.resume_reading, PUBLISHES),
+        )
         self._written: list[bytes] = []
         self._handed = Handed()
         self._written_bytes = 0

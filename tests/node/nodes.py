@@ -150,18 +150,20 @@ class Running:
 
 
 @contextmanager
-def in_a_thread(folder: Path) -> Iterator[Running]:
+def in_a_thread(folder: Path, **flags: Any) -> Iterator[Running]:
     """One node in a thread of its own, for clients that block."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="node")
     thread.start()
-    nodes = Nodes(folder)
+    nodes = Nodes(folder, **flags)
     asyncio.run_coroutine_threadsafe(nodes.__aenter__(), loop).result()
-    yield Running(nodes.one, loop)
-    asyncio.run_coroutine_threadsafe(nodes.__aexit__(None, None, None), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    try:
+        yield Running(nodes.one, loop)
+    finally:
+        asyncio.run_coroutine_threadsafe(nodes.__aexit__(None, None, None), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def machine_of(nodes: Nodes, queue: str) -> tuple[Any, Any]:

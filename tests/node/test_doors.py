@@ -7,7 +7,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -371,3 +373,42 @@ def test_also_in_parts(running: Running):
 
     assert running.do(publish()) == 11
     wire.close()
+
+
+# --- back-pressure --------------------------------------------------------------------------------
+
+
+def test_what_is_in_flight_counts_for_a_connection_and_not_for_each_of_its_channels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Else 2,047 channels could each fill the memory of the node with the limit."""
+    with in_a_thread(tmp_path, **{"limits.in_flight_bytes_max": 65_536}) as running:
+        queue = declared(running)
+        held: list[Callable[[], None]] = []
+        publish = running.node.publisher.publish
+
+        def hold(*args: Any) -> None:
+            held.append(partial(running.loop.call_soon_threadsafe, publish, *args))
+
+        monkeypatch.setattr(running.node.publisher, "publish", hold)
+        wire = Wire(f"amqp://guest:guest@{running.node.amqp.address}/%2F")
+        channels = range(1, 5)
+        for channel in channels:
+            wire.open(channel)
+            wire.call(Confirm.Select(), Confirm.SelectOk, channel)
+        (connection,) = running.node.amqp._connections
+        for sent, channel in enumerate(channels, start=1):
+            wire.publish(queue, b"x" * 40_000, channel=channel)
+            while len(held) < sent and not connection.wire._paused:
+                time.sleep(0.01)
+
+        assert len(held) == 2
+        taken = 0
+        while taken < len(channels):  # each that is told of makes room for another one
+            while not held:
+                time.sleep(0.01)
+            held.pop(0)()
+            taken += 1
+        confirmed = {wire.next().channel for _ in channels}
+        assert confirmed == set(channels)
+        wire.close()

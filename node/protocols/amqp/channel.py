@@ -20,6 +20,7 @@ from cluster.machine.catalog import QueueInfo
 from node.auth import User
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
 from node.handed import Piece
+from node.in_flight import InFlight
 from node.permissions import Access
 from node.protocols.amqp import methods, writer
 from node.protocols.amqp.deliveries import Deliveries
@@ -42,6 +43,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 ChannelEvent = Publish | Acks | Method | ContentTooLarge
 
+#: Why a connection is not read: too much of what it published has no outcome yet.
+PUBLISHES = "publishes"
 #: Events that wait behind a method that waits; over it the connection is not read.
 WAITING_MAX = 256
 #: How long a change of leader may take before a client is told that there is none.
@@ -64,6 +67,7 @@ class ChannelHost(Protocol):
     frame_max: int
     client_capabilities: Mapping[str, Any]
     exclusive_queues: dict[str, None]
+    in_flight: InFlight  # of all its channels
 
     def write(self, data: bytes, piece: Piece | None = None) -> None: ...
     def tell_handed(self) -> None:

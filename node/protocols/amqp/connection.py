@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 import structlog
@@ -14,10 +15,11 @@ from node.auth import User
 from node.bodies import message_bytes_max
 from node.clients import Clients
 from node.handed import Piece
+from node.in_flight import InFlight
 from node.permissions import Access
 from node.protocols.amqp import closing, writer
 from node.protocols.amqp.admission import Admission
-from node.protocols.amqp.channel import Channel, ChannelEvent, ChannelHost
+from node.protocols.amqp.channel import PUBLISHES, Channel, ChannelEvent, ChannelHost
 from node.protocols.amqp.ends import Ends, Phase
 from node.protocols.amqp.errors import (
     CHANNEL_ERROR,
@@ -83,6 +85,11 @@ class AmqpConnection(asyncio.Protocol):
         self.blocked = False
         self._home = home
         self._services = home.services
+        self.in_flight = InFlight(
+            home.services.settings.limits.in_flight_bytes_max,
+            pause=partial(self.pause_reading, PUBLISHES),
+            resume=partial(self.resume_reading, PUBLISHES),
+        )
         self.reader = Reader(
             frame_bytes_max=FRAME_BYTES_MIN,
             channel_max=home.offer.channel_max,

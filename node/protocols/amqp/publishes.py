@@ -20,6 +20,7 @@ from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.types import GroupId, QueueId
 from node.bodies import NewBody, PartedBody, in_one_piece, pieces_of
 from node.errors import Elsewhere
+from node.in_flight import MESSAGE_OVERHEAD_BYTES
 from node.ingress import Attrs, check_reply, shown
 from node.message import exchange_and_key
 from node.protocols.amqp import attributes, writer
@@ -41,9 +42,6 @@ from node.routing import Route
 
 if TYPE_CHECKING:
     from node.protocols.amqp.channel import Channel
-
-#: What a message weighs besides its body, so that empty ones count too.
-MESSAGE_OVERHEAD_BYTES = 64
 
 
 class _Batch:
@@ -101,8 +99,7 @@ class Publishes:
         self._behind: dict[QueueId, deque[_Batch]] = {}
         self._placed = asyncio.Event()  # all of it has left for its queues
         self._placed.set()
-        self._in_flight_bytes = 0
-        self._paused = False
+        self._in_flight = channel.host.in_flight
         self._flush_due = False
 
     # --- in ---------------------------------------------------------------------------------------
@@ -293,11 +290,7 @@ class Publishes:
             self._send(batch)
 
     def _send(self, batch: _Batch) -> None:
-        size_bytes = batch.size_bytes
-        self._in_flight_bytes += size_bytes
-        if not self._paused and self._in_flight_bytes > self._limit_bytes:
-            self._paused = True
-            self._host.pause_reading(self._why_paused)
+        self._in_flight.add(batch.size_bytes)
         if batch.parted:
             batch.upload = self._services.publisher.upload(batch.info, batch.bodies)
         behind = self._behind.get(batch.info.queue)
@@ -355,19 +348,8 @@ class Publishes:
 
         return _spread(batch.metas), _spread(batch.attrs), done
 
-    @property
-    def _limit_bytes(self) -> int:
-        return self._services.settings.limits.in_flight_bytes_max
-
-    @property
-    def _why_paused(self) -> str:
-        return f"publishes {self._channel.number}"
-
     def _answered(self, batch: _Batch, size_bytes: int, refused: Sequence[tuple[int, int]]) -> None:
-        self._in_flight_bytes -= size_bytes
-        if self._paused and self._in_flight_bytes * 2 <= self._limit_bytes:
-            self._paused = False
-            self._host.resume_reading(self._why_paused)
+        self._in_flight.done(size_bytes)
         for tally, start in batch.tallies:
             if tally.answered(refused, start):
                 self._decided(tally)

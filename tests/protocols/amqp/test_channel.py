@@ -18,6 +18,8 @@ from node.tasks import Tasks
 
 
 class FakeHost:
+    in_flight = None
+
     def __init__(self) -> None:
         self.failed: asyncio.Future[AmqpError] = asyncio.get_running_loop().create_future()
 

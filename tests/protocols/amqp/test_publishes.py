@@ -10,6 +10,7 @@ from typing import Any, cast
 from cluster.machine.catalog import ExchangeInfo, QueueInfo
 from cluster.types import GroupId, QueueId
 from node.errors import Elsewhere
+from node.in_flight import InFlight
 from node.ingress import Ingress
 from node.metrics.tallies import Tallies
 from node.protocols.amqp.confirms import Confirms
@@ -33,7 +34,8 @@ class FakeChannel:
         self.published: list[Any] = []
         self.written: list[bytes] = []
         access = SimpleNamespace(check=print, vhost="/")
-        self.host = SimpleNamespace(vhost="/", access=access)
+        in_flight = InFlight(1 << 20, pause=print, resume=print)
+        self.host = SimpleNamespace(vhost="/", access=access, in_flight=in_flight)
         self.outlet = SimpleNamespace(write=self.written.append)
         ingress = Ingress(cast(Any, None), LimitSettings(), cut_off=lambda: False)
         ingress.router = cast(Any, SimpleNamespace(route=self._route))
@@ -41,7 +43,6 @@ class FakeChannel:
             tallies=Tallies(),
             broker=SimpleNamespace(catch_up=self._catch_up, ingress=ingress),
             publisher=SimpleNamespace(publish=self._publish),
-            settings=SimpleNamespace(limits=SimpleNamespace(in_flight_bytes_max=1 << 20)),
         )
 
     def _publish(self, info: QueueInfo, *_: Any) -> None:
