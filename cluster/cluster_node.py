@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random as random_module
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, cast
 
 import structlog
@@ -99,6 +100,7 @@ class ClusterNode:
         )
         self.visibility = Visibility(config.node, links, self.peers)
         self.presence = Presence(self)
+        self._begun = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self.readmission = Readmission(self)
         self._maintenance = MaintenanceLoop(self)
@@ -117,7 +119,14 @@ class ClusterNode:
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover the log, start the catalog and every group it places on this node."""
+        """Recover the log, start the catalog and every group it places on this node. What was begun
+        is ended when it fails.
+        """
+        async with AsyncExitStack() as begun:
+            await self._start(begun)
+            self._begun = begun.pop_all()
+
+    async def _start(self, begun: AsyncExitStack) -> None:
         config = self.config
         self.log = await Log.open(
             config.data_dir,
@@ -127,19 +136,20 @@ class ClusterNode:
             options=config.log,
             progress=self.replay,
         )
+        begun.push_async_callback(self.log.close)
         self.notes = NodeNotes(self.log)
         self.notes.started(self.links.incarnation)
-        try:
-            await self._registration.disk_identity.open()
-            now = asyncio.get_running_loop().time()
-            self.peers.begin(config.node, self.links.incarnation, now)
-            self._registration.outdo(self._registration.disk_identity.registered)
-            self.rounds = Rounds(self.log, self.links, self._clock)
-            self._start_catalog()
-            await self.links.start(self._on_message, self._on_up, self._on_down)
-        except BaseException:
-            await self._close()
-            raise
+        begun.callback(self._registration.disk_identity.close)
+        await self._registration.disk_identity.open()
+        now = asyncio.get_running_loop().time()
+        self.peers.begin(config.node, self.links.incarnation, now)
+        self._registration.outdo(self._registration.disk_identity.registered)
+        self.rounds = Rounds(self.log, self.links, self._clock)
+        self._start_catalog()
+        begun.callback(self._note_end)
+        begun.push_async_callback(self.links.stop)
+        await self.links.start(self._on_message, self._on_up, self._on_down)
+        begun.push_async_callback(self._end_work)
         self._tasks = [
             self._spawn(self.rounds.run(), "rounds"),
             self._spawn(self._maintenance.run(), "care"),
@@ -214,26 +224,28 @@ class ClusterNode:
         self.transient.stop()
 
     async def stop(self, *, transfer: bool = True) -> None:
-        """Hand leaderships over, let the rounds finish, close. Safe to call at any time after
-        `start`.
+        """Hand leaderships over, let the rounds finish, close. Safe to call at any time, and more
+        than once.
         """
         self.stopping = True
-        if transfer and self._failure is None:
-            await self.presence.hand_over()
+        try:
+            if transfer and self._tasks and self._failure is None:
+                await self.presence.hand_over()
+        finally:
+            await self._begun.aclose()
+
+    async def _end_work(self) -> None:
+        """The rounds last: they write what the others have left, and answer who waits for it."""
         for task in self._tasks[1:]:
             task.cancel()
         self.forwarder.stop()
         self.transient.stop()
         await self.rounds.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.links.stop()
-        if self._failure is None:
-            self.notes.stopped()
-        await self._close()
 
-    async def _close(self) -> None:
-        self._registration.disk_identity.close()
-        await self.log.close()
+    def _note_end(self) -> None:
+        if self.stopping and self._failure is None:
+            self.notes.stopped()
 
     @property
     def failed(self) -> BaseException | None:

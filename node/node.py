@@ -1,12 +1,16 @@
-"""The composition root: from settings to a running node, and its graceful end."""
+"""The composition root: from settings to a running node, and its graceful end.
+
+`Node._start` is the list of what a node is made of; what serves clients behind its listeners is in
+`node.parts`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Collection
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,61 +22,39 @@ from cluster.log import LogError, RealDisk, SystemClock
 from cluster.machine.versions import NeedsNewer
 from cluster.raft.link_protocol import ClockSample
 from cluster.seams import Clock
-from cluster.types import NodeId
-from node.alarms import Alarms, Lack
 from node.audit import Audit
-from node.auth import Auth
-from node.backup import Backups
-from node.bodies import Bodies
-from node.broker import Broker
-from node.catch_up import CatchUp
-from node.clients import Clients
 from node.data_folder import DataFolder
-from node.dead_letters import DeadLetters
-from node.drain import Drain
-from node.first_user import FirstUser
 from node.gate import gate
-from node.health import Health
 from node.history import Histories
 from node.local_token import LocalToken
 from node.logs import configure_logs
 from node.management.app import ManagementRoutes
-from node.management.context import Doors
+from node.management.context import Doors, Listing
 from node.management.context import Services as ManagementServices
 from node.management.parameters import named
 from node.memory import available_bytes, keep_freed_memory, resident_bytes
 from node.metrics.certificates import CertificateExpiry
-from node.metrics.metrics import Metrics
 from node.metrics.sources import Process
-from node.metrics.tallies import Tallies
+from node.parts import Parts
 from node.peering import cluster_config, log_folders, tcp_links
-from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.amqp.server import AmqpServer
-from node.protocols.amqp.services import Services as AmqpServices
 from node.protocols.entrance import Entrance
 from node.protocols.http_server import HttpServer
 from node.protocols.native.http import HttpRoutes
 from node.protocols.native.http_history import HistoryRoutes
 from node.protocols.native.websocket import WebSockets
-from node.publishing import Publisher
-from node.questions import Questions
-from node.quorum import Quorum
-from node.relay import Relay
-from node.sessions import Sessions
 from node.settings import Settings, SettingsError
 from node.settings import told as settings_told
-from node.settling import Settler
 from node.tasks import Tasks
 from node.timed_disk import TimedDisk
 from node.tls import Certificates
-from node.traffic import Traffic
-from node.transactions import Transactions
-from node.vhost_quotas import VhostQuotas
 from node.watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
 
-CARE_PERIOD_S = 1.0
+WATCH_S = 1.0
+#: The end of the cluster node may take so long beyond the time for all.
+CLUSTER_STOP_S = 5.0
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -83,77 +65,118 @@ EXIT_DATA = 3
 class Node:
     """One broker process, without the process: start it, stop it, many times in a test."""
 
+    failed: asyncio.Future[BaseException]  # it cannot go on
+    left: asyncio.Future[None]  # was removed from the cluster, and has nothing any more
+    audit: Audit
+    certificates: Certificates
+    cluster: ClusterNode
+    amqp: AmqpServer
+    management: ManagementRoutes | None = None  # there once the log is read
+
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
         self.settings = settings
         self.http_address = ""  # empty: it is off
         self.https_address = ""
-        self._folder = DataFolder(settings.data_dir)
         self._clock = clock or SystemClock()
-        self._tasks = Tasks()
-        self._stopping = False
-        self._care: asyncio.Task[None] | None = None
-        self._watchdog = Watchdog(settings.health.stall_ms_max / 1000)
+        self._folder = DataFolder(settings.data_dir)
         self._local_token = LocalToken(Path(settings.data_dir))
-        self._management: ManagementRoutes | None = None  # there once the log is read
-        self.failed: asyncio.Future[BaseException] | None = None
-        self.left: asyncio.Future[None]  # was removed from the cluster, and has nothing any more
-        self.audit: Audit
-        self._first_user: FirstUser
-        self.certificates: Certificates
-        self._entrance: Entrance
-        self._http: HttpServer
-        self.cluster: ClusterNode
-        self.questions: Questions
-        self.auth: Auth
-        self.clients: Clients
-        self.alarms: Alarms
-        self.broker: Broker
-        self.traffic: Traffic
-        self.relay: Relay
-        self.sessions: Sessions
-        self.publisher: Publisher
-        self.amqp: AmqpServer
-        self.health: Health
-        self.catch_up: CatchUp
-        self.quorum: Quorum
-        self.drain: Drain
-        self.backups: Backups
-        self.metrics: Metrics
-        self.quotas: VhostQuotas
+        self._tasks = Tasks()
+        self._watchdog = Watchdog(settings.health.stall_ms_max / 1000)
+        self._begun = AsyncExitStack()
+        self._stopping = False
+        self._transfer = False
+        self._deadline_s = 0.0
 
     # --- start ------------------------------------------------------------------------------------
 
-    def _note_clock(self, sample: ClockSample) -> None:
-        self.cluster.notes.clock(sample)
-
     async def start(self) -> None:
-        """Serving when it returns. SettingsError, LogError or OSError say why not."""
-        self._folder.open()
-        try:
-            await self._start()
-        except BaseException:
-            await self.stop(transfer=False)
-            raise
+        """Serving when it returns. SettingsError, LogError or OSError say why not; then all that
+        was begun has ended.
+        """
+        async with AsyncExitStack() as begun:
+            try:
+                await self._start(begun)
+            except BaseException:
+                self._stop_by(transfer=False)
+                raise
+            self._begun = begun.pop_all()
 
-    async def _start(self) -> None:
+    async def _start(self, begun: AsyncExitStack) -> None:
+        """From what everything rests on to what clients see. Beside each step stands what ends it:
+        ends come in reverse order, each of them whatever became of the others. So clients are told
+        first, then requests end, then what works for them, the cluster, and the lock last.
+        """
         settings = self.settings
-        self.failed = asyncio.get_running_loop().create_future()
-        self.left = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.failed, self.left = loop.create_future(), loop.create_future()
+
+        self._folder.open()
+        begun.callback(self._folder.close)
         self.audit = Audit(settings.node, settings.audit_file)
-        self.certificates = Certificates(settings.tls)
-        self._entrance = Entrance(
+        certificates = self.certificates = Certificates(settings.tls)
+        entrance = Entrance(
             per_address_max=settings.limits.connections_per_address_max,
             handshake_s_max=settings.limits.handshake_ms_max / 1000,
         )
-        # The ports first: their numbers, when they were 0, are told to the cluster.
-        self._http = HttpServer(settings, self._entrance, self.certificates)
-        await self._http.bind()
-        self.http_address = self._http.addresses.get("http", "")
-        self.https_address = self._http.addresses.get("https", "")
-        observe: list[Callable[[float], None]] = []
-        disk = TimedDisk(RealDisk(), self._clock, lambda s: observe[0](s) if observe else None)
+        begun.callback(self._watchdog.stop)
+        self._watchdog.start()
+
+        # The port before the cluster: its number, when it was 0, is told to the other nodes.
+        http = self._http = HttpServer(settings, entrance, certificates)
+        begun.callback(http.unbind)
+        await http.bind()
+        self.http_address = http.addresses.get("http", "")
+        self.https_address = http.addresses.get("https", "")
+
+        addresses = self._addresses(http)
+        cluster = self.cluster = self._make_cluster(addresses)
+        begun.push_async_callback(self._stop_cluster)
+
+        parts = self._make_parts(http.hosts)
+        begun.callback(parts.auth.close)
+        self._tasks.on_failure = self._fail
+        begun.push_async_callback(self._tasks.stop)
+
+        # Probes are answered while the log is read, which takes its time.
+        sockets = self._add_routes(http.app)
+        begun.push_async_callback(http.stop)
+        await http.start()
+        await self._start_cluster()
+
+        self._note_beginning()
+        parts.start(begun)
+        self._tasks.keep(self._watch(), name="node_watch")
+        if certificates:
+            self._tasks.start(certificates.watch(), name="certificates")
+
+        amqp = self.amqp = AmqpServer(
+            parts.amqp_services(),
+            clients=parts.clients,
+            incarnation=cluster.links.incarnation,
+            entrance=entrance,
+            certificates=certificates,
+        )
+        self.management = self._make_management(Doors(amqp, sockets))
+        self._tasks.start(self.management.watch(), name="management")
+        self._tell_metrics(addresses)
+
+        begun.push_async_callback(amqp.stop)
+        await amqp.start()
+        parts.drain.door = amqp
+        begun.callback(self._local_token.remove)
+        self._local_token.write(http.local_url)
+        begun.callback(parts.sessions.stop)  # also those for whom the goodbye had no time
+        begun.push_async_callback(self._say_goodbye)
+        parts.health.listening = True
+        log.info("node_started", http=self.http_address, peer=settings.peer, data=settings.data_dir)
+
+    # --- the steps --------------------------------------------------------------------------------
+
+    def _addresses(self, http: HttpServer) -> dict[str, str]:
+        """By which others reach this node."""
+        settings = self.settings
         addresses = {
-            **self._http.addresses,
+            **http.addresses,
             "peer": settings.peers.get(settings.node, settings.peer),
         }
         amqp = settings.amqp_advertise or settings.amqp
@@ -161,133 +184,84 @@ class Node:
             addresses["amqp"] = amqp
         if settings.amqps is not None:
             addresses["amqps"] = settings.amqps
-        config = cluster_config(settings, addresses)
-        incarnation = self._folder.next_incarnation(self._clock)
-        links = tcp_links(settings, incarnation, self._clock, self.certificates.peer)
+        return addresses
+
+    def _make_cluster(self, addresses: dict[str, str]) -> ClusterNode:
+        settings, clock = self.settings, self._clock
+        incarnation = self._folder.next_incarnation(clock)
+        links = tcp_links(settings, incarnation, clock, self.certificates.peer)
         self.certificates.on_peer = partial(setattr, links, "tls")
-        self.cluster = ClusterNode(
-            config, disk=disk, clock=self._clock, links=links, random=random.Random()
+        cluster = ClusterNode(
+            cluster_config(settings, addresses),
+            disk=TimedDisk(RealDisk(), clock, self._observe_sync),
+            clock=clock,
+            links=links,
+            random=random.Random(),
         )
         links.on_clock = self._note_clock
-        links.machine_version = lambda: self.cluster.catalog_machine.version
-        self.broker = Broker(self.cluster, settings.limits, self._tasks)
-        self.questions = Questions(self.cluster, self._tasks)
-        given = settings.first_user()
-        self._first_user = FirstUser(
-            self.cluster, self.broker.catch_up, given, settings.auth.password_hashing
-        )
-        self.auth = Auth(
-            lambda: self.cluster.catalog_machine,
-            loopback_users=settings.auth.loopback_users,
-            passwordless_guest=settings.auth.passwordless_guest,
-            hosts=self._http.hosts,
-            catch_up=self._first_user.catch_up,
-            guest_goes=given is not None,
-        )
-        tallies = Tallies()
-        self.clients = Clients(self.auth, self.questions, tallies)
-        self.alarms = Alarms(
-            self.questions,
-            memory_bytes_max=settings.limits.memory_bytes_max(available_bytes()),
-            memory_bytes=resident_bytes,
-        )
-        self.alarms.on_change.append(self._alarmed)
-        self.alarms.on_lack = self._note_lack
-        self.traffic = Traffic(self.broker, self._tasks)
-        self.relay = Relay(self.broker, self.traffic, self.questions)
-        self.sessions = Sessions(self.broker, self.traffic, self.relay, self._tasks)
-        self.metrics = Metrics(
+        links.machine_version = lambda: cluster.catalog_machine.version
+        return cluster
+
+    def _observe_sync(self, seconds: float) -> None:
+        self.metrics.fsync_seconds.observe(seconds)
+
+    def _note_clock(self, sample: ClockSample) -> None:
+        self.cluster.notes.clock(sample)
+
+    def _make_parts(self, hosts: Collection[str]) -> Parts:
+        limits = self.settings.limits
+        parts = self.parts = Parts(
+            self.settings,
             self.cluster,
-            self.traffic.dispatcher.counts,
-            connections=lambda: len(self.clients),
-            tallies=tallies,
+            self._tasks,
+            memory_bytes=resident_bytes,
+            memory_bytes_max=limits.memory_bytes_max(available_bytes()),
+            watchdog=self._watchdog,
+            hosts=hosts,
         )
-        self.quotas = VhostQuotas(self.cluster, self.questions, self.metrics.sources.rows)
-        observe.append(self.metrics.fsync_seconds.observe)
-        bodies = self.bodies = Bodies(self.cluster, self.questions)
-        letters = DeadLetters(self.broker, self._tasks, self.metrics, bodies)
-        self.traffic.on_dead_letters.append(letters.ready)
-        counts = self.traffic.dispatcher.counts
-        self.publisher = Publisher(self.cluster, self._tasks, counts, bodies)
-        settler = self.settler = Settler(self.cluster, self._tasks, counts)
-        transactions = Transactions(self.cluster, self._tasks)
-        direct_replies = DirectReplies(self.cluster.node, self.questions)
-        self._watch_over()
-        self._add_routes(self._http.app)
-        # Probes are answered while the log is read, which takes its time.
-        await self._http.start()
-        await self.cluster.start()
-        self._note_beginning()
-        self.metrics.watch.follow(logins_failed=self.auth.logins_failed)
-        self._tasks.start(self.metrics.watch.run(), name="metrics")
-        self.amqp = AmqpServer(
-            AmqpServices(
-                settings=settings,
-                broker=self.broker,
-                sessions=self.sessions,
-                relay=self.relay,
-                publisher=self.publisher,
-                bodies=bodies,
-                settler=settler,
-                transactions=transactions,
-                direct_replies=direct_replies,
-                auth=self.auth,
-                alarms=self.alarms,
-                questions=self.questions,
-                tasks=self._tasks,
-                tallies=tallies,
-            ),
-            clients=self.clients,
-            incarnation=links.incarnation,
-            entrance=self._entrance,
-            certificates=self.certificates,
+        self.broker, self.questions, self.bodies = parts.broker, parts.questions, parts.bodies
+        self.auth, self.clients, self.sessions = parts.auth, parts.clients, parts.sessions
+        self.traffic, self.relay, self.metrics = parts.traffic, parts.relay, parts.metrics
+        self.publisher, self.settler, self.backups = parts.publisher, parts.settler, parts.backups
+        self.alarms, self.quotas, self.health = parts.alarms, parts.quotas, parts.health
+        self.catch_up, self.quorum, self.drain = parts.catch_up, parts.quorum, parts.drain
+        return parts
+
+    def _add_routes(self, app: web.Application) -> WebSockets:
+        parts = self.parts
+        app.middlewares.append(gate(parts.health))
+        counts, tallies = parts.traffic.dispatcher.counts, parts.tallies
+        sockets = WebSockets(
+            parts.broker,
+            parts.sessions,
+            parts.auth,
+            parts.clients,
+            tallies,
+            parts.bodies,
+            parts.settler,
         )
-        self.backups = Backups(self.cluster, self.questions)
-        management = self._management = ManagementRoutes(
-            ManagementServices(
-                settings=settings,
-                broker=self.broker,
-                sessions=self.sessions,
-                clients=self.clients,
-                direct_replies=direct_replies,
-                publisher=self.publisher,
-                auth=self.auth,
-                alarms=self.alarms,
-                health=self.health,
-                quorum=self.quorum,
-                drain=self.drain,
-                backups=self.backups,
-                local_token=self._local_token,
-                questions=self.questions,
-                listing=Doors(self.amqp, self._sockets),
-                audit=self.audit,
-                tallies=tallies,
-            )
-        )
-        self.metrics.sources.process = Process(
-            settings=settings,
-            alarms=self.alarms,
-            amqp=self.amqp,
-            sessions=self.sessions,
-            capacity=management.observer.capacity,
-            cluster_name=lambda: named(self.cluster.catalog_machine, settings.cluster),
-        )
-        if self.certificates:
-            self._tasks.start(self.certificates.watch(), name="certificates")
-        self.metrics.sources.kept.append(CertificateExpiry(self.certificates.expiry_s, addresses))
-        self._tasks.start(self._first_user.run(), name="first_user")
-        self._tasks.start(management.watch(), name="management")
-        self._tasks.start(self.relay.run(), name="relay")
-        # A fast publisher fills a small volume in less than a period.
-        loop = asyncio.get_running_loop()
-        self.cluster.log.on_space = lambda: loop.call_soon(self._look_at_space)
-        self._care = asyncio.create_task(self._watch(), name="node_care")
-        await self.amqp.start()
-        self.drain.door = self.amqp
-        self._tasks.start(self.catch_up.run(), name="catch_up")
-        self._local_token.write(self._http.local_url)
-        self.health.listening = True
-        log.info("node_started", http=self.http_address, peer=settings.peer, data=settings.data_dir)
+        app.router.add_get("/v1/connect", sockets.connect)
+        native = HttpRoutes(parts.broker, parts.sessions, counts, parts.auth, tallies)
+        native.add_to(app)
+        histories = Histories(self.cluster, self.settings.limits, log_folders(self.settings))
+        HistoryRoutes(native, parts.broker, parts.auth, histories).add_to(app)
+        parts.health.add_to(app)
+        app.router.add_route("*", ManagementRoutes.PATH, self._manage)
+        parts.metrics.add_to(app)
+        return sockets
+
+    async def _manage(self, request: web.Request) -> web.StreamResponse:
+        assert self.management is not None, "the gate is closed until there is one"
+        return await self.management.serve(request)
+
+    async def _start_cluster(self) -> None:
+        try:
+            await self.cluster.start()
+        except OSError as error:  # of the disk there are errors of the log
+            raise SettingsError(
+                f"peer: cannot listen on {self.settings.peer}: {error.strerror}; "
+                "allowed: an address of this machine with a free port"
+            ) from error
 
     def _note_beginning(self) -> None:
         """What a later reader of the log should know of this process, and of the one before."""
@@ -303,154 +277,120 @@ class Node:
             notes = self.cluster.notes
             notes.stall(loop_ms=round(loop_s * 1000), process_ms=round(process_s * 1000))
 
-    def _note_lack(self, node: NodeId | None, lack: Lack) -> None:
-        self.cluster.notes.alarm(node or self.cluster.node, **lack._asdict())
-
-    def _watch_over(self) -> None:
-        """What says how the node is, and what sees to its end."""
-        self._watchdog.start()
-        patience_s = self.settings.health.catch_up_ms_max / 1000
-        catch_up = self.catch_up = CatchUp(self.cluster, self.questions, patience_s=patience_s)
-        self.quorum = Quorum(
-            self.cluster, self.questions, caught_up=lambda: catch_up.done and self.cluster.sound
+    def _make_management(self, listing: Listing) -> ManagementRoutes:
+        parts = self.parts
+        return ManagementRoutes(
+            ManagementServices(
+                settings=self.settings,
+                broker=parts.broker,
+                sessions=parts.sessions,
+                clients=parts.clients,
+                direct_replies=parts.direct_replies,
+                publisher=parts.publisher,
+                auth=parts.auth,
+                alarms=parts.alarms,
+                health=parts.health,
+                quorum=parts.quorum,
+                drain=parts.drain,
+                backups=parts.backups,
+                local_token=self._local_token,
+                questions=parts.questions,
+                listing=listing,
+                audit=self.audit,
+                tallies=parts.tallies,
+            )
         )
-        self.health = Health(
-            self.cluster,
+
+    def _tell_metrics(self, addresses: dict[str, str]) -> None:
+        assert self.management is not None
+        sources = self.metrics.sources
+        sources.process = Process(
+            settings=self.settings,
             alarms=self.alarms,
-            watchdog=self._watchdog,
-            catch_up=catch_up,
-            quorum=self.quorum,
-        )
-        self.drain = Drain(
-            self.cluster,
-            self.questions,
-            quorum=self.quorum,
-            health=self.health,
+            amqp=self.amqp,
             sessions=self.sessions,
+            capacity=self.management.observer.capacity,
+            cluster_name=lambda: named(self.cluster.catalog_machine, self.settings.cluster),
         )
+        sources.kept.append(CertificateExpiry(self.certificates.expiry_s, addresses))
 
-    def _add_routes(self, app: web.Application) -> None:
-        app.middlewares.append(gate(self.health))
-        counts, tallies = self.traffic.dispatcher.counts, self.metrics.tallies
-        sockets = WebSockets(
-            self.broker,
-            self.sessions,
-            self.auth,
-            self.clients,
-            tallies,
-            self.bodies,
-            self.settler,
-        )
-        self._sockets = sockets
-        app.router.add_get("/v1/connect", sockets.connect)
-        native = HttpRoutes(self.broker, self.sessions, counts, self.auth, tallies)
-        native.add_to(app)
-        histories = Histories(self.cluster, self.settings.limits, log_folders(self.settings))
-        HistoryRoutes(native, self.broker, self.auth, histories).add_to(app)
-        self.health.add_to(app)
-        app.router.add_route("*", ManagementRoutes.PATH, self._manage)
-        self.metrics.add_to(app)
-
-    async def _manage(self, request: web.Request) -> web.StreamResponse:
-        assert self._management is not None, "the gate is closed until there is one"
-        return await self._management.serve(request)
-
-    def _alarmed(self) -> None:
-        self.broker.ingress.lack = self.alarms.lack
-        self.cluster.notes.publishers(self.alarms.blocked)
-
-    def _look_at_space(self) -> None:
-        if self._stopping:
-            return
-        space = self.cluster.log.space()
-        if space.refuse_publishes != self.alarms.disk:
-            log.warning("disk_space", free_bytes=space.free_bytes, full=space.refuse_publishes)
-        self.alarms.sample(disk=space.refuse_publishes)
+    # --- while it runs ----------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Once a second: are there memory and disk, does the archive work, does all still run?"""
-        archive_problem: str | None = None
+        """Once a second: does the cluster node still run, and is it still a member?"""
         while True:
-            self._look_at_space()
-            await self.quotas.sample()
-            self.broker.ingress.full_vhosts = self.quotas.full
-            self.clients.look()
-            self.publisher.forget_idle(asyncio.get_running_loop().time())
-            problem = self.cluster.log.cleaner.archive_error
-            if problem != archive_problem:
-                if problem is not None:
-                    log.warning("archive_failed", reason=problem)
-                self.cluster.notes.archive(problem)
-            archive_problem = problem
             if self.cluster.left and not self.left.done():
                 self.left.set_result(None)
-            error = self.cluster.failed
-            if error is not None and self.failed is not None and not self.failed.done():
-                log.critical("node_failed", error=str(error))
-                self._folder.leave_word(str(error) or repr(error), self._clock.wall_ns())
-                self.failed.set_result(error)
-            await asyncio.sleep(CARE_PERIOD_S)
+            if self.cluster.failed is not None:
+                self._fail(self.cluster.failed)
+            await asyncio.sleep(WATCH_S)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failed.done():
+            return
+        log.critical("node_failed", error=str(error))
+        self._folder.leave_word(str(error) or repr(error), self._clock.wall_ns())
+        self.failed.set_result(error)
 
     # --- stop -------------------------------------------------------------------------------------
 
     async def stop(self, *, transfer: bool = True) -> None:
         """Clients go elsewhere, leaderships are handed over, what is in hand is finished, the log
-        is closed. Safe at any point of the start.
+        is closed. A part that cannot end does not keep the others from it.
         """
         if self._stopping:
             return
-        self._stopping = True
-        deadline = asyncio.get_running_loop().time() + self.settings.stop_ms_max / 1000
-        if self._care is not None:
-            self._care.cancel()
-        if hasattr(self, "drain"):
-            log.info("node_stopping", connections=len(self.clients))
-            self.health.stopping = True
-            self.drain.stop()
-            if hasattr(self.cluster, "log"):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(deadline):
-                        await self.drain.empty(transfer=transfer)
-            # Also those whom it had no time for.
-            self.sessions.stop()
-            if hasattr(self, "amqp"):
-                await self.amqp.stop()
-        self._local_token.remove()
-        if hasattr(self, "_http"):
-            await self._http.stop()
-        await self._tasks.stop()
-        if hasattr(self, "cluster") and hasattr(self.cluster, "log"):
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline + 5.0):
-                    await self.cluster.stop(transfer=transfer)
-        if hasattr(self, "auth"):
-            self.auth.close()
-        self._watchdog.stop()
-        self._folder.close()
+        self._stop_by(transfer=transfer)
+        await self._begun.aclose()
         log.info("node_stopped")
+
+    def _stop_by(self, *, transfer: bool) -> None:
+        self._stopping = True
+        self._transfer = transfer
+        now_s = asyncio.get_running_loop().time()
+        self._deadline_s = now_s + self.settings.stop_ms_max / 1000
+
+    async def _say_goodbye(self) -> None:
+        await self.parts.say_goodbye(transfer=self._transfer)
+
+    async def _stop_cluster(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._deadline_s + CLUSTER_STOP_S):
+                await self.cluster.stop(transfer=self._transfer)
 
 
 # --- the process ----------------------------------------------------------------------------------
 
 
+class Signals:
+    """What SIGTERM and SIGINT have asked for since the process began."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.stop: asyncio.Future[str] = loop.create_future()  # by which signal
+        self.again: asyncio.Future[None] = loop.create_future()  # a second one: do not wait
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked, number.name)
+
+    def _asked(self, name: str) -> None:
+        if not self.stop.done():
+            self.stop.set_result(name)
+        elif not self.again.done():
+            log.info("stop_asked_again", why=name)
+            self.again.set_result(None)
+
+
 async def run(settings: Settings, clock: Clock | None = None) -> int:
     """Start, serve until told to stop, stop. The exit status."""
     node = Node(settings, clock=clock)
-    await node.start()
-    assert node.failed is not None
-    loop = asyncio.get_running_loop()
-    told = loop.create_future()
-
-    def stop(name: str) -> None:
-        if not told.done():
-            told.set_result(name)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number.name)
+    signals = Signals()
+    if not await _started(node, signals):
+        return EXIT_OK
     if node.certificates:  # without any, SIGHUP means what it always does
+        loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, node.certificates.wake)
-    await asyncio.wait({told, node.failed, node.left}, return_when=asyncio.FIRST_COMPLETED)
-    broken = node.failed.done()
+    asked = signals.stop
+    await asyncio.wait({asked, node.failed, node.left}, return_when=asyncio.FIRST_COMPLETED)
     if node.left.done():
         log.warning(
             "node_removed",
@@ -458,16 +398,46 @@ async def run(settings: Settings, clock: Clock | None = None) -> int:
             reason="it was removed from the cluster, others have what it had: its folder may be"
             " deleted; `quorate node add` lets it in again",
         )
-    log.info("stop_asked", why="failure" if broken else told.result() if told.done() else "removed")
-    if told.done() and not broken:
+    if asked.done() and not node.failed.done():
+        log.info("stop_asked", why=asked.result())
         await node.audit.write(
-            who=f"({told.result()})", address="", what="stop", target=settings.node, outcome="ok"
+            who=f"({asked.result()})", address="", what="stop", target=settings.node, outcome="ok"
         )
-        await node.drain.until_others_came_back(loop.time() + settings.stop_ms_max / 1000)
+        await _others_are_back(node, signals)
+    else:
+        log.info("stop_asked", why="failure" if node.failed.done() else "removed")
+    broken = node.failed.done()
     await node.stop(transfer=not broken)
     if not broken:
         return EXIT_OK
     return EXIT_DATA if isinstance(node.failed.result(), NeedsNewer) else EXIT_FAILED
+
+
+async def _started(node: Node, signals: Signals) -> bool:
+    """False: it was told to stop before it served. A process that is the first of its container
+    has to look itself: the kernel ignores signals that such a one does not handle.
+    """
+    starting = asyncio.create_task(node.start(), name="start")
+    signals.stop.add_done_callback(lambda _: starting.cancel())
+    try:
+        await starting
+    except asyncio.CancelledError:
+        if not signals.stop.done():
+            raise
+        log.info("stop_asked", why=signals.stop.result())
+        log.info("node_stopped")
+        return False
+    return True
+
+
+async def _others_are_back(node: Node, signals: Signals) -> None:
+    """Or nobody waits for that any more: the time is up, a second signal came, this node failed."""
+    deadline_s = asyncio.get_running_loop().time() + node.settings.stop_ms_max / 1000
+    waiting = asyncio.create_task(node.drain.until_others_came_back(deadline_s), name="others")
+    await asyncio.wait({waiting, signals.again, node.failed}, return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+        waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
 
 
 def main(settings: Settings, *, clock: Clock | None = None) -> int:

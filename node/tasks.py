@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -18,6 +18,8 @@ class Tasks:
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
+        #: A task that was to run as long as its owner has failed.
+        self.on_failure: Callable[[BaseException], None] = lambda _: None
 
     def __len__(self) -> int:
         return len(self._running)
@@ -27,6 +29,17 @@ class Tasks:
         self._running.add(task)
         task.add_done_callback(self._done)
         return task
+
+    def keep(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        """The same for what runs as long as its owner, which is told when it fails."""
+        task = self.start(work, name=name)
+        task.add_done_callback(self._kept_ended)
+        return task
+
+    def _kept_ended(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.on_failure(error)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

@@ -1,4 +1,4 @@
-"""The broker of a simulated node: all of `node` but the sockets, composed as `node.node` does it.
+"""The broker of a simulated node: the parts of `node.parts`, behind channels in place of sockets.
 
 Frames travel as the values that they are; what encodes them has tests of its own.
 """
@@ -6,35 +6,32 @@ Frames travel as the values that they are; what encodes them has tests of its ow
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
-from typing import Any, cast
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
 
 from chaos.simulator.amqp_host import AmqpHello, AmqpHost
 from chaos.simulator.channel import Channel, Closed, Welcome
 from chaos.simulator.ledger import Ledger, WatchedSettler
 from chaos.simulator.loop import Process
 from cluster.cluster_node import ClusterNode
-from node.backup import Backups
-from node.bodies import Bodies
 from node.broker import Broker
 from node.connection import Connection, Peer
-from node.dead_letters import DeadLetters
 from node.errors import BrokerError, Refused
-from node.metrics.metrics import Metrics
 from node.outgoing import Delivery, Failure, Outgoing
-from node.protocols.amqp.direct_reply import DirectReplies
+from node.parts import Parts
 from node.protocols.amqp.services import Services
 from node.protocols.native.handlers import Handlers
 from node.protocols.native.requests import Goodbye, Hello
-from node.publishing import Publisher
-from node.questions import Questions
 from node.relay import Relay
 from node.sections import LimitSettings
 from node.sessions import Sessions
 from node.settings import Settings
 from node.tasks import Tasks
 from node.traffic import Traffic
-from node.transactions import Transactions
+from node.watchdog import Watchdog
 
 
 class WatchedTasks(Tasks):
@@ -117,42 +114,35 @@ class Door:
     ) -> None:
         self._process = process
         self._ledger = ledger
-        self._tasks = tasks = WatchedTasks(process)
-        self._broker = broker = Broker(cluster, limits, tasks)
-        self.traffic = Traffic(broker, tasks)
-        self._questions = Questions(cluster, tasks)
-        self.relay = Relay(broker, self.traffic, self._questions)
-        self.sessions = NamedSessions(broker, self.traffic, self.relay, tasks)
-        self.metrics = Metrics(
-            cluster, self.traffic.dispatcher.counts, connections=lambda: len(self.sessions)
+        self._begun = AsyncExitStack()
+        tasks = WatchedTasks(process)
+        self._begun.push_async_callback(tasks.stop)
+        self.parts = Parts(
+            Settings(limits=limits),
+            cluster,
+            tasks,
+            memory_bytes=lambda: 0,
+            memory_bytes_max=1,
+            watchdog=Watchdog(stall_s=math.inf),
+            make_sessions=NamedSessions,
+            make_settler=partial(WatchedSettler, ledger=ledger),
         )
-        self.transactions = Transactions(cluster, tasks)
-        self._bodies = Bodies(cluster, self._questions)
-        letters = DeadLetters(broker, tasks, self.metrics, self._bodies)
-        self.traffic.on_dead_letters.append(letters.ready)
-        self.backups = Backups(cluster, self._questions)
-        self._handlers = Handlers(broker)
+        self.backups = self.parts.backups
+        self.sessions = self.parts.sessions
+        self.transactions = self.parts.transactions
+        self._handlers = Handlers(self.parts.broker)
         self._amqp: Services
 
     def open(self) -> None:
         """The cluster has started."""
-        self._process.spawn(self.relay.run(), "relay")
-        cluster, tasks, counts = self._broker.cluster, self._tasks, self.traffic.dispatcher.counts
-        self._amqp = Services(
-            settings=Settings(limits=self._broker.limits),
-            broker=self._broker,
-            sessions=self.sessions,
-            relay=self.relay,
-            publisher=Publisher(cluster, tasks, counts, self._bodies),
-            bodies=self._bodies,
-            settler=WatchedSettler(cluster, tasks, counts, ledger=self._ledger),
-            transactions=self.transactions,
-            direct_replies=DirectReplies(cluster.node, self._questions),
-            auth=cast(Any, None),  # for connections, which are simulated
-            alarms=cast(Any, None),
-            questions=self._questions,
-            tasks=tasks,
-        )
+        self.parts.start(self._begun)
+        self._amqp = self.parts.amqp_services()
+
+    async def close(self) -> None:
+        """As a node that is told to stop, before its cluster node does."""
+        await self.parts.say_goodbye(transfer=True)
+        self.sessions.stop()
+        await self._begun.aclose()
 
     def accept(self, channel: Channel) -> None:
         inbox: asyncio.Queue[Any] = asyncio.Queue()

@@ -204,7 +204,9 @@ class SimCluster(DiskFaults):
         for channel in machine.channels:
             channel.cut()
         machine.channels.clear()
-        machine.door = None
+        door, machine.door = machine.door, None
+        if door is not None:
+            await door.close()
         if not cluster.stopping:
             await cluster.stop()
         # A process cannot collect itself while it runs.

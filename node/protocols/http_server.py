@@ -100,9 +100,12 @@ class HttpServer:
         return self._certificates.https
 
     async def stop(self) -> None:
-        """Safe at any point of the start."""
+        """No more requests; those under way get a moment. Safe at any point of the start."""
         for server in self._servers:
             server.close()
         await self._runner.cleanup()
+
+    def unbind(self) -> None:
+        """The last."""
         for bound in self._sockets.values():
             bound.close()
