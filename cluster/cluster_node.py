@@ -491,9 +491,8 @@ class ClusterNode:
         if group_id >= TRANSIENT_GROUPS:
             return self.transient.leader_of(group_id, self.catalog_machine)
         group = self.groups.get(group_id)
-        if group is not None and group.leader is not None and group.failed is None:
-            return group.leader
-        return self.peers.leader_of(group_id)
+        leader = None if group is None else group.leader
+        return self.peers.leader_of(group_id) if leader is None else leader
 
     def propose(self, group_id: GroupId, command: Command, done: Done | None = None) -> None:
         """Propose at the group's leader, here or over the link; `done` is called once, perhaps at

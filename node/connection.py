@@ -254,8 +254,10 @@ class Connection:
             self._room.release()
 
     def _check_here(self, info: QueueInfo) -> None:
+        if self.forward:
+            return  # whoever proposes looks for the leader
         leader = self._broker.leader(info)
-        if not self.forward and leader != self._broker.cluster.node:
+        if leader != self._broker.cluster.node:
             raise Elsewhere(leader)
 
     def publish(

@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, cast
 
@@ -252,17 +253,15 @@ class Publisher:
             self._send(line, batch)
 
     def _send(self, line: _Line, batch: _Batch) -> None:
-        round_ = line.round
-        oldest = line.sent[0].command.seqno
-
-        def done(outcome: Outcome) -> None:
-            if line.round == round_:
-                self._outcome(line, batch, outcome, oldest)
-
+        done = partial(self._outcome, line, batch, line.round, line.sent[0].command.seqno)
         self._cluster.propose(line.info.group, batch.command, done)
 
-    def _outcome(self, line: _Line, batch: _Batch, outcome: Outcome, oldest: int) -> None:
-        """`oldest`: all numbers below it had their outcome when the batch was sent."""
+    def _outcome(
+        self, line: _Line, batch: _Batch, round_: int, oldest: int, outcome: Outcome
+    ) -> None:
+        """`round_`: in which the batch was sent; all numbers below `oldest` had their outcome."""
+        if line.round != round_:
+            return
         reply = outcome.reply
         if type(reply) is Enqueued and outcome.kind == "ok":
             self._counts.confirmed += reply.stored

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from cluster.machine.catalog import QueueInfo
@@ -37,7 +38,7 @@ from node.protocols.amqp.errors import (
 from node.protocols.amqp.events import Publish
 from node.protocols.amqp.outlet import Stream
 from node.protocols.amqp.refusals import no_exchange
-from node.publishing import Done, Uploaded
+from node.publishing import Uploaded
 from node.routing import Route
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Publishes:
             check_reply(attrs)
             self._reply(event, key, properties)
             return None
-        route = self._route(exchange, key, properties)
+        route = self._ingress.route(self._host.access, exchange, key, properties)
         careful = self.confirms is not None or self.transaction is not None or event.mandatory
         if self._ingress.in_doubt(exchange, route, careful=careful):
             return self._when_up_to_date(event, exchange, key, properties, attrs)
@@ -144,7 +145,7 @@ class Publishes:
     ) -> None:
         """A copy that lags must not lose what is to be confirmed, nor miss an exchange."""
         await self._channel.patiently(self._catch_up)
-        route = self._route(exchange, key, properties)
+        route = self._ingress.route(self._host.access, exchange, key, properties)
         if route is None:
             raise no_exchange(self._host.vhost, exchange)
         self._routed(event, route, properties, attrs)
@@ -152,9 +153,6 @@ class Publishes:
     async def _catch_up(self) -> None:
         if not await self._services.broker.catch_up():
             raise Elsewhere(None)
-
-    def _route(self, exchange: str, key: str, properties: bytes) -> Route | None:
-        return self._ingress.route(self._host.access, exchange, key, properties)
 
     def _routed(self, event: Publish, route: Route, properties: bytes, attrs: Attrs | None) -> None:
         bodies = event.bodies
@@ -172,7 +170,8 @@ class Publishes:
         if self.confirms is not None:
             first = self.confirms.number(count)
             tally = Tally(first, first + count - 1, len(route.queues))
-        properties = shown(properties)
+        if b"BCC" in properties:
+            properties = shown(properties)
         if not route.queues:
             self._unroutable(event, properties, tally)
             return
@@ -194,7 +193,7 @@ class Publishes:
         """One by one: where a message goes is chosen by chance."""
         exchange, key = exchange_and_key(event.where)
         for body in event.bodies:
-            route = self._route(exchange, key, properties)
+            route = self._ingress.route(self._host.access, exchange, key, properties)
             assert route is not None, "nothing changes in between"
             self._routed(event._replace(bodies=[body]), route, properties, attrs)
 
@@ -314,10 +313,14 @@ class Publishes:
                 self._publish(batch)
                 continue
             uploaded = await batch.upload
-            metas, attrs, done = self._publishing(batch)
-            count = len(batch.bodies)
             publisher.publish_large(
-                batch.info, uploaded, metas, attrs, batch.size_bytes, done, count
+                batch.info,
+                uploaded,
+                _spread(batch.metas),
+                _spread(batch.attrs),
+                batch.size_bytes,
+                partial(self._answered, batch),
+                len(batch.bodies),
             )
         del self._behind[queue]
         if not self._behind:
@@ -335,21 +338,17 @@ class Publishes:
         await self._placed.wait()
 
     def _publish(self, batch: _Batch) -> None:
-        metas, attrs, done = self._publishing(batch)
-        bodies = cast("list[bytes]", batch.bodies)
-        self._services.publisher.publish(batch.info, bodies, metas, attrs, batch.size_bytes, done)
+        self._services.publisher.publish(
+            batch.info,
+            cast("list[bytes]", batch.bodies),
+            _spread(batch.metas),
+            _spread(batch.attrs),
+            batch.size_bytes,
+            partial(self._answered, batch),
+        )
 
-    def _publishing(self, batch: _Batch) -> tuple[Any, Any, Done]:
-        """Metas, attributes, and whom to tell of the outcome."""
-        size_bytes = batch.size_bytes
-
-        def done(refused: Sequence[tuple[int, int]]) -> None:
-            self._answered(batch, size_bytes, refused)
-
-        return _spread(batch.metas), _spread(batch.attrs), done
-
-    def _answered(self, batch: _Batch, size_bytes: int, refused: Sequence[tuple[int, int]]) -> None:
-        self._in_flight.done(size_bytes)
+    def _answered(self, batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:
+        self._in_flight.done(batch.size_bytes)
         for tally, start in batch.tallies:
             if tally.answered(refused, start):
                 self._decided(tally)
