@@ -19,6 +19,7 @@ from pamqp.commands import Basic, Confirm, Connection, Queue
 from cluster.machine.arguments import SPAN_MS_MAX
 from node.alarms import Lack
 from node.errors import Refused
+from node.protocols.native.frames import RANGES_MAX
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Client, Running, in_a_thread
 from tests.semantics.wire import Closed, Properties, Wire
@@ -412,3 +413,37 @@ def test_what_is_in_flight_counts_for_a_connection_and_not_for_each_of_its_chann
         confirmed = {wire.next().channel for _ in channels}
         assert confirmed == set(channels)
         wire.close()
+
+
+# --- what becomes of deliveries -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [],
+        [[0, 1]],
+        [[2, 1]],
+        [[1, 1], [1, 1]],
+        [[1, 2**63]],
+        [[1, 1, 1]],
+        [["1", 1]],
+        1,
+        [[2 * n + 1, 2 * n + 1] for n in range(RANGES_MAX + 1)],
+    ],
+    ids=lambda ranges: str(ranges)[:20],
+)
+def test_ranges_ascend_apart_within_bounds(running: Running, ranges: Any):
+    queue = declared(running)
+    assert by_http(running, queue, Message()) == TAKEN
+
+    async def settle() -> tuple[Any, Any]:
+        url = f"http://{running.node.http_address}"
+        async with Client(url) as client:
+            by_socket = (await client.ask(30, 1, queue, 1, ranges, None))[2]
+        body = {"consumer": 1, "ranges": ranges}
+        path = f"{url}/v1/queues/%2F/{queue}/settle"
+        async with aiohttp.ClientSession() as session, session.post(path, json=body) as response:
+            return by_socket, (response.status, (await response.json())["code"])
+
+    assert running.do(settle()) == ("bad_frame", (400, "bad_argument"))

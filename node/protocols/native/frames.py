@@ -100,7 +100,7 @@ def _map_or_empty(value: Any, name: str) -> dict[str, Any]:
     return {} if value is None else _map(value, name)
 
 
-def _bodies(value: Any, name: str) -> list[bytes]:
+def bodies_of(value: Any, name: str) -> list[bytes]:
     if type(value) is not list or not set(map(type, cast("list[Any]", value))) <= {bytes}:
         _complain(name, "a list of byte strings", value)
     return cast("list[bytes]", value)
@@ -143,7 +143,7 @@ def _any(value: Any, _: str) -> Any:
     return value
 
 
-def _ranges(value: Any, name: str) -> list[tuple[int, int]]:
+def ranges_of(value: Any, name: str) -> list[tuple[int, int]]:
     must = "a list of [first, last], ascending, not overlapping"
     if type(value) is not list:
         _complain(name, must, value)
@@ -182,7 +182,7 @@ Check = Callable[[Any, str], Any]
 _REQUEST: tuple[str, Check] = ("request", _number)
 _QUEUE: tuple[str, Check] = ("queue", _text)
 _CONSUMER: tuple[str, Check] = ("consumer", _number)
-_RANGES: tuple[str, Check] = ("ranges", _ranges)
+_RANGES: tuple[str, Check] = ("ranges", ranges_of)
 _TOKEN: tuple[str, Check] = ("token", _number_or_none)
 
 _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] = {
@@ -196,7 +196,7 @@ _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] 
             _QUEUE,
             ("publisher", _text_or_none),
             ("seqno", _number),
-            ("bodies", _bodies),
+            ("bodies", bodies_of),
             ("meta", _any),
             ("attrs", _any),
             ("large", _large),

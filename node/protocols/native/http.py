@@ -34,9 +34,9 @@ from node.outgoing import Batch
 from node.permissions import Operation
 from node.plain_values import loads
 from node.protocols.basic_auth import BasicAuth
-from node.protocols.native.frames import unpack
+from node.protocols.native.frames import bodies_of, ranges_of, unpack
 from node.protocols.native.http_answers import CBOR, answer, failure
-from node.protocols.native.requests import MalformedFrame
+from node.protocols.native.requests import BadField, MalformedFrame
 from node.protocols.native.urls import url_of
 from node.sessions import Sessions
 
@@ -102,6 +102,8 @@ class HttpRoutes:
                 return await handler(request)
             except BrokerError as error:
                 return self._failure(request, error)
+            except BadField as error:
+                return self._failure(request, Refused(codes.BAD_ARGUMENT, error.reason))
 
         return guarded
 
@@ -204,18 +206,13 @@ class HttpRoutes:
         info = await self._led(request)
         if request.content_type == CBOR:
             fields = await _body(request)
-            bodies = fields.get("bodies")
-            if not isinstance(bodies, list) or any(
-                type(each) is not bytes for each in cast("list[Any]", bodies)
-            ):
-                raise Refused(codes.BAD_ARGUMENT, "bodies is a list of byte strings")
             access = self._auth.access(await self._basic.user(request), info.vhost)
             command, _ = self._broker.ingress.batch(
                 access,
                 info,
                 _text_or_none(fields.get("publisher"), "publisher"),
                 _number(fields.get("seqno", 0), "seqno", 0, 2**63 - 1),
-                cast("list[bytes]", bodies),
+                bodies_of(fields.get("bodies"), "bodies"),
                 fields.get("meta"),
                 fields.get("attrs"),
             )
@@ -299,7 +296,7 @@ class HttpRoutes:
         info = await self._shared(request)
         fields = await _body(request)
         consumer = ConsumerKey(_number(fields.get("consumer"), "consumer", 0, 2**63 - 1))
-        ranges = _ranges(fields.get("ranges"))
+        ranges = ranges_of(fields.get("ranges"), "ranges")
         command: Command
         match fields.get("outcome", "settle"):
             case "settle":
@@ -370,23 +367,6 @@ def _attrs(request: web.Request) -> dict[int, Any] | None:
             value = request.headers[header]
             attrs[key] = value if key == ATTR_DEDUP_ID else _number(value, header, 0, 2**53)
     return attrs or None
-
-
-def _ranges(value: Any) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    before = 0
-    for pair in cast("list[Any]", value) if isinstance(value, list) else [None]:
-        match pair:
-            case [int(first), int(last)] if before < first <= last:
-                ranges.append((int(first), int(last)))
-                before = last
-            case _:
-                raise Refused(
-                    codes.BAD_ARGUMENT, "ranges is a list of [first, last], ascending, apart"
-                )
-    if not ranges:
-        raise Refused(codes.BAD_ARGUMENT, "ranges has one or more [first, last]")
-    return ranges
 
 
 # --- answering ------------------------------------------------------------------------------------
