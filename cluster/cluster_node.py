@@ -76,6 +76,7 @@ class ClusterNode:
         self.on_effects: list[OnEffects] = []
         self.on_role: list[OnRole] = []
         self.on_node_message: list[OnNodeMessage] = []
+        self.on_link_lost: list[Callable[[NodeId], None]] = []
         self.peers = Peers(config.node, links.incarnation)
         self.time = AgreedTime(
             config.node,
@@ -98,7 +99,7 @@ class ClusterNode:
             bytes_max=config.transient_bytes_max,
             agreed_time=self.time,
         )
-        self.visibility = Visibility(config.node, links, self.peers)
+        self.visibility = Visibility(config.node, links, self.peers, self.forwarder.answers)
         self.presence = Presence(self)
         self._begun = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -463,6 +464,8 @@ class ClusterNode:
         self.time.forget(peer)
         self.notes.link_down(peer, incarnation, gone=closed)
         self.forwarder.on_down(peer)
+        for listener in self.on_link_lost:
+            listener(peer)
         self.visibility.down(peer)
         self.continuity.down(peer)
         for group in self.groups.values():
@@ -483,6 +486,11 @@ class ClusterNode:
         sent = self.links.send(peer, message)
         self.links.flush()
         return sent
+
+    def answer(self, peer: NodeId, message: list[Any]) -> None:
+        """The same for what that node waits for: a link that is full has room later."""
+        assert message[0] == BROKER_LEVEL
+        self.forwarder.answers.send(peer, message)
 
     # --- asking -----------------------------------------------------------------------------------
 

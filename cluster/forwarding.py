@@ -8,8 +8,7 @@ been applied.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -27,6 +26,7 @@ from cluster.machine.commands import Command
 from cluster.machine.replies import NO_GROUP
 from cluster.machine.versions import MACHINE_VERSION
 from cluster.outcome import FINAL, Done, Outcome, outcome_of, refused, too_new
+from cluster.peer_rpc import Answers, NotSent, Requests, TooMany
 from cluster.seams import Links
 from cluster.types import GroupId, NodeId, Stamp
 
@@ -37,19 +37,10 @@ ANSWER = "answer"
 #: Questions to one peer that may be unanswered at a time; more are refused, so a slow leader cannot
 #: fill our memory.
 ASKS_IN_FLIGHT_MAX = 10_000
-#: Questions that each process of a node can number for itself.
-QUESTIONS_OF_A_PROCESS = 1 << 22
 
 #: How long an idempotent question is asked again while there is no leader.
 ASK_PATIENCE_S = 15.0
 ASK_AGAIN_S = 0.05
-
-
-def question_numbers(incarnation: int) -> Iterator[int]:
-    """For the questions of one process. Another node may answer what was asked before this node was
-    killed and started again; that answer must not be taken for one to a question of this process.
-    """
-    return count(incarnation * QUESTIONS_OF_A_PROCESS)
 
 
 class Forwarder:
@@ -69,8 +60,11 @@ class Forwarder:
         self._random = random
         self._group_of = group_of
         self._leader_of = leader_of
-        self._waiting: dict[NodeId, dict[int, asyncio.Future[Outcome]]] = {}
-        self._numbers = question_numbers(links.incarnation)
+        self._requests: Requests[Outcome] = Requests(
+            self._send, links.incarnation, open_max=ASKS_IN_FLIGHT_MAX
+        )
+        #: Of this node to all that others ask of it.
+        self.answers = Answers(self._send, links.connected)
         self._stopped = False
         #: Set by the cluster node: the machine version of the catalog. No group has a later one,
         #: and a leader of an older release would drop what is new in a command without a word.
@@ -79,8 +73,8 @@ class Forwarder:
     def stop(self) -> None:
         """No answer comes any more."""
         self._stopped = True
-        for peer in list(self._waiting):
-            self._give_up(peer, "stopping", "this node is shutting down")
+        self._requests.stop()
+        self.answers.stop()
 
     def propose(self, group_id: GroupId, command: Command, done: Done | None = None) -> None:
         """Propose at the group's leader, in the order of the calls. One try: see the outcome."""
@@ -96,8 +90,7 @@ class Forwarder:
         elif (needed := version_needed(command)) > 1 and needed > self.cluster_version():
             _tell(done, too_new(needed, self.cluster_version()))
         else:
-            answer = self._ask_peer(leader, group_id, command)
-            answer.add_done_callback(lambda told: _tell(done, told.result()))
+            self._ask_peer(leader, group_id, command, done)
 
     async def ask(self, group_id: GroupId, command: Command) -> Outcome:
         """The same, waiting for the outcome."""
@@ -122,29 +115,39 @@ class Forwarder:
                 return outcome if answered or doubt is None else doubt
             await asyncio.sleep(ASK_AGAIN_S * (1 + self._random.random()))
 
-    def _ask_peer(self, peer: NodeId, group: GroupId, command: Command) -> asyncio.Future[Outcome]:
-        """The outcome as `peer` tells it; refused at once when it cannot be reached."""
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(peer, {})
-        if len(waiting) >= ASKS_IN_FLIGHT_MAX:
-            future.set_result(refused("overloaded", f"too many questions to node {peer} are open"))
-            return future
-        number = next(self._numbers)
-        message = [NODE_LEVEL, ASK, number, group, encode_command(command)]
-        if not self._links.send(peer, message):
-            future.set_result(refused("no_leader", f"node {peer}, the leader, cannot be reached"))
-            return future
-        waiting[number] = future
+    def _ask_peer(self, peer: NodeId, group: GroupId, command: Command, done: Done | None) -> None:
+        """`done` gets the outcome as `peer` tells it; refused when it cannot be reached."""
+
+        def frame(number: int) -> list[Any]:
+            return [NODE_LEVEL, ASK, number, group, encode_command(command)]
+
+        def answered(answer: asyncio.Future[Outcome]) -> None:
+            lost = answer.exception() is not None
+            _tell(done, self._lost(peer) if lost else answer.result())
+
+        try:
+            _, answer = self._requests.send(peer, frame)
+        except TooMany:
+            _tell(done, refused("overloaded", f"too many questions to node {peer} are open"))
+        except NotSent:
+            _tell(done, refused("no_leader", f"node {peer}, the leader, cannot be reached"))
+        else:
+            answer.add_done_callback(answered)
+
+    def _lost(self, peer: NodeId) -> Outcome:
+        code, reason = "link_lost", f"the link to {peer} broke"
+        if self._stopped:
+            code, reason = "stopping", "this node is shutting down"
+        return Outcome("unknown", None, None, code, reason, None)
+
+    def _send(self, peer: NodeId, message: list[Any]) -> bool:
+        sent = self._links.send(peer, message)
         self._links.flush()
-        return future
+        return sent
 
     def on_down(self, peer: NodeId) -> None:
-        self._give_up(peer, "link_lost", f"the link to {peer} broke")
-
-    def _give_up(self, peer: NodeId, code: str, reason: str) -> None:
-        for future in self._waiting.pop(peer, {}).values():
-            if not future.done():
-                future.set_result(Outcome("unknown", None, None, code, reason, None))
+        self._requests.link_lost(peer)
+        self.answers.link_lost(peer)
 
     def on_message(self, peer: NodeId, message: list[Any]) -> None:
         """A question or an answer. Malformed ones are a peer's bug: answered or dropped, never
@@ -154,9 +157,7 @@ class Forwarder:
             case [_, "ask", int(number), int(group), bytes(data)]:
                 self._answer(peer, number, GroupId(group), data)
             case [_, "answer", int(number), *answer] if len(answer) == 6:
-                future = self._waiting.get(peer, {}).pop(number, None)
-                if future is not None and not future.done():
-                    future.set_result(_outcome(answer))
+                self._requests.answered(peer, number, _outcome(answer))
             case _:
                 pass
 
@@ -165,8 +166,7 @@ class Forwarder:
             reply = None if outcome.reply is None else encode_reply(outcome.reply)
             stamp = None if outcome.stamp is None else (outcome.stamp.index, outcome.stamp.term)
             answer = [outcome.kind, reply, stamp, outcome.code, outcome.reason, outcome.leader]
-            self._links.send(peer, [NODE_LEVEL, ANSWER, number, *answer])
-            self._links.flush()
+            self.answers.send(peer, [NODE_LEVEL, ANSWER, number, *answer])
 
         group = self._group_of(group_id)
         if group is None:

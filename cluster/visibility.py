@@ -13,6 +13,7 @@ from typing import Any
 
 from cluster.forwarding import NODE_LEVEL
 from cluster.group import Group
+from cluster.peer_rpc import Answers
 from cluster.peers import Peers
 from cluster.seams import Links
 from cluster.types import NodeId
@@ -44,10 +45,11 @@ class CatalogGroup(Group):
 class Visibility:
     """How far the copies of the catalog are, as far as somebody here wants to know."""
 
-    def __init__(self, node: NodeId, links: Links, peers: Peers) -> None:
+    def __init__(self, node: NodeId, links: Links, peers: Peers, answers: Answers) -> None:
         self._node = node
         self._links = links
         self._peers = peers
+        self._answers = answers
         self._applied: dict[NodeId, int] = {}  # each node's copy holds all up to this, at least
         self._wanted: dict[NodeId, int] = {}
         self._asked: dict[NodeId, int] = {}  # the open questions
@@ -137,6 +139,5 @@ class Visibility:
                 pass
 
     def _answer(self, peer: NodeId) -> None:
-        if self._links.send(peer, [NODE_LEVEL, APPLIED, self._applied[self._node]]):
-            del self._questions[peer]
-            self._links.flush()
+        del self._questions[peer]
+        self._answers.send(peer, [NODE_LEVEL, APPLIED, self._applied[self._node]])

@@ -15,9 +15,8 @@ from typing import Any
 import structlog
 
 from cluster.cluster_node import BROKER_LEVEL, ClusterNode
-from cluster.forwarding import question_numbers
 from cluster.outcome import ELSEWHERE
-from cluster.peers import PeerState
+from cluster.peer_rpc import LinkLost, NotSent, Requests, TooMany
 from cluster.types import NodeId
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
 from node.tasks import Tasks
@@ -26,11 +25,8 @@ log = structlog.get_logger(__name__)
 
 #: A node that is up and does not answer within this is stuck, and the question is of unknown fate.
 ANSWER_S_MAX = 5.0
+#: Of one node.
 OPEN_MAX = 10_000
-#: How long an answer waits for room on its link.
-RESEND_S_MAX = 30.0
-#: How often it is looked whether the link broke, or has room again.
-LOOK_S = 0.1
 
 #: Gets the asking node and the fields; answers what CBOR can hold, at once or as a coroutine.
 Handler = Callable[[NodeId, list[Any]], Any]
@@ -43,9 +39,11 @@ class Questions:
         self._cluster = cluster
         self._tasks = tasks
         self._handlers: dict[str, Handler] = {}
-        self._open: dict[int, tuple[NodeId, asyncio.Future[Any]]] = {}
-        self._numbers = question_numbers(cluster.links.incarnation)
+        self._requests: Requests[Any] = Requests(
+            cluster.send, cluster.links.incarnation, open_max=OPEN_MAX
+        )
         cluster.on_node_message.append(self._receive)
+        cluster.on_link_lost.append(self._requests.link_lost)
 
     def on(self, kind: str, handler: Handler) -> None:
         """Answer questions and take news of this kind."""
@@ -72,31 +70,23 @@ class Questions:
         """What the handler there answers. BrokerError: refused there, cannot be reached, lost."""
         if node == self._cluster.node:
             return await self._answer(node, kind, list(fields))
-        if len(self._open) >= OPEN_MAX:
-            raise Refused("overloaded", "too many questions to other nodes are open: try again")
-        number = next(self._numbers)
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        link = self._link(node)
-        self._open[number] = (node, future)
+
+        def frame(number: int) -> list[Any]:
+            return [BROKER_LEVEL, "ask", number, kind, list(fields)]
+
+        if not self._cluster.peers.is_up(node):
+            raise Elsewhere(None)
         try:
-            question = [BROKER_LEVEL, "ask", number, kind, list(fields)]
-            if link is None or not self._cluster.send(node, question):
-                raise Elsewhere(None)
-            async with asyncio.timeout(wait_s):
-                while not future.done():
-                    await asyncio.wait({future}, timeout=LOOK_S)
-                    if self._link(node) is not link and not future.done():
-                        raise OutcomeUnknown(f"the link to node {node} broke")
-                return future.result()
+            return await self._requests.ask(node, frame, within_s=wait_s)
+        except TooMany:
+            reason = "too many questions to other nodes are open: try again"
+            raise Refused("overloaded", reason) from None
+        except NotSent:
+            raise Elsewhere(None) from None
+        except LinkLost:
+            raise OutcomeUnknown(f"the link to node {node} broke") from None
         except TimeoutError:
             raise OutcomeUnknown(f"node {node} did not answer") from None
-        finally:
-            del self._open[number]
-
-    def _link(self, node: NodeId) -> PeerState | None:
-        """Another one than before: messages may have been lost. None: it is down."""
-        link = self._cluster.peers.states.get(node)
-        return link if link is not None and link.up else None
 
     async def ask_all(self, kind: str, *fields: Any) -> dict[NodeId, Any]:
         """The answers of all nodes that are up, this one included; who fails is left out."""
@@ -130,7 +120,7 @@ class Questions:
             case ["ask", int(number), str(kind), fields]:
                 self._tasks.start(self._tell_answer(peer, number, kind, fields), name="answer")
             case ["told", int(number), bool(done), value]:
-                self._told(peer, number, done, value)
+                self._requests.answered(peer, number, value if done else _error_of(*value))
             case _:
                 pass  # the relay's
 
@@ -155,30 +145,15 @@ class Questions:
         return await answer if inspect.isawaitable(answer) else answer
 
     async def _tell_answer(self, peer: NodeId, number: int, kind: str, fields: list[Any]) -> None:
-        link = self._link(peer)
+        link = self._cluster.peers.states.get(peer)
         told: list[Any]
         try:
             told = [True, await self._answer(peer, kind, fields)]
         except BrokerError as error:
             leader = getattr(error, "leader", None)
             told = [False, [error.code, error.reason, error.detail, leader]]
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + RESEND_S_MAX
-        answer = [BROKER_LEVEL, "told", number, *told]
-        while link is not None and self._link(peer) is link:
-            # A link that is full has room later; that it broke, who asked sees too.
-            if self._cluster.send(peer, answer) or loop.time() > until_s:
-                return
-            await asyncio.sleep(LOOK_S)
-
-    def _told(self, peer: NodeId, number: int, done: bool, value: Any) -> None:
-        asked = self._open.get(number)
-        if asked is None or asked[0] != peer or asked[1].done():
-            return
-        if done:
-            asked[1].set_result(value)
-        else:
-            asked[1].set_exception(_error_of(*value))
+        if self._cluster.peers.states.get(peer) is link:  # or who asked has given it up
+            self._cluster.answer(peer, [BROKER_LEVEL, "told", number, *told])
 
 
 def _error_of(code: str, reason: str, detail: Any, leader: NodeId | None) -> BrokerError:

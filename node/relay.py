@@ -20,6 +20,7 @@ import structlog
 
 from cluster.cluster_node import BROKER_LEVEL
 from cluster.machine.catalog import QueueInfo
+from cluster.peer_rpc import numbers
 from cluster.peers import PeerState
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
 from node.bodies import packed, unpacked
@@ -47,18 +48,16 @@ class _Attached:
     connection: Connection
     consumer: Consumer
     leader: NodeId
-    link: PeerState | None  # as it was then: another one means that messages may have been lost
     untold_bytes: int = 0  # taken by the client, and the link had no room to say so
 
 
 class _Served:
     """The other end: a consumer served here for a client there. A sink for the traffic."""
 
-    def __init__(self, relay: Relay, peer: NodeId, attachment: int, link: PeerState | None) -> None:
+    def __init__(self, relay: Relay, peer: NodeId, attachment: int) -> None:
         self.relay = relay
         self.peer = peer
         self.attachment = attachment
-        self.link = link
         self.connection = ConnectionId(0)
         self.ref = (QueueId(0), ConsumerKey(0))
 
@@ -75,7 +74,7 @@ class _Served:
                 pass  # answers go to who asked, not to who consumes
 
     def _tell(self, kind: str, *fields: Any) -> None:
-        if not self.relay.tell(self.peer, self.link, kind, self.attachment, *fields):
+        if not self.relay.tell(self.peer, kind, self.attachment, *fields):
             self.relay.unserve(self, tell=True)
 
     def pause_reading(self) -> None: ...
@@ -98,13 +97,14 @@ class Relay:
         self._cluster = broker.cluster
         self._traffic = traffic
         self._questions = questions
-        self._number = 0
+        self._numbers = numbers(self._cluster.links.incarnation)
         self._attached: dict[int, _Attached] = {}
         self._of_consumer: dict[Consumer, int] = {}
         self._loose: dict[Consumer, Connection] = {}
         self._served: dict[tuple[NodeId, int], _Served] = {}
         self._to_detach: set[tuple[NodeId, int]] = set()
         self._cluster.on_node_message.append(self._receive)
+        self._cluster.on_link_lost.append(self._link_lost)
         questions.on("get", self._answer_get)
         questions.on("queue_info", self._answer_info)
 
@@ -130,15 +130,13 @@ class Relay:
                 del self._loose[consumer]
                 connection.start_delivering(consumer)
             return
-        self._number += 1
-        attachment = self._number
+        attachment = next(self._numbers)
         info, progress = consumer.info, consumer.progress
-        link = self._cluster.peers.states.get(leader)
         where = [info.group, info.queue, info.name, consumer.key, connection.session]
         how = [progress.mark, list(progress.held), consumer.auto_settle, consumer.active]
-        if self.tell(leader, link, "attach", attachment, *where, *how):
+        if self.tell(leader, "attach", attachment, *where, *how):
             del self._loose[consumer]
-            self._attached[attachment] = _Attached(connection, consumer, leader, link)
+            self._attached[attachment] = _Attached(connection, consumer, leader)
             self._of_consumer[consumer] = attachment
             if consumer.cancelled:
                 self.cancel(consumer)
@@ -152,7 +150,7 @@ class Relay:
         attachment = self._of_consumer.get(consumer)
         if attachment is not None:
             attached = self._attached[attachment]
-            self.tell(attached.leader, attached.link, "cancel", attachment)
+            self.tell(attached.leader, "cancel", attachment)
 
     def taken(self, attachment: int, size_bytes: int) -> None:
         attached = self._attached.get(attachment)
@@ -162,7 +160,7 @@ class Relay:
 
     def _tell_taken(self, attachment: int, attached: _Attached) -> None:
         size_bytes = attached.untold_bytes
-        if self.tell(attached.leader, attached.link, "taken", attachment, size_bytes):
+        if self.tell(attached.leader, "taken", attachment, size_bytes):
             attached.untold_bytes = 0
 
     def release(self, connection: Connection) -> None:
@@ -172,13 +170,13 @@ class Relay:
             attachment = self._of_consumer.pop(consumer, None)
             if attachment is not None:
                 attached = self._attached.pop(attachment)
-                self.tell(attached.leader, attached.link, "detach", attachment)
+                self.tell(attached.leader, "detach", attachment)
 
     # --- the leader's node ------------------------------------------------------------------------
 
     def _serve(self, peer: NodeId, attachment: int, fields: list[Any]) -> None:
         group, queue, name, consumer, session, mark, held, auto_settle, active = fields
-        served = _Served(self, peer, attachment, self._cluster.peers.states.get(peer))
+        served = _Served(self, peer, attachment)
         served.ref = (QueueId(queue), ConsumerKey(consumer))
         try:
             gone = self._broker.gone(GroupId(group), *served.ref, SessionId(session))
@@ -186,11 +184,12 @@ class Relay:
             self._to_detach.add((peer, attachment))
             return
         if gone is not None:
+            link = self._cluster.peers.states.get(peer)
             self._broker.confirm_gone(
                 GroupId(group),
                 *served.ref,
                 SessionId(session),
-                lambda why: self._answer_gone(served, why),
+                lambda why: self._answer_gone(served, link, why),
             )
             return
         served.connection = self._traffic.open(served)
@@ -211,8 +210,10 @@ class Relay:
         except Elsewhere:  # elected, and not up to date yet
             self.unserve(served, tell=True)
 
-    def _answer_gone(self, served: _Served, why: Gone | None) -> None:
-        if why is None or not self.tell(served.peer, served.link, "gone", served.attachment, why):
+    def _answer_gone(self, served: _Served, link: PeerState | None, why: Gone | None) -> None:
+        if self._cluster.peers.states.get(served.peer) is not link:
+            return  # it attaches anew
+        if why is None or not self.tell(served.peer, "gone", served.attachment, why):
             self._to_detach.add((served.peer, served.attachment))  # it attaches again
 
     def unserve(self, served: _Served, *, tell: bool = False) -> None:
@@ -255,16 +256,26 @@ class Relay:
 
     # --- both ends --------------------------------------------------------------------------------
 
-    def tell(self, peer: NodeId, link: PeerState | None, kind: str, *fields: Any) -> bool:
-        """False when it surely does not arrive, or the link is no longer the one that was meant."""
-        if link is None or not link.up or self._cluster.peers.states.get(peer) is not link:
+    def tell(self, peer: NodeId, kind: str, *fields: Any) -> bool:
+        """False when it surely does not arrive."""
+        if not self._cluster.peers.is_up(peer):
             return False
         return self._cluster.send(peer, [BROKER_LEVEL, kind, *fields])
 
     def tell_session_over(self, group: GroupId, session: SessionId, reason: str) -> None:
-        for peer, link in self._cluster.peers.states.items():
+        for peer in list(self._cluster.peers.states):
             if peer != self._cluster.node:
-                self.tell(peer, link, "session_over", group, session, reason)
+                self.tell(peer, "session_over", group, session, reason)
+
+    def _link_lost(self, peer: NodeId) -> None:
+        """What went on over it has ended: messages may be lost, and its process another one."""
+        for served in list(self._served.values()):
+            if served.peer == peer:
+                self.unserve(served)
+        self._to_detach = {each for each in self._to_detach if each[0] != peer}
+        for attachment, attached in list(self._attached.items()):
+            if attached.leader == peer and attachment in self._attached:
+                self._loosen(attachment)
 
     def _receive(self, peer: NodeId, message: list[Any]) -> None:
         """From the broker layer of another node; its malformed messages are its bug, not ours."""
@@ -356,8 +367,7 @@ class Relay:
             self.tick()
 
     def tick(self) -> None:
-        """Find what a lost link or a lost message left behind."""
-        peers = self._cluster.peers.states
+        """Find what a change of leader or a lost message left behind."""
         for attachment, attached in list(self._attached.items()):
             moved = self._cluster.leader_of(attached.consumer.info.group) not in {
                 attached.leader,
@@ -365,18 +375,13 @@ class Relay:
             }
             if self._is_over(attached.consumer):
                 self._end(attachment, "queue_deleted")
-            elif moved or peers.get(attached.leader) is not attached.link:
+            elif moved:
                 self._loosen(attachment)
             elif attached.untold_bytes:
                 self._tell_taken(attachment, attached)
-        for served in list(self._served.values()):
-            if peers.get(served.peer) is not served.link:
-                self.unserve(served)
         for peer, attachment in sorted(self._to_detach):
-            if self.tell(peer, peers.get(peer), "detached", attachment):
+            if self.tell(peer, "detached", attachment):
                 self._to_detach.discard((peer, attachment))
-            elif peer not in peers or not peers[peer].up:
-                self._to_detach.discard((peer, attachment))  # a new link attaches anew anyway
         for consumer, connection in list(self._loose.items()):
             if self._is_over(consumer):
                 del self._loose[consumer]

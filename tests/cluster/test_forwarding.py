@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster import forwarding
-from cluster.codec.entries import encode_reply
+from cluster.codec.entries import encode_command, encode_reply
 from cluster.forwarding import Forwarder
 from cluster.machine.commands import DeclareQueue
 from cluster.machine.replies import Ok
@@ -26,10 +26,15 @@ class Wire:
         self.incarnation = incarnation
         self.said: list[list[Any]] = []
         self.leader: NodeId | None = LEADER
+        self.full = False
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         assert peer == LEADER
-        self.said.append(message)
+        if not self.full:
+            self.said.append(message)
+        return not self.full
+
+    def connected(self, peer: NodeId) -> bool:
         return True
 
     def flush(self) -> None: ...
@@ -98,6 +103,31 @@ async def test_an_answer_to_a_later_try_is_the_answer() -> None:
     forwarder.on_message(LEADER, answer_to(wire.said[1]))
 
     assert (await asked).kind == "ok"
+
+
+async def test_an_answer_that_finds_its_link_full_is_sent_when_there_is_room() -> None:
+    """Who asked waits for it as long as the link lasts."""
+    forwarder, wire = process(1)
+    wire.full = True
+    forwarder.on_message(LEADER, [-1, "ask", 7, GROUP, encode_command(DeclareQueue("/", "q", {}))])
+    wire.full = False
+
+    async with asyncio.timeout(10):
+        while not wire.said:
+            await asyncio.sleep(0.01)
+    assert [message[:4] for message in wire.said] == [[-1, "answer", 7, "refused"]]
+
+
+async def test_an_answer_does_not_go_over_a_later_link() -> None:
+    forwarder, wire = process(1)
+    wire.full = True
+    forwarder.on_message(LEADER, [-1, "ask", 7, GROUP, encode_command(DeclareQueue("/", "q", {}))])
+    forwarder.on_down(LEADER)
+    wire.full = False
+    forwarder.on_message(LEADER, [-1, "ask", 8, GROUP, encode_command(DeclareQueue("/", "q", {}))])
+
+    await asyncio.sleep(0.3)
+    assert [message[2] for message in wire.said] == [8]
 
 
 async def _turns() -> None:

@@ -812,8 +812,8 @@ NODES = (
     ),
     Mutant(
         "questions to leaders are numbered from 0 in every process",
-        "cluster/forwarding.py",
-        "return count(incarnation * QUESTIONS_OF_A_PROCESS)",
+        "cluster/peer_rpc.py",
+        "return count(incarnation * NUMBERS_OF_A_PROCESS)",
         "return count(0)",
         (by_tests("tests/cluster/test_forwarding.py"), SIMULATOR),
     ),

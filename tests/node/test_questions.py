@@ -50,6 +50,7 @@ def process(incarnation: int) -> tuple[Questions, list[Any], list[Any]]:
     """One start of node n1: what it says to n2, and who listens to n2."""
     said: list[Any] = []
     listeners: list[Any] = []
+    lost: list[Any] = []
 
     def send(_: NodeId, message: list[Any]) -> bool:
         said.append(message)
@@ -58,8 +59,9 @@ def process(incarnation: int) -> tuple[Questions, list[Any], list[Any]]:
     cluster: Any = SimpleNamespace(
         node=NodeId("n1"),
         links=SimpleNamespace(incarnation=incarnation),
-        peers=SimpleNamespace(states={NodeId("n2"): SimpleNamespace(up=True)}),
+        peers=SimpleNamespace(is_up=lambda node: True),
         on_node_message=listeners,
+        on_link_lost=lost,
         send=send,
     )
     return Questions(cluster, Tasks()), said, listeners

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.effects import ConsumerEnded, Deliver
 from cluster.machine.replies import Chunk
+from cluster.peer_rpc import Answers
 from cluster.peers import PeerState
 from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, SessionId
 from node import dispatch, relay
@@ -62,9 +63,16 @@ class World:
 
     def break_link(self, one: NodeId, other: NodeId) -> None:
         """What is on the wire is lost, both ends see a new link."""
-        for source, target in ((one, other), (other, one)):
+        ends = ((one, other), (other, one))
+        for source, target in ends:
             self.wires[source, target] = []
-            self.nodes[source].cluster.peers.states[target] = PeerState(up=True, incarnation=1)
+            cluster = self.nodes[source].cluster
+            cluster.peers.states[target] = PeerState(up=False, incarnation=1)
+            for listener in cluster.on_link_lost:
+                listener(target)
+        for source, target in ends:
+            cluster = self.nodes[source].cluster
+            cluster.peers.states[target] = PeerState(up=True, incarnation=1)
 
 
 class FakeTraffic:
@@ -77,6 +85,7 @@ class FakeTraffic:
         self._world = world
         self._node = node
         self._sinks: dict[Any, Any] = {}
+        self.connections: set[int] = set()
 
     def read(self, group: GroupId, ref: BodyRef) -> Sequence[tuple[bytes, Any]]:
         return [(b"12", None)] * ref.count
@@ -84,10 +93,12 @@ class FakeTraffic:
     def open(self, sink: Any) -> Any:
         number = len(self._sinks) + 1
         self._sinks[number] = sink
+        self.connections.add(number)
         self.dispatcher.opened(number)  # type: ignore[arg-type]
         return number
 
     def close(self, connection: Any) -> None:
+        self.connections.remove(connection)
         self.dispatcher.closed(connection)
 
     def announce(
@@ -122,17 +133,19 @@ class FakeTraffic:
 
 
 class FakeNode:
-    def __init__(self, world: World, name: NodeId) -> None:
+    def __init__(self, world: World, name: NodeId, incarnation: int = 1) -> None:
         self.name = name
         states = {other: PeerState(up=True, incarnation=1) for other in [HOME, *LEADERS]}
         self.cluster = SimpleNamespace(
             node=name,
-            peers=SimpleNamespace(states=states),
+            peers=SimpleNamespace(states=states, is_up=lambda node: states[node].up),
             on_node_message=[],
+            on_link_lost=[],
             group={GROUP: SimpleNamespace(ready=True)}.get,
             leader_of=lambda group: world.leader,
-            links=SimpleNamespace(incarnation=1),
+            links=SimpleNamespace(incarnation=incarnation),
             send=self.send,
+            answer=Answers(self.send, lambda _: True).send,
         )
         self._world = world
         cluster: Any = self.cluster
@@ -199,6 +212,53 @@ class FakeConnection:
 
     def ended(self, queue: Any, consumer: Any) -> None:
         self.consumers.pop((queue, consumer), None)
+
+
+def attached(world: World, *, incarnation: int) -> FakeConnection:
+    """A process of the client's node, with one consumer."""
+    world.nodes[HOME] = home = FakeNode(world, HOME, incarnation)
+    client, consumer = (
+        FakeConnection(home.relay),
+        Consumer(INFO, KEY, auto_settle=False, active=True),
+    )
+    client.consumers[QUEUE, KEY] = consumer
+    home.relay.attach(client, consumer)  # type: ignore[arg-type]
+    world.carry_all()
+    return client
+
+
+def hand_out(world: World, first: int) -> None:
+    fresh = Chunk(first, BodyRef(1, first, 1), first, 0, 0)
+    world.holds.append(fresh)
+    leader = world.nodes[world.leader].traffic
+    leader.dispatcher.applied(GROUP, [Deliver(QUEUE, KEY, SessionId("s"), [fresh])])
+    leader.perform()
+    world.carry_all()
+
+
+def test_a_node_that_is_back_before_the_leader_looked_is_served_as_another_process() -> None:
+    """Killed and started again within a tick: its numbers are not those of the process before."""
+    world = World()
+    for name in LEADERS:
+        world.nodes[name] = FakeNode(world, name)
+    attached(world, incarnation=1)
+    hand_out(world, 1)
+
+    world.break_link(HOME, LEADERS[0])
+    client = attached(world, incarnation=2)
+    for first in range(2, 12):  # more than one connection may have on its way
+        hand_out(world, first)
+    for _ in range(20):
+        while client.untaken:
+            frame = client.untaken.pop(0)
+            client.relay.taken(frame.origin, frame.size_bytes)
+        world.carry_all()
+        world.nodes[LEADERS[0]].relay.tick()
+        world.carry_all()
+
+    assert client.got == list(range(1, 12))
+    leader = world.nodes[LEADERS[0]].traffic
+    assert leader.connections == {2}  # the process before has none any more
 
 
 class Carrying(RuleBasedStateMachine):
