@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pamqp import commands
+from pamqp import base, commands
 
 from chaos.simulator.channel import Channel as Link
 from chaos.simulator.channel import Closed
@@ -62,6 +62,7 @@ class AmqpHost:
         self._ledger = ledger
         self._closing = False
         self._closing_channels: set[int] = set()
+        self._lingering: dict[int, Channel] = {}  # closed, in the middle of a large body
         self._pauses: set[str] = set()
         self.in_flight = InFlight(
             services.settings.limits.in_flight_bytes_max,
@@ -101,7 +102,7 @@ class AmqpHost:
         self._untaken_bytes -= size
         if self._congested and self._untaken_bytes * 2 <= self._buffer_bytes_max:
             self._congested = False
-            for channel in list(self.channels.values()):
+            for channel in [*self.channels.values(), *self._lingering.values()]:
                 channel.writable()
 
     @property
@@ -124,7 +125,24 @@ class AmqpHost:
         if channel is not None and not self._closing:
             channel.close()
             self._closing_channels.add(number)
-            self.write(writer.method(number, closing.channel_close(error)))
+            self._say_last(channel, closing.channel_close(error))
+
+    def _say_last(self, channel: Channel, method: base.Frame) -> None:
+        """When what the channel is in the middle of is said."""
+        number = channel.number
+        self._lingering[number] = channel
+
+        def ended() -> None:
+            self._lingering.pop(number, None)
+
+        channel.outlet.last(writer.method(number, method), ended)
+
+    def _close_ok(self, number: int, channel: Channel | None) -> None:
+        """`channel` may be in the middle of a large body."""
+        if channel is not None:
+            self._say_last(channel, made(commands.Channel.CloseOk))
+        else:
+            self.write(writer.method(number, made(commands.Channel.CloseOk)))
 
     def connection_error(self, error: AmqpError) -> None:
         if not self._closing:
@@ -154,14 +172,13 @@ class AmqpHost:
                 self._closing_channels.discard(number)
             elif channel is None:
                 if isinstance(method, commands.Channel.Close):  # both at once
-                    self.write(writer.method(number, made(commands.Channel.CloseOk)))
+                    self._close_ok(number, self._lingering.get(number))
                 else:
                     assert number in self._closing_channels, event
             elif isinstance(method, commands.Channel.Close):
                 channel.end_of_read()
                 await channel.finish()
-                self.channels.pop(number, None)
-                self.write(writer.method(number, made(commands.Channel.CloseOk)))
+                self._close_ok(number, self.channels.pop(number, self._lingering.get(number)))
             else:
                 touched[number] = None
                 channel.receive(event)  # type: ignore[arg-type]
@@ -207,6 +224,9 @@ class AmqpHost:
         channels, self.channels = self.channels, {}
         for channel in channels.values():
             channel.close(lost=lost)
+        for channel in [*channels.values(), *self._lingering.values()]:
+            channel.outlet.abort()
+        self._lingering.clear()
         if lost:
             self._closing = True
             self._services.tasks.start(self._remove_queues(), name="exclusive_queues")
