@@ -153,19 +153,18 @@ class DeadLetters:
         else:
             own = routing_key_of(meta)
             keys = [name if own is None else own, *carbon_copies(headers_of(meta))]
-        targets = {
-            info.queue: info for key in keys for info in self.route(vhost, dead.exchange, key, meta)
-        }
-        to = tuple(targets.values())
+        to = self.route(vhost, dead.exchange, keys, meta)
         return Letter(dead.number, body, meta, dead.deaths, to, keys[0], dead.priority)
 
-    def route(self, vhost: str, exchange: str, key: str, meta: Any) -> tuple[QueueInfo, ...]:
+    def route(
+        self, vhost: str, exchange: str, keys: Sequence[str], meta: Any
+    ) -> tuple[QueueInfo, ...]:
         """The queues that a letter goes to: none as well when the exchange is gone."""
 
         def headers() -> Mapping[str, Any]:
             return headers_of(meta)
 
-        route = self._broker.ingress.router.route(vhost, exchange, key, headers)
+        route = self._broker.ingress.targets(vhost, exchange, keys, headers)
         return () if route is None else route.queues
 
     # --- sending ----------------------------------------------------------------------------------

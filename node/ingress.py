@@ -140,7 +140,7 @@ class Ingress:
 
     def route(self, access: Access, exchange: str, key: str, properties: bytes) -> Route | None:
         """None: there is no such exchange, as far as this node knows."""
-        vhost, router = access.vhost, self.router
+        vhost = access.vhost
 
         def headers() -> Any:
             return tables.plain(props.parse(properties).headers)
@@ -148,7 +148,10 @@ class Ingress:
         def property_of(name: str) -> object:
             return getattr(props.parse(properties), name, None)
 
-        route = router.route(vhost, exchange, key, headers, property_of)
+        copies: Sequence[str] = ()
+        if b"CC" in properties:
+            copies = _carbon_copies(headers())
+        route = self.targets(vhost, exchange, [key, *copies], headers, property_of)
         if route is None:
             return None
         if route.exchange.internal:
@@ -156,24 +159,31 @@ class Ingress:
                 INTERNAL_EXCHANGE,
                 f"cannot publish to internal exchange '{exchange}' in vhost '{vhost}'",
             )
-        by_topic = route.exchange.routes_as == "topic"
-        if by_topic:
-            access.check_topic("write", exchange, key)
-        if b"CC" not in properties:
+        if route.exchange.routes_as == "topic":
+            for each in (key, *copies):
+                access.check_topic("write", exchange, each)
+        return route
+
+    def targets(
+        self,
+        vhost: str,
+        exchange: str,
+        keys: Sequence[str],
+        headers: Callable[[], Mapping[str, Any]],
+        property_of: Callable[[str], object] = lambda _: None,
+    ) -> Route | None:
+        """Of a message with these keys: its own, and those of its copies."""
+        route = self.router.route(vhost, exchange, keys[0], headers, property_of)
+        if route is None or len(keys) == 1 or route.exchange.routes_as in KEYLESS:
             return route
-        copies = _carbon_copies(headers())
-        if route.exchange.routes_as in KEYLESS:
-            return route
-        found = {info.queue: info for info in route.queues}
-        by_chance = route.by_chance
-        for copy in copies:
-            if by_topic:
-                access.check_topic("write", exchange, copy)
-            more = router.route(vhost, exchange, copy, headers, property_of)
+        routes = [route]
+        for key in keys[1:]:
+            more = self.router.route(vhost, exchange, key, headers, property_of)
             if more is not None:
-                found.update((info.queue, info) for info in more.queues)
-                by_chance = by_chance or more.by_chance
-        return Route(route.exchange, tuple(found.values()), by_chance)
+                routes.append(more)
+        queues = {info.queue: info for each in routes for info in each.queues}
+        by_chance = any(each.by_chance for each in routes)
+        return Route(route.exchange, tuple(queues.values()), by_chance)
 
     def in_doubt(self, exchange: str, route: Route | None, *, careful: bool = True) -> bool:
         """This node's copy of the catalog is to be brought up to date before it counts that there

@@ -827,8 +827,8 @@ NODES = (
     Mutant(
         "a message goes to one queue drawn for each of its copies",
         "node/ingress.py",
-        "        if route.exchange.routes_as in KEYLESS:\n",
-        "        if False:\n",
+        " or route.exchange.routes_as in KEYLESS:\n",
+        ":\n",
         (by_tests("tests/node/test_doors.py", words="anywhere"),),
     ),
     Mutant(

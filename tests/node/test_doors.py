@@ -332,6 +332,24 @@ def test_copies_of_messages_that_go_anywhere_go_anywhere_too(running: Running, a
     assert sum(count > 0 for count in counts) > 1, counts
 
 
+def test_dead_letters_with_copies_go_where_a_publish_would(running: Running, api: Api):
+    exchange, copy = f"exchange-{next(_numbers)}", declared(running)
+    running.do(api.put(f"exchanges/%2F/{exchange}", type="x-random", durable=True))
+    queues = [declared(running) for _ in range(4)]
+    for queue in queues:
+        running.do(api.post(f"bindings/%2F/e/{exchange}/q/{queue}", routing_key=""))
+    source = declared(running, dead_letter_exchange=exchange)
+    for _ in range(20):
+        message = Message(headers={"CC": [copy]}, ttl_ms=0)
+        assert by_amqp(running, source, message) == TAKEN
+
+    arrived = 0
+    while arrived < 20:
+        arrived += sum(len(_bodies(running, queue)) for queue in queues)
+    assert arrived == 20
+    assert not any(_bodies(running, queue) for queue in queues)
+
+
 @pytest.mark.parametrize("door", ["amqp", "management"])
 def test_a_direct_reply_reaches_who_waits_for_it(running: Running, door: str):
     wire = Wire(f"amqp://guest:guest@{running.node.amqp.address}/%2F")

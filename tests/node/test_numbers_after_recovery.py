@@ -110,8 +110,10 @@ class Carriers(DeadLetters):
         if outcome.kind != "ok":
             raise OutcomeUnknown(outcome.reason)
 
-    def route(self, vhost: str, exchange: str, key: str, meta: Any) -> tuple[QueueInfo, ...]:
-        info = self._node.queue_info(vhost, key)
+    def route(
+        self, vhost: str, exchange: str, keys: Sequence[str], meta: Any
+    ) -> tuple[QueueInfo, ...]:
+        info = self._node.queue_info(vhost, keys[0])
         return () if info is None else (info,)
 
 
