@@ -1,6 +1,6 @@
 """One group's copy on this node: PySyncObj's SyncObj, made safe.
 
-ARCHITECTURE.md has the table of what and why. Kept of the stock class: its state, terms, votes and
+docs/raft.md has the table of what and why. Kept of the stock class: its state, terms, votes and
 the step to leadership. Replaced: everything that sends, receives, truncates, commits, applies,
 compacts or serialises. The private names of SyncObj that this rests on are STATE, REPLACED and
 KEPT; importing this module fails when the installed version lacks one.

@@ -146,6 +146,16 @@ def test_every_path_in_the_tables_and_trees_of_the_documents_exists():
     assert wrong == []
 
 
+def test_every_file_in_the_diagrams_of_the_architecture_exists():
+    # They are named from the root, or from one of the two packages that messages cross.
+    diagrams = "".join(block for _, block in FENCE.findall((ROOT / "ARCHITECTURE.md").read_text()))
+    named = set(re.findall(r"[\w/]+\.py\b", diagrams))
+    bases = (ROOT, ROOT / "node", ROOT / "cluster")
+
+    assert len(named) > 20
+    assert sorted(n for n in named if not any((base / n).exists() for base in bases)) == []
+
+
 def test_every_function_that_the_architecture_names_exists():
     known: set[str] = set()
     for module in modules():
@@ -154,9 +164,11 @@ def test_every_function_that_the_architecture_names_exists():
                 known |= {node.name} | {f"{node.name}.{name}" for name in _defined(node)}
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 known.add(node.name)
-    text = FENCE.sub("", (ROOT / "ARCHITECTURE.md").read_text())
-    # `Class.method`: what looks like one must be one.
-    named = {name for name in INLINE.findall(text) if re.match(r"^[A-Z]\w+\.\w+$", name)}
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    # `Class.method`: what looks like one must be one, in the diagrams too.
+    named = {name for name in inline(text) if re.match(r"^[A-Z]\w+\.\w+$", name)}
+    diagrams = "".join(block for _, block in FENCE.findall(text))
+    named |= set(re.findall(r"\b[A-Z]\w*[a-z]\w*\.\w+\b", diagrams))
     files = {name for name in named if (ROOT / name).exists()}
 
     assert sorted(named - known - files) == []

@@ -1,6 +1,4 @@
-"""Each row of the table in ARCHITECTURE.md (PySyncObj, hardened): the stock class misbehaves, ours
-does not.
-"""
+"""Each row of the table in docs/raft.md: the stock class misbehaves, ours does not."""
 
 from __future__ import annotations
 
