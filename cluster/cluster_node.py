@@ -19,7 +19,7 @@ from cluster.agreed_time import AgreedTime
 from cluster.cluster_config import ClusterConfig
 from cluster.continuity import ClusterContinuity
 from cluster.disk_identity import DiskIdentity
-from cluster.farewell import REMOVED, Farewell
+from cluster.farewell import MEMBER, REMOVED, WHO, Farewell
 from cluster.forwarding import Forwarder
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
@@ -400,6 +400,8 @@ class ClusterNode:
 
     def _on_message(self, peer: NodeId, message: list[Any]) -> None:
         if self.farewell.is_guest(peer):
+            if self.farewell.takes(peer, message):
+                self.rounds.receive(CATALOG_GROUP, peer, message)
             return
         match message:
             case [-1, "leads", led, int(known), *rest]:
@@ -419,6 +421,10 @@ class ClusterNode:
                 self.visibility.on_message(peer, message)
             case [-1, word, int(index)] if word == REMOVED:
                 self.farewell.on_message(peer, index)
+            case [-1, word, str(node)] if word == WHO:
+                self.farewell.on_who(peer, NodeId(node))
+            case [-1, word, str(node), str(address)] if word == MEMBER:
+                self.farewell.on_member(NodeId(node), address)
             case [-1, word, *_] if word in (GIVEN_UP, EMPTY):
                 self._on_readmission(peer, message)
             case [-1, *_]:

@@ -1,10 +1,16 @@
-"""Nodes that were removed from the cluster and do not know it: they were down meanwhile, or their
-folder was wiped.
+"""Nodes that call, and are no members as far as is known here.
 
-The others keep no link to a removed node. When it calls, they make one for as long as it takes to
-tell it, and take nothing else from it. What it is told comes from a read of the catalog that began
-when its process was connected already. So a member that lags tells nobody, and a process that
-started after its node was let in again is never told.
+Some were removed from the cluster and do not know it: they were down meanwhile, or their folder
+was wiped. They are told. What they are told comes from a read of the catalog that began when their
+process was connected already. So a member that lags tells nobody, and a process that started after
+its node was let in again is never told.
+
+Others are members of which this node has not heard, since it was away when they were let in. One of
+them may lead the catalog, and then nobody else brings its entries (Raft thesis, 4.1). Where they
+can be reached is asked of the members that are known.
+
+Both are guests: linked for a while, and nothing is taken from them but what a leader of the catalog
+says.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import structlog
 
@@ -20,12 +26,17 @@ from cluster.forwarding import ASK_AGAIN_S, NODE_LEVEL
 from cluster.group import Group
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_tables import NodeInfo
+from cluster.raft.transport import APPEND, INSTALL
 from cluster.seams import Links
-from cluster.types import NodeId
+from cluster.types import CATALOG_GROUP, NodeId
 
 REMOVED = "removed"  # index: as of it the catalog does not count the receiver any more
-#: A link to a removed node is kept for so long.
+WHO = "who?"  # node: is it a member?
+MEMBER = "member"  # node, address: it is one
+#: A link to a guest is kept for so long, and as long as it brings entries.
 GUEST_S = 10.0
+#: The members are asked about strangers no more often: anybody can call.
+WHO_S = 0.5
 #: A process that was told, and goes on, is told again after so long: it may not have heard.
 TELL_AGAIN_S = 60.0
 
@@ -40,7 +51,7 @@ class _Guest:
 
 
 class Farewell:
-    """One a node: it tells removed nodes, and hears when it is one itself."""
+    """One a node: it sees to guests, and hears when its own node was removed."""
 
     def __init__(
         self,
@@ -59,24 +70,56 @@ class Farewell:
         links.on_stranger = self._on_stranger
         self._guests: dict[NodeId, _Guest] = {}
         self._told: dict[NodeId, tuple[int, float]] = {}  # incarnation, when
+        self._may_ask_s = 0.0
         self._arrived = asyncio.Event()
         self.heard = False  # somebody said so of this node
         self.is_over = False  # and it has nothing to wait for
 
-    # --- telling
+    # --- guests
 
     def _on_stranger(self, node: NodeId, incarnation: int) -> None:
         """A node called to which there is no link."""
-        info = self._removed(node)
-        if info is None or node in self._guests:
+        if node in self._guests:
             return
+        info = self._removed(node)
         now = asyncio.get_running_loop().time()
+        if info is None:
+            if now >= self._may_ask_s:
+                self._may_ask_s = now + WHO_S
+                for peer in self._links.peers():
+                    self._links.send(peer, [NODE_LEVEL, WHO, node])
+                self._links.flush()
+            return
         told, when_s = self._told.get(node, (0, 0.0))
         address = info.addresses.get("peer")
         if address is None or (told == incarnation and now - when_s < TELL_AGAIN_S):
             return
-        self._guests[node] = _Guest(now + GUEST_S)
+        self._let_in(node, address)
+
+    def _let_in(self, node: NodeId, address: str) -> None:
+        self._guests[node] = _Guest(asyncio.get_running_loop().time() + GUEST_S)
         self._links.add_peer(node, address)
+
+    def on_who(self, peer: NodeId, node: NodeId) -> None:
+        info = self._info(node)
+        if info is not None and info.state != "removed" and "peer" in info.addresses:
+            self._links.send(peer, [NODE_LEVEL, MEMBER, node, info.addresses["peer"]])
+            self._links.flush()
+
+    def on_member(self, node: NodeId, address: str) -> None:
+        if node != self._node and node not in self._links.peers():
+            self._let_in(node, address)
+
+    def takes(self, guest: NodeId, message: list[Any]) -> bool:
+        """Whether it is one of a leader of the catalog. Whoever leads by the votes of a majority
+        that counted it may be followed.
+        """
+        match message:
+            case [int(group), kind, *_] if group == CATALOG_GROUP and kind in {APPEND, INSTALL}:
+                self._guests[guest].until_s = asyncio.get_running_loop().time() + GUEST_S
+                return True
+            case _:
+                return False
 
     def is_guest(self, node: NodeId) -> bool:
         return node in self._guests
@@ -117,18 +160,22 @@ class Farewell:
         self._links.flush()
 
     def look(self) -> None:
-        """Ends the links to those that had their time, or were let in again: they are connected
-        anew, as members.
+        """Ends the links to those that had their time, or are members by now: they are connected
+        anew, as such.
         """
         now = asyncio.get_running_loop().time()
         for node, guest in list(self._guests.items()):
-            if now >= guest.until_s or self._removed(node) is None:
+            info = self._info(node)
+            if now >= guest.until_s or (info is not None and info.state != "removed"):
                 self._links.remove_peer(node)
                 del self._guests[node]
 
-    def _removed(self, node: NodeId) -> NodeInfo | None:
+    def _info(self, node: NodeId) -> NodeInfo | None:
         """As this node's copy of the catalog has it."""
-        info = cast(CatalogMachine, self._catalog().machine).node(node)
+        return cast(CatalogMachine, self._catalog().machine).node(node)
+
+    def _removed(self, node: NodeId) -> NodeInfo | None:
+        info = self._info(node)
         return info if info is not None and info.state == "removed" else None
 
     # --- being told

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cluster.cluster_node import ClusterNode
 from cluster.machine import QueueMachine
 from cluster.machine.commands import (
     AddNode,
@@ -256,4 +257,55 @@ async def test_no_group_is_made_on_a_node_that_is_about_to_go() -> None:
     outcome = await world.any.change(CreateGroup("late", members))
     assert outcome.code == "no_node"
     await world.until(lambda: world.any.catalog_machine.node(NodeId("n3")).state == "removed", 60)  # type: ignore[union-attr]
+    await world.stop()
+
+
+@in_world
+async def test_who_was_away_hears_a_leader_that_was_let_in_again_meanwhile() -> None:
+    """Simulator seed 40748418: its copy of the catalog says that the leader was removed."""
+    world = await World(default_groups=1).born()
+    await join(world, "n4")
+    world.kill("n2")
+    await changed(world, RemoveNode(NodeId("n2")))
+    await world.until(lambda: _state(world["n1"], "n2") == "removed", 60)
+    await asyncio.sleep(5)  # and n1 notes that it is committed
+    await world.nodes.pop("n1").stop()
+    world.links.pop("n1")
+    await changed(world, AddNode(NodeId("n2"), {"peer": "n2:70"}))
+    await world.start_empty("n2")
+    await _is_led_by_and_heard_by(world, "n2", "n1")
+
+
+@in_world
+async def test_who_was_away_hears_a_leader_that_came_meanwhile() -> None:
+    world = await World(default_groups=1).born()
+    world.kill("n1")
+    await join(world, "n4")
+    await _is_led_by_and_heard_by(world, "n4", "n1")
+
+
+def _state(node: ClusterNode, of: str) -> str | None:
+    info = node.catalog_machine.node(NodeId(of))
+    return None if info is None else info.state
+
+
+async def _is_led_by_and_heard_by(world: World, leader: str, away: str) -> None:
+    """The one that is back, and was alone at first, hears it though it knows of no such member."""
+    await world.until(lambda: leader in voters(world, CATALOG_GROUP), 60)
+    world.group(CATALOG_GROUP).transfer(NodeId(leader))
+    await world.until(lambda: world.leading() == leader)
+    world.isolate(away)
+    await world.start(away)
+    await asyncio.sleep(5)
+    world.links[away].known.discard(leader)  # who came later is in no settings
+    world.heal()
+    for _ in range(100):
+        world.connect_again(leader, away)
+        await asyncio.sleep(0.1)
+    assert world.leading() == leader
+    last = world.group(CATALOG_GROUP).commit_index
+    assert (world[away].catalog.leader, world[away].catalog.applied_index) == (leader, last)
+    assert leader in world.links[away].up
+    assert NodeId(leader) in world[away].peers.states
+    assert not world[leader].left
     await world.stop()
