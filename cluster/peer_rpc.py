@@ -127,6 +127,11 @@ class Answers:
             waiting.append((asyncio.get_running_loop().time() + ROOM_S_MAX, answer))
         self._look_later()
 
+    @property
+    def waiting(self) -> int:
+        """For room."""
+        return sum(map(len, self._waiting.values()))
+
     def _look_later(self) -> None:
         if self._timer is None and self._waiting:
             self._timer = asyncio.get_running_loop().call_later(ROOM_LOOK_S, self._look)

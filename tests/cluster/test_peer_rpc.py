@@ -1,0 +1,146 @@
+"""Requests to other nodes: each ends once, by its answer or by what makes that impossible."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cluster import peer_rpc
+from cluster.peer_rpc import Answers, LinkLost, NotSent, Requests, TooMany
+from cluster.types import NodeId
+
+ONE, OTHER = NodeId("n2"), NodeId("n3")
+
+
+class Link:
+    """To both nodes; takes what there is room for."""
+
+    def __init__(self, room: int = 1_000) -> None:
+        self.room = room
+        self.said: list[tuple[NodeId, Any]] = []
+
+    def send(self, peer: NodeId, message: list[Any]) -> bool:
+        if len(self.said) >= self.room:
+            return False
+        self.said.append((peer, message))
+        return True
+
+    @property
+    def numbers(self) -> list[int]:
+        return [message[0] for _, message in self.said]
+
+
+def requests(link: Link, incarnation: int = 1, open_max: int = 10) -> Requests[str]:
+    return Requests(link.send, incarnation, open_max=open_max)
+
+
+def frame(number: int) -> list[Any]:
+    return [number]
+
+
+async def test_an_answer_finds_its_request_by_node_and_number():
+    link = Link()
+    asked = requests(link)
+    number, future = asked.send(ONE, frame)
+    asked.answered(OTHER, number, "from somebody else")
+    asked.answered(ONE, number + 1, "to something else")
+    assert not future.done()
+    asked.answered(ONE, number, "yes")
+    asked.answered(ONE, number, "twice")
+
+    assert await future == "yes"
+
+
+async def test_no_two_processes_of_a_node_use_one_number():
+    numbers: list[int] = []
+    for incarnation in (1, 2):
+        link = Link()
+        asked = requests(link, incarnation, open_max=100)
+        for _ in range(100):
+            asked.send(ONE, frame)
+        numbers += link.numbers
+
+    assert len(set(numbers)) == 200
+
+
+async def test_a_lost_link_ends_what_was_asked_over_it_and_nothing_else():
+    asked = requests(Link())
+    lost = asyncio.create_task(asked.ask(ONE, frame, within_s=60))
+    number, kept = asked.send(OTHER, frame)
+    await asyncio.sleep(0)
+    asked.link_lost(ONE)
+
+    with pytest.raises(LinkLost):
+        await lost
+    asked.answered(OTHER, number, "yes")
+    assert await kept == "yes"
+
+
+async def test_what_is_not_sent_is_not_open():
+    link = Link(room=2)
+    asked = requests(link, open_max=2)
+    number, _ = asked.send(ONE, frame)
+    asked.send(ONE, frame)
+    with pytest.raises(TooMany):
+        asked.send(ONE, frame)
+    with pytest.raises(NotSent):
+        asked.send(OTHER, frame)
+    asked.answered(ONE, number, "yes")
+    link.room = 3
+
+    asked.send(ONE, frame)
+
+
+async def test_who_does_not_wait_any_more_leaves_room_for_others():
+    link = Link()
+    asked = requests(link, open_max=1)
+    with pytest.raises(TimeoutError):
+        await asked.ask(ONE, frame, within_s=0.01)
+    number, future = asked.send(ONE, frame)
+    asked.answered(ONE, link.numbers[0], "late")
+    assert not future.done()
+    asked.answered(ONE, number, "yes")
+
+    assert await future == "yes"
+
+
+async def test_an_error_is_an_answer():
+    link = Link()
+    asked = requests(link)
+    waiting = asyncio.create_task(asked.ask(ONE, frame, within_s=60))
+    await asyncio.sleep(0)
+    asked.answered(ONE, link.numbers[0], ValueError("no"))
+
+    with pytest.raises(ValueError, match="no"):
+        await waiting
+
+
+async def test_answers_wait_for_room_and_one_that_never_fits_keeps_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(peer_rpc, "ROOM_LOOK_S", 0.001)
+    monkeypatch.setattr(peer_rpc, "ROOM_S_MAX", 0.2)
+    link = Link(room=0)
+
+    def send(peer: NodeId, message: list[Any]) -> bool:
+        return message != ["too large"] and link.send(peer, message)
+
+    answers = Answers(send, lambda _: True)
+    for answer in ("too large", "a", "b"):
+        answers.send(ONE, [answer])
+    answers.send(OTHER, ["c"])
+    link.room = 10
+
+    async with asyncio.timeout(60):
+        while len(link.said) < 3 or answers.waiting:
+            await asyncio.sleep(0.001)
+    assert sorted(link.said) == [(ONE, ["a"]), (ONE, ["b"]), (OTHER, ["c"])]
+
+
+async def test_answers_to_who_is_not_there_do_not_wait():
+    answers = Answers(Link(room=0).send, lambda _: False)
+    answers.send(ONE, ["a"])
+
+    assert answers.waiting == 0
