@@ -164,7 +164,8 @@ class DeadLetters:
         def headers() -> Mapping[str, Any]:
             return headers_of(meta)
 
-        route = self._broker.ingress.targets(vhost, exchange, keys, headers)
+        key, *copies = keys
+        route = self._broker.ingress.router.route(vhost, exchange, key, headers, copies=copies)
         return () if route is None else route.queues
 
     # --- sending ----------------------------------------------------------------------------------

@@ -48,8 +48,6 @@ PART_BYTES_MAX = 1024 * 1024
 PRIORITY_MAX = 255
 #: Copies of a message go where these headers say; BCC is not shown to consumers.
 CARBON_COPIES = ("CC", "BCC")
-#: Exchanges of these types do not look at the key, and so copies add nothing.
-KEYLESS = frozenset({"fanout", "headers", "x-random"})
 #: A reply_to that stands for the consumer of direct replies on the publisher's channel.
 REPLY_TO = "amq.rabbitmq.reply-to"
 INTERNAL_EXCHANGE = "internal_exchange"
@@ -151,7 +149,7 @@ class Ingress:
         copies: Sequence[str] = ()
         if b"CC" in properties:
             copies = _carbon_copies(headers())
-        route = self.targets(vhost, exchange, [key, *copies], headers, property_of)
+        route = self.router.route(vhost, exchange, key, headers, property_of, copies)
         if route is None:
             return None
         if route.exchange.internal:
@@ -163,27 +161,6 @@ class Ingress:
             for each in (key, *copies):
                 access.check_topic("write", exchange, each)
         return route
-
-    def targets(
-        self,
-        vhost: str,
-        exchange: str,
-        keys: Sequence[str],
-        headers: Callable[[], Mapping[str, Any]],
-        property_of: Callable[[str], object] = lambda _: None,
-    ) -> Route | None:
-        """Of a message with these keys: its own, and those of its copies."""
-        route = self.router.route(vhost, exchange, keys[0], headers, property_of)
-        if route is None or len(keys) == 1 or route.exchange.routes_as in KEYLESS:
-            return route
-        routes = [route]
-        for key in keys[1:]:
-            more = self.router.route(vhost, exchange, key, headers, property_of)
-            if more is not None:
-                routes.append(more)
-        queues = {info.queue: info for each in routes for info in each.queues}
-        by_chance = any(each.by_chance for each in routes)
-        return Route(route.exchange, tuple(queues.values()), by_chance)
 
     def in_doubt(self, exchange: str, route: Route | None, *, careful: bool = True) -> bool:
         """This node's copy of the catalog is to be brought up to date before it counts that there

@@ -3,12 +3,15 @@
 An exchange that finds no destination of its own passes the message to its alternate exchange with
 the same key (C13). Each exchange is visited once, so bindings and alternates may form circles.
 What depends on the key alone is remembered until anything in the vhost changes.
+
+Copies of a message are more keys of it: direct and topic exchanges look at all of them, wherever
+they are on the way, and all others at its own alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from cluster.machine.catalog_tables import BindingInfo, ExchangeInfo, QueueInfo
@@ -19,6 +22,8 @@ ROUTES_MAX = 4096
 VHOSTS_MAX = 1024
 
 ALTERNATE = "alternate-exchange"
+#: Exchanges of these types look at the keys of copies, too.
+BY_KEYS = frozenset({"direct", "topic"})
 
 
 class Catalog(Protocol):
@@ -69,13 +74,14 @@ class Router:
         key: str,
         headers: Callable[[], Mapping[str, Any]],
         property_of: Callable[[str], object] = lambda _: None,
+        copies: Sequence[str] = (),
     ) -> Route | None:
         """None: there is no such exchange. Headers and properties are asked for only when an
-        exchange on the way decides by them.
+        exchange on the way decides by them. `copies`: more keys of the message.
         """
         version = self._catalog.routing_version(vhost)
         known = self._vhosts.get(vhost)
-        if known is not None and known.version == version:
+        if known is not None and known.version == version and not copies:
             found = known.routes.get((exchange, key))
             if found is not None:
                 return found
@@ -91,26 +97,30 @@ class Router:
             known.routes.clear()
             known.checked.clear()
         question = Question(key, headers, property_of)
-        queues = tuple(self._walk(known, info, question))
+        queues = tuple(self._walk(known, info, question, copies))
         route = Route(info, queues, question.by_chance)
-        if not question.beyond_key:
+        if not question.beyond_key and not copies:
             if len(known.routes) >= ROUTES_MAX:
                 known.routes.clear()
             known.routes[exchange, key] = route
         return route
 
-    def _walk(self, known: _Known, start: ExchangeInfo, question: Question) -> list[QueueInfo]:
+    def _walk(
+        self, known: _Known, start: ExchangeInfo, question: Question, copies: Sequence[str]
+    ) -> list[QueueInfo]:
         catalog, vhost = self._catalog, start.vhost
-        if start.name == "":
-            named = catalog.queue(vhost, question.key)
-            return [] if named is None else [named]
         queues: dict[str, QueueInfo] = {}
+        if start.name == "":
+            for key in (question.key, *copies):
+                if (named := catalog.queue(vhost, key)) is not None:
+                    queues[key] = named
+            return list(queues.values())
         seen = {start.name}
         waiting = [start]
         for exchange in waiting:  # grows meanwhile
             onward: list[str] = []
             stuck = True
-            for binding in self._bindings(known, exchange).matching(question):
+            for binding in self._matching(known, exchange, question, copies):
                 if binding.kind == "exchange":
                     onward.append(binding.destination)
                     stuck = False
@@ -127,6 +137,15 @@ class Router:
                     seen.add(name)
                     waiting.append(info)
         return list(queues.values())
+
+    def _matching(
+        self, known: _Known, exchange: ExchangeInfo, question: Question, copies: Sequence[str]
+    ) -> Iterable[BindingInfo]:
+        bindings = self._bindings(known, exchange)
+        if not copies or exchange.routes_as not in BY_KEYS:
+            return bindings.matching(question)
+        each = [question, *[replace(question, key=key) for key in copies]]
+        return [binding for one in each for binding in bindings.matching(one)]
 
     def _bindings(self, known: _Known, exchange: ExchangeInfo) -> Bindings:
         name = exchange.name

@@ -826,10 +826,10 @@ NODES = (
     ),
     Mutant(
         "a message goes to one queue drawn for each of its copies",
-        "node/ingress.py",
-        " or route.exchange.routes_as in KEYLESS:\n",
-        ":\n",
-        (by_tests("tests/node/test_doors.py", words="anywhere"),),
+        "node/routing/router.py",
+        "if not copies or exchange.routes_as not in BY_KEYS:\n",
+        "if not copies:\n",
+        (by_tests("tests/node/routing/test_router.py", words="chooses"),),
     ),
     Mutant(
         "what a full queue of one node refuses is published again",

@@ -332,6 +332,24 @@ def test_copies_of_messages_that_go_anywhere_go_anywhere_too(running: Running, a
     assert sum(count > 0 for count in counts) > 1, counts
 
 
+def test_copies_reach_what_is_bound_behind_an_exchange_without_keys(running: Running, api: Api):
+    first, behind = [f"exchange-{next(_numbers)}" for _ in range(2)]
+    copy = declared(running)
+    running.do(api.put(f"exchanges/%2F/{first}", type="fanout", durable=True))
+    running.do(api.put(f"exchanges/%2F/{behind}", type="direct", durable=True))
+    running.do(api.post(f"bindings/%2F/e/{first}/e/{behind}", routing_key=""))
+    running.do(api.post(f"bindings/%2F/e/{behind}/q/{copy}", routing_key="copy"))
+    wire = Wire(f"amqp://guest:guest@{running.node.amqp.address}/%2F")
+    wire.open()
+    wire.call(Confirm.Select(), Confirm.SelectOk)
+    properties = Properties(headers={"CC": ["copy"]})
+    wire.publish("own", b"x", exchange=first, properties=properties)
+    wire.outcomes(1)
+    wire.close()
+
+    assert len(_bodies(running, copy)) == 1
+
+
 def test_dead_letters_with_copies_go_where_a_publish_would(running: Running, api: Api):
     exchange, copy = f"exchange-{next(_numbers)}", declared(running)
     running.do(api.put(f"exchanges/%2F/{exchange}", type="x-random", durable=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypothesis import given, settings
@@ -17,9 +17,14 @@ from tests.node.routing.catalogs import VHOST, FakeCatalog
 
 
 def names(
-    router: Router, exchange: str, key: str = "", headers: Mapping[str, Any] | None = None
+    router: Router,
+    exchange: str,
+    key: str = "",
+    headers: Mapping[str, Any] | None = None,
+    *,
+    copies: Sequence[str] = (),
 ) -> list[str]:
-    route = router.route(VHOST, exchange, key, lambda: headers or {})
+    route = router.route(VHOST, exchange, key, lambda: headers or {}, copies=copies)
     assert route is not None
     return [queue.name for queue in route.queues]
 
@@ -365,3 +370,74 @@ def test_an_exchange_that_delays_routes_at_once_as_its_type():
 
     assert names(Router(catalog), "d", "order.new") == ["a", "b"]
     assert names(Router(catalog), "d", "new") == ["b"]
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+def test_copies_are_more_keys_of_direct_and_topic_exchanges_and_queues_that_are_named():
+    catalog = FakeCatalog()
+    catalog.make("d", "direct")
+    catalog.make("t", "topic")
+    catalog.add_queue("a", "b", "c")
+    catalog.bind("d", "a", "1")
+    catalog.bind("d", "b", "2")
+    catalog.bind("t", "a", "1")
+    catalog.bind("t", "c", "#.end")
+    router = Router(catalog)
+
+    assert names(router, "d", "1", copies=["2", "1"]) == ["a", "b"]
+    assert names(router, "t", "1", copies=["the.end"]) == ["a", "c"]
+    assert names(router, "", "a", copies=["c", "none", "a"]) == ["a", "c"]
+    assert names(router, "d", "1") == ["a"]
+
+
+def test_copies_count_wherever_the_message_comes_by():
+    """The first exchange does not look at keys; one behind it, or its alternate, does."""
+    for kind in ("fanout", "headers", "x-random", "x-consistent-hash"):
+        catalog = FakeCatalog()
+        catalog.make("first", kind)
+        catalog.make("d", "direct")
+        catalog.add_queue("a", "b")
+        catalog.bind("first", "d", "1", kind="exchange")
+        catalog.bind("d", "a", "own")
+        catalog.bind("d", "b", "copy")
+        assert names(Router(catalog), "first", "own", copies=["copy"]) == ["a", "b"], kind
+
+    catalog = FakeCatalog()
+    catalog.make("h", "headers", alternate_exchange="d")
+    catalog.make("d", "direct")
+    catalog.add_queue("b", "c")
+    catalog.bind("h", "c", x=1)
+    catalog.bind("d", "b", "copy")
+    assert names(Router(catalog), "h", "own", copies=["copy"]) == ["b"]
+
+
+def test_an_exchange_that_chooses_chooses_once_for_a_message_with_copies():
+    for kind in ("x-random", "x-modulus-hash", "x-consistent-hash"):
+        catalog = FakeCatalog()
+        catalog.make("d", "direct")
+        catalog.make("chooses", kind)
+        for key in ("own", "copy"):
+            catalog.bind("d", "chooses", key, kind="exchange")
+        for number in range(20):
+            catalog.add_queue(f"q{number}")
+            catalog.bind("chooses", f"q{number}", "1")
+        router = Router(catalog)
+        for exchange in ("d", "chooses"):
+            for number in range(20):
+                found = names(router, exchange, "own", copies=["copy", f"{number}"])
+                assert len(found) == 1, (kind, exchange, found)
+
+
+def test_an_alternate_gets_what_none_of_the_keys_leads_anywhere():
+    catalog = FakeCatalog()
+    catalog.make("d", "direct", alternate_exchange="f")
+    catalog.make("f", "fanout")
+    catalog.add_queue("a", "lost")
+    catalog.bind("d", "a", "known")
+    catalog.bind("f", "lost")
+    router = Router(catalog)
+
+    assert names(router, "d", "unknown", copies=["known"]) == ["a"]
+    assert names(router, "d", "unknown", copies=["other"]) == ["lost"]
