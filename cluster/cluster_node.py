@@ -506,6 +506,8 @@ class ClusterNode:
             return self.transient.leader_of(group_id, self.catalog_machine)
         group = self.groups.get(group_id)
         leader = None if group is None else group.leader
+        if leader is not None and leader != self.node and self.farewell.is_guest(leader):
+            return None  # followed, but its answers would not be taken
         return self.peers.leader_of(group_id) if leader is None else leader
 
     def propose(self, group_id: GroupId, command: Command, done: Done | None = None) -> None:

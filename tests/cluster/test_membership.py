@@ -289,6 +289,11 @@ def _state(node: ClusterNode, of: str) -> str | None:
     return None if info is None else info.state
 
 
+def _incarnation(node: ClusterNode, of: str) -> int | None:
+    info = node.catalog_machine.node(NodeId(of))
+    return None if info is None else info.incarnation
+
+
 async def _is_led_by_and_heard_by(world: World, leader: str, away: str) -> None:
     """The one that is back, and was alone at first, hears it though it knows of no such member."""
     await world.until(lambda: leader in voters(world, CATALOG_GROUP), 60)
@@ -308,4 +313,7 @@ async def _is_led_by_and_heard_by(world: World, leader: str, away: str) -> None:
     assert leader in world.links[away].up
     assert NodeId(leader) in world[away].peers.states
     assert not world[leader].left
+    # Nothing waits for an answer of that time.
+    await world.until(lambda: _incarnation(world[leader], away) == world.links[away].incarnation)
+    assert await world[away].names.barrier()
     await world.stop()
