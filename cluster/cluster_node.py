@@ -186,6 +186,7 @@ class ClusterNode:
             joins=config.join,
             catalog=lambda: self.catalog,
             read_catalog=self.names.barrier,
+            ask_lost=self.readmission.ask_node,
         )
         self.forwarder.cluster_version = lambda: self.catalog_machine.version
         catalog.moved = self._catalog_moved
@@ -363,6 +364,8 @@ class ClusterNode:
         it, or it knows, and they hang up on it (those of an earlier release tell nobody). A short
         silence says nothing: they may be starting, or let it in again.
         """
+        if self._failure is not None:
+            return False  # perhaps since the others do not have what it had
         if self.farewell.is_over:
             return True
         info = self.catalog_machine.node(self.node)

@@ -61,12 +61,14 @@ class Farewell:
         joins: bool,  # as its settings say
         catalog: Callable[[], Group],
         read_catalog: Callable[[], Awaitable[bool]],  # all that is in it now is in `catalog` then
+        ask_lost: Callable[[NodeId], None],  # one that was declared lost: what its folder holds
     ) -> None:
         self._node = node
         self._links = links
         self._joins = joins
         self._catalog = catalog
         self._read_catalog = read_catalog
+        self._ask_lost = ask_lost
         links.on_stranger = self._on_stranger
         self._guests: dict[NodeId, _Guest] = {}
         self._told: dict[NodeId, tuple[int, float]] = {}  # incarnation, when
@@ -155,6 +157,7 @@ class Farewell:
             if guest is None or guest.incarnation != incarnation:
                 continue
             if self._removed(node) is not None:
+                self._ask_lost(node)  # first: the others may not have what its folder holds
                 guest.told = self._links.send(node, [NODE_LEVEL, REMOVED, index])
                 self._told[node] = (incarnation, now)
         self._links.flush()

@@ -55,16 +55,17 @@ class Readmission:
 
     def ask(self) -> None:
         """Those lost nodes that are up and have not answered."""
-        cluster = self._cluster
-        questions: dict[NodeId, list[list[int]]] = {}
-        for group in cluster.groups.values():
-            for node in self.refused(group):
-                if cluster.peers.is_up(node):
-                    questions.setdefault(node, []).append([group.id, group.configuration.era])
-        for node, asked in questions.items():
-            cluster.links.send(node, [NODE_LEVEL, GIVEN_UP, asked])
-        if questions:
-            cluster.links.flush()
+        groups = self._cluster.groups.values()
+        for node in sorted({node for group in groups for node in self.refused(group)}):
+            if self._cluster.peers.is_up(node):
+                self.ask_node(node)
+
+    def ask_node(self, node: NodeId) -> None:
+        groups = self._cluster.groups.values()
+        asked = [[g.id, g.configuration.era] for g in groups if node in self.refused(g)]
+        if asked:
+            self._cluster.links.send(node, [NODE_LEVEL, GIVEN_UP, asked])
+            self._cluster.links.flush()
 
     def is_empty(self, group: GroupId, node: NodeId) -> bool:
         """The process that is up there said that it holds nothing of before the recovery."""

@@ -12,6 +12,7 @@ from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.commands import AddNode, RemoveNode
 from cluster.seams import Down
 from cluster.types import CATALOG_GROUP, NodeId
+from tests.cluster.test_lost_majority import order
 from tests.cluster.test_membership import changed, join, voters
 from tests.cluster.world import World, in_world
 
@@ -112,4 +113,34 @@ async def test_a_removed_node_that_is_to_join_waits_to_be_let_in_again() -> None
     await changed(world, AddNode(NodeId("n3"), {"peer": "n3:70"}))
     await world.until(lambda: "n3" in voters(world, CATALOG_GROUP), 60)
     assert not world["n3"].left
+    await world.stop()
+
+
+@in_world
+async def test_a_removed_node_that_was_declared_lost_is_not_told_that_others_have_what_it_had() -> (
+    None
+):
+    world = await World(default_groups=1).born()
+    await world.declare("q")
+    await world.publish("q", b"one")
+    group = world.group_of("q")
+    for name in ("n1", "n2", "n3"):
+        world.kill(name)
+    await order(world, "n2", "n1", "n3")
+    await world.start("n2")
+    await world.until(lambda: world.leading(group) == "n2")
+    await changed(world, RemoveNode(NodeId("n1")))
+    await world.until(lambda: state(world, "n1") == {"removed"}, 60)
+    await world.until(lambda: NodeId("n1") not in world.links["n2"].peers())
+    await world.start("n1")
+    await world.until(lambda: world["n1"].failed is not None or world["n1"].left, 60)
+    assert "declared lost" in str(world["n1"].failed)
+    assert not world["n1"].left
+
+    # With an empty folder there is nothing to be kept.
+    await world.nodes.pop("n1").stop(transfer=False)
+    world.links.pop("n1")
+    await world.start_empty("n1")
+    await world.until(lambda: world["n1"].failed is not None or world["n1"].left, 60)
+    assert world["n1"].left
     await world.stop()
