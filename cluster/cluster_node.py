@@ -81,7 +81,7 @@ class ClusterNode:
         self.time = AgreedTime(
             config.node,
             clock,
-            links.peers,
+            self.linked,
             offset_ms_max=config.clock_offset_ms_max,
             confirm_ms=config.clock_confirm_ms,
         )
@@ -104,6 +104,14 @@ class ClusterNode:
         self._begun = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self.readmission = Readmission(self)
+        self.farewell = Farewell(
+            config.node,
+            links,
+            joins=config.join,
+            catalog=lambda: self.catalog,
+            read_catalog=lambda: self.names.barrier(),  # noqa: PLW0108 -- they come with the start
+            ask_lost=self.readmission.ask_node,
+        )
         self._maintenance = MaintenanceLoop(self)
         self._registration = Registration(self, DiskIdentity(disk, config.data_dir))
         self._failure: BaseException | None = None
@@ -114,7 +122,6 @@ class ClusterNode:
         self.notes: NodeNotes
         self.rounds: Rounds
         self.names: QueueNames
-        self.farewell: Farewell
         self.continuity: ClusterContinuity
 
     # --- life -------------------------------------------------------------------------------------
@@ -179,14 +186,6 @@ class ClusterNode:
             incarnation=lambda: self.links.incarnation,
             is_up=self.peers.is_up,
             homes=self.homes,
-        )
-        self.farewell = Farewell(
-            config.node,
-            self.links,
-            joins=config.join,
-            catalog=lambda: self.catalog,
-            read_catalog=self.names.barrier,
-            ask_lost=self.readmission.ask_node,
         )
         self.forwarder.cluster_version = lambda: self.catalog_machine.version
         catalog.moved = self._catalog_moved
@@ -400,6 +399,10 @@ class ClusterNode:
         self._maintenance.wake()
 
     # --- peers ------------------------------------------------------------------------------------
+
+    def linked(self) -> list[NodeId]:
+        """The nodes to which there are to be links, without guests."""
+        return [node for node in self.links.peers() if not self.farewell.is_guest(node)]
 
     def _on_message(self, peer: NodeId, message: list[Any]) -> None:
         if self.farewell.is_guest(peer):

@@ -190,8 +190,7 @@ class MaintenanceLoop:
         """The leader of the catalog sees to it after all nodes were down."""
         cluster = self._cluster
         continuity = cluster.continuity
-        links = cluster.links
-        connected = [peer for peer in links.peers() if links.connected(peer)]
+        connected = [peer for peer in cluster.linked() if cluster.links.connected(peer)]
         if not cluster.catalog.ready or self._forgetting_volatile:
             return
         if not continuity.all_cold(connected):
@@ -226,7 +225,7 @@ class MaintenanceLoop:
     def _mind_clocks(self) -> None:
         """Compare clocks; a node whose own is out of bounds gives its leaderships away."""
         cluster = self._cluster
-        cluster.ask_clocks([p for p in cluster.links.peers() if cluster.links.connected(p)])
+        cluster.ask_clocks([p for p in cluster.linked() if cluster.links.connected(p)])
         if not cluster.time.out_of_bounds or cluster.time.in_doubt or cluster.stopping:
             return
         for group in cluster.groups.values():

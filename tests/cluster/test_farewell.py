@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from cluster.agreed_time import CLOCK_CONFIRM_MS
 from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.commands import AddNode, RemoveNode
 from cluster.seams import Down
@@ -143,4 +144,33 @@ async def test_a_removed_node_that_was_declared_lost_is_not_told_that_others_hav
     await world.start_empty("n1")
     await world.until(lambda: world["n1"].failed is not None or world["n1"].left, 60)
     assert world["n1"].left
+    await world.stop()
+
+
+@in_world
+async def test_the_clock_of_a_guest_is_not_missed() -> None:
+    """Two of three members agree, whoever calls beside them."""
+    world = await without("n3")
+    world.kill("n4")
+    for name in ("n1", "n2"):
+        world[name]._clock.skew_ms = 3_600_000  # type: ignore[attr-defined]
+    await world.start("n3")
+    await world.until(lambda: NodeId("n3") in world.links["n1"].peers())
+    await asyncio.sleep(CLOCK_CONFIRM_MS / 1000 + 3)
+    assert NodeId("n3") in world.links["n1"].up
+    assert not any(world[name].time.out_of_bounds for name in ("n1", "n2"))
+    await world.stop()
+
+
+@in_world
+async def test_what_a_guest_knows_of_a_stop_of_all_is_not_waited_for() -> None:
+    world = await without("n3")
+    for name in ("n1", "n2", "n4"):
+        world.kill(name)
+    await world.start("n1", "n2", "n4")
+    await world.until(lambda: NodeId("n3") not in world.links["n1"].peers())
+    await world.start("n3")
+    began_s = world.loop.time()
+    await world.until(lambda: all(world[name].continuity.warm for name in ("n1", "n2", "n4")), 60)
+    assert world.loop.time() - began_s < 5
     await world.stop()
