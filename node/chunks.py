@@ -55,6 +55,23 @@ def lacking(holds: Iterable[Chunk], held: Held) -> list[Chunk]:
     return parts
 
 
+def had(holds: Iterable[Chunk], progress: Progress) -> list[tuple[int, int]]:
+    """The parts of `holds` that a client so far has."""
+    by_token: dict[int, list[tuple[int, int]]] = {}
+    for first, last, token in progress.held:
+        by_token.setdefault(token, []).append((first, last))
+    found: list[tuple[int, int]] = []
+    for chunk in holds:
+        start, end = chunk.first, chunk.first + chunk.bodies.count - 1
+        if chunk.token <= progress.mark:
+            found.append((start, end))
+            continue
+        for first, last in by_token.get(chunk.token, ()):
+            if first <= end and last >= start:
+                found.append((max(first, start), min(last, end)))
+    return found
+
+
 def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Ascending ranges, neighbours joined."""
     joined: list[tuple[int, int]] = []

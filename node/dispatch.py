@@ -35,6 +35,7 @@ from node.chunks import (
     Progress,
     batch_of,
     fitting,
+    had,
     lacking,
     merged,
     overlap,
@@ -262,11 +263,13 @@ class Dispatcher:
         auto_settle: bool = False,
         active: bool = True,
         windowed: bool = False,
+        is_large: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """From now on this connection gets what the consumer gets; first, what it holds and lacks.
 
         `holds` is what the machine says, `progress` what the client has of it; `windowed`: the
-        machine assigns more when it is told what left.
+        machine assigns more when it is told what left; `is_large`: whether a position has a large
+        body. What a leader sent and did not settle any more is settled now.
         """
         ref = (queue, consumer)
         state = self._connections[connection]
@@ -287,6 +290,9 @@ class Dispatcher:
             self._report(entry)
         self._consumers[ref] = state.consumers[ref] = entry
         self._of_group.setdefault(group, set()).add(ref)
+        if auto_settle:  # a large body is settled by who hands it to the network
+            small = [chunk for chunk in holds if not is_large(chunk.first)]
+            self._settle(entry, had(small, progress))
         self._queue(entry, lacking(holds, progress.held))
         # What the client has of these counts as sent: a leader's repeats must not bring it again.
         entry.mark = max([entry.mark, *[chunk.token for chunk in holds]])
@@ -448,10 +454,14 @@ class Dispatcher:
                 for b in batches
                 if consumer.auto_settle and type(b.bodies[0]) is not LargeBody
             ]
-            if ranges:
-                command = Settle(consumer.queue, consumer.key, merged(ranges))
-                self._outputs.append(Propose(consumer.group, command, None))
+            self._settle(consumer, ranges)
         self._drop_if_drained(consumer)
+
+    def _settle(self, consumer: ConsumerState, ranges: Sequence[tuple[int, int]]) -> None:
+        """For a consumer that does not do so itself."""
+        if ranges:
+            command = Settle(consumer.queue, consumer.key, merged(ranges))
+            self._outputs.append(Propose(consumer.group, command, None))
 
     def _fetch(self, consumer: ConsumerState) -> None:
         """What comes next for it is not in memory."""

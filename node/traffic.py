@@ -149,6 +149,7 @@ class Traffic:
     ) -> None:
         """Deliver to this connection what the consumer gets. Elsewhere: this node does not lead."""
         holds = self._broker.holds(group, queue, consumer)
+        machine = self._broker.machine(group)
         self.dispatcher.announced(
             connection,
             group,
@@ -159,7 +160,8 @@ class Traffic:
             progress=progress,
             auto_settle=auto_settle,
             active=active,
-            windowed=self._broker.machine(group).is_windowed(queue, consumer),
+            windowed=machine.is_windowed(queue, consumer),
+            is_large=partial(machine.is_large, queue),
         )
         self._perform()
 

@@ -298,6 +298,11 @@ class QueueMachine:
         found = self._queues.get(queue)
         return found is not None and found.is_windowed(consumer)
 
+    def is_large(self, queue: QueueId, position: int) -> bool:
+        """Is this the position of a message whose body is in parts?"""
+        found = self._queues.get(queue)
+        return found is not None and found.is_large(position)
+
     def has_session(self, session: SessionId) -> bool:
         return self._sessions.get(session) is not None
 

@@ -276,6 +276,9 @@ class Queue:
         consumer = self.consumers.by_key.get(key)
         return consumer is not None and consumer.windowed
 
+    def is_large(self, position: int) -> bool:
+        return bool(self.messages.store.parts_of(position, position))
+
     def consumer_keys(self) -> list[tuple[str, ConsumerKey]]:
         return [(consumer.session, consumer.key) for consumer in self.consumers.by_key.values()]
 

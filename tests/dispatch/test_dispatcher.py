@@ -299,6 +299,25 @@ def test_auto_settle_proposes_to_settle_what_is_sent():
     assert outputs[1:] == [Propose(GROUP, Settle(QUEUE, CONSUMER, [(1, 3)]), None)]
 
 
+def test_what_another_leader_sent_and_did_not_settle_is_settled():
+    """But for large bodies: whoever hands one to the network settles it when all of it left."""
+    made = dispatcher()
+    holds = [chunk(1, 2, token=3), chunk(3, token=4), chunk(4, 4, token=5), chunk(8, token=6)]
+    progress = Progress(4, [(4, 5, 5)])
+    outputs = announce(
+        made, holds, progress=progress, auto_settle=True, is_large=lambda position: position == 3
+    )
+
+    assert outputs[0] == Propose(GROUP, Settle(QUEUE, CONSUMER, [(1, 2), (4, 5)]), None)
+    assert positions(outputs) == [6, 7, 8]
+    assert outputs[-1] == Propose(GROUP, Settle(QUEUE, CONSUMER, [(6, 8)]), None)
+    assert len(outputs) == 3
+
+    made.follows(GROUP)
+    made.take()
+    assert not any(type(each) is Propose for each in announce(made, holds, progress=progress))
+
+
 def test_a_cancelled_consumer_is_still_sent_what_it_holds():
     made = dispatcher(buffer=1)
     announce(made, [chunk(1, token=1)])

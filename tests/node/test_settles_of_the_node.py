@@ -12,6 +12,7 @@ import pytest
 
 from cluster.machine.commands import Command, Return, Settle
 from cluster.outcome import Done, unknown
+from cluster.types import GroupId, NodeId
 from node import broker
 from node.protocols.native.frames import Opcode
 from tests.node.nodes import Client, Nodes, machine_of, until
@@ -34,6 +35,17 @@ def lose_one(nodes: Nodes, patch: pytest.MonkeyPatch, kind: type[Command]) -> li
 
     patch.setattr(group, "propose", proposed)
     return lost
+
+
+async def led_by(nodes: Nodes, group: GroupId, name: str) -> None:
+    def there() -> bool:
+        for node in nodes.nodes.values():
+            found = node.cluster.groups[group]
+            if found.ready and node.cluster.node != name:
+                found.transfer(NodeId(name))
+        return bool(nodes.nodes[name].cluster.groups[group].ready)
+
+    await until(there)
 
 
 def counts(nodes: Nodes) -> tuple[int, int]:
@@ -79,3 +91,41 @@ async def test_what_does_not_fit_into_one_answer_is_given_back(
             await client.ask(Opcode.GET, 2, "orders", 2, False)
 
             await until(lambda: len(lost) == 1 and counts(nodes) == (1, 1))
+
+
+async def test_what_a_lost_leader_sent_and_did_not_settle_the_next_one_settles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with Nodes(tmp_path, 3) as nodes:
+        home = nodes.nodes["n1"]
+        await nodes.declare("orders")
+        info = home.cluster.queue_info("/", "orders")
+        assert info is not None
+        await led_by(nodes, info.group, "n2")
+        connection = aiormq.Connection(f"amqp://guest:guest@{home.amqp.address}/%2F")
+        await connection.connect()
+        channel: Any = await connection.channel()
+        got: list[bytes] = []
+
+        async def take(message: Any) -> None:
+            got.append(message.body)
+
+        await channel.basic_consume("orders", take, no_ack=True)
+        lost: list[Command] = []  # with the process that would repeat them
+
+        def lose(_: GroupId, command: Command) -> None:
+            lost.append(command)
+
+        monkeypatch.setattr(nodes.nodes["n2"].broker.settler, "tell", lose)
+        for number in range(3):
+            await channel.basic_publish(b"%d" % number, routing_key="orders")
+        await until(lambda: len(got) == 3)
+        assert lost
+        assert counts(nodes) == (0, 3)
+
+        await led_by(nodes, info.group, "n3")
+        await until(lambda: counts(nodes) == (0, 0))
+        await channel.basic_publish(b"3", routing_key="orders")
+        await until(lambda: len(got) == 4 and counts(nodes) == (0, 0))
+        assert got == [b"0", b"1", b"2", b"3"]
+        await connection.close()
