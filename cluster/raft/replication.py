@@ -42,8 +42,11 @@ class Replication:
         self._transfer_sent = False
         self._built: dict[int, tuple[Message, int, int]] = {}  # in this flush, by first index
         self.followers: dict[Peer, Progress] = {}
+        self.heard_at = -math.inf  # when any follower last answered
+        self.heard_since = -math.inf  # since when they do, without a break
 
     def start(self, now: float) -> None:
+        self.heard_at = self.heard_since = now
         next_index = self._member.last_index + 1
         self.followers = {
             peer: Progress(peer, next_index=next_index, now=now) for peer in self._member.peers
@@ -215,6 +218,13 @@ class Replication:
 
     # --- answers
 
+    def _heard(self, progress: Progress) -> None:
+        """After a time without any, an answer may be of before it: this process stood still."""
+        now = self._member.now
+        if now - self.heard_at >= self._member.elections.break_s:
+            self.heard_since = now
+        self.heard_at = progress.heard = now
+
     def on_appended(self, peer: Peer, match: int, counts: bool = True) -> None:
         """`counts` is false of a disk that forgot what it promised: it may have helped a later
         leader, so it is no part of a majority until it was brought up to date.
@@ -223,7 +233,7 @@ class Replication:
         if progress is None:
             return
         assert match <= self._member.last_index, f"{peer.id} matched more than there is"
-        progress.heard = self._member.now
+        self._heard(progress)
         progress.counts = counts
         progress.matched(match)
         if counts:
@@ -254,7 +264,7 @@ class Replication:
         progress = self.followers.get(peer)
         if progress is None:
             return
-        progress.heard = self._member.now
+        self._heard(progress)
         if progress.outgoing is not None:
             return
         if prev <= progress.match:
@@ -282,7 +292,7 @@ class Replication:
         progress = self.followers.get(peer)
         if progress is None:
             return
-        progress.heard = self._member.now
+        self._heard(progress)
         outgoing = progress.outgoing
         if outgoing is None or outgoing.index != index:
             return

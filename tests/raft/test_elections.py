@@ -6,7 +6,7 @@ import pytest
 
 from cluster.raft.member import Role
 from cluster.raft.stock import REGULAR
-from cluster.raft.transport import APPEND, PRE_VOTE, PRE_VOTED, TIMEOUT_NOW, VOTE, VOTED
+from cluster.raft.transport import APPEND, APPENDED, PRE_VOTE, PRE_VOTED, TIMEOUT_NOW, VOTE, VOTED
 from cluster.types import NodeId
 from tests.raft.world import GROUP, World
 
@@ -288,3 +288,38 @@ def test_elections_do_not_depend_on_the_hash_seed_or_the_run():
         return world.wires.sent
 
     assert trace() == trace()
+
+
+def test_answers_of_before_a_leader_stood_still_do_not_hide_the_break():
+    """Its links were given up, so it hears of its successor only after they are back."""
+    world = World(3)
+    leader = world.elect("n1")
+    world.commit(b"x")
+    world.run(1000)
+    member = leader.member
+    since = member.heard_since()
+    assert since is not None
+    answer = [GROUP, APPENDED, member.term, member.last_index]
+    leader.paused = True
+    world.isolate("n1")
+    world.until(lambda: world.leader(["n2", "n3"]) is not None)
+    world.commit(b"y")
+
+    leader.inbox += [("n2", answer), ("n3", answer)]
+    leader.paused = False
+    world.run(1)
+
+    assert member.leads
+    assert member.heard_since() not in (None, since)
+
+
+def test_a_leader_that_hears_a_majority_has_no_break():
+    world = World(3)
+    leader = world.elect("n1")
+    world.run(1000)
+    since = leader.member.heard_since()
+    world.kill("n3")
+    world.run(10_000)
+
+    assert since is not None
+    assert leader.member.heard_since() == since
