@@ -129,12 +129,12 @@ class Ingress:
             return attrs, properties
         try:
             due_ms = attributes.due_ms(looked.headers, self._cluster.now_ms())
-            negated = attributes.negated(looked.headers)
+            if due_ms is None:
+                return attrs, properties
+            properties = props.with_headers(properties, attributes.negated(looked.headers))
         except ValueError as error:
             raise _bad(f"invalid delay: {error}") from error
-        if due_ms is None:
-            return attrs, properties
-        return (attrs or {}) | {ATTR_DELIVER_AT_MS: due_ms}, props.with_headers(properties, negated)
+        return (attrs or {}) | {ATTR_DELIVER_AT_MS: due_ms}, properties
 
     def route(self, access: Access, exchange: str, key: str, properties: bytes) -> Route | None:
         """None: there is no such exchange, as far as this node knows."""

@@ -369,6 +369,15 @@ def test_dead_letters_with_copies_go_where_a_publish_would(running: Running, api
 
 
 @pytest.mark.parametrize("door", ["amqp", "management"])
+def test_a_delay_that_cannot_be_shown_negated_is_refused(running: Running, door: str):
+    in_time = int(time.time() * 1000) + 60_000
+    headers = {"x-delay": "-9999999999999999999"}
+    message = Message(headers=headers, deliver_at_ms=in_time)
+
+    assert DOORS[door](running, declared(running), message) == BAD[door]
+
+
+@pytest.mark.parametrize("door", ["amqp", "management"])
 def test_a_direct_reply_reaches_who_waits_for_it(running: Running, door: str):
     wire = Wire(f"amqp://guest:guest@{running.node.amqp.address}/%2F")
     wire.open()
