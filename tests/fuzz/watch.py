@@ -92,7 +92,9 @@ class Watch:
                     async with http.request(method, url, json=body) as answer:
                         text = await answer.text()
                         json.loads(text, parse_constant=_refuse_constant)
-                        if answer.status not in (200, 404):  # an input may have deleted it
+                        # An input may have deleted it, and another declared it for itself.
+                        taken = answer.status == 400 and "RESOURCE_LOCKED" in text
+                        if answer.status not in (200, 404) and not taken:
                             self.findings.append(f"{path}: {answer.status} {text[:300]}")
                 except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                     self.findings.append(f"{path}: {error!r}")
