@@ -10,7 +10,7 @@ import asyncio
 import random
 import signal
 from collections.abc import Collection
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -55,6 +55,8 @@ log = structlog.get_logger(__name__)
 WATCH_S = 1.0
 #: The end of the cluster node may take so long beyond the time for all.
 CLUSTER_STOP_S = 5.0
+#: After that each of its steps may.
+CLUSTER_STEP_S = 1.0
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -354,9 +356,19 @@ class Node:
         await self.parts.say_goodbye(transfer=self._transfer)
 
     async def _stop_cluster(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(self._deadline_s + CLUSTER_STOP_S):
-                await self.cluster.stop(transfer=self._transfer)
+        """What does not end in time is given up, step by step: a disk may answer no more."""
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.create_task(self.cluster.stop(transfer=self._transfer), name="stop")
+        until_s = self._deadline_s + CLUSTER_STOP_S
+        try:
+            while not stopping.done():
+                left_s = until_s - loop.time()
+                await asyncio.wait({stopping}, timeout=max(CLUSTER_STEP_S, left_s))
+                stopping.cancel()
+        finally:
+            stopping.cancel()
+        if not stopping.cancelled():
+            stopping.result()
 
 
 # --- the process ----------------------------------------------------------------------------------

@@ -19,7 +19,10 @@ import pytest
 
 from cluster.cluster_node import ClusterNode
 from cluster.log import FatalDiskError
-from cluster.log.disk import RealDisk
+from cluster.log.disk import RealDisk, RealFile
+from cluster.machine.commands import Barrier
+from cluster.types import CATALOG_GROUP
+from node import node as node_module
 from node.auth import Auth
 from node.data_folder import DataFolder
 from node.drain import Drain
@@ -192,10 +195,42 @@ async def test_a_node_whose_work_broke_does_not_go_on(
         await node.stop(transfer=False)
 
 
+async def test_a_disk_that_answers_no_more_does_not_hold_up_the_end_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    is_stuck = asyncio.Event()
+
+    async def stuck(_: RealFile) -> None:
+        is_stuck.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(node_module, "CLUSTER_STOP_S", 0.0)
+    before = asyncio.all_tasks()
+    node = node_in(tmp_path, stop_ms_max=1000)
+    await node.start()
+    await until(lambda: node.cluster.catalog.ready)
+    monkeypatch.setattr(RealFile, "sync", stuck)
+    node.cluster.propose(CATALOG_GROUP, Barrier())
+    await is_stuck.wait()
+    stopping = asyncio.create_task(node.stop())
+    try:
+        await asyncio.wait({stopping}, timeout=60)
+        assert stopping.done()
+    finally:
+        monkeypatch.undo()
+        stopping.cancel()
+    await stopping
+
+    await until(lambda: not left_of(node, before))
+
+
 #: A node in a process of its own, in which something takes for ever.
 PROCESS = """
 import asyncio, sys
-from cluster.log.disk import RealDisk
+from cluster.log.disk import RealDisk, RealFile
+from cluster.machine.commands import Barrier
+from cluster.types import CATALOG_GROUP
+from node import node as node_module
 from node import node
 from node.drain import Drain
 from node.settings import load, parse_flags
