@@ -100,3 +100,6 @@ class Machine:
 
     def groups(self) -> dict[GroupId, Group]:
         return {} if self.cluster is None else self.cluster.groups
+
+    def lacks(self, queue: str) -> bool:
+        return self.cluster is not None and self.cluster.queue_info("/", queue) is None

@@ -94,8 +94,16 @@ class Recoveries:
         return machine.trusted and not machine.damaged and not machine.disk_failed
 
     def _each_group_survives(self, survivors: Collection[NodeId]) -> bool:
-        copies = [group for name in survivors for group in self.cluster.machines[name].groups()]
-        return bool(copies) and {*self.cluster.group_ids()} <= {*copies}
+        """Also those of which all nodes are down now: catalogs know them."""
+        machines = [self.cluster.machines[name] for name in survivors]
+        copies = {group for machine in machines for group in machine.groups()}
+        known = {
+            info.id
+            for machine in machines
+            if machine.cluster is not None
+            for info in machine.cluster.catalog_machine.groups()
+        }
+        return bool(copies) and {*known, *self.cluster.group_ids()} <= copies
 
     def _copy(self, survivors: Sequence[NodeId]) -> None:
         cluster = self.cluster
@@ -194,6 +202,9 @@ class Recoveries:
                 problem = wrong()
         if problem is None:
             new.world.run(new.world.now_s + PUBLISH_S)
+            for consumer in consumers:  # its queue may have been declared by the lost nodes alone
+                if all(machine.lacks(consumer.queue) for machine in new.machines.values()):
+                    consumer.process.kill()
             scene.stopping = True
             problem = until(2 * RESTORED_S_MAX, done=True)
         if tellers is not None:

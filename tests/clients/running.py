@@ -128,7 +128,8 @@ async def _listen(
         if "ask" in said:
             answer = await _answer(broker, said["ask"], said["queue"])
             process.stdin.write(json.dumps(answer).encode() + b"\n")
-            await process.stdin.drain()
+            with suppress(ConnectionError):  # it has ended meanwhile: its output says so
+                await process.stdin.drain()
         elif "step" in said:
             if said["step"] != steps[len(results)]:
                 return f"told of step {said['step']} out of turn"

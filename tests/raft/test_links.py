@@ -269,7 +269,7 @@ async def test_a_peer_that_refuses_for_long_enough_is_gone(name: str) -> None:
 
 
 async def test_who_waits_to_be_dialed_and_only_looks_is_no_stranger(monkeypatch: Any) -> None:
-    monkeypatch.setattr(links, "PROBE_S", 0.01)
+    monkeypatch.setattr(links, "PROBE_S", 0.05)
     a, b = End("n1"), End("n2", gone_after_s=0.1)
     a.links._start_dialing = lambda peer: None  # type: ignore[method-assign]
     with structlog.testing.capture_logs() as lines:
