@@ -80,10 +80,15 @@ class Broker:
         return self.cluster.queue_info(vhost, queue)
 
     async def find(self, vhost: str, queue: str) -> QueueInfo:
-        """A miss is looked up again behind a barrier before it is refused."""
+        """A miss is looked up again behind a barrier before it is refused. Elsewhere: nobody can
+        say now whether there is such a queue.
+        """
         info = self.cluster.queue_info(vhost, queue)
         if info is None:
-            info = await self.cluster.find_queue(vhost, queue)
+            caught_up = await self.catch_up()
+            info = self.cluster.queue_info(vhost, queue)
+            if info is None and not caught_up:
+                raise Elsewhere(None)
         if info is None:
             raise Refused(
                 codes.NO_QUEUE, f"there is no queue {queue!r} in vhost {vhost!r}: declare it first"

@@ -12,6 +12,7 @@ import aiormq
 import pytest
 
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
+from node.errors import Elsewhere, Refused
 from node.node import Node
 from quorate.ports import free_port
 from tests.node.management.api import api_of
@@ -270,3 +271,21 @@ async def test_a_node_that_heard_nothing_of_the_catalog_for_long_first_catches_u
             assert (await binds.basic_get(queue)).body == b"1"
         await here.close()
         await there.close()
+
+
+async def test_what_was_declared_elsewhere_meanwhile_is_not_said_to_be_missing(tmp_path: Path):
+    """Simulator seed 491153857: a node that was cut off answered `no_queue` for it."""
+    nodes, firewall = await walled_off(tmp_path)
+    async with nodes:
+        home, other = nodes.nodes["n3"], nodes.nodes["n1"]
+        firewall.shut()
+        await until(lambda: alone(home) and other.cluster.catalog.leader in {"n1", "n2"})
+        assert (await other.cluster.declare_queue("/", "later", {})).kind == "ok"
+        with pytest.raises(Elsewhere, match="try again"):
+            await home.broker.find("/", "later")
+
+        await firewall.open()
+        await until(nodes.settled)
+        assert (await home.broker.find("/", "later")).name == "later"
+        with pytest.raises(Refused, match="there is no queue"):
+            await home.broker.find("/", "never")
