@@ -5,6 +5,7 @@ calls, no login that a command left behind.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -56,6 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
     elif not hasattr(config, "workerinput"):
         of_commit = _seed_of_commit() if "CI" in os.environ else None
         os.environ[FIRST_SEED] = str(fresh_seed() if of_commit is None else of_commit)
+    # A shell's background jobs ignore it, and so would every process that a test interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # A test that is killed leaves no node behind.
     os.environ |= tied({})
 
