@@ -52,11 +52,26 @@ def node_in(folder: Path, **flags: Any) -> Node:
     return Node(load(environment={}, flags=given | flags))
 
 
-def left_of(node: Node, before: set[asyncio.Task[Any]]) -> list[str]:
+def running() -> set[asyncio.Task[Any] | threading.Thread]:
+    """Also what other tests have running for as long as this process lives."""
+    return asyncio.all_tasks() | set(threading.enumerate())
+
+
+async def leaves_nothing(node: Node, before: set[asyncio.Task[Any] | threading.Thread]) -> None:
+    deadline_s = asyncio.get_running_loop().time() + 60
+    while left := left_of(node, before):
+        assert asyncio.get_running_loop().time() < deadline_s, left
+        await asyncio.sleep(0.01)
+
+
+def left_of(node: Node, before: set[asyncio.Task[Any] | threading.Thread]) -> list[str]:
     """What is still there of a node that has ended."""
     settings = node.settings
-    left = [f"task {task.get_name()}" for task in asyncio.all_tasks() - before]
-    left += [thread.name for thread in threading.enumerate() if thread.name == "watchdog"]
+    left = [
+        each.name if isinstance(each, threading.Thread) else f"task {each.get_name()}"
+        for each in running() - before
+        if isinstance(each, asyncio.Task) or each.name == "watchdog"
+    ]
     for key, address in (
         ("http", settings.http),
         ("amqp", settings.amqp),
@@ -104,24 +119,24 @@ async def test_a_start_that_a_file_stops_says_why_and_leaves_nothing(
     tmp_path: Path, break_it: Callable[[Path], None], error: type[Exception], says: str
 ):
     break_it(tmp_path)
-    before = asyncio.all_tasks()
+    before = running()
     node = node_in(tmp_path)
 
     with pytest.raises(error, match=says):
         await node.start()
 
-    await until(lambda: not left_of(node, before))
+    await leaves_nothing(node, before)
 
 
 @pytest.mark.parametrize("key", ["http", "peer", "amqp"])
 async def test_a_start_that_a_port_stops_says_why_and_leaves_nothing(tmp_path: Path, key: str):
-    before = asyncio.all_tasks()
+    before = running()
     with taken() as address:
         node = node_in(tmp_path, **{key: address})
         with pytest.raises((SettingsError, OSError), match="in use"):
             await node.start()
 
-    await until(lambda: not left_of(node, before))
+    await leaves_nothing(node, before)
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing(
@@ -134,7 +149,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(RealDisk, "sync_dir", stuck)
-    before = asyncio.all_tasks()
+    before = running()
     node = node_in(tmp_path)
     starting = asyncio.create_task(node.start())
     await reading.wait()
@@ -142,7 +157,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
     with pytest.raises(asyncio.CancelledError):
         await starting
 
-    await until(lambda: not left_of(node, before))
+    await leaves_nothing(node, before)
 
 
 @pytest.mark.parametrize(
@@ -166,13 +181,13 @@ async def test_a_stop_in_which_a_part_fails_ends_the_others_and_says_why(
     kind, name = part.__qualname__.split(".")
     broken = fails if inspect.iscoroutinefunction(part) else fails_at_once
     monkeypatch.setattr(vars(sys.modules[part.__module__])[kind], name, broken)
-    before = asyncio.all_tasks()
+    before = running()
     node = node_in(tmp_path)
     await node.start()
     with pytest.raises(RuntimeError, match="failed"):
         await node.stop()
 
-    await until(lambda: not left_of(node, before))
+    await leaves_nothing(node, before)
 
 
 @pytest.mark.parametrize(("part", "name"), [(Relay, "tick"), (VhostQuotas, "sample")])
@@ -205,7 +220,7 @@ async def test_a_disk_that_answers_no_more_does_not_hold_up_the_end_for_ever(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(node_module, "CLUSTER_STOP_S", 0.0)
-    before = asyncio.all_tasks()
+    before = running()
     node = node_in(tmp_path, stop_ms_max=1000)
     await node.start()
     await until(lambda: node.cluster.catalog.ready)
@@ -221,7 +236,7 @@ async def test_a_disk_that_answers_no_more_does_not_hold_up_the_end_for_ever(
         stopping.cancel()
     await stopping
 
-    await until(lambda: not left_of(node, before))
+    await leaves_nothing(node, before)
 
 
 #: A node in a process of its own, in which something takes for ever.
