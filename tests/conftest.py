@@ -4,10 +4,11 @@ calls, no login that a command left behind.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from chaos.simulator.plan import ALL_KINDS_FROM
 from quorate.cli import output
 from quorate.lifetime import tied
 from tests import FIRST_SEED
+from tests.cluster.world import MakeWorld, World, worlds
+from tests.testkit.virtual_time import loop_factories
 
 # No deadlines: two cores run other things too, and a slow example is no failure.
 settings.register_profile(
@@ -74,6 +77,25 @@ def _seed_of_commit() -> int | None:
 def pytest_report_header() -> str:
     first = os.environ[FIRST_SEED]
     return f"fresh seeds of the simulator from {first}; the same again: --first-seed {first}"
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return loop_factories(item)
+
+
+@pytest.fixture
+async def make_world() -> AsyncIterator[MakeWorld]:
+    """Makes clusters under virtual time, which it stops after the test."""
+    async with worlds() as make:
+        yield make
+
+
+@pytest.fixture
+async def world(make_world: MakeWorld) -> World:
+    """Three nodes under virtual time; every group has a leader that all know."""
+    return await make_world().born()
 
 
 @pytest.fixture

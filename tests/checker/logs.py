@@ -10,7 +10,8 @@ from chaos.checker import Verdict, log_safety
 from cluster.codec.cbor import pack
 from cluster.log import KIND_DIGEST, KIND_ROLE, Identity, Journal, Log, LogOptions, RealDisk
 from cluster.types import NodeId
-from tests.log.support import StepClock, fill, save
+from tests.log.support import fill, save
+from tests.testkit.clocks import FakeClock
 
 GROUP = 4
 NODES = ("a", "b", "c")
@@ -29,7 +30,7 @@ class Replica:
         log = await Log.open(
             str(folder / node),
             disk=RealDisk(),
-            clock=StepClock(),
+            clock=FakeClock(step_ns=1_000),
             identity=identity,
             options=LogOptions(),
         )

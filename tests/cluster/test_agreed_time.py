@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cluster.agreed_time import CLOCK_CONFIRM_MS, CLOCK_OFFSET_MS_MAX, AgreedTime, majority_time
 from cluster.log_time import LogTime
 from cluster.types import NodeId
-from tests.cluster.test_log_time import Clock
+from tests.testkit.clocks import FakeClock
 
 DAY_MS = 86_400_000
 BOUND_MS = CLOCK_OFFSET_MS_MAX
@@ -21,7 +21,7 @@ class Node:
     """Its clock, and what its peers' clocks show against the true time."""
 
     def __init__(self, *peers_ms: int) -> None:
-        self.clock = Clock()
+        self.clock = FakeClock()
         self.true_ms = self.clock.wall
         self.peers_ms = list(peers_ms)
         names = [NodeId(f"n{number}") for number, _ in enumerate(peers_ms, 2)]
@@ -34,7 +34,7 @@ class Node:
             self.time.heard(name, asked_ns, (self.true_ms + offset_ms) * 1_000_000)
 
     def jump(self, ms: int) -> None:
-        self.clock.wall += ms
+        self.clock.skew_ms += ms
 
     def goes_on(self, ms: int) -> None:
         """In steps of a second, after each of which the clocks are compared."""

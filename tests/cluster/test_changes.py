@@ -6,9 +6,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from cluster.machine.commands import DeclareExchange, ForgetVolatile
 from cluster.visibility import VISIBLE_S_MAX
-from tests.cluster.world import World, in_world
+from tests.cluster.world import MakeWorld, World
+
+pytestmark = pytest.mark.virtual_time
 
 
 def exchange(name: str, *, durable: bool = True) -> DeclareExchange:
@@ -22,31 +26,25 @@ def seen(world: World, name: str) -> list[bool]:
 # --- everywhere
 
 
-@in_world
-async def test_a_change_is_seen_by_all_at_once_whoever_is_asked() -> None:
-    world = await World().born()
+async def test_a_change_is_seen_by_all_at_once_whoever_is_asked(world: World) -> None:
     for number in range(20):
         for node in world.nodes.values():
             name = f"e-{number}-{node.node}"
             assert (await node.change(exchange(name))).kind == "ok"
             assert all(seen(world, name))
-    await world.stop()
 
 
-@in_world
-async def test_a_queue_is_known_to_all_when_it_is_declared_and_to_none_when_it_is_removed() -> None:
-    world = await World().born()
+async def test_a_queue_is_known_to_all_when_it_is_declared_and_to_none_when_it_is_removed(
+    world: World,
+) -> None:
     for name, node in world.nodes.items():
         assert (await node.declare_queue("/", name, {})).kind == "ok"
         assert all(other.queue_info("/", name) for other in world.nodes.values())
         assert (await node.remove_queue("/", name)).kind == "ok"
         assert not any(other.queue_info("/", name) for other in world.nodes.values())
-    await world.stop()
 
 
-@in_world
-async def test_concurrent_changes_share_their_questions() -> None:
-    world = await World().born()
+async def test_concurrent_changes_share_their_questions(world: World) -> None:
     name = next(name for name in world.names if name != world.leading())
     asked: list[int] = []
 
@@ -60,24 +58,18 @@ async def test_concurrent_changes_share_their_questions() -> None:
     assert {outcome.kind for outcome in await asyncio.gather(*changes)} == {"ok"}
     assert all(all(seen(world, f"e-{number}")) for number in range(200))
     assert len(asked) < 40
-    await world.stop()
 
 
-@in_world
-async def test_a_node_that_is_down_is_not_waited_for() -> None:
-    world = await World().born()
+async def test_a_node_that_is_down_is_not_waited_for(world: World) -> None:
     name = next(name for name in world.names if name != world.leading())
     world.kill(name)
     await asyncio.sleep(0.01)
     before = world.loop.time()
     assert (await world.other_than(name).change(exchange("e"))).kind == "ok"
     assert world.loop.time() - before < 0.1
-    await world.stop()
 
 
-@in_world
-async def test_a_node_that_goes_down_meanwhile_is_not_waited_for() -> None:
-    world = await World().born()
+async def test_a_node_that_goes_down_meanwhile_is_not_waited_for(world: World) -> None:
     name = next(name for name in world.names if name != world.leading())
     asker = world.other_than(name)
     world.links[name].drop = lambda _peer, message: message[:2] == [-1, "applied"]
@@ -87,18 +79,14 @@ async def test_a_node_that_goes_down_meanwhile_is_not_waited_for() -> None:
     world.kill(name)
     await asyncio.sleep(0.01)
     assert task.done()
-    await world.stop()
 
 
-@in_world
-async def test_a_node_that_does_not_answer_is_waited_for_within_bounds() -> None:
-    world = await World().born()
+async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(world: World) -> None:
     name = next(name for name in world.names if name != world.leading())
     world.links[name].drop = lambda _peer, message: message[:2] == [-1, "applied"]
     before = world.loop.time()
     assert (await world.other_than(name).change(exchange("e"))).kind == "ok"
     assert VISIBLE_S_MAX <= world.loop.time() - before < VISIBLE_S_MAX + 0.5
-    await world.stop()
 
 
 # --- what is not durable
@@ -110,17 +98,13 @@ async def with_both(world: World) -> None:
     assert (await world.any.change(exchange("volatile", durable=False))).kind == "ok"
 
 
-@in_world
-async def test_a_new_cluster_is_warm_soon() -> None:
-    world = await World().born()
+async def test_a_new_cluster_is_warm_soon(world: World) -> None:
     await world.until(lambda: all(node.continuity.warm for node in world.nodes.values()), seconds=2)
     assert {node.catalog_machine.generation for node in world.nodes.values()} == {1}
-    await world.stop()
 
 
-@in_world
-async def test_one_restart_after_the_other_forgets_nothing() -> None:
-    world = World()
+async def test_one_restart_after_the_other_forgets_nothing(make_world: MakeWorld) -> None:
+    world = make_world()
     await with_both(world)
     for name in world.names:
         world.kill(name)
@@ -130,12 +114,10 @@ async def test_one_restart_after_the_other_forgets_nothing() -> None:
     await asyncio.sleep(5)
     assert all(seen(world, "volatile"))
     assert all(seen(world, "kept"))
-    await world.stop()
 
 
-@in_world
-async def test_two_of_three_may_restart_together() -> None:
-    world = World()
+async def test_two_of_three_may_restart_together(make_world: MakeWorld) -> None:
+    world = make_world()
     await with_both(world)
     for name in ("n1", "n2"):
         world.kill(name)
@@ -143,12 +125,12 @@ async def test_two_of_three_may_restart_together() -> None:
     await world.settled()
     await asyncio.sleep(5)
     assert all(seen(world, "volatile"))
-    await world.stop()
 
 
-@in_world
-async def test_when_all_were_down_what_is_not_durable_is_forgotten_once() -> None:
-    world = World()
+async def test_when_all_were_down_what_is_not_durable_is_forgotten_once(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
     await with_both(world)
     for name in world.names:
         world.kill(name)
@@ -165,25 +147,20 @@ async def test_when_all_were_down_what_is_not_durable_is_forgotten_once() -> Non
     assert all(seen(world, "new"))
     assert all(node.continuity.warm for node in world.nodes.values())
     assert {node.catalog_machine.generation for node in world.nodes.values()} == {2}
-    await world.stop()
 
 
-@in_world
-async def test_forgetting_for_an_earlier_generation_does_nothing() -> None:
-    world = World()
+async def test_forgetting_for_an_earlier_generation_does_nothing(make_world: MakeWorld) -> None:
+    world = make_world()
     await with_both(world)
     assert (await world["n2"].change(ForgetVolatile(0))).reply is not None
     assert all(seen(world, "volatile"))
-    await world.stop()
 
 
-@in_world
-async def test_a_single_node_forgets_with_its_process() -> None:
-    world = World(1)
+async def test_a_single_node_forgets_with_its_process(make_world: MakeWorld) -> None:
+    world = make_world(1)
     await with_both(world)
     world.kill("n1")
     await world.start("n1")
     await world.until(lambda: world["n1"].continuity.warm)
     assert seen(world, "volatile") == [False]
     assert seen(world, "kept") == [True]
-    await world.stop()

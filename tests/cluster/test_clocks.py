@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
+import pytest
+
 from cluster.agreed_time import CLOCK_CONFIRM_MS
 from cluster.machine.commands import Enqueue
 from cluster.machine.replies import Enqueued
 from cluster.types import GroupId
-from tests.cluster.world import World, in_world
+from tests.cluster.world import MakeWorld, World
+
+pytestmark = pytest.mark.virtual_time
 
 DAY_MS = 86_400_000
 JUMP_MS = 8 * DAY_MS
 QUEUE = "daily"
 
 
-async def a_world(count: int = 3) -> World:
-    world = await World(count, default_groups=1).born()
+async def a_world(make_world: MakeWorld, count: int = 3) -> World:
+    world = await make_world(count, default_groups=1).born()
     await world.declare(QUEUE, message_ttl=DAY_MS)
     assert await publish(world, 1) == 1
     await asyncio.sleep(1.5)  # the clocks were compared
@@ -65,20 +69,19 @@ async def nothing_happened(world: World, numbers: int) -> None:
     assert all(-2_000 < each < 100 for each in ahead_ms(world))
 
 
-@in_world
-async def test_a_leader_whose_clock_jumps_for_one_entry() -> None:
-    world = await a_world()
+async def test_a_leader_whose_clock_jumps_for_one_entry(make_world: MakeWorld) -> None:
+    world = await a_world(make_world)
     leader = world.leading(group_of(world))
     skew(world, JUMP_MS, leader)
     assert await publish(world, 2) == 1
     skew(world, 0, leader)
     await nothing_happened(world, 2)
-    await world.stop()
 
 
-@in_world
-async def test_a_leader_whose_clock_stays_days_ahead_gives_its_leaderships_away() -> None:
-    world = await a_world()
+async def test_a_leader_whose_clock_stays_days_ahead_gives_its_leaderships_away(
+    make_world: MakeWorld,
+) -> None:
+    world = await a_world(make_world)
     wrong = world.leading(group_of(world))
     assert wrong is not None
     skew(world, JUMP_MS, wrong)
@@ -94,13 +97,13 @@ async def test_a_leader_whose_clock_stays_days_ahead_gives_its_leaderships_away(
     await asyncio.sleep(3)
     assert not any(alarms(world).values())
     await nothing_happened(world, 2)
-    await world.stop()
 
 
-@in_world
-async def test_a_leader_without_another_goes_on_by_the_time_of_its_follower() -> None:
+async def test_a_leader_without_another_goes_on_by_the_time_of_its_follower(
+    make_world: MakeWorld,
+) -> None:
     """One of three is down: of two clocks that differ nobody knows which is right."""
-    world = await a_world()
+    world = await a_world(make_world)
     wrong = world.leading(group_of(world))
     assert wrong is not None
     down = next(name for name in world.names if name != wrong)
@@ -112,12 +115,12 @@ async def test_a_leader_without_another_goes_on_by_the_time_of_its_follower() ->
     assert await publish(world, 3) == 1
     await asyncio.sleep(1)
     assert all(-2_000 < each < 100 for each in ahead_ms(world))
-    await world.stop()
 
 
-@in_world
-async def test_a_follower_whose_clock_jumps_leads_with_the_time_of_the_others() -> None:
-    world = await a_world()
+async def test_a_follower_whose_clock_jumps_leads_with_the_time_of_the_others(
+    make_world: MakeWorld,
+) -> None:
+    world = await a_world(make_world)
     group = group_of(world)
     leader = world.leading(group)
     follower = next(name for name in world.names if name != leader)
@@ -127,17 +130,14 @@ async def test_a_follower_whose_clock_jumps_leads_with_the_time_of_the_others() 
     assert await publish(world, 2) == 1
     await world.until(lambda: world.leading(group) not in (None, follower))
     await nothing_happened(world, 2)
-    await world.stop()
 
 
-@in_world
-async def test_clocks_that_jump_together_for_a_moment() -> None:
-    await jump_for_a_moment(await a_world(3))
+async def test_clocks_that_jump_together_for_a_moment(make_world: MakeWorld) -> None:
+    await jump_for_a_moment(await a_world(make_world, 3))
 
 
-@in_world
-async def test_the_only_clock_jumps_for_a_moment() -> None:
-    await jump_for_a_moment(await a_world(1))
+async def test_the_only_clock_jumps_for_a_moment(make_world: MakeWorld) -> None:
+    await jump_for_a_moment(await a_world(make_world, 1))
 
 
 async def jump_for_a_moment(world: World) -> None:
@@ -148,17 +148,16 @@ async def jump_for_a_moment(world: World) -> None:
         skew(world, 0)
         await sent
         await nothing_happened(world, 2)
-    await world.stop()
 
 
-@in_world
-async def test_clocks_that_jump_together_and_stay_are_taken_for_right() -> None:
-    await jump_for_good(await a_world(3))
+async def test_clocks_that_jump_together_and_stay_are_taken_for_right(
+    make_world: MakeWorld,
+) -> None:
+    await jump_for_good(await a_world(make_world, 3))
 
 
-@in_world
-async def test_the_only_clock_is_taken_for_right_when_it_stays() -> None:
-    await jump_for_good(await a_world(1))
+async def test_the_only_clock_is_taken_for_right_when_it_stays(make_world: MakeWorld) -> None:
+    await jump_for_good(await a_world(make_world, 1))
 
 
 async def jump_for_good(world: World) -> None:
@@ -172,12 +171,10 @@ async def jump_for_good(world: World) -> None:
     await asyncio.sleep(1)
     assert [world.ready(QUEUE, name) for name in world.names] == [1] * len(world.names)
     assert not any(alarms(world).values())
-    await world.stop()
 
 
-@in_world
-async def test_log_time_of_an_old_log_that_is_ahead_comes_back() -> None:
-    world = await a_world()
+async def test_log_time_of_an_old_log_that_is_ahead_comes_back(make_world: MakeWorld) -> None:
+    world = await a_world(make_world)
     group = world.group(group_of(world))
     group._time.saw(true_ms(world) + 60_000)  # as if an earlier leader had stamped so
     behind: list[int] = []
@@ -189,24 +186,22 @@ async def test_log_time_of_an_old_log_that_is_ahead_comes_back() -> None:
     assert all(now <= max(then - 4_000, 0) for then, now in pairwise(behind)), behind
     assert behind[0] > 50_000
     assert min(ahead_ms(world)) + 9_000 > -2_000
-    await world.stop()
 
 
-@in_world
-async def test_a_clock_far_behind_does_not_hold_up_time() -> None:
-    world = await a_world()
+async def test_a_clock_far_behind_does_not_hold_up_time(make_world: MakeWorld) -> None:
+    world = await a_world(make_world)
     leader = world.leading(group_of(world))
     skew(world, -JUMP_MS, leader)
     for _ in range(3):
         await world.publish(QUEUE, b"m")
         await asyncio.sleep(1)
     assert all(-3_000 < each < 100 for each in ahead_ms(world))
-    await world.stop()
 
 
-@in_world
-async def test_a_cluster_that_starts_with_one_wrong_clock_goes_by_the_others() -> None:
-    world = await a_world()
+async def test_a_cluster_that_starts_with_one_wrong_clock_goes_by_the_others(
+    make_world: MakeWorld,
+) -> None:
+    world = await a_world(make_world)
     for name in list(world.names):
         world.kill(name)
     await asyncio.sleep(3600)
@@ -218,12 +213,12 @@ async def test_a_cluster_that_starts_with_one_wrong_clock_goes_by_the_others() -
         world.nodes[name] = node
     await world.settled()
     await nothing_happened(world, 1)
-    await world.stop()
 
 
-@in_world
-async def test_log_time_that_is_ahead_goes_on_after_all_started_from_snapshots() -> None:
-    world = await a_world()
+async def test_log_time_that_is_ahead_goes_on_after_all_started_from_snapshots(
+    make_world: MakeWorld,
+) -> None:
+    world = await a_world(make_world)
     group = group_of(world)
     world.group(group)._time.saw(true_ms(world) + 60_000)  # as if an earlier leader had stamped so
     assert await publish(world, 2) == 1
@@ -247,4 +242,3 @@ async def test_log_time_that_is_ahead_goes_on_after_all_started_from_snapshots()
 
     # At half its speed: it neither stood still nor went at full speed.
     assert all(3_000 < was - now < 8_000 for was, now in zip(before, ahead_ms(world), strict=True))
-    await world.stop()

@@ -13,7 +13,9 @@ from cluster.group import Group
 from cluster.machine.commands import MoveGroup
 from cluster.raft.transport import DIGESTED
 from cluster.types import NodeId
-from tests.cluster.world import World, in_world
+from tests.cluster.world import MakeWorld, World
+
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +34,10 @@ async def written(world: World, count: int) -> None:
         await world.publish("q", b"%d" % number)
 
 
-async def made(nodes: int = 3, **config: Any) -> tuple[World, Group, dict[str, Group]]:
-    world = World(nodes, default_groups=1, **config)
+async def made(
+    make_world: MakeWorld, nodes: int = 3, **config: Any
+) -> tuple[World, Group, dict[str, Group]]:
+    world = make_world(nodes, default_groups=1, **config)
     await world.born()
     await world.declare("q")
     await written(world, 3)
@@ -46,9 +50,10 @@ async def made(nodes: int = 3, **config: Any) -> tuple[World, Group, dict[str, G
     return world, leader, others
 
 
-@in_world
-async def test_a_follower_that_differs_from_the_majority_does_not_come_to_lead() -> None:
-    world, leader, others = await made()
+async def test_a_follower_that_differs_from_the_majority_does_not_come_to_lead(
+    make_world: MakeWorld,
+) -> None:
+    world, leader, others = await made(make_world)
     bad, good = others
     spoil(others[bad])
     await written(world, 12)
@@ -64,12 +69,10 @@ async def test_a_follower_that_differs_from_the_majority_does_not_come_to_lead()
     await world.until(lambda: world.leading(leader.id) == good)
     await asyncio.sleep(10)
     assert others[bad].member.elections.stood == 0
-    await world.stop()
 
 
-@in_world
-async def test_a_leader_that_differs_from_all_others_steps_down() -> None:
-    world, leader, others = await made()
+async def test_a_leader_that_differs_from_all_others_steps_down(make_world: MakeWorld) -> None:
+    world, leader, others = await made(make_world)
     before = leader.node
     with capture_logs() as lines:
         spoil(leader)
@@ -84,38 +87,32 @@ async def test_a_leader_that_differs_from_all_others_steps_down() -> None:
     await written(world, 30)
     assert world.leading(leader.id) != before
     assert leader.member.diverged
-    await world.stop()
 
 
-@in_world
-async def test_while_nobody_can_say_who_is_right_the_leader_is() -> None:
-    world, leader, others = await made(2)
+async def test_while_nobody_can_say_who_is_right_the_leader_is(make_world: MakeWorld) -> None:
+    world, leader, others = await made(make_world, 2)
     (bad,) = others.values()
     spoil(leader)
     await written(world, 12)
     await world.until(lambda: bad.member.diverged)
     assert not leader.member.diverged
     assert leader.ready
-    await world.stop()
 
 
-@in_world
-async def test_members_that_do_not_answer_are_not_waited_for() -> None:
+async def test_members_that_do_not_answer_are_not_waited_for(make_world: MakeWorld) -> None:
     """A release that has digests, and does not know these answers."""
-    world, leader, others = await made()
+    world, leader, others = await made(make_world)
     bad, silent = others
     world.links[silent].drop = lambda _peer, message: message[1] == DIGESTED
     spoil(others[bad])
     await written(world, 25)
     await world.until(lambda: others[bad].member.diverged)
     assert leader.ready
-    await world.stop()
 
 
-@in_world
-async def test_a_restart_does_not_end_it() -> None:
+async def test_a_restart_does_not_end_it(make_world: MakeWorld) -> None:
     """The state is read again from a snapshot that the copy took when it had gone wrong."""
-    world, leader, others = await made(snapshot_entries=8)
+    world, leader, others = await made(make_world, snapshot_entries=8)
     bad, good = others
     spoil(others[bad])
     await written(world, 12)
@@ -142,13 +139,11 @@ async def test_a_restart_does_not_end_it() -> None:
     await world.start(bad)
     await written(world, 12)
     assert world[bad].sound
-    await world.stop()
 
 
-@in_world
-async def test_a_state_that_agrees_again_ends_it_for_good() -> None:
+async def test_a_state_that_agrees_again_ends_it_for_good(make_world: MakeWorld) -> None:
     """What went wrong was in memory only: the log leads to the right state."""
-    world, leader, others = await made()
+    world, leader, others = await made(make_world)
     bad = next(iter(others))
     spoil(others[bad])
     await written(world, 12)
@@ -160,7 +155,6 @@ async def test_a_state_that_agrees_again_ends_it_for_good() -> None:
         await written(world, 12)
         await world.until(lambda: not world[bad].groups[leader.id].member.diverged)
     assert world[bad].sound
-    await world.stop()
 
 
 async def held_by(world: World, leader: Group, names: list[str]) -> None:
@@ -169,9 +163,8 @@ async def held_by(world: World, leader: Group, names: list[str]) -> None:
     await world.until(lambda: set(leader.configuration.voters) == set(members), 60)
 
 
-@in_world
-async def test_a_copy_that_was_made_anew_is_sound_again() -> None:
-    world, leader, others = await made()
+async def test_a_copy_that_was_made_anew_is_sound_again(make_world: MakeWorld) -> None:
+    world, leader, others = await made(make_world)
     bad = next(iter(others))
     spoil(others[bad])
     await written(world, 12)
@@ -186,4 +179,3 @@ async def test_a_copy_that_was_made_anew_is_sound_again() -> None:
     assert copy is not others[bad]
     await world.until(lambda: copy.machine.digest() == leader.machine.digest())
     assert world[bad].sound
-    await world.stop()

@@ -14,7 +14,9 @@ from cluster.log.memory_disk import MemoryDisk
 from cluster.machine import QueueMachine
 from cluster.machine.commands import NodeDown, NodeUp, OpenSession, Subscribe
 from cluster.types import NodeId, SessionId
-from tests.cluster.world import World, enqueue, in_world
+from tests.cluster.world import MakeWorld, World, enqueue
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def with_messages(world: World, count: int, name: str = "q") -> None:
@@ -27,31 +29,27 @@ async def with_messages(world: World, count: int, name: str = "q") -> None:
 
 
 @pytest.mark.parametrize("power", [True, False])
-def test_another_node_leads_when_the_leader_ends_and_all_messages_are_there(power: bool) -> None:
-    @in_world
-    async def scenario() -> None:
-        world = await World().born()
-        await with_messages(world, 20)
-        group = world.group_of("q")
-        leader = world.leading(group) or ""
-        began = world.loop.time()
-        world.kill(leader, power=power)
-        await world.until(lambda: world.leading(group) is not None)
-        assert world.loop.time() - began < 0.3  # the link was reset: nobody waits for a timeout
-        new = world.leading(group) or ""
-        assert world.ready("q", new) == 20
-        await world.publish("q", b"more")
+async def test_another_node_leads_when_the_leader_ends_and_all_messages_are_there(
+    world: World, power: bool
+) -> None:
+    await with_messages(world, 20)
+    group = world.group_of("q")
+    leader = world.leading(group) or ""
+    began = world.loop.time()
+    world.kill(leader, power=power)
+    await world.until(lambda: world.leading(group) is not None)
+    assert world.loop.time() - began < 0.3  # the link was reset: nobody waits for a timeout
+    new = world.leading(group) or ""
+    assert world.ready("q", new) == 20
+    await world.publish("q", b"more")
 
-        await world.start(leader)
-        await world.until(lambda: world.ready("q", leader) == 21)
-        await world.stop()
-
-    scenario()
+    await world.start(leader)
+    await world.until(lambda: world.ready("q", leader) == 21)
 
 
-@in_world
-async def test_a_leader_that_is_cut_off_is_replaced_and_follows_when_it_is_back() -> None:
-    world = await World().born()
+async def test_a_leader_that_is_cut_off_is_replaced_and_follows_when_it_is_back(
+    world: World,
+) -> None:
     await with_messages(world, 3)
     group = world.group_of("q")
     old = world.leading(group) or ""
@@ -67,12 +65,9 @@ async def test_a_leader_that_is_cut_off_is_replaced_and_follows_when_it_is_back(
     assert (await lost).kind in ("refused", "unknown")
     await world.until(lambda: world.ready("q", old) == 4)
     await world.settled()
-    await world.stop()
 
 
-@in_world
-async def test_all_nodes_lose_power_and_serve_again() -> None:
-    world = await World().born()
+async def test_all_nodes_lose_power_and_serve_again(world: World) -> None:
     await with_messages(world, 10)
     for name in world.names:
         world.kill(name)
@@ -81,15 +76,12 @@ async def test_all_nodes_lose_power_and_serve_again() -> None:
     assert all(world.ready("q", name) is not None for name in world.names)
     assert world.ready("q", world.leading(world.group_of("q")) or "") == 10
     await world.declare("q2")
-    await world.stop()
 
 
 # --- restarts
 
 
-@in_world
-async def test_a_node_catches_up_from_the_log() -> None:
-    world = await World().born()
+async def test_a_node_catches_up_from_the_log(world: World) -> None:
     await with_messages(world, 5)
     world.kill("n2")
     for n in range(30):
@@ -97,12 +89,10 @@ async def test_a_node_catches_up_from_the_log() -> None:
     await world.declare("later")
     await world.start("n2")
     await world.until(lambda: world.ready("q", "n2") == 35 and world.ready("later", "n2") == 0)
-    await world.stop()
 
 
-@in_world
-async def test_a_node_that_is_far_behind_catches_up_from_a_snapshot() -> None:
-    world = await World(snapshot_entries=20).born()
+async def test_a_node_that_is_far_behind_catches_up_from_a_snapshot(make_world: MakeWorld) -> None:
+    world = await make_world(snapshot_entries=20).born()
     await with_messages(world, 2)
     world.kill("n2")
     for n in range(60):
@@ -127,12 +117,10 @@ async def test_a_node_that_is_far_behind_catches_up_from_a_snapshot() -> None:
         if world.leading(group) == name:
             world[name].groups[group].transfer(NodeId("n2"))
     await world.until(lambda: world.leading(group) == "n2")
-    await world.stop()
 
 
-@in_world
-async def test_a_graceful_stop_hands_over_and_the_gap_is_small() -> None:
-    world = await World(default_groups=6).born()
+async def test_a_graceful_stop_hands_over_and_the_gap_is_small(make_world: MakeWorld) -> None:
+    world = await make_world(default_groups=6).born()
     await with_messages(world, 3)
     name = world.leading(world.group_of("q")) or ""
     node = world.nodes[name]
@@ -149,12 +137,12 @@ async def test_a_graceful_stop_hands_over_and_the_gap_is_small() -> None:
     del world.nodes[name], world.links[name]
     await world.publish("q", b"after")
     assert world.ready("q", world.leading(world.group_of("q")) or "") == 4
-    await world.stop()
 
 
-@in_world
-async def test_nobody_hands_leadership_back_to_a_node_that_is_leaving() -> None:
-    world = await World(balance_after_s=0.5, care_period_s=0.05).born()
+async def test_nobody_hands_leadership_back_to_a_node_that_is_leaving(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(balance_after_s=0.5, care_period_s=0.05).born()
     await asyncio.sleep(3)
     assert world.leading(3) == "n1"  # its preferred one
     peers = world["n2"].peers
@@ -165,12 +153,12 @@ async def test_nobody_hands_leadership_back_to_a_node_that_is_leaving() -> None:
     await asyncio.sleep(2)
     assert peers.stays_for(NodeId("n1"), world.loop.time()) == 0.0
     assert world.leading(3) in ("n2", "n3")
-    await world.stop()
 
 
-@in_world
-async def test_nodes_that_all_stop_at_once_do_not_hand_leaderships_to_and_fro() -> None:
-    world = await World(default_groups=5, balance_after_s=0.5, care_period_s=0.05).born()
+async def test_nodes_that_all_stop_at_once_do_not_hand_leaderships_to_and_fro(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(default_groups=5, balance_after_s=0.5, care_period_s=0.05).born()
     await asyncio.sleep(3)
     assert len({world.leading(group) for group in range(6)}) == 3
     nodes = list(world.nodes.values())
@@ -182,31 +170,26 @@ async def test_nodes_that_all_stop_at_once_do_not_hand_leaderships_to_and_fro() 
     await asyncio.gather(*(node.presence.hand_over() for node in nodes))
     assert world.loop.time() - began < 1.0
     assert all(group.term <= before[group.id] + 2 for group in groups)
-    await world.stop()
 
 
 # --- folders
 
 
 @pytest.mark.parametrize(("node", "cluster"), [("n2", "test"), ("n1", "other")])
-def test_the_folder_of_another_node_or_cluster_is_refused(node: str, cluster: str) -> None:
-    @in_world
-    async def scenario() -> None:
-        world = await World().born()
-        await world.stop()
-        world.disks[node] = world.disks["n1"]
-        other = world.make(node)
-        object.__setattr__(other.config, "cluster", cluster)
-        with pytest.raises(WrongIdentity, match="it belongs to node 'n1' of cluster 'test'"):
-            await other.start()
-        assert not world.links[node].running
-
-    scenario()
+async def test_the_folder_of_another_node_or_cluster_is_refused(
+    world: World, node: str, cluster: str
+) -> None:
+    await world.stop()
+    world.disks[node] = world.disks["n1"]
+    other = world.make(node)
+    object.__setattr__(other.config, "cluster", cluster)
+    with pytest.raises(WrongIdentity, match="it belongs to node 'n1' of cluster 'test'"):
+        await other.start()
+    assert not world.links[node].running
 
 
-@in_world
-async def test_a_start_that_fails_leaves_nothing_open() -> None:
-    world = World()
+async def test_a_start_that_fails_leaves_nothing_open(make_world: MakeWorld) -> None:
+    world = make_world()
     node = world.make("n1")
 
     async def in_use(*_: Any) -> None:
@@ -217,15 +200,12 @@ async def test_a_start_that_fails_leaves_nothing_open() -> None:
         await node.start()
     await world.start()
     await world.settled()
-    await world.stop()
 
 
 # --- disks
 
 
-@in_world
-async def test_a_failed_fsync_ends_the_node_and_the_others_go_on() -> None:
-    world = await World().born()
+async def test_a_failed_fsync_ends_the_node_and_the_others_go_on(world: World) -> None:
     await with_messages(world, 3)
     group = world.group_of("q")
     name = world.leading(group) or ""
@@ -243,13 +223,12 @@ async def test_a_failed_fsync_ends_the_node_and_the_others_go_on() -> None:
 
     await world.until(lambda: world.leading(group) is not None)
     await world.publish("q", b"after")
-    await world.stop()
 
 
-@in_world
-async def test_a_node_with_an_empty_folder_does_not_vote_what_it_acknowledged_away() -> None:
+async def test_a_node_with_an_empty_folder_does_not_vote_what_it_acknowledged_away(
+    world: World,
+) -> None:
     """n1 and n3 confirmed it, n2 never heard of it; then n1 is away and n3 lost its disk."""
-    world = await World().born()
     await world.declare("q")
     await world.until(lambda: world["n2"].catalog_machine.node(NodeId("n3")))
     world.kill("n2", power=False)
@@ -271,12 +250,9 @@ async def test_a_node_with_an_empty_folder_does_not_vote_what_it_acknowledged_aw
     )
     world.kill("n1")  # n3 votes again
     await world.until(lambda: world.leading(world.group_of("q")) is not None)
-    await world.stop()
 
 
-@in_world
-async def test_a_node_with_an_older_copy_of_its_folder_does_not_vote_either() -> None:
-    world = await World().born()
+async def test_a_node_with_an_older_copy_of_its_folder_does_not_vote_either(world: World) -> None:
     registered = world["n3"]._registration.disk_identity
     await world.until(lambda: registered.registered > 0)
     world.kill("n3")
@@ -295,12 +271,9 @@ async def test_a_node_with_an_older_copy_of_its_folder_does_not_vote_either() ->
     assert world.leading() is None
     await world.start("n1")
     await world.settled()
-    await world.stop()
 
 
-@in_world
-async def test_a_normal_restart_votes_at_once() -> None:
-    world = await World().born()
+async def test_a_normal_restart_votes_at_once(world: World) -> None:
     for name in world.names:
         registration = world[name]._registration
         await world.until(lambda r=registration: r.disk_identity.registered)
@@ -312,7 +285,6 @@ async def test_a_normal_restart_votes_at_once() -> None:
         assert not world["n3"]._registration.forgot
         await world.start("n1")
         await world.settled()
-    await world.stop()
 
 
 # --- sessions live and die with nodes
@@ -342,20 +314,15 @@ def sessions(world: World) -> dict[str, bool]:
     return {session.id: session.connected for session in known.values()}
 
 
-@in_world
-async def test_sessions_of_a_node_end_when_its_process_ends() -> None:
-    world = await World().born()
+async def test_sessions_of_a_node_end_when_its_process_ends(world: World) -> None:
     await world.declare("q")
     follower = world.other_than(world.leading(world.group_of("q"))).node
     await consume(world, follower, "s")
     world.kill(follower)
     await world.until(lambda: sessions(world) == {})
-    await world.stop()
 
 
-@in_world
-async def test_sessions_of_a_silent_node_are_suspected_and_come_back() -> None:
-    world = await World().born()
+async def test_sessions_of_a_silent_node_are_suspected_and_come_back(world: World) -> None:
     await world.declare("q")
     follower = world.other_than(world.leading(world.group_of("q"))).node
     await consume(world, follower, "s")
@@ -363,25 +330,22 @@ async def test_sessions_of_a_silent_node_are_suspected_and_come_back() -> None:
     await world.until(lambda: sessions(world) == {"s": False})
     world.heal()
     await world.until(lambda: sessions(world) == {"s": True})
-    await world.stop()
 
 
-@in_world
-async def test_sessions_of_an_earlier_process_of_the_leader_itself_end() -> None:
-    world = await World(1).born()
+async def test_sessions_of_an_earlier_process_of_the_leader_itself_end(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(1).born()
     await world.declare("q")
     await consume(world, "n1", "s")
     world.kill("n1")
     await world.start("n1")
     await world.settled()
     await world.until(lambda: sessions(world) == {})
-    await world.stop()
 
 
-@in_world
-async def test_a_node_that_never_came_back_is_missed_by_those_that_did() -> None:
+async def test_a_node_that_never_came_back_is_missed_by_those_that_did(world: World) -> None:
     """All nodes lost power; nobody ever saw a link to the third one break."""
-    world = await World().born()
     await world.declare("q")
     await world.until(lambda: world["n1"].catalog_machine.node(NodeId("n3")))
     await consume(world, "n3", "s")
@@ -393,12 +357,9 @@ async def test_a_node_that_never_came_back_is_missed_by_those_that_did() -> None
     await world.until(lambda: sessions(world) == {"s": False})
     await world.start("n3")
     await world.until(lambda: sessions(world) == {})  # its new process knows nothing of it
-    await world.stop()
 
 
-@in_world
-async def test_what_a_leader_refused_to_hear_of_a_node_is_told_again() -> None:
-    world = await World().born()
+async def test_what_a_leader_refused_to_hear_of_a_node_is_told_again(world: World) -> None:
     await world.declare("q")
     group = world.group(world.group_of("q"))
     follower = world.other_than(group.node).node
@@ -416,12 +377,9 @@ async def test_what_a_leader_refused_to_hear_of_a_node_is_told_again() -> None:
     group.propose = overloaded  # type: ignore[method-assign]
     world.kill(follower)
     await world.until(lambda: refused and sessions(world) == {})
-    await world.stop()
 
 
-@in_world
-async def test_a_start_with_a_number_that_was_there_before_takes_the_next_one() -> None:
-    world = await World().born()
+async def test_a_start_with_a_number_that_was_there_before_takes_the_next_one(world: World) -> None:
     await world.until(lambda: world["n1"].catalog_machine.node(NodeId("n3")))
     world.kill("n3")
     world._starts = 0  # as if its count of starts were lost
@@ -431,4 +389,3 @@ async def test_a_start_with_a_number_that_was_there_before_takes_the_next_one() 
     assert info is not None
     assert info.incarnation == 4, "the others knew of start 3"
     assert world["n3"].links.incarnation == 4
-    await world.stop()

@@ -15,12 +15,14 @@ from cluster.seams import Down
 from cluster.types import CATALOG_GROUP, NodeId
 from tests.cluster.test_lost_majority import order
 from tests.cluster.test_membership import changed, join, voters
-from tests.cluster.world import World, in_world
+from tests.cluster.world import MakeWorld, World
+
+pytestmark = pytest.mark.virtual_time
 
 
-async def without(name: str) -> World:
+async def without(make_world: MakeWorld, name: str) -> World:
     """A cluster of which this node was removed while it was down."""
-    world = await World(default_groups=1).born()
+    world = await make_world(default_groups=1).born()
     await join(world, "n4")
     world.kill(name)
     await changed(world, RemoveNode(NodeId(name)))
@@ -40,39 +42,33 @@ def others(world: World) -> list[Any]:
 
 @pytest.mark.parametrize("folder", ["kept", "empty"])
 @pytest.mark.parametrize("name", ["n1", "n3"])
-def test_a_node_that_was_removed_while_it_was_down_is_told_when_it_starts(
-    name: str, folder: str
+async def test_a_node_that_was_removed_while_it_was_down_is_told_when_it_starts(
+    make_world: MakeWorld, name: str, folder: str
 ) -> None:
     """Simulator seed 668054348: on an empty folder it waited for a majority for ever."""
 
-    @in_world
-    async def scenario() -> None:
-        world = await without(name)
-        if folder == "empty":
-            world.disks[name] = MemoryDisk()
-        with capture_logs() as logs:
-            await world.start(name)
-            await world.until(lambda: world[name].left, 60)
-        assert [line["node"] for line in logs if line["event"] == "removed_from_cluster"] == [name]
+    world = await without(make_world, name)
+    if folder == "empty":
+        world.disks[name] = MemoryDisk()
+    with capture_logs() as logs:
+        await world.start(name)
+        await world.until(lambda: world[name].left, 60)
+    assert [line["node"] for line in logs if line["event"] == "removed_from_cluster"] == [name]
 
-        # And it was a guest: nobody counts it, nor what it said.
-        await world.nodes.pop(name).stop()
-        world.links.pop(name)
-        await asyncio.sleep(20)
-        assert state(world, name) == {"removed"}
-        for node in others(world):
-            assert name not in node.links.peers()
-            assert name not in node.peers.states
-            assert name not in node.catalog.members
-        await world.stop()
-
-    scenario()
+    # And it was a guest: nobody counts it, nor what it said.
+    await world.nodes.pop(name).stop()
+    world.links.pop(name)
+    await asyncio.sleep(20)
+    assert state(world, name) == {"removed"}
+    for node in others(world):
+        assert name not in node.links.peers()
+        assert name not in node.peers.states
+        assert name not in node.catalog.members
 
 
-@in_world
-async def test_a_member_that_lags_tells_nobody_that_it_was_removed() -> None:
+async def test_a_member_that_lags_tells_nobody_that_it_was_removed(make_world: MakeWorld) -> None:
     """n2 does not hear that n1 was let in again."""
-    world = await without("n1")
+    world = await without(make_world, "n1")
     world.cut = {frozenset(("n2", "n3")), frozenset(("n2", "n4"))}
     for other in ("n3", "n4"):
         world.break_link("n2", other, Down.SILENT)
@@ -94,12 +90,12 @@ async def test_a_member_that_lags_tells_nobody_that_it_was_removed() -> None:
     await world.until(lambda: world.links["n1"].up.keys() == {"n2", "n3", "n4"}, 60)
     assert not world["n1"].farewell.heard
     assert not world["n1"].left
-    await world.stop()
 
 
-@in_world
-async def test_a_removed_node_that_is_to_join_waits_to_be_let_in_again() -> None:
-    world = await without("n3")
+async def test_a_removed_node_that_is_to_join_waits_to_be_let_in_again(
+    make_world: MakeWorld,
+) -> None:
+    world = await without(make_world, "n3")
     with capture_logs() as logs:
         world.disks["n3"] = MemoryDisk()
         world.founders.remove("n3")
@@ -114,14 +110,12 @@ async def test_a_removed_node_that_is_to_join_waits_to_be_let_in_again() -> None
     await changed(world, AddNode(NodeId("n3"), {"peer": "n3:70"}))
     await world.until(lambda: "n3" in voters(world, CATALOG_GROUP), 60)
     assert not world["n3"].left
-    await world.stop()
 
 
-@in_world
-async def test_a_removed_node_that_was_declared_lost_is_not_told_that_others_have_what_it_had() -> (
-    None
-):
-    world = await World(default_groups=1).born()
+async def test_a_removed_node_that_was_declared_lost_is_not_told_that_others_have_what_it_had(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(default_groups=1).born()
     await world.declare("q")
     await world.publish("q", b"one")
     group = world.group_of("q")
@@ -144,13 +138,11 @@ async def test_a_removed_node_that_was_declared_lost_is_not_told_that_others_hav
     await world.start_empty("n1")
     await world.until(lambda: world["n1"].failed is not None or world["n1"].left, 60)
     assert world["n1"].left
-    await world.stop()
 
 
-@in_world
-async def test_the_clock_of_a_guest_is_not_missed() -> None:
+async def test_the_clock_of_a_guest_is_not_missed(make_world: MakeWorld) -> None:
     """Two of three members agree, whoever calls beside them."""
-    world = await without("n3")
+    world = await without(make_world, "n3")
     world.kill("n4")
     for name in ("n1", "n2"):
         world[name]._clock.skew_ms = 3_600_000  # type: ignore[attr-defined]
@@ -159,12 +151,10 @@ async def test_the_clock_of_a_guest_is_not_missed() -> None:
     await asyncio.sleep(CLOCK_CONFIRM_MS / 1000 + 3)
     assert NodeId("n3") in world.links["n1"].up
     assert not any(world[name].time.out_of_bounds for name in ("n1", "n2"))
-    await world.stop()
 
 
-@in_world
-async def test_what_a_guest_knows_of_a_stop_of_all_is_not_waited_for() -> None:
-    world = await without("n3")
+async def test_what_a_guest_knows_of_a_stop_of_all_is_not_waited_for(make_world: MakeWorld) -> None:
+    world = await without(make_world, "n3")
     for name in ("n1", "n2", "n4"):
         world.kill(name)
     await world.start("n1", "n2", "n4")
@@ -173,4 +163,3 @@ async def test_what_a_guest_knows_of_a_stop_of_all_is_not_waited_for() -> None:
     began_s = world.loop.time()
     await world.until(lambda: all(world[name].continuity.warm for name in ("n1", "n2", "n4")), 60)
     assert world.loop.time() - began_s < 5
-    await world.stop()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+import pytest
+
 from cluster.cluster_node import ClusterNode
 from cluster.machine import QueueMachine
 from cluster.machine.commands import OpenSession, Settle, Subscribe
@@ -12,7 +14,9 @@ from cluster.machine.effects import Effect, SessionEnded
 from cluster.machine.replies import Declared, Ok, Subscribed
 from cluster.seams import GONE_AFTER_S
 from cluster.types import SessionId
-from tests.cluster.world import World, enqueue, in_world
+from tests.cluster.world import World, enqueue
+
+pytestmark = pytest.mark.virtual_time
 
 SESSION = SessionId("s")
 
@@ -49,9 +53,7 @@ def seen_by_all(world: World) -> list[Effect]:
     return told
 
 
-@in_world
-async def test_resets_for_three_seconds_end_nothing_of_a_living_node() -> None:
-    world = await World().born()
+async def test_resets_for_three_seconds_end_nothing_of_a_living_node(world: World) -> None:
     shared, node = await shared_queue(world)
     outcome = await node.declare_queue("/", "own", {}, durable=False, transient=True)
     assert isinstance(outcome.reply, Declared)
@@ -75,12 +77,11 @@ async def test_resets_for_three_seconds_end_nothing_of_a_living_node() -> None:
     assert own.machine.has_session(guest)
     settled = await node.ask(shared.group, Settle(shared.queue, subscribed.consumer, [(1, 1)]))
     assert settled.reply == Ok(1)
-    await world.stop()
 
 
-@in_world
-async def test_what_a_dead_process_held_is_returned_once_it_was_refused_for_long_enough() -> None:
-    world = await World().born()
+async def test_what_a_dead_process_held_is_returned_once_it_was_refused_for_long_enough(
+    world: World,
+) -> None:
     shared, node = await shared_queue(world)
     await node.declare_queue("/", "own", {}, durable=False, transient=True)
     await consumer_of(world, node, shared)
@@ -90,12 +91,9 @@ async def test_what_a_dead_process_held_is_returned_once_it_was_refused_for_long
     assert ready_count(world, shared) == 0
     await world.until(lambda: ready_count(world, shared) == 1, seconds=3)
     await world.until(lambda: world.any.queue_info("/", "own") is None, seconds=3)
-    await world.stop()
 
 
-@in_world
-async def test_a_new_process_of_the_node_ends_at_once_what_the_old_one_held() -> None:
-    world = await World().born()
+async def test_a_new_process_of_the_node_ends_at_once_what_the_old_one_held(world: World) -> None:
     shared, node = await shared_queue(world)
     await consumer_of(world, node, shared)
     world.kill(node.node)
@@ -103,16 +101,12 @@ async def test_a_new_process_of_the_node_ends_at_once_what_the_old_one_held() ->
     assert ready_count(world, shared) == 0
     await world.start(node.node)
     await world.until(lambda: ready_count(world, shared) == 1, seconds=2)
-    await world.stop()
 
 
-@in_world
-async def test_a_node_that_says_that_it_ends_is_gone_at_once() -> None:
-    world = await World().born()
+async def test_a_node_that_says_that_it_ends_is_gone_at_once(world: World) -> None:
     shared, node = await shared_queue(world)
     await node.declare_queue("/", "own", {}, durable=False, transient=True)
     await consumer_of(world, node, shared)
     await world.nodes.pop(node.node).stop()
     await world.until(lambda: ready_count(world, shared) == 1, seconds=2)
     await world.until(lambda: world.any.queue_info("/", "own") is None, seconds=3)
-    await world.stop()

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from cluster.agreed_time import CLOCK_CONFIRM_MS, AgreedTime
 from cluster.local_group import CHECKPOINT_COMMANDS, LOOK_S_MIN, LocalGroup
 from cluster.machine import QueueMachine
@@ -27,8 +29,11 @@ from cluster.machine.effects import ConsumerEnded, Deliver, Effect, QueueExpired
 from cluster.machine.replies import Enqueued, Got, Ok, Subscribed
 from cluster.outcome import Outcome
 from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId, SessionId
-from tests.cluster.world import enqueue, in_world
-from tests.raft.nodes import LoopClock
+from tests.cluster.world import enqueue
+from tests.testkit.clocks import FakeClock
+from tests.testkit.virtual_time import running
+
+pytestmark = pytest.mark.virtual_time
 
 QUEUE = QueueId(7)
 NODE = NodeId("n1")
@@ -39,8 +44,7 @@ class Local:
     """A group with one queue, and what it told."""
 
     def __init__(self, *, bytes_max: int = 1 << 20, **config: Any) -> None:
-        loop: Any = asyncio.get_running_loop()
-        self.clock = LoopClock(loop)
+        self.clock = FakeClock(running())
         self.group = LocalGroup(
             GroupId(TRANSIENT_GROUPS + 1),
             "own",
@@ -81,7 +85,6 @@ class Local:
         ]
 
 
-@in_world
 async def test_what_is_published_is_delivered_and_settled() -> None:
     local = await Local().made()
     subscribed = await local.ok(Subscribe(QUEUE, SESSION, "t", 10))
@@ -93,7 +96,6 @@ async def test_what_is_published_is_delivered_and_settled() -> None:
     assert await local.ok(Settle(QUEUE, subscribed.consumer, [(1, 2)])) == Ok(2)
 
 
-@in_world
 async def test_nobody_is_called_back_from_inside_propose() -> None:
     local = await Local().made()
     outcomes: list[Outcome] = []
@@ -107,7 +109,6 @@ async def test_nobody_is_called_back_from_inside_propose() -> None:
     assert local.group.pending_bytes == 0
 
 
-@in_world
 async def test_who_is_called_back_may_propose_again() -> None:
     local = await Local().made()
     done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -118,7 +119,6 @@ async def test_who_is_called_back_may_propose_again() -> None:
     assert (await done).reply == Enqueued(2, 1)
 
 
-@in_world
 async def test_a_get_can_be_read_after_its_answer_and_given_back() -> None:
     local = await Local().made()
     await local.ok(enqueue(QUEUE, b"a"))
@@ -129,7 +129,6 @@ async def test_a_get_can_be_read_after_its_answer_and_given_back() -> None:
     assert local.ready_count() == 1
 
 
-@in_world
 async def test_bodies_are_freed_when_the_machine_needs_them_no_more() -> None:
     local = await Local().made()
     await local.ok(enqueue(QUEUE, *[b"x" * 1000] * 10))
@@ -146,7 +145,6 @@ async def test_bodies_are_freed_when_the_machine_needs_them_no_more() -> None:
     assert local.group.read_bodies(got.chunks[0].bodies) == [(b"y" * 1000, None)]
 
 
-@in_world
 async def test_what_does_not_fit_is_refused_until_there_is_room() -> None:
     local = await Local(bytes_max=10_000).made()
     await local.ok(enqueue(QUEUE, b"x" * 6000))
@@ -163,7 +161,6 @@ async def test_what_does_not_fit_is_refused_until_there_is_room() -> None:
     await local.ok(enqueue(QUEUE, b"x" * 6000))
 
 
-@in_world
 async def test_time_passes_without_anybody_asking() -> None:
     local = await Local(message_ttl_ms=5_000, expires_ms=60_000).made()
     await local.ok(enqueue(QUEUE, b"a"))
@@ -175,7 +172,6 @@ async def test_time_passes_without_anybody_asking() -> None:
     assert local.told == [QueueExpired(QUEUE)]
 
 
-@in_world
 async def test_consumers_hear_that_their_queue_is_deleted() -> None:
     local = await Local().made()
     subscribed = await local.ok(Subscribe(QUEUE, SESSION, "t", 10))
@@ -185,7 +181,6 @@ async def test_consumers_hear_that_their_queue_is_deleted() -> None:
     assert (outcome.kind, outcome.code) == ("refused", "no_queue")
 
 
-@in_world
 async def test_a_group_that_stopped_answers_all_the_same() -> None:
     local = await Local().made()
     outcomes: list[Outcome] = []
@@ -195,7 +190,6 @@ async def test_a_group_that_stopped_answers_all_the_same() -> None:
     assert (await local.group.ask(enqueue(QUEUE, b"a"))).code == "stopping"
 
 
-@in_world
 async def test_a_clock_that_jumps_for_a_moment_expires_nothing_and_one_that_stays_is_taken() -> (
     None
 ):
@@ -227,7 +221,6 @@ class Buggy(QueueMachine):
         return super().apply(stamp, command)
 
 
-@in_world
 async def test_a_command_at_which_the_machine_raises_costs_that_command_and_no_queue() -> None:
     """Whether the state was kept a moment ago or long before."""
     local = Local()
@@ -251,7 +244,6 @@ async def test_a_command_at_which_the_machine_raises_costs_that_command_and_no_q
     assert len(local.group._since) < 2 * CHECKPOINT_COMMANDS
 
 
-@in_world
 async def test_a_tick_at_which_the_machine_raises_is_not_tried_all_the_time() -> None:
     local = await Local(message_ttl_ms=50).made()
     await local.ok(enqueue(QUEUE, b"x"))

@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 from cluster.log_time import LogTime
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.wall = 1_000_000
-        self.ns = 5_000_000
-
-    def pass_ms(self, ms: float) -> None:
-        self.ns += round(ms * 1e6)
-        self.wall += round(ms)
-
-    def wall_ms(self) -> int:
-        return self.wall
-
-    def wall_ns(self) -> int:
-        return self.wall * 1_000_000
-
-    def monotonic_ns(self) -> int:
-        return self.ns
+from tests.testkit.clocks import FakeClock
 
 
 def test_it_is_the_wall_clock() -> None:
-    clock = Clock()
+    clock = FakeClock()
     time = LogTime(clock)
     for ms in (0, 10, 500):
         clock.pass_ms(ms)
@@ -34,12 +16,12 @@ def test_it_is_the_wall_clock() -> None:
 
 
 def test_it_goes_on_at_half_its_speed_while_the_clock_is_behind() -> None:
-    clock = Clock()
+    clock = FakeClock()
     time = LogTime(clock)
-    clock.wall += 300_000
+    clock.skew_ms += 300_000
     ahead = time.now_ms()
     time.saw(ahead)
-    clock.wall -= 300_000
+    clock.skew_ms -= 300_000
     for step in range(1, 1_000):  # entries every 0.6 ms
         clock.ns += 600_000
         time.saw(time.now_ms())
@@ -47,7 +29,7 @@ def test_it_goes_on_at_half_its_speed_while_the_clock_is_behind() -> None:
 
 
 def test_log_time_that_is_ahead_comes_back_without_going_back() -> None:
-    clock = Clock()
+    clock = FakeClock()
     time = LogTime(clock)
     time.saw(clock.wall + 8_000)
     seen = [time.now_ms()]
@@ -61,7 +43,7 @@ def test_log_time_that_is_ahead_comes_back_without_going_back() -> None:
 
 
 def test_a_new_leader_goes_on_where_the_entries_of_the_old_one_ended() -> None:
-    clock = Clock()
+    clock = FakeClock()
     time = LogTime(clock)
     ahead = clock.wall + 60_000
     time.saw(ahead)
@@ -70,5 +52,5 @@ def test_a_new_leader_goes_on_where_the_entries_of_the_old_one_ended() -> None:
     assert time.now_ms() == ahead + 125
     time.saw(clock.wall)  # an older entry, applied late
     assert time.now_ms() == ahead + 125
-    clock.wall += 90_000
+    clock.skew_ms += 90_000
     assert time.now_ms() == clock.wall

@@ -16,8 +16,9 @@ from cluster.machine.commands import MoveGroup, RemoveNode
 from cluster.raft import replication
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from tests.cluster.test_membership import changed, join, moved, voters
-from tests.cluster.world import World, enqueue, in_world
-from tests.raft.nodes import run_virtual
+from tests.cluster.world import MakeWorld, World, enqueue
+
+pytestmark = pytest.mark.virtual_time
 
 NODES = ("n1", "n2", "n3")
 
@@ -37,9 +38,8 @@ async def order(world: World, node: str, *lost: str) -> list[str]:
     return [each.name for each in found]
 
 
-@in_world
-async def test_the_only_survivor_goes_on_with_what_it_has() -> None:
-    world = await World(default_groups=2).born()
+async def test_the_only_survivor_goes_on_with_what_it_has(make_world: MakeWorld) -> None:
+    world = await make_world(default_groups=2).born()
     await world.declare("q")
     for number in range(20):
         await world.publish("q", b"%d" % number)
@@ -61,47 +61,43 @@ async def test_the_only_survivor_goes_on_with_what_it_has() -> None:
     await world.until(lambda: world.ready("q", "n1") == 21 and world.ready("q", "n3") == 21)
     await world.until(lambda: set(voters(world, group)) == {"n1", "n2", "n3"}, 60)
     await world.until(lambda: set(voters(world, CATALOG_GROUP)) == {"n1", "n2", "n3"}, 60)
-    await world.stop()
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_node_that_was_let_in_again_lets_in_the_next_as_the_leader(restarted: bool) -> None:
+async def test_a_node_that_was_let_in_again_lets_in_the_next_as_the_leader(
+    make_world: MakeWorld, restarted: bool
+) -> None:
     """What the next one gets first, a snapshot, still says that its leader is lost."""
 
-    async def scenario() -> None:
-        world = await World(default_groups=1).born()
-        await world.declare("q")
-        await world.publish("q", b"1")
-        group = world.group_of("q")
-        for name in NODES:
-            world.kill(name)
-        await order(world, "n2", "n1", "n3")
-        await world.start("n2")
-        await world.until(lambda: world.leading(group) == "n2")
-        for each in world["n2"].groups.values():
-            each.take_snapshot()
-        await world.start_empty("n1")
-        await world.until(lambda: set(voters(world, group)) == {"n1", "n2"})
-        await world.until(lambda: set(voters(world, CATALOG_GROUP)) == {"n1", "n2"})
-        if restarted:
-            world.kill("n1")
-            await world.start("n1")
-        for each in (CATALOG_GROUP, group):
-            await world.until(lambda: world.ready("q", "n1") == 1)
-            world["n2"].groups[each].transfer(NodeId("n1"))
-            await world.until(lambda each=each: world.leading(each) == "n1")
-        await world.start_empty("n3")
-        await world.until(lambda: set(voters(world, CATALOG_GROUP)) == set(NODES))
-        await world.until(lambda: set(voters(world, group)) == set(NODES))
-        assert world.leading(CATALOG_GROUP) == world.leading(group) == "n1"
-        await world.stop()
-
-    run_virtual(scenario())
+    world = await make_world(default_groups=1).born()
+    await world.declare("q")
+    await world.publish("q", b"1")
+    group = world.group_of("q")
+    for name in NODES:
+        world.kill(name)
+    await order(world, "n2", "n1", "n3")
+    await world.start("n2")
+    await world.until(lambda: world.leading(group) == "n2")
+    for each in world["n2"].groups.values():
+        each.take_snapshot()
+    await world.start_empty("n1")
+    await world.until(lambda: set(voters(world, group)) == {"n1", "n2"})
+    await world.until(lambda: set(voters(world, CATALOG_GROUP)) == {"n1", "n2"})
+    if restarted:
+        world.kill("n1")
+        await world.start("n1")
+    for each in (CATALOG_GROUP, group):
+        await world.until(lambda: world.ready("q", "n1") == 1)
+        world["n2"].groups[each].transfer(NodeId("n1"))
+        await world.until(lambda each=each: world.leading(each) == "n1")
+    await world.start_empty("n3")
+    await world.until(lambda: set(voters(world, CATALOG_GROUP)) == set(NODES))
+    await world.until(lambda: set(voters(world, group)) == set(NODES))
+    assert world.leading(CATALOG_GROUP) == world.leading(group) == "n1"
 
 
-@in_world
-async def test_of_two_survivors_the_one_that_has_more_leads() -> None:
-    world = World(5, default_groups=1, replication=5)
+async def test_of_two_survivors_the_one_that_has_more_leads(make_world: MakeWorld) -> None:
+    world = make_world(5, default_groups=1, replication=5)
     await world.born()
     await world.declare("q")
     await world.publish("q", b"1")
@@ -127,15 +123,14 @@ async def test_of_two_survivors_the_one_that_has_more_leads() -> None:
     await world.until(lambda: set(voters(world, CATALOG_GROUP)) == {ahead, behind}, 60)
     await world.until(lambda: set(voters(world, group)) == {ahead, behind}, 60)
     await world.publish("q", b"more")
-    await world.stop()
 
 
-async def _lagging_by_rank(count: int, behind_first: Sequence[str]) -> World:
+async def _lagging_by_rank(make_world: MakeWorld, count: int, behind_first: Sequence[str]) -> World:
     """Of `count` nodes these are cut off one after the other, while catalog and queues go on with
     the rest, which is killed in the end; so each has more than those before it, and knows that it
     was committed.
     """
-    world = World(count, default_groups=2, replication=count)
+    world = make_world(count, default_groups=2, replication=count)
     await world.born()
     for name in ("q", "p"):
         await world.declare(name)
@@ -173,43 +168,38 @@ def _cut_off(names: Sequence[str]) -> Any:
         *((7, order) for order in itertools.permutations(("n2", "n4", "n7"))),
     ],
 )
-def test_whatever_order_the_survivors_are_behind_in_nothing_is_lost_that_one_of_them_knows(
-    count: int, behind_first: Sequence[str]
+async def test_whatever_order_the_survivors_are_behind_in_nothing_is_lost_that_one_of_them_knows(
+    make_world: MakeWorld, count: int, behind_first: Sequence[str]
 ) -> None:
-    async def run() -> None:
-        world = await _lagging_by_rank(count, behind_first)
-        lost = [name for name in world.names if name not in behind_first]
-        for name in behind_first:
-            await order(world, name, *lost)
-        await world.start(*behind_first)
-        ahead = behind_first[-1]
-        groups = list(world[ahead].groups)
-        await world.until(lambda: all(world.leading(group) is not None for group in groups))
-        messages = 3 * len(behind_first)
-        for name in behind_first:
-            for queue in ("q", "p"):
-                await world.until(lambda q=queue, n=name: world.ready(q, n) == messages)
-            for number in range(len(behind_first)):
-                await world.until(
-                    lambda n=name, x=number: world[n].queue_info("/", f"extra-{x}") is not None
-                )
-            for group in world[name].groups.values():
-                assert group.failed is None, (name, group.name, group.failed)
-        for name in lost:
-            await changed(world, RemoveNode(NodeId(name)))
-        await world.until(lambda: set(voters(world, CATALOG_GROUP)) == set(behind_first), 60)
-        await world.publish("q", b"more")
-        await world.until(lambda: all(world.ready("q", n) == messages + 1 for n in behind_first))
-        await world.stop()
-
-    run_virtual(run())
+    world = await _lagging_by_rank(make_world, count, behind_first)
+    lost = [name for name in world.names if name not in behind_first]
+    for name in behind_first:
+        await order(world, name, *lost)
+    await world.start(*behind_first)
+    ahead = behind_first[-1]
+    groups = list(world[ahead].groups)
+    await world.until(lambda: all(world.leading(group) is not None for group in groups))
+    messages = 3 * len(behind_first)
+    for name in behind_first:
+        for queue in ("q", "p"):
+            await world.until(lambda q=queue, n=name: world.ready(q, n) == messages)
+        for number in range(len(behind_first)):
+            await world.until(
+                lambda n=name, x=number: world[n].queue_info("/", f"extra-{x}") is not None
+            )
+        for group in world[name].groups.values():
+            assert group.failed is None, (name, group.name, group.failed)
+    for name in lost:
+        await changed(world, RemoveNode(NodeId(name)))
+    await world.until(lambda: set(voters(world, CATALOG_GROUP)) == set(behind_first), 60)
+    await world.publish("q", b"more")
+    await world.until(lambda: all(world.ready("q", n) == messages + 1 for n in behind_first))
 
 
-@in_world
-async def test_lost_nodes_that_come_back_on_their_old_folders_are_not_listened_to_and_stop() -> (
-    None
-):
-    world = await _lagging_by_rank(5, ("n4", "n2"))
+async def test_lost_nodes_that_come_back_on_their_old_folders_are_not_listened_to_and_stop(
+    make_world: MakeWorld,
+) -> None:
+    world = await _lagging_by_rank(make_world, 5, ("n4", "n2"))
     await world.start("n1", "n3", "n5")  # they confirm something more, under later terms
     await world.until(lambda: world.leading(GroupId(1)) is not None)
     await world.publish("q", b"lost")
@@ -244,12 +234,12 @@ async def test_lost_nodes_that_come_back_on_their_old_folders_are_not_listened_t
     assert world.group(groups[0]).configuration.lost == ()
     await world.publish("q", b"more")
     await world.until(lambda: all(world.ready("q", name) == 7 for name in world.names))
-    await world.stop()
 
 
-@in_world
-async def test_what_no_majority_ever_had_gives_way_to_what_a_later_leader_wrote() -> None:
-    world = World(5, default_groups=1, replication=5)
+async def test_what_no_majority_ever_had_gives_way_to_what_a_later_leader_wrote(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(5, default_groups=1, replication=5)
     await world.born()
     await world.declare("q")
     group = world.group_of("q")
@@ -278,12 +268,10 @@ async def test_what_no_majority_ever_had_gives_way_to_what_a_later_leader_wrote(
     await world.until(lambda: world.ready("q", "n4") == 2 and world.ready("q", "n5") == 2)
     await world.until(lambda: not world["n5"].groups[group].journal.forced)
     assert world["n5"].groups[group].configuration.voters == ("n4", "n5")
-    await world.stop()
 
 
-@in_world
-async def test_a_survivor_that_was_not_told_yet_votes_and_follows() -> None:
-    world = await _lagging_by_rank(7, ("n7", "n2", "n4"))
+async def test_a_survivor_that_was_not_told_yet_votes_and_follows(make_world: MakeWorld) -> None:
+    world = await _lagging_by_rank(make_world, 7, ("n7", "n2", "n4"))
     lost = ("n1", "n3", "n5", "n6")
     for name in ("n2", "n4"):
         await order(world, name, *lost)
@@ -296,12 +284,12 @@ async def test_a_survivor_that_was_not_told_yet_votes_and_follows() -> None:
         assert all(group.failed is None for group in world[name].groups.values())
         groups = list(world[name].groups.values())
         await world.until(lambda g=groups: not any(group.journal.forced for group in g))
-    await world.stop()
 
 
-@in_world
-async def test_a_survivor_that_is_ahead_and_was_not_told_is_waited_for() -> None:
-    world = await _lagging_by_rank(7, ("n7", "n2", "n4"))
+async def test_a_survivor_that_is_ahead_and_was_not_told_is_waited_for(
+    make_world: MakeWorld,
+) -> None:
+    world = await _lagging_by_rank(make_world, 7, ("n7", "n2", "n4"))
     lost = ("n1", "n3", "n5", "n6")
     for name in ("n2", "n7"):
         await order(world, name, *lost)
@@ -312,12 +300,11 @@ async def test_a_survivor_that_is_ahead_and_was_not_told_is_waited_for() -> None
     await order(world, "n4", *lost)
     await world.start("n4")
     await world.until(lambda: all(world.ready("q", name) == 9 for name in ("n2", "n4", "n7")))
-    await world.stop()
 
 
-async def _joined_by_a_fourth() -> tuple[World, GroupId]:
+async def _joined_by_a_fourth(make_world: MakeWorld) -> tuple[World, GroupId]:
     """n1 leads the group of queue q, which n4 does not hold."""
-    world = World(3, default_groups=1)
+    world = make_world(3, default_groups=1)
     await world.born()
     await world.declare("q")
     group = world.group_of("q")
@@ -328,9 +315,10 @@ async def _joined_by_a_fourth() -> tuple[World, GroupId]:
     return world, group
 
 
-@in_world
-async def test_a_learner_that_has_more_than_the_voters_that_survive_leads_them() -> None:
-    world, group = await _joined_by_a_fourth()
+async def test_a_learner_that_has_more_than_the_voters_that_survive_leads_them(
+    make_world: MakeWorld,
+) -> None:
+    world, group = await _joined_by_a_fourth(make_world)
     # It receives entries, and is not heard when it acknowledges them, so it stays a learner.
     world.links["n4"].drop = lambda _, message: message[:2] == [group, "ao"]
     await changed(world, MoveGroup(group, [NodeId(name) for name in ("n1", "n2", "n3", "n4")]))
@@ -351,12 +339,13 @@ async def test_a_learner_that_has_more_than_the_voters_that_survive_leads_them()
     await world.start("n3", "n4")
     await world.until(lambda: world.ready("q", "n3") == 4 and world.ready("q", "n4") == 4)
     assert set(voters(world, group)) == {"n3", "n4"}
-    await world.stop()
 
 
-@in_world
-async def _learner_that_was_not_told() -> None:
-    world, group = await _joined_by_a_fourth()
+async def test_a_copy_that_was_not_told_that_it_is_one_brings_nothing_and_can_be_made_anew(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication, "APPEND_BYTES_MAX", 1)
+    world, group = await _joined_by_a_fourth(make_world)
     await world.publish("q", b"1")
     await world.until(lambda: world.ready("q", "n3") == 1)
 
@@ -390,19 +379,12 @@ async def _learner_that_was_not_told() -> None:
     await world.publish("q", b"new")
     await world.until(lambda: group in world["n4"].groups and world.ready("q", "n4") == 2)
     await world.until(lambda: set(voters(world, group)) == {"n3", "n4"}, 60)
-    await world.stop()
 
 
-def test_a_copy_that_was_not_told_that_it_is_one_brings_nothing_and_can_be_made_anew(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_survivor_may_be_lost_as_well_before_the_others_have_a_leader(
+    make_world: MakeWorld,
 ) -> None:
-    monkeypatch.setattr(replication, "APPEND_BYTES_MAX", 1)
-    _learner_that_was_not_told()
-
-
-@in_world
-async def test_a_survivor_may_be_lost_as_well_before_the_others_have_a_leader() -> None:
-    world = await _lagging_by_rank(7, ("n7", "n4", "n2"))
+    world = await _lagging_by_rank(make_world, 7, ("n7", "n4", "n2"))
     lost = ("n1", "n3", "n5", "n6")
     for name in ("n2", "n4", "n7"):
         await order(world, name, *lost)
@@ -418,24 +400,24 @@ async def test_a_survivor_may_be_lost_as_well_before_the_others_have_a_leader() 
     assert set(world.group(CATALOG_GROUP).configuration.lost) == {"n2", *lost}
     await world.start("n2")
     await world.until(lambda: world["n2"].failed is not None)
-    await world.stop()
 
 
-@in_world
-async def test_survivors_that_were_told_different_nodes_never_lead_both() -> None:
-    world = await _lagging_by_rank(5, ("n2", "n4"))
+async def test_survivors_that_were_told_different_nodes_never_lead_both(
+    make_world: MakeWorld,
+) -> None:
+    world = await _lagging_by_rank(make_world, 5, ("n2", "n4"))
     await order(world, "n2", "n1", "n3", "n5")
     await order(world, "n4", "n1", "n2", "n3", "n5")
     await world.start("n2", "n4")
     await world.until(lambda: world.leading() == "n4")
     await world.until(lambda: world["n2"].failed is not None)
     assert world.ready("q", "n4") == 6
-    await world.stop()
 
 
-@in_world
-async def test_what_was_ordered_outlives_restarts_and_ends_with_the_first_leader() -> None:
-    world = await _lagging_by_rank(5, ("n4", "n2"))
+async def test_what_was_ordered_outlives_restarts_and_ends_with_the_first_leader(
+    make_world: MakeWorld,
+) -> None:
+    world = await _lagging_by_rank(make_world, 5, ("n4", "n2"))
     for name in ("n2", "n4"):
         await order(world, name, "n1", "n3", "n5")
     for _ in range(3):
@@ -458,14 +440,12 @@ async def test_what_was_ordered_outlives_restarts_and_ends_with_the_first_leader
         for group in world[name].groups.values():
             assert set(group.configuration.voters) == {"n2", "n4"}
             assert set(group.configuration.lost) == {"n1", "n3", "n5"}
-    await world.stop()
 
 
-@in_world
-async def test_the_lost_may_leave_though_the_survivor_never_heard_who_the_last_members_were() -> (
-    None
-):
-    world = await World(default_groups=1).born()
+async def test_the_lost_may_leave_though_the_survivor_never_heard_who_the_last_members_were(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(default_groups=1).born()
     await world.declare("q")
     for name in ("n4", "n5"):
         await join(world, name)
@@ -497,4 +477,3 @@ async def test_the_lost_may_leave_though_the_survivor_never_heard_who_the_last_m
     await world.until(
         lambda: [info.node for info in world.any.catalog_machine.nodes()] == ["n5"], 60
     )
-    await world.stop()

@@ -19,7 +19,9 @@ from cluster.machine.commands import (
     RemoveNode,
 )
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId
-from tests.cluster.world import World, in_world
+from tests.cluster.world import MakeWorld, World
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def join(world: World, name: str) -> None:
@@ -49,21 +51,16 @@ async def moved(world: World, group: GroupId, *members: str) -> None:
     await world.until(lambda: holders(world, group) == set(members), 60)
 
 
-@in_world
-async def test_a_node_that_joins_has_the_catalog_and_no_group_yet() -> None:
-    world = await World().born()
+async def test_a_node_that_joins_has_the_catalog_and_no_group_yet(world: World) -> None:
     await world.declare("q")
     await join(world, "n4")
 
     assert set(voters(world, CATALOG_GROUP)) == {"n1", "n2", "n3", "n4"}
     assert world["n4"].queue_info("/", "q") is not None
     assert list(world["n4"].groups) == [CATALOG_GROUP]
-    await world.stop()
 
 
-@in_world
-async def test_a_node_that_nobody_let_in_stays_outside() -> None:
-    world = await World().born()
+async def test_a_node_that_nobody_let_in_stays_outside(world: World) -> None:
     world.add_machine("n4")
     await world.start("n4")
     await asyncio.sleep(10)
@@ -71,12 +68,9 @@ async def test_a_node_that_nobody_let_in_stays_outside() -> None:
     assert set(voters(world, CATALOG_GROUP)) == {"n1", "n2", "n3"}
     assert world["n4"].catalog.role.name == "FOLLOWER"
     assert world["n4"].catalog.term == 0
-    await world.stop()
 
 
-@in_world
-async def test_a_group_moves_to_other_nodes_with_all_its_messages() -> None:
-    world = await World().born()
+async def test_a_group_moves_to_other_nodes_with_all_its_messages(world: World) -> None:
     await world.declare("q")
     for number in range(30):
         await world.publish("q", b"%d" % number)
@@ -94,12 +88,12 @@ async def test_a_group_moves_to_other_nodes_with_all_its_messages() -> None:
     world.kill(leader)
     await world.until(lambda: world.leading(group) is not None)
     assert world.ready("q", world.leading(group) or "") == 31
-    await world.stop()
 
 
-@in_world
-async def test_a_group_comes_back_to_a_node_that_had_dropped_its_copy() -> None:
-    world = await World(default_groups=1).born()
+async def test_a_group_comes_back_to_a_node_that_had_dropped_its_copy(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(default_groups=1).born()
     await world.declare("q")
     await world.publish("q", b"1")
     await join(world, "n4")
@@ -112,12 +106,9 @@ async def test_a_group_comes_back_to_a_node_that_had_dropped_its_copy() -> None:
     world.kill("n1")
     await world.start("n1")
     await world.until(lambda: world.ready("q", "n1") == 2)
-    await world.stop()
 
 
-@in_world
-async def test_a_node_leaves_and_others_take_its_places() -> None:
-    world = await World().born()
+async def test_a_node_leaves_and_others_take_its_places(world: World) -> None:
     await world.declare("q")
     await world.publish("q", b"1")
     await join(world, "n4")
@@ -133,12 +124,9 @@ async def test_a_node_leaves_and_others_take_its_places() -> None:
     await world.until(lambda: all("n1" not in links.known for links in world.links.values()))
     assert [info.node for info in world.any.catalog_machine.nodes()] == ["n2", "n3", "n4"]
     await world.publish("q", b"2")
-    await world.stop()
 
 
-@in_world
-async def test_a_dead_node_is_replaced_by_another() -> None:
-    world = await World().born()
+async def test_a_dead_node_is_replaced_by_another(world: World) -> None:
     await world.declare("q")
     await world.publish("q", b"1")
     world.kill("n2")
@@ -156,57 +144,51 @@ async def test_a_dead_node_is_replaced_by_another() -> None:
     await world.start("n2")
     await asyncio.sleep(10)
     assert {g.id: g.term for g in world["n1"].groups.values()} == terms
-    await world.stop()
 
 
 @pytest.mark.parametrize("crash", ["n1", "n2", "n3", "n4", "n5"])
-def test_a_cluster_grows_to_five_and_shrinks_while_a_node_crashes(crash: str) -> None:
-    @in_world
-    async def scenario() -> None:
-        world = await World(default_groups=2).born()
-        await world.declare("q")
-        published = 0
+async def test_a_cluster_grows_to_five_and_shrinks_while_a_node_crashes(
+    make_world: MakeWorld, crash: str
+) -> None:
+    world = await make_world(default_groups=2).born()
+    await world.declare("q")
+    published = 0
 
-        async def publish(count: int) -> None:
-            nonlocal published
-            for _ in range(count):
-                await world.publish("q", b"%d" % published)
-                published += 1
+    async def publish(count: int) -> None:
+        nonlocal published
+        for _ in range(count):
+            await world.publish("q", b"%d" % published)
+            published += 1
 
-        await publish(10)
-        await join(world, "n4")
-        await join(world, "n5")
-        for info in world.any.catalog_machine.groups():
-            command = MoveGroup(info.id, [NodeId(f"n{n}") for n in range(1, 6)])
-            await changed(world, command)
-        await publish(10)
-        world.kill(crash)
-        await asyncio.sleep(0.5)
-        await publish(10)
-        await world.start(crash)
-        for info in world.any.catalog_machine.groups():
-            await world.until(lambda g=info.id: len(voters(world, g)) == 5, 60)
-        await publish(10)
-        for name in ("n5", "n4"):
-            await changed(world, RemoveNode(NodeId(name)))
-            await world.until(lambda n=name: n in world.nodes and world[n].left, 60)
-            await world.nodes.pop(name).stop()
-            world.links.pop(name)
-            await publish(5)
-        group = world.group_of("q")
-        assert set(voters(world, group)) == {"n1", "n2", "n3"}
-        for name in ("n1", "n2", "n3"):
-            await world.until(lambda n=name: world.ready("q", n) == published)
-        await world.stop()
-
-    scenario()
+    await publish(10)
+    await join(world, "n4")
+    await join(world, "n5")
+    for info in world.any.catalog_machine.groups():
+        command = MoveGroup(info.id, [NodeId(f"n{n}") for n in range(1, 6)])
+        await changed(world, command)
+    await publish(10)
+    world.kill(crash)
+    await asyncio.sleep(0.5)
+    await publish(10)
+    await world.start(crash)
+    for info in world.any.catalog_machine.groups():
+        await world.until(lambda g=info.id: len(voters(world, g)) == 5, 60)
+    await publish(10)
+    for name in ("n5", "n4"):
+        await changed(world, RemoveNode(NodeId(name)))
+        await world.until(lambda n=name: n in world.nodes and world[n].left, 60)
+        await world.nodes.pop(name).stop()
+        world.links.pop(name)
+        await publish(5)
+    group = world.group_of("q")
+    assert set(voters(world, group)) == {"n1", "n2", "n3"}
+    for name in ("n1", "n2", "n3"):
+        await world.until(lambda n=name: world.ready("q", n) == published)
 
 
-@in_world
-async def test_sessions_of_a_node_that_was_removed_end_though_the_leader_changed_meanwhile() -> (
-    None
-):
-    world = await World().born()
+async def test_sessions_of_a_node_that_was_removed_end_though_the_leader_changed_meanwhile(
+    world: World,
+) -> None:
     await world.declare("q")
     group = world.group_of("q")
     await join(world, "n4")
@@ -232,38 +214,36 @@ async def test_sessions_of_a_node_that_was_removed_end_though_the_leader_changed
     machine = world.group(group).machine
     assert isinstance(machine, QueueMachine)
     await world.until(lambda: not machine._sessions.by_id)
-    await world.stop()
 
 
-@in_world
-async def test_a_node_that_was_let_in_and_never_comes_keeps_nobody_from_leaving() -> None:
-    world = await World(default_groups=1).born()
+async def test_a_node_that_was_let_in_and_never_comes_keeps_nobody_from_leaving(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(default_groups=1).born()
     await join(world, "n4")
     await changed(world, AddNode(NodeId("n9"), {"peer": "n9:70"}))
     await asyncio.sleep(3)
     world.kill("n3")
     await changed(world, RemoveNode(NodeId("n3"), NodeId("n4")))
     await world.until(lambda: "n3" not in voters(world, CATALOG_GROUP), 60)
-    await world.stop()
 
 
-@in_world
-async def test_no_group_is_made_on_a_node_that_is_about_to_go() -> None:
+async def test_no_group_is_made_on_a_node_that_is_about_to_go(make_world: MakeWorld) -> None:
     """Its maker may not know that yet."""
-    world = await World(default_groups=1).born()
+    world = await make_world(default_groups=1).born()
     await join(world, "n4")
     await changed(world, RemoveNode(NodeId("n3"), NodeId("n4")))
     members = [NodeId(name) for name in ("n1", "n2", "n3")]
     outcome = await world.any.change(CreateGroup("late", members))
     assert outcome.code == "no_node"
     await world.until(lambda: world.any.catalog_machine.node(NodeId("n3")).state == "removed", 60)  # type: ignore[union-attr]
-    await world.stop()
 
 
-@in_world
-async def test_who_was_away_hears_a_leader_that_was_let_in_again_meanwhile() -> None:
+async def test_who_was_away_hears_a_leader_that_was_let_in_again_meanwhile(
+    make_world: MakeWorld,
+) -> None:
     """Simulator seed 40748418: its copy of the catalog says that the leader was removed."""
-    world = await World(default_groups=1).born()
+    world = await make_world(default_groups=1).born()
     await join(world, "n4")
     world.kill("n2")
     await changed(world, RemoveNode(NodeId("n2")))
@@ -276,9 +256,8 @@ async def test_who_was_away_hears_a_leader_that_was_let_in_again_meanwhile() -> 
     await _is_led_by_and_heard_by(world, "n2", "n1")
 
 
-@in_world
-async def test_who_was_away_hears_a_leader_that_came_meanwhile() -> None:
-    world = await World(default_groups=1).born()
+async def test_who_was_away_hears_a_leader_that_came_meanwhile(make_world: MakeWorld) -> None:
+    world = await make_world(default_groups=1).born()
     world.kill("n1")
     await join(world, "n4")
     await _is_led_by_and_heard_by(world, "n4", "n1")

@@ -14,7 +14,9 @@ from cluster.machine.commands import Barrier, CreateQueue, DeclareQueue, DeleteQ
 from cluster.machine.replies import Declared
 from cluster.seams import Down
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
-from tests.cluster.world import World, enqueue, in_world
+from tests.cluster.world import MakeWorld, World, enqueue
+
+pytestmark = pytest.mark.virtual_time
 
 
 def machine(node: ClusterNode, group: GroupId) -> QueueMachine:
@@ -26,9 +28,7 @@ def machine(node: ClusterNode, group: GroupId) -> QueueMachine:
 # --- declare
 
 
-@in_world
-async def test_every_node_declares() -> None:
-    world = await World().born()
+async def test_every_node_declares(world: World) -> None:
     for name in world.names:
         outcome = await world[name].declare_queue("/", f"q-{name}", {"x-max-length": 5})
         assert isinstance(outcome.reply, Declared)
@@ -37,49 +37,36 @@ async def test_every_node_declares() -> None:
         kind = machine(leader, outcome.reply.group).queue(outcome.reply.queue)
         assert kind is not None
         assert kind.config.max_length == 5
-    await world.stop()
 
 
-@in_world
-async def test_queues_are_spread_over_the_default_groups() -> None:
-    world = await World().born()
+async def test_queues_are_spread_over_the_default_groups(world: World) -> None:
     for n in range(6):
         await world.declare(f"q-{n}")
     groups = [world.group_of(f"q-{n}") for n in range(6)]
     assert sorted(groups) == [1, 1, 2, 2, 3, 3]
-    await world.stop()
 
 
 @pytest.mark.parametrize(
     "arguments",
     [{"x-max-length": -1}, {"x-queue-type": "stream"}, {"x-queue-group": 5}],
 )
-def test_bad_arguments_are_refused_with_the_reason(arguments: dict[str, Any]) -> None:
-    @in_world
-    async def scenario() -> None:
-        world = await World().born()
-        outcome = await world["n2"].declare_queue("/", "q", arguments)
-        assert outcome.kind == "refused"
-        assert outcome.code == "bad_argument"
-        assert next(iter(arguments)) in (outcome.reason or "")
-        assert await world["n2"].find_queue("/", "q") is None
-        await world.stop()
-
-    scenario()
+async def test_bad_arguments_are_refused_with_the_reason(
+    world: World, arguments: dict[str, Any]
+) -> None:
+    outcome = await world["n2"].declare_queue("/", "q", arguments)
+    assert outcome.kind == "refused"
+    assert outcome.code == "bad_argument"
+    assert next(iter(arguments)) in (outcome.reason or "")
+    assert await world["n2"].find_queue("/", "q") is None
 
 
-@in_world
-async def test_a_name_that_cannot_be_is_refused() -> None:
-    world = await World().born()
+async def test_a_name_that_cannot_be_is_refused(world: World) -> None:
     for name in ("", "x" * 256):
         outcome = await world["n3"].declare_queue("/", name, {})
         assert (outcome.kind, outcome.code) == ("refused", "bad_argument")
-    await world.stop()
 
 
-@in_world
-async def test_other_arguments_are_refused_and_the_same_ones_answered_again() -> None:
-    world = await World().born()
+async def test_other_arguments_are_refused_and_the_same_ones_answered_again(world: World) -> None:
     queue = await world.declare("q", at="n1", max_length=5)
     other = await world["n2"].declare_queue("/", "q", {"x-max-length": 6})
     assert (other.kind, other.code) == ("refused", "inequivalent_arguments")
@@ -87,12 +74,9 @@ async def test_other_arguments_are_refused_and_the_same_ones_answered_again() ->
 
     again = await world["n3"].declare_queue("/", "q", {"x-max-length": 5})
     assert again.reply == Declared(queue, world.group_of("q"), created=False)
-    await world.stop()
 
 
-@in_world
-async def test_of_concurrent_declares_of_one_name_one_creates() -> None:
-    world = await World().born()
+async def test_of_concurrent_declares_of_one_name_one_creates(world: World) -> None:
     outcomes = await asyncio.gather(
         *(node.declare_queue("/", "q", {}) for node in world.nodes.values() for _ in range(5))
     )
@@ -101,12 +85,9 @@ async def test_of_concurrent_declares_of_one_name_one_creates() -> None:
     assert len({reply.queue for reply in replies}) == 1  # type: ignore[union-attr]
     assert sum(reply.created for reply in replies) == 1  # type: ignore[union-attr]
     assert len(world.any.queues()) == 1
-    await world.stop()
 
 
-@in_world
-async def test_a_declare_outlives_the_leader_of_the_catalog() -> None:
-    world = await World().born()
+async def test_a_declare_outlives_the_leader_of_the_catalog(world: World) -> None:
     leader = world.leading() or ""
     node = world.other_than(leader)
     task = asyncio.create_task(node.declare_queue("/", "q", {}))
@@ -115,49 +96,40 @@ async def test_a_declare_outlives_the_leader_of_the_catalog() -> None:
     outcome = await task
     assert outcome.kind == "ok"
     assert len(node.queues()) == 1
-    await world.stop()
 
 
-@in_world
-async def test_without_a_majority_a_declare_ends_as_unknown_or_refused() -> None:
-    world = await World().born()
+async def test_without_a_majority_a_declare_ends_as_unknown_or_refused(world: World) -> None:
     for name in ("n2", "n3"):
         world.kill(name)
     outcome = await world["n1"].declare_queue("/", "q", {})
     assert outcome.kind != "ok"
     assert outcome.reply is None
-    await world.stop()
 
 
 # --- groups
 
 
-@in_world
-async def test_queues_that_name_a_group_share_it() -> None:
-    world = await World().born()
+async def test_queues_that_name_a_group_share_it(world: World) -> None:
     await world.declare("a", at="n1", queue_group="billing")
     await world.declare("b", at="n2", queue_group="billing")
     assert world.group_of("a") == world.group_of("b") > 3
     group = world["n1"].catalog_machine.group(world.group_of("a"))
     assert group is not None
     assert (group.name, group.members, group.default) == ("billing", ("n1", "n2", "n3"), False)
-    await world.stop()
 
 
-@in_world
-async def test_a_dedicated_queue_has_a_group_of_its_own_also_when_declared_again() -> None:
-    world = await World().born()
+async def test_a_dedicated_queue_has_a_group_of_its_own_also_when_declared_again(
+    world: World,
+) -> None:
     for name in ("a", "b", "a"):
         await world.declare(name, queue_group="dedicated")
     assert world.group_of("a") != world.group_of("b")
     assert len(world.any.catalog_machine.groups()) == 5
     await world.publish("a", b"one")
-    await world.stop()
 
 
-@in_world
-async def test_a_new_group_has_as_many_members_as_were_asked_for() -> None:
-    world = await World(5).born()
+async def test_a_new_group_has_as_many_members_as_were_asked_for(make_world: MakeWorld) -> None:
+    world = await make_world(5).born()
     await world.declare("one", queue_group="one", quorum_initial_group_size=1)
     await world.declare("five", queue_group="five", quorum_initial_group_size=5)
     sizes = {info.name: len(info.members) for info in world.any.catalog_machine.groups()}
@@ -167,15 +139,12 @@ async def test_a_new_group_has_as_many_members_as_were_asked_for() -> None:
         assert info is not None
         await world.until(lambda node=node, info=info: node.leader_of(info.group))
         assert (await node.ask(info.group, enqueue(info.queue, b"x"))).kind == "ok"
-    await world.stop()
 
 
 # --- find
 
 
-@in_world
-async def test_a_lagging_node_finds_a_queue_behind_a_barrier() -> None:
-    world = await World().born()
+async def test_a_lagging_node_finds_a_queue_behind_a_barrier(world: World) -> None:
     leader = world.leading() or ""
     node = world.other_than(leader)
     links = world.links[leader]
@@ -190,23 +159,17 @@ async def test_a_lagging_node_finds_a_queue_behind_a_barrier() -> None:
     info = await finding
     assert info is not None
     assert info.queue == 1
-    await world.stop()
 
 
-@in_world
-async def test_a_queue_that_is_nowhere_is_none() -> None:
-    world = await World().born()
+async def test_a_queue_that_is_nowhere_is_none(world: World) -> None:
     for node in world.nodes.values():
         assert await node.find_queue("/", "nowhere") is None
-    await world.stop()
 
 
 # --- remove
 
 
-@in_world
-async def test_a_removed_queue_is_gone_everywhere_and_its_name_is_free() -> None:
-    world = await World().born()
+async def test_a_removed_queue_is_gone_everywhere_and_its_name_is_free(world: World) -> None:
     first = await world.declare("q", max_length=5)
     await world.publish("q", b"one")
     group = world.group_of("q")
@@ -218,45 +181,36 @@ async def test_a_removed_queue_is_gone_everywhere_and_its_name_is_free() -> None
     )
     second = await world.declare("q", max_length=6)
     assert second > first
-    await world.stop()
 
 
-@in_world
-async def test_conditions_of_a_removal_are_judged_in_the_group() -> None:
-    world = await World().born()
+async def test_conditions_of_a_removal_are_judged_in_the_group(world: World) -> None:
     await world.declare("q")
     await world.publish("q", b"one")
     outcome = await world["n3"].remove_queue("/", "q", if_empty=True)
     assert (outcome.kind, outcome.code) == ("refused", "not_empty")
     assert world["n3"].queue_info("/", "q") is not None
-    await world.stop()
 
 
-@in_world
-async def test_what_is_not_there_cannot_be_removed() -> None:
-    world = await World().born()
+async def test_what_is_not_there_cannot_be_removed(world: World) -> None:
     outcome = await world["n2"].remove_queue("/", "q")
     assert (outcome.kind, outcome.code) == ("refused", "no_queue")
-    await world.stop()
 
 
-@in_world
-async def test_a_removal_that_stopped_half_way_is_finished_by_the_next_one() -> None:
+async def test_a_removal_that_stopped_half_way_is_finished_by_the_next_one(
+    make_world: MakeWorld,
+) -> None:
     """The group dropped the queue, the catalog did not hear of it: no leader, a lost answer."""
-    world = await World(care_period_s=1000.0).born()
+    world = await make_world(care_period_s=1000.0).born()
     queue = await world.declare("q")
     await world["n1"].ask(world.group_of("q"), DeleteQueue(queue, False, False))
     assert (await world["n1"].remove_queue("/", "q")).kind == "ok"
     assert await world["n1"].find_queue("/", "q") is None
-    await world.stop()
 
 
 # --- reconciliation
 
 
-@in_world
-async def test_a_queue_that_only_the_catalog_knows_is_made() -> None:
-    world = await World().born()
+async def test_a_queue_that_only_the_catalog_knows_is_made(world: World) -> None:
     outcome = await world["n1"].forwarder.ask_until(CATALOG_GROUP, DeclareQueue("/", "q", {}))
     assert isinstance(outcome.reply, Declared)
     await world.until(
@@ -265,12 +219,11 @@ async def test_a_queue_that_only_the_catalog_knows_is_made() -> None:
             for n in world.nodes.values()
         )
     )
-    await world.stop()
 
 
-@in_world
-async def test_a_queue_that_only_its_group_knows_is_dropped_unless_it_is_newer() -> None:
-    world = await World().born()
+async def test_a_queue_that_only_its_group_knows_is_dropped_unless_it_is_newer(
+    world: World,
+) -> None:
     queue = await world.declare("q")
     group = world.group_of("q")
     await world["n1"].remove_queue("/", "q")
@@ -280,12 +233,11 @@ async def test_a_queue_that_only_its_group_knows_is_dropped_unless_it_is_newer()
     await asyncio.sleep(12)
     left = machine(world["n1"], group).queues()
     assert left == [queue + 1]  # as when the catalog's copy here lags behind
-    await world.stop()
 
 
-@in_world
-async def test_a_dead_letter_queue_of_the_same_group_is_resolved_whenever_it_comes() -> None:
-    world = await World().born()
+async def test_a_dead_letter_queue_of_the_same_group_is_resolved_whenever_it_comes(
+    world: World,
+) -> None:
     config = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead", "queue_group": "g"}
     early = await world.declare("early", **config)
     group = world.group_of("early")
@@ -305,12 +257,9 @@ async def test_a_dead_letter_queue_of_the_same_group_is_resolved_whenever_it_com
     again = await world.declare("dead", queue_group="g")
     await world.until(lambda: target(early) == again == target(late))
     assert again != dead
-    await world.stop()
 
 
-@in_world
-async def test_a_dead_letter_queue_of_another_group_goes_through_the_outbox() -> None:
-    world = await World().born()
+async def test_a_dead_letter_queue_of_another_group_goes_through_the_outbox(world: World) -> None:
     await world.declare("dead", queue_group="other")
     queue = await world.declare(
         "q", queue_group="g", dead_letter_exchange="", dead_letter_routing_key="dead"
@@ -319,12 +268,9 @@ async def test_a_dead_letter_queue_of_another_group_goes_through_the_outbox() ->
     kind = machine(world["n1"], world.group_of("q")).queue(queue)
     assert kind is not None
     assert kind.config.dead_letter_queue is None
-    await world.stop()
 
 
-@in_world
-async def test_groups_that_agree_with_the_catalog_are_not_compared_again() -> None:
-    world = await World().born()
+async def test_groups_that_agree_with_the_catalog_are_not_compared_again(world: World) -> None:
     await world.declare("q")
     await asyncio.sleep(3)
     compared: list[GroupId] = []
@@ -340,15 +286,12 @@ async def test_groups_that_agree_with_the_catalog_are_not_compared_again() -> No
         assert compared
     finally:
         maintenance.queue_commands = queue_commands
-    await world.stop()
 
 
 # --- ask
 
 
-@in_world
-async def test_a_question_is_forwarded_to_the_leader_and_answered() -> None:
-    world = await World().born()
+async def test_a_question_is_forwarded_to_the_leader_and_answered(world: World) -> None:
     queue = await world.declare("q")
     group = world.group_of("q")
     for node in world.nodes.values():
@@ -356,23 +299,17 @@ async def test_a_question_is_forwarded_to_the_leader_and_answered() -> None:
         assert outcome.kind == "ok"
         assert outcome.stamp is not None
         assert outcome.stamp.index <= world.group(group).last_index
-    await world.stop()
 
 
-@in_world
-async def test_a_refusal_of_the_machine_comes_back_with_its_reply() -> None:
-    world = await World().born()
+async def test_a_refusal_of_the_machine_comes_back_with_its_reply(world: World) -> None:
     queue = await world.declare("q")
     follower = world.other_than(world.leading(world.group_of("q")))
     outcome = await follower.ask(world.group_of("q"), enqueue(type(queue)(99), b"x"))
     assert (outcome.kind, outcome.code) == ("refused", "no_queue")
     assert outcome.reply is not None
-    await world.stop()
 
 
-@in_world
-async def test_an_answer_that_a_broken_link_took_is_unknown() -> None:
-    world = await World().born()
+async def test_an_answer_that_a_broken_link_took_is_unknown(world: World) -> None:
     queue = await world.declare("q")
     group = world.group_of("q")
     leader = world.leading(group) or ""
@@ -384,12 +321,9 @@ async def test_an_answer_that_a_broken_link_took_is_unknown() -> None:
     world.break_link(leader, node.node, Down.SILENT)
     outcome = await asking
     assert (outcome.kind, outcome.code) == ("unknown", "link_lost")
-    await world.stop()
 
 
-@in_world
-async def test_without_a_leader_a_question_is_refused() -> None:
-    world = await World().born()
+async def test_without_a_leader_a_question_is_refused(world: World) -> None:
     queue = await world.declare("q")
     group = world.group_of("q")
     for name in ("n2", "n3"):
@@ -397,12 +331,9 @@ async def test_without_a_leader_a_question_is_refused() -> None:
     await world.until(lambda: world["n1"].leader_of(group) is None)
     outcome = await world["n1"].ask(group, enqueue(queue, b"x"))
     assert (outcome.kind, outcome.code) == ("refused", "no_leader")
-    await world.stop()
 
 
-@in_world
-async def test_questions_over_a_full_link_are_refused() -> None:
-    world = await World().born()
+async def test_questions_over_a_full_link_are_refused(world: World) -> None:
     queue = await world.declare("q")
     group = world.group_of("q")
     leader = world.leading(group) or ""
@@ -410,12 +341,9 @@ async def test_questions_over_a_full_link_are_refused() -> None:
     world.links[node.node].full.add(leader)
     outcome = await node.ask(group, enqueue(queue, b"x"))
     assert (outcome.kind, outcome.code) == ("refused", "no_leader")
-    await world.stop()
 
 
-@in_world
-async def test_a_stopping_node_answers_its_open_questions() -> None:
-    world = await World().born()
+async def test_a_stopping_node_answers_its_open_questions(world: World) -> None:
     queue = await world.declare("q")
     group = world.group_of("q")
     leader = world.leading(group) or ""
@@ -426,12 +354,9 @@ async def test_a_stopping_node_answers_its_open_questions() -> None:
     await world.nodes.pop(node.node).stop(transfer=False)
     assert (await asking).kind == "unknown"
     assert (await node.ask(group, enqueue(queue, b"x"))).code == "stopping"
-    await world.stop()
 
 
-@in_world
-async def test_malformed_messages_of_a_peer_harm_nothing() -> None:
-    world = await World().born()
+async def test_malformed_messages_of_a_peer_harm_nothing(world: World) -> None:
     node = world["n1"]
     for message in (
         [],
@@ -451,4 +376,3 @@ async def test_malformed_messages_of_a_peer_harm_nothing() -> None:
         node._on_message(NodeId("n2"), message)
     assert (await node.ask(CATALOG_GROUP, Barrier())).kind == "ok"
     assert node.failed is None
-    await world.stop()

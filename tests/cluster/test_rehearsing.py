@@ -11,7 +11,9 @@ from cluster import applying, lifecycle
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.rehearsing import Rehearsed, rehearse
-from tests.cluster.world import World, in_world
+from tests.cluster.world import MakeWorld, World
+
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +25,8 @@ async def rehearsed(world: World) -> Sequence[Rehearsed]:
     return list(rehearse("/data", disk=world.disks["n1"]))
 
 
-async def made(**config: Any) -> World:
-    world = World(default_groups=1, **config)
+async def made(make_world: MakeWorld, **config: Any) -> World:
+    world = make_world(default_groups=1, **config)
     await world.born()
     await world.declare("q")
     for number in range(45):
@@ -32,27 +34,28 @@ async def made(**config: Any) -> World:
     return world
 
 
-@in_world
-async def test_this_release_comes_to_the_states_that_it_noted_while_the_node_runs() -> None:
-    world = await made()
+async def test_this_release_comes_to_the_states_that_it_noted_while_the_node_runs(
+    make_world: MakeWorld,
+) -> None:
+    world = await made(make_world)
     catalog, queues = await rehearsed(world)
     assert (catalog.sound, queues.sound) == (True, True)
     assert queues.compared >= 4
     assert queues.last >= 40
-    await world.stop()
 
 
-@in_world
-async def test_it_also_begins_with_the_newest_snapshot_as_a_node_would() -> None:
-    world = await made(snapshot_entries=25)
+async def test_it_also_begins_with_the_newest_snapshot_as_a_node_would(
+    make_world: MakeWorld,
+) -> None:
+    world = await made(make_world, snapshot_entries=25)
     _, queues = await rehearsed(world)
     assert queues.sound
     assert (queues.first, queues.last // 10) == (1, 4)
     assert queues.compared >= 4 + 2, "10 to 40, and those behind the snapshot once more"
-    await world.stop()
 
 
-def test_a_release_that_comes_to_another_state_is_told_where(
+async def test_a_release_that_comes_to_another_state_is_told_where(
+    make_world: MakeWorld,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Other(lifecycle.Story):
@@ -63,22 +66,16 @@ def test_a_release_that_comes_to_another_state_is_told_where(
             own = self.machine.digest
             self.machine.digest = lambda: own()[::-1]  # type: ignore[method-assign]
 
-    @in_world
-    async def scenario() -> None:
-        world = await made()
-        monkeypatch.setattr(lifecycle, "Story", Other)
-        _, queues = await rehearsed(world)
-        assert not queues.sound
-        assert queues.differing[:3] == [10, 20, 30]
-        await world.stop()
-
-    scenario()
+    world = await made(make_world)
+    monkeypatch.setattr(lifecycle, "Story", Other)
+    _, queues = await rehearsed(world)
+    assert not queues.sound
+    assert queues.differing[:3] == [10, 20, 30]
 
 
-@in_world
-async def test_a_log_of_a_later_release_is_a_problem_in_words() -> None:
+async def test_a_log_of_a_later_release_is_a_problem_in_words(make_world: MakeWorld) -> None:
     newer = type("Newer", (QueueMachine,), {"newest": 9})
-    world = World(default_groups=1, machines=(CatalogMachine, newer))
+    world = make_world(default_groups=1, machines=(CatalogMachine, newer))
     await world.born()
     group = world.group(1)
     group.version_of_members = lambda: 9
@@ -86,4 +83,3 @@ async def test_a_log_of_a_later_release_is_a_problem_in_words() -> None:
     await world.until(lambda: group.machine.version == 9)
     _, queues = await rehearsed(world)
     assert "needs machine version 9" in str(queues.problem)
-    await world.stop()

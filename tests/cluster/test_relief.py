@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,9 @@ from cluster.log.snapshots import SNAPSHOTS_KEPT
 from cluster.log.space import MIN_FREE_BYTES
 from cluster.machine.commands import Purge
 from cluster.outcome import Outcome
-from tests.cluster.world import World, enqueue, in_world
+from tests.cluster.world import MakeWorld, World, enqueue
+
+pytestmark = pytest.mark.virtual_time
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -53,39 +54,32 @@ def roomy(node: ClusterNode) -> bool:
     ("total_bytes", "queues"),
     [(64 * MIB, 2), (64 * MIB, 60), (512 * MIB, 20), (2 * GIB, 3), (20 * GIB, 40)],
 )
-def test_volumes_of_any_size_are_emptied_of_what_many_groups_need_no_more(
-    total_bytes: int, queues: int
+async def test_volumes_of_any_size_are_emptied_of_what_many_groups_need_no_more(
+    make_world: MakeWorld, total_bytes: int, queues: int
 ) -> None:
-    async def test() -> None:
-        world = World(1, log=LogOptions())
-        small("n1", world, total_bytes)
-        await world.born()
-        node = world["n1"]
-        names = [f"q{number}" for number in range(queues)]
+    world = make_world(1, log=LogOptions())
+    small("n1", world, total_bytes)
+    await world.born()
+    node = world["n1"]
+    names = [f"q{number}" for number in range(queues)]
+    for name in names:
+        await world.declare(name, queue_group="dedicated")
+    body = bytes(256 << 10)
+    for _ in range(2):
+        assert await fill(world, node, names, body)
+        # They are idle from here on but for the purge.
         for name in names:
-            await world.declare(name, queue_group="dedicated")
-        body = bytes(256 << 10)
-        for _ in range(2):
-            assert await fill(world, node, names, body)
-            # They are idle from here on but for the purge.
-            for name in names:
-                await purge(world, name)
-            await world.until(lambda: roomy(node), seconds=60)
-        for name in names:
-            await world.publish(name, body)
-        await world.stop()
-
-    run(test)
+            await purge(world, name)
+        await world.until(lambda: roomy(node), seconds=60)
+    for name in names:
+        await world.publish(name, body)
 
 
-def run(test: Any) -> None:
-    in_world(test)()
-
-
-@in_world
-async def test_what_is_still_needed_survives_and_the_rest_is_given_back() -> None:
+async def test_what_is_still_needed_survives_and_the_rest_is_given_back(
+    make_world: MakeWorld,
+) -> None:
     """Followers and leaders are alike: each node has a volume of its own."""
-    world = World(3, log=LogOptions())
+    world = make_world(3, log=LogOptions())
     for name in world.names:
         small(name, world, 64 * MIB)
     await world.born()
@@ -109,12 +103,10 @@ async def test_what_is_still_needed_survives_and_the_rest_is_given_back() -> Non
     world.kill("n2")
     await world.start("n2")
     await world.until(lambda: world.ready("kept", "n2") == 20)
-    await world.stop()
 
 
-@in_world
-async def test_the_snapshot_that_frees_most_comes_first() -> None:
-    world = World(1, log=LogOptions())
+async def test_the_snapshot_that_frees_most_comes_first(make_world: MakeWorld) -> None:
+    world = make_world(1, log=LogOptions())
     small("n1", world, 64 * MIB)
     await world.born()
     node = world["n1"]
@@ -136,12 +128,10 @@ async def test_the_snapshot_that_frees_most_comes_first() -> None:
     after = {name: node.groups[world.group_of(name)].journal.base_index for name in sizes}
     assert after["much"] > before["much"]
     assert (after["some"], after["none"]) == (before["some"], before["none"])
-    await world.stop()
 
 
-@in_world
-async def test_of_older_snapshots_none_stays_while_space_is_short() -> None:
-    world = World(1, log=LogOptions(), snapshot_entries=5)
+async def test_of_older_snapshots_none_stays_while_space_is_short(make_world: MakeWorld) -> None:
+    world = make_world(1, log=LogOptions(), snapshot_entries=5)
     small("n1", world, 64 * MIB)
     await world.born()
     node = world["n1"]
@@ -151,13 +141,13 @@ async def test_of_older_snapshots_none_stays_while_space_is_short() -> None:
         await world.publish("q", b"x")
     node.log.options = LogOptions(min_free_bytes=64 * MIB)
     await world.until(lambda: len(node.log.store.indexes()[group]) == 1)
-    await world.stop()
 
 
-@in_world
-async def test_what_comes_after_all_is_refused_before_the_reserve_is_touched() -> None:
+async def test_what_comes_after_all_is_refused_before_the_reserve_is_touched(
+    make_world: MakeWorld,
+) -> None:
     """Of several groups at once, as it is with what was under way when publishers had to wait."""
-    world = World(1, log=LogOptions())
+    world = make_world(1, log=LogOptions())
     limit = small("n1", world, 64 * MIB)
     await world.born()
     node = world["n1"]
@@ -180,4 +170,3 @@ async def test_what_comes_after_all_is_refused_before_the_reserve_is_touched() -
         await purge(world, name)
     await world.until(lambda: roomy(node))
     await world.publish("a", bytes(256 << 10))
-    await world.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from cluster.group import Group
@@ -14,7 +15,9 @@ from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import Pause, Purge
 from cluster.machine.effects import Applied
 from cluster.types import GroupId, QueueId, Stamp
-from tests.cluster.world import World, enqueue, in_world
+from tests.cluster.world import MakeWorld, World, enqueue
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Buggy(QueueMachine):
@@ -28,8 +31,8 @@ class Buggy(QueueMachine):
         return super().apply(stamp, command)
 
 
-async def made(**config: Any) -> tuple[World, QueueId]:
-    world = World(default_groups=1, machines=(CatalogMachine, Buggy), **config)
+async def made(make_world: MakeWorld, **config: Any) -> tuple[World, QueueId]:
+    world = make_world(default_groups=1, machines=(CatalogMachine, Buggy), **config)
     await world.born()
     queue = await world.declare("q")
     for number in range(30):
@@ -48,9 +51,10 @@ async def equal(world: World) -> None:
     assert [copy.poisoned for copy in copies(world)] == [None] * len(world.nodes)
 
 
-@in_world
-async def test_it_is_refused_and_changes_nothing_and_what_comes_with_it_is_done() -> None:
-    world, queue = await made()
+async def test_it_is_refused_and_changes_nothing_and_what_comes_with_it_is_done(
+    make_world: MakeWorld,
+) -> None:
+    world, queue = await made(make_world)
     leader = world.group(1)
     told: list[Any] = []
     with capture_logs() as lines:
@@ -71,12 +75,10 @@ async def test_it_is_refused_and_changes_nothing_and_what_comes_with_it_is_done(
     said = [line for line in lines if line["event"] == "command_skipped"]
     assert sorted(line["node"] for line in said) == world.names
     assert {line["log_level"] for line in said} == {"critical"}
-    await world.stop()
 
 
-@in_world
-async def test_no_restart_and_no_snapshot_makes_it_happen() -> None:
-    world, queue = await made(snapshot_entries=25)
+async def test_no_restart_and_no_snapshot_makes_it_happen(make_world: MakeWorld) -> None:
+    world, queue = await made(make_world, snapshot_entries=25)
     for _ in range(3):
         assert (await world.group(1).ask(Pause(queue, True))).code == "command_skipped"
         await world.publish("q", b"x")
@@ -89,12 +91,10 @@ async def test_no_restart_and_no_snapshot_makes_it_happen() -> None:
     assert {world.ready("q", name) for name in world.names} == {36}
     assert (await world.group(1).ask(Purge(queue))).kind == "ok"
     await equal(world)
-    await world.stop()
 
 
-@in_world
-async def test_it_is_noted_with_its_bytes() -> None:
-    world, queue = await made()
+async def test_it_is_noted_with_its_bytes(make_world: MakeWorld) -> None:
+    world, queue = await made(make_world)
     await world.group(1).ask(Pause(queue, True))
     await world.stop()
     out = io.StringIO()

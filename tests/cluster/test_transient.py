@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from cluster.machine.commands import (
     DeleteQueue,
     DropEntry,
@@ -19,7 +21,9 @@ from cluster.machine.effects import ConsumerEnded, Deliver, Effect, QueueExpired
 from cluster.machine.replies import Declared, Got, Subscribed
 from cluster.seams import GONE_AFTER_S
 from cluster.types import TRANSIENT_GROUPS, SessionId
-from tests.cluster.world import World, enqueue, in_world
+from tests.cluster.world import World, enqueue
+
+pytestmark = pytest.mark.virtual_time
 
 SESSION = SessionId("s")
 
@@ -40,9 +44,7 @@ def everybody_lacks(world: World, name: str) -> bool:
     return all(node.queue_info("/", name) is None for node in world.nodes.values())
 
 
-@in_world
-async def test_every_node_reaches_it_at_once() -> None:
-    world = await World().born()
+async def test_every_node_reaches_it_at_once(world: World) -> None:
     told = effects_at(world, "n1")
     declared = await declare(world, "q", "n1")
     for node in world.nodes.values():
@@ -65,12 +67,9 @@ async def test_every_node_reaches_it_at_once() -> None:
     assert own.read_bodies(deliver.chunks[0].bodies) == [(b"hello", None)]
     settle = Settle(declared.queue, subscribed.consumer, [(1, 1)])
     assert (await n3.ask(declared.group, settle)).kind == "ok"
-    await world.stop()
 
 
-@in_world
-async def test_it_is_gone_when_its_node_dies_and_does_not_come_back() -> None:
-    world = await World().born()
+async def test_it_is_gone_when_its_node_dies_and_does_not_come_back(world: World) -> None:
     await declare(world, "q", "n1")
     durable = await world["n2"].declare_queue("/", "durable", {})
     assert durable.kind == "ok"
@@ -82,22 +81,16 @@ async def test_it_is_gone_when_its_node_dies_and_does_not_come_back() -> None:
     again = await declare(world, "q", "n1")
     assert again.created
     assert world["n2"].queue_info("/", "durable") is not None
-    await world.stop()
 
 
-@in_world
-async def test_a_restart_that_nobody_noticed_ends_it() -> None:
-    world = await World().born()
+async def test_a_restart_that_nobody_noticed_ends_it(world: World) -> None:
     await declare(world, "q", "n1")
     world.kill("n1")
     await world.start("n1")
     await world.until(lambda: everybody_lacks(world, "q"), seconds=10)
-    await world.stop()
 
 
-@in_world
-async def test_a_silent_node_loses_it_late_and_hears_of_it_when_it_is_back() -> None:
-    world = await World().born()
+async def test_a_silent_node_loses_it_late_and_hears_of_it_when_it_is_back(world: World) -> None:
     # The leader stays in the majority.
     name = next(n for n in world.names if n != world.leading())
     declared = await declare(world, "q", name)
@@ -118,24 +111,18 @@ async def test_a_silent_node_loses_it_late_and_hears_of_it_when_it_is_back() -> 
     own = node.transient.own
     assert own is not None
     assert own.machine.queues() == []
-    await world.stop()
 
 
-@in_world
-async def test_anybody_removes_it() -> None:
-    world = await World().born()
+async def test_anybody_removes_it(world: World) -> None:
     declared = await declare(world, "q", "n1")
     assert (await world["n3"].remove_queue("/", "q")).kind == "ok"
     assert everybody_lacks(world, "q")
     own = world["n1"].transient.own
     assert own is not None
     assert own.machine.find(declared.queue) is None
-    await world.stop()
 
 
-@in_world
-async def test_it_can_be_removed_and_is_not_declared_while_its_node_is_down() -> None:
-    world = await World().born()
+async def test_it_can_be_removed_and_is_not_declared_while_its_node_is_down(world: World) -> None:
     name = next(n for n in world.names if n != world.leading())
     await declare(world, "q", name)
     world.isolate(name)
@@ -144,21 +131,15 @@ async def test_it_can_be_removed_and_is_not_declared_while_its_node_is_down() ->
     assert (outcome.kind, outcome.code) == ("refused", "no_leader")
     assert (await other.remove_queue("/", "q")).kind == "ok"
     assert other.queue_info("/", "q") is None
-    await world.stop()
 
 
-@in_world
-async def test_one_that_another_node_has_is_found_by_declaring_it() -> None:
-    world = await World().born()
+async def test_one_that_another_node_has_is_found_by_declaring_it(world: World) -> None:
     first = await declare(world, "q", "n1")
     second = await declare(world, "q", "n2")
     assert second == Declared(first.queue, first.group, created=False)
-    await world.stop()
 
 
-@in_world
-async def test_its_vhost_takes_it_along() -> None:
-    world = await World().born()
+async def test_its_vhost_takes_it_along(world: World) -> None:
     about = {"description": "", "tags": [], "default_queue_type": None}
     assert (await world["n2"].change(PutEntry("vhosts", ("v",), about))).kind == "ok"
     declared = await declare(world, "q", "n1", vhost="v")
@@ -166,12 +147,9 @@ async def test_its_vhost_takes_it_along() -> None:
     own = world["n1"].transient.own
     assert own is not None
     await world.until(lambda: own.machine.find(declared.queue) is None, seconds=2)
-    await world.stop()
 
 
-@in_world
-async def test_sessions_of_other_nodes_end_with_their_nodes() -> None:
-    world = await World().born()
+async def test_sessions_of_other_nodes_end_with_their_nodes(world: World) -> None:
     declared = await declare(world, "q", "n1")
     told = effects_at(world, "n1")
     n2 = world["n2"]
@@ -188,12 +166,9 @@ async def test_sessions_of_other_nodes_end_with_their_nodes() -> None:
     assert view.ready_count == 1
     # A session of a process that was gone before is not let in.
     own.propose(NodeDown(n2.node, n2.links.incarnation, True))
-    await world.stop()
 
 
-@in_world
-async def test_an_auto_delete_queue_reports_that_it_was_left() -> None:
-    world = await World().born()
+async def test_an_auto_delete_queue_reports_that_it_was_left(world: World) -> None:
     declared = await declare(world, "q", "n1", auto_delete=True)
     told = effects_at(world, "n1")
     n1 = world["n1"]
@@ -203,15 +178,11 @@ async def test_an_auto_delete_queue_reports_that_it_was_left() -> None:
     assert told == []
     await n1.ask(declared.group, NodeDown(n1.node, n1.links.incarnation, True))
     assert QueueExpired(declared.queue) in told
-    await world.stop()
 
 
-@in_world
-async def test_what_a_machine_has_and_the_catalog_has_not_is_put_right() -> None:
-    world = await World().born()
+async def test_what_a_machine_has_and_the_catalog_has_not_is_put_right(world: World) -> None:
     declared = await declare(world, "q", "n1")
     own = world["n1"].transient.own
     assert own is not None
     await own.ask(DeleteQueue(declared.queue))
     await world.until(lambda: own.machine.find(declared.queue) is not None, seconds=15)
-    await world.stop()

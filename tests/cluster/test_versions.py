@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import PutEntry, UpgradeMachine
 from cluster.raft.member import Role
 from cluster.types import GroupId, NodeId
 from cluster.upgrading import HOLD
-from tests.cluster.world import World, in_world
+from tests.cluster.world import MakeWorld, World
+
+pytestmark = pytest.mark.virtual_time
 
 
 def release(version: int) -> dict[str, Any]:
@@ -31,9 +35,9 @@ def versions(world: World) -> set[int]:
     }
 
 
-async def mixed() -> World:
+async def mixed(make_world: MakeWorld) -> World:
     """A cluster of the older release, two thirds rolled."""
-    world = World()
+    world = make_world()
     await world.start(**OLDER)
     await world.settled()
     for name in ("n1", "n2"):
@@ -53,23 +57,19 @@ async def held(world: World, version: int) -> None:
     assert (await world.any.change(hold)).kind == "ok"
 
 
-@in_world
-async def test_a_new_cluster_runs_the_newest_version() -> None:
-    world = await World().born()
+async def test_a_new_cluster_runs_the_newest_version(world: World) -> None:
     await world.until(lambda: versions(world) == {MACHINE_VERSION})
-    await world.stop()
 
 
-@in_world
-async def test_no_machine_passes_what_every_member_can_run() -> None:
-    world = await mixed()
+async def test_no_machine_passes_what_every_member_can_run(make_world: MakeWorld) -> None:
+    world = await mixed(make_world)
     assert versions(world) == {1}
-    await world.stop()
 
 
-@in_world
-async def test_what_an_older_member_cannot_run_is_refused_and_not_written() -> None:
-    world = await mixed()
+async def test_what_an_older_member_cannot_run_is_refused_and_not_written(
+    make_world: MakeWorld,
+) -> None:
+    world = await mixed(make_world)
     group = world.group(1)
     before = group.last_index
 
@@ -78,12 +78,12 @@ async def test_what_an_older_member_cannot_run_is_refused_and_not_written() -> N
     assert (outcome.kind, outcome.code) == ("refused", "not_upgraded")
     assert f"needs machine version {MACHINE_VERSION}" in str(outcome.reason)
     assert group.last_index == before
-    await world.stop()
 
 
-@in_world
-async def test_the_version_rises_when_the_last_older_node_has_come_back_newer() -> None:
-    world = await mixed()
+async def test_the_version_rises_when_the_last_older_node_has_come_back_newer(
+    make_world: MakeWorld,
+) -> None:
+    world = await mixed(make_world)
     led = [g for g in world["n1"].groups if world.leading(g) != "n3"]
     terms = {group: world.group(group).term for group in led}
     await rolled(world, "n3", NOW)
@@ -91,12 +91,9 @@ async def test_the_version_rises_when_the_last_older_node_has_come_back_newer() 
     await world.until(lambda: versions(world) == {MACHINE_VERSION})
 
     assert {group: world.group(group).term for group in led} == terms, "no election was needed"
-    await world.stop()
 
 
-@in_world
-async def test_an_operator_holds_the_version_until_he_lets_it_go() -> None:
-    world = await World().born()
+async def test_an_operator_holds_the_version_until_he_lets_it_go(world: World) -> None:
     await world.until(lambda: versions(world) == {MACHINE_VERSION})
     await held(world, MACHINE_VERSION)
     for name in world.names:
@@ -107,12 +104,11 @@ async def test_an_operator_holds_the_version_until_he_lets_it_go() -> None:
     await held(world, MACHINE_VERSION + 1)
 
     await world.until(lambda: versions(world) == {MACHINE_VERSION + 1})
-    await world.stop()
 
 
-@in_world
-async def test_nodes_are_rolled_to_a_newer_release_and_back_as_long_as_one_is_older() -> None:
-    world = await World().born()
+async def test_nodes_are_rolled_to_a_newer_release_and_back_as_long_as_one_is_older(
+    world: World,
+) -> None:
     await world.declare("q")
     for name in ("n1", "n2"):
         await rolled(world, name, NEWER)
@@ -123,15 +119,14 @@ async def test_nodes_are_rolled_to_a_newer_release_and_back_as_long_as_one_is_ol
         await rolled(world, name, NOW)
         await world.publish("q", name.encode())
     assert world.ready("q", str(world.leading(world.group_of("q")))) == 4
-    await world.stop()
 
 
 # --- what is beyond a release
 
 
-async def outgrown() -> World:
+async def outgrown(make_world: MakeWorld) -> World:
     """All but n3, which is down, run the newer release and its machine version."""
-    world = await World().born()
+    world = await make_world().born()
     await world.declare("q")
     await world.publish("q", b"1")
     for name in ("n1", "n2"):
@@ -159,22 +154,23 @@ def stopped(world: World, name: str) -> bool:
     return group is not None and group.poisoned is not None
 
 
-@in_world
-async def test_an_older_release_ends_before_a_newer_catalog_and_the_newer_one_goes_on() -> None:
-    world = await outgrown()
+async def test_an_older_release_ends_before_a_newer_catalog_and_the_newer_one_goes_on(
+    make_world: MakeWorld,
+) -> None:
+    world = await outgrown(make_world)
     await world.start("n3", **NOW)
 
     assert f"needs machine version {MACHINE_VERSION + 1}" in await failed(world, "n3")
 
     await world.start("n3", **NEWER)
     await world.until(lambda: world.ready("q", "n3") == 2)
-    await world.stop()
 
 
-@in_world
-async def test_a_copy_neither_applies_nor_acknowledges_what_a_later_release_wrote() -> None:
+async def test_a_copy_neither_applies_nor_acknowledges_what_a_later_release_wrote(
+    make_world: MakeWorld,
+) -> None:
     """Only the group of queues has risen: the node stays, and says which copy stopped."""
-    world = World(default_groups=1)
+    world = make_world(default_groups=1)
     await world.start("n1", "n2", machines=(NOW["machines"][0], NEWER["machines"][1]))
     await world.start("n3", **NOW)
     await world.settled()
@@ -206,13 +202,13 @@ async def test_a_copy_neither_applies_nor_acknowledges_what_a_later_release_wrot
     await world.nodes.pop("n3").stop()
     await world.start("n3", machines=(NOW["machines"][0], NEWER["machines"][1]))
     await world.until(lambda: world.ready("q", "n3") == 2)
-    await world.stop()
 
 
-@in_world
-async def test_a_snapshot_of_a_later_release_stops_the_copy_and_not_the_node() -> None:
+async def test_a_snapshot_of_a_later_release_stops_the_copy_and_not_the_node(
+    make_world: MakeWorld,
+) -> None:
     newer = (NOW["machines"][0], NEWER["machines"][1])
-    world = World(default_groups=1, snapshot_entries=20)
+    world = make_world(default_groups=1, snapshot_entries=20)
     await world.start("n1", "n2", machines=newer)
     await world.start("n3", **NOW)
     await world.settled()
@@ -242,4 +238,3 @@ async def test_a_snapshot_of_a_later_release_stops_the_copy_and_not_the_node() -
             await world.until(lambda: stopped(world, "n3"))
             await asyncio.sleep(5)
             assert world["n3"].failed is None
-    await world.stop()

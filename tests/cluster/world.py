@@ -5,7 +5,8 @@ keep order and break visibly, as TCP's do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -18,9 +19,8 @@ from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.commands import Enqueue
 from cluster.seams import GONE_AFTER_S, Down
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
-from tests.raft.nodes import LoopClock, VirtualLoop, run_virtual
-
-__all__ = ["World", "enqueue", "in_world"]
+from tests.testkit.clocks import FakeClock
+from tests.testkit.virtual_time import running
 
 LATENCY_S = 0.0005
 #: How long the kernel takes to close the links of a process: less, so that down comes before up.
@@ -95,7 +95,7 @@ class World:
     """The nodes of a cluster, some of them running."""
 
     def __init__(self, count: int = 3, **config: Any) -> None:
-        self.loop: VirtualLoop = asyncio.get_running_loop()  # type: ignore[assignment]
+        self.loop = running()
         self.names = [f"n{i + 1}" for i in range(count)]
         self.founders = list(self.names)
         self.config = {"default_groups": 3, "balance_after_s": 60.0, **config}
@@ -127,7 +127,7 @@ class World:
                 **{"log": LogOptions(min_free_bytes=0), **self.config, **config},
             ),
             disk=self.disks[name],
-            clock=LoopClock(self.loop),
+            clock=FakeClock(self.loop),
             links=links,
             random=Random(f"{name}/{self._starts}"),
         )
@@ -315,16 +315,23 @@ class World:
         return None if view is None else view.ready_count
 
 
+#: Its arguments are those of `World`.
+MakeWorld = Callable[..., World]
+
+
+@asynccontextmanager
+async def worlds() -> AsyncGenerator[MakeWorld]:
+    """What is made is stopped in the end."""
+    made: list[World] = []
+
+    def make(*args: Any, **config: Any) -> World:
+        made.append(World(*args, **config))
+        return made[-1]
+
+    yield make
+    for world in made:
+        await world.stop()
+
+
 def enqueue(queue: QueueId, *bodies: bytes) -> Enqueue:
     return Enqueue(queue, None, 0, list(bodies))
-
-
-def in_world(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """The test is a coroutine function; it runs under virtual time."""
-
-    def run(*args: Any, **kwargs: Any) -> None:
-        run_virtual(test(*args, **kwargs))
-
-    run.__name__ = test.__name__
-    run.__doc__ = test.__doc__
-    return run

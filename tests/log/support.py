@@ -7,27 +7,10 @@ from typing import Any
 
 from cluster.log import Identity, Journal, Log, LogOptions
 from cluster.log.memory_disk import MemoryDisk
+from tests.testkit.clocks import FakeClock
 
 IDENTITY = Identity("n1", "test")
 FOLDER = "/data/log"
-
-
-class StepClock:
-    """Every look is a microsecond later."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000_000_000_000
-
-    def wall_ns(self) -> int:
-        self.now += 1000
-        return self.now
-
-    def wall_ms(self) -> int:
-        return self.wall_ns() // 1_000_000
-
-    def monotonic_ns(self) -> int:
-        self.now += 1000
-        return self.now - 1_600_000_000_000_000_000
 
 
 class World:
@@ -35,7 +18,7 @@ class World:
 
     def __init__(self, **options: Any) -> None:
         self.disk = MemoryDisk()
-        self.clock = StepClock()
+        self.clock = FakeClock(step_ns=1_000)
         self.options = LogOptions(**options)
 
     async def open(self, identity: Identity = IDENTITY) -> Log:

@@ -147,7 +147,7 @@ async def test_a_message_that_contains_a_log_does_not_confuse_recovery() -> None
     """The torn record's payload holds valid-looking records: those of another log."""
     other = await written()
     world = World()
-    world.clock.now += 12_345
+    world.clock.ns += 12_345
     log = await world.open()
     fill(log.journal(1), 3)
     await save(log)

@@ -10,30 +10,17 @@ from cluster.log import Identity, Log
 from cluster.log.format import KIND_ROUND
 from cluster.log.log import ROUND_NOTE_NS
 from cluster.log.memory_disk import MemoryDisk
-
-
-class SteppedClock:
-    def __init__(self) -> None:
-        self.now_ns = 10**15
-
-    def wall_ns(self) -> int:
-        return self.now_ns
-
-    def wall_ms(self) -> int:
-        return self.now_ns // 1_000_000
-
-    def monotonic_ns(self) -> int:
-        return self.now_ns
+from tests.testkit.clocks import FakeClock
 
 
 def rounds_of(syncs: list[int], *, gap_ns: int) -> list[list[int]]:
     """The notes after one entry a sync; each sync takes that many ns."""
-    clock = SteppedClock()
+    clock = FakeClock()
     taking = iter(())
 
     async def pause(operation: str) -> None:
         if operation == "sync":
-            clock.now_ns += next(taking, 0)
+            clock.ns += next(taking, 0)
 
     async def run() -> list[list[int]]:
         nonlocal taking
@@ -54,7 +41,7 @@ def rounds_of(syncs: list[int], *, gap_ns: int) -> list[list[int]]:
             journal.add(b"\x00entry", journal.last_index + 1, 1)
             log.write()
             await log.sync()
-            clock.now_ns += gap_ns
+            clock.ns += gap_ns
             assert number == 0 or journal.synced_index == journal.last_index
         return notes
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from cluster.log.memory_disk import MemoryFile
 from cluster.machine.commands import DeleteQueue
 from cluster.machine.replies import Declared
 from cluster.types import SessionId
-from tests.cluster.world import World, in_world
+from tests.cluster.world import MakeWorld, World
 from tests.node.test_transient import SESSION, Client
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Disks:
@@ -64,8 +67,8 @@ class Cold:
         self.client = Client(world, "n1")
 
     @classmethod
-    async def made(cls, disks: Disks, entries: list[list[bytes]]) -> Cold:
-        world = await World(1, log=LogOptions(min_free_bytes=0, hot_bytes=0)).born()
+    async def made(cls, make_world: MakeWorld, disks: Disks, entries: list[list[bytes]]) -> Cold:
+        world = await make_world(1, log=LogOptions(min_free_bytes=0, hot_bytes=0)).born()
         outcome = await world["n1"].declare_queue("/", "cold", {})
         declared = outcome.reply
         assert isinstance(declared, Declared)
@@ -86,9 +89,18 @@ class Cold:
         assert self.client.bodies() == list(bodies)
 
 
-@in_world
-async def _a_neighbour(disks: Disks) -> None:
-    cold = await Cold.made(disks, [[b"1", b"2"], [b"3"]])
+MakeCold = Callable[[list[list[bytes]]], Coroutine[Any, Any, Cold]]
+
+
+@pytest.fixture
+def make_cold(make_world: MakeWorld, disks: Disks) -> MakeCold:
+    return partial(Cold.made, make_world, disks)
+
+
+async def test_while_a_read_blocks_another_queue_is_served(
+    make_cold: MakeCold, disks: Disks
+) -> None:
+    cold = await make_cold([[b"1", b"2"], [b"3"]])
     other = await cold.world["n1"].declare_queue("/", "warm", {})
     assert isinstance(other.reply, Declared)
     neighbour = Client(cold.world, "n1")
@@ -105,13 +117,10 @@ async def _a_neighbour(disks: Disks) -> None:
     assert disks.fetches == 1, "what lies close together comes with one read"
 
 
-def test_while_a_read_blocks_another_queue_is_served(disks: Disks) -> None:
-    _a_neighbour(disks)
-
-
-@in_world
-async def _order(disks: Disks) -> None:
-    cold = await Cold.made(disks, [[b"old"]])
+async def test_what_is_in_memory_waits_for_what_comes_before_it(
+    make_cold: MakeCold, disks: Disks
+) -> None:
+    cold = await make_cold([[b"old"]])
     disks.held = True
     await cold.client.subscribe(cold.declared)
     await cold.world.until(lambda: disks.waiting)
@@ -122,13 +131,19 @@ async def _order(disks: Disks) -> None:
     await cold.until_delivered(b"old", b"new")
 
 
-def test_what_is_in_memory_waits_for_what_comes_before_it(disks: Disks) -> None:
-    _order(disks)
+async def connection_closed(cold: Cold) -> None:
+    cold.client.traffic.close(cold.client.connection)
 
 
-@in_world
-async def _gone(disks: Disks, end: Callable[[Cold], Any]) -> None:
-    cold = await Cold.made(disks, [[b"1", b"2"]])
+async def queue_deleted(cold: Cold) -> None:
+    await cold.world["n1"].ask(cold.declared.group, DeleteQueue(cold.declared.queue))
+
+
+@pytest.mark.parametrize("end", [connection_closed, queue_deleted])
+async def test_nothing_comes_of_a_read_whose_consumer_is_gone(
+    make_cold: MakeCold, disks: Disks, end: Any
+) -> None:
+    cold = await make_cold([[b"1", b"2"]])
     disks.held = True
     await cold.client.subscribe(cold.declared)
     await cold.world.until(lambda: disks.waiting)
@@ -145,23 +160,9 @@ async def _gone(disks: Disks, end: Callable[[Cold], Any]) -> None:
     await cold.world.until(neighbour.bodies)
 
 
-async def connection_closed(cold: Cold) -> None:
-    cold.client.traffic.close(cold.client.connection)
-
-
-async def queue_deleted(cold: Cold) -> None:
-    await cold.world["n1"].ask(cold.declared.group, DeleteQueue(cold.declared.queue))
-
-
-@pytest.mark.parametrize("end", [connection_closed, queue_deleted])
-def test_nothing_comes_of_a_read_whose_consumer_is_gone(disks: Disks, end: Any) -> None:
-    _gone(disks, end)
-
-
-@in_world
-async def _pruned(disks: Disks) -> None:
+async def test_a_segment_may_go_while_it_is_read(make_cold: MakeCold, disks: Disks) -> None:
     """The bytes come from the file that was opened, though its entry was given up meanwhile."""
-    cold = await Cold.made(disks, [[b"1", b"2"]])
+    cold = await make_cold([[b"1", b"2"]])
     disks.held = True
     await cold.client.subscribe(cold.declared)
     await cold.world.until(lambda: disks.waiting)
@@ -180,13 +181,8 @@ async def _pruned(disks: Disks) -> None:
     assert not node._tasks[0].done()
 
 
-def test_a_segment_may_go_while_it_is_read(disks: Disks) -> None:
-    _pruned(disks)
-
-
-@in_world
-async def _damaged(disks: Disks) -> None:
-    cold = await Cold.made(disks, [[b"1" * 1000]])
+async def test_a_damaged_record_ends_the_node(make_cold: MakeCold) -> None:
+    cold = await make_cold([[b"1" * 1000]])
     for path, inode in cold.world.disks["n1"].names.items():
         if path.endswith(".log") and inode is not None and b"1" * 1000 in inode.content:
             inode.content[inode.content.index(b"1" * 1000)] ^= 1
@@ -197,14 +193,11 @@ async def _damaged(disks: Disks) -> None:
     assert cold.client.bodies() == []
 
 
-def test_a_damaged_record_ends_the_node(disks: Disks) -> None:
-    _damaged(disks)
-
-
-@in_world
-async def _many(disks: Disks) -> None:
+async def test_consumers_that_want_the_same_entry_wait_for_one_read(
+    make_cold: MakeCold, disks: Disks
+) -> None:
     """Each of ten sessions holds a message of the same entry."""
-    cold = await Cold.made(disks, [[b"%d" % n for n in range(10)]])
+    cold = await make_cold([[b"%d" % n for n in range(10)]])
     disks.held = True
     clients = [Client(cold.world, "n1") for _ in range(10)]
     for number, client in enumerate(clients):
@@ -217,32 +210,22 @@ async def _many(disks: Disks) -> None:
     assert disks.fetches == 1
 
 
-def test_consumers_that_want_the_same_entry_wait_for_one_read(disks: Disks) -> None:
-    _many(disks)
-
-
-@in_world
-async def _small_cache(disks: Disks) -> None:
+async def test_a_cache_that_is_too_small_holds_nobody_up(
+    make_cold: MakeCold, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More than the cache holds is streamed to many consumers on one connection."""
+    monkeypatch.setattr(entry_cache.EntryCache.__init__, "__defaults__", (4_000,))
     bodies = [bytes([65 + n]) * 3_000 for n in range(20)]
-    cold = await Cold.made(disks, [[body] for body in bodies])
+    cold = await make_cold([[body] for body in bodies])
     for number in range(20):
         await cold.client.subscribe(cold.declared, SessionId(f"s{number}"), credit=1)
     await cold.world.until(lambda: len(cold.client.bodies()) == 20)
     assert sorted(cold.client.bodies()) == bodies
 
 
-def test_a_cache_that_is_too_small_holds_nobody_up(
-    disks: Disks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(entry_cache.EntryCache.__init__, "__defaults__", (4_000,))
-    _small_cache(disks)
-
-
-@in_world
-async def _others(disks: Disks) -> None:
+async def test_get_and_peek_read_off_the_loop(make_cold: MakeCold, disks: Disks) -> None:
     """Get and peek read the same way."""
-    cold = await Cold.made(disks, [[b"1"], [b"2", b"3"]])
+    cold = await make_cold([[b"1"], [b"2", b"3"]])
     broker, info = cold.client.broker, cold.world["n1"].queue_info("/", "cold")
     assert info is not None
     disks.held = True
@@ -255,7 +238,3 @@ async def _others(disks: Disks) -> None:
     await cold.client.open_session(cold.declared)
     _, _, batches = await broker.get(info, SESSION, count=3, auto_settle=True)
     assert [body for batch in batches for body in batch.bodies] == [b"1", b"2", b"3"]
-
-
-def test_get_and_peek_read_off_the_loop(disks: Disks) -> None:
-    _others(disks)

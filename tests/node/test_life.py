@@ -19,19 +19,9 @@ from node.data_folder import DataFolder, FolderInUse
 from node.logs import configure_logs
 from node.settings import SettingsError, load
 from tests.node.nodes import Client, Nodes, free_ports, until
+from tests.testkit.clocks import FakeClock
 
 ROOT = Path(__file__).parents[2]
-
-
-class StoppedClock:
-    def wall_ms(self) -> int:
-        return 1_000
-
-    def wall_ns(self) -> int:
-        return 1_000_000_000
-
-    def monotonic_ns(self) -> int:
-        return 0
 
 
 def test_a_folder_has_one_owner(tmp_path: Path):
@@ -72,9 +62,11 @@ def test_a_new_folder_outlives_a_power_failure_and_so_does_each_that_was_made_ab
 
 def test_incarnations_grow_though_the_clock_stands_still(tmp_path: Path):
     folder = DataFolder(str(tmp_path))
-    clock = StoppedClock()
+    clock = FakeClock()
 
-    assert [folder.next_incarnation(clock) for _ in range(3)] == [1000, 1001, 1002]
+    assert [folder.next_incarnation(clock) for _ in range(3)] == [
+        clock.wall + each for each in range(3)
+    ]
 
 
 async def test_a_second_start_in_the_same_folder_is_refused(tmp_path: Path):

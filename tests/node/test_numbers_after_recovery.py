@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from cluster.cluster_node import ClusterNode
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
@@ -18,8 +20,10 @@ from node.dead_letters import DeadLetters
 from node.errors import Elsewhere, OutcomeUnknown
 from node.tasks import Tasks
 from tests.cluster.test_lost_majority import order
-from tests.cluster.world import World, enqueue, in_world
+from tests.cluster.world import MakeWorld, World, enqueue
 from tests.node.test_transactions import Cluster
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def lose_all_but(world: World, survivor: str, lost: Sequence[str]) -> None:
@@ -55,7 +59,6 @@ def hears_nothing_of(world: World, name: str, group: GroupId) -> None:
         links.drop = lambda peer, message: peer == name and message[0] == group
 
 
-@in_world
 async def test_transactions_that_are_decided_anew_are_all_carried_out() -> None:
     world = await Cluster().with_queues()
     await risen(world)
@@ -82,7 +85,6 @@ async def test_transactions_that_are_decided_anew_are_all_carried_out() -> None:
     await world.until(world.is_over)
 
     assert (await world.bodies(target))[8:] == [b"T%d" % number for number in range(8)]
-    await world.stop()
 
 
 class Carriers(DeadLetters):
@@ -127,9 +129,8 @@ async def dead(world: World, carriers: Carriers, source: QueueInfo, *bodies: byt
     await world.until(lambda: not machine.dead_letters(source.queue))
 
 
-@in_world
-async def test_letters_that_are_numbered_anew_all_arrive() -> None:
-    world = await World(default_groups=3).born()
+async def test_letters_that_are_numbered_anew_all_arrive(make_world: MakeWorld) -> None:
+    world = await make_world(default_groups=3).born()
     await risen(world)
     await world.declare("target")
     ttl: dict[str, Any] = {"message_ttl": 0, "dead_letter_exchange": ""}
@@ -157,4 +158,3 @@ async def test_letters_that_are_numbered_anew_all_arrive() -> None:
     again = Enqueue(target.queue, f"dlx:{source.queue}", 1, [b"0"])
     reply: Any = (await world["n3"].ask(target.group, again)).reply
     assert (reply.stored, reply.duplicates) == (0, 1), "what came before is known"
-    await world.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +29,9 @@ from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId, SessionId
 from node.errors import BrokerError, OutcomeUnknown, Refused
 from node.tasks import Tasks
 from node.transactions import Transactions
-from tests.cluster.world import World, enqueue, in_world
+from tests.cluster.world import World, enqueue
+
+pytestmark = pytest.mark.virtual_time
 
 Steps = dict[GroupId, list[Step]]
 
@@ -138,9 +140,17 @@ class Cluster(World):
         return outcome.reply.consumer
 
 
-@in_world
-async def test_publishes_to_three_groups_are_there_when_it_returns_whichever_node_commits() -> None:
-    world = await Cluster().with_queues()
+@pytest.fixture
+async def world() -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    await cluster.stop()
+
+
+async def test_publishes_to_three_groups_are_there_when_it_returns_whichever_node_commits(
+    world: Cluster,
+) -> None:
+    await world.with_queues()
     for name in world.names:
         body = name.encode()
         steps = world.publishes(a=[body, b"2"], b=[body], c=[body])
@@ -148,12 +158,10 @@ async def test_publishes_to_three_groups_are_there_when_it_returns_whichever_nod
         assert [(await world.bodies(queue)).count(body) for queue in "abc"] == [1, 1, 1]
     await world.until(world.is_over)
     assert await world.bodies("a") == [b"n1", b"2", b"n2", b"2", b"n3", b"2"]
-    await world.stop()
 
 
-@in_world
-async def test_a_group_with_something_to_settle_decides() -> None:
-    world = await Cluster().with_queues()
+async def test_a_group_with_something_to_settle_decides(world: Cluster) -> None:
+    await world.with_queues()
     await world.publish("c", b"job", b"other")
     consumer = await world.consume("c")
     steps = world.publishes(a=[b"result"], b=[b"audit"])
@@ -166,12 +174,10 @@ async def test_a_group_with_something_to_settle_decides() -> None:
 
     assert [await world.bodies(queue) for queue in "abc"] == [[b"result"], [b"audit"], [b"other"]]
     await world.until(world.is_over)
-    await world.stop()
 
 
-@in_world
-async def test_what_is_impossible_where_it_is_decided_happens_nowhere() -> None:
-    world = await Cluster().with_queues()
+async def test_what_is_impossible_where_it_is_decided_happens_nowhere(world: Cluster) -> None:
+    await world.with_queues()
     steps = world.publishes(a=[b"x"], b=[b"y"])
     steps[min(steps)].append(Enqueue(world.info("a").queue + 50, None, 0, [b"z"]))  # type: ignore[arg-type]
 
@@ -181,12 +187,10 @@ async def test_what_is_impossible_where_it_is_decided_happens_nowhere() -> None:
     assert caught.value.code == NO_QUEUE
     assert [await world.bodies(queue) for queue in "abc"] == [[], [], []]
     await world.transactions["n3"].commit({})
-    await world.stop()
 
 
-@in_world
-async def test_a_queue_that_is_deleted_meanwhile_does_not_hold_up_the_rest() -> None:
-    world = await Cluster().with_queues()
+async def test_a_queue_that_is_deleted_meanwhile_does_not_hold_up_the_rest(world: Cluster) -> None:
+    await world.with_queues()
     steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
     info = world.info("c")
     await world.any.ask(info.group, DeleteQueue(info.queue))
@@ -194,55 +198,49 @@ async def test_a_queue_that_is_deleted_meanwhile_does_not_hold_up_the_rest() -> 
     await world.transactions["n1"].commit(steps)
 
     assert [await world.bodies(queue) for queue in "ab"] == [[b"x"], [b"y"]]
-    await world.stop()
 
 
-def test_a_node_that_dies_after_the_decision_leaves_the_rest_to_the_leader() -> None:
-    @in_world
-    async def scenario() -> None:
-        world = await Cluster().with_queues()
-        steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
-        leader = world.leading(min(steps))
-        name = next(each for each in world.names if each != leader)
-        with pytest.raises(OutcomeUnknown):
-            await world.forgets(name).commit(steps)
-        assert await world.bodies("b") == await world.bodies("c") == []
-        world.kill(name)
+async def test_a_node_that_dies_after_the_decision_leaves_the_rest_to_the_leader(
+    world: Cluster,
+) -> None:
+    await world.with_queues()
+    steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
+    leader = world.leading(min(steps))
+    name = next(each for each in world.names if each != leader)
+    with pytest.raises(OutcomeUnknown):
+        await world.forgets(name).commit(steps)
+    assert await world.bodies("b") == await world.bodies("c") == []
+    world.kill(name)
 
-        await world.until(world.is_over)
+    await world.until(world.is_over)
 
-        assert [await world.bodies(queue) for queue in "abc"] == [[b"x"], [b"y"], [b"z"]]
-        await world.stop()
-
-    scenario()
+    assert [await world.bodies(queue) for queue in "abc"] == [[b"x"], [b"y"], [b"z"]]
 
 
 @pytest.mark.parametrize("victims", [1, 3])
-def test_when_the_leader_that_decided_dies_the_next_one_carries_it_out(victims: int) -> None:
-    @in_world
-    async def scenario() -> None:
-        world = await Cluster().with_queues()
-        steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
-        leader = world.leading(min(steps))
-        assert leader is not None
-        with pytest.raises(OutcomeUnknown):
-            await world.forgets(leader).commit(steps)
-        dead = [leader, *(each for each in world.names if each != leader)][:victims]
-        for name in dead:
-            world.kill(name)
-        await world.start(*dead)
+async def test_when_the_leader_that_decided_dies_the_next_one_carries_it_out(
+    world: Cluster, victims: int
+) -> None:
+    await world.with_queues()
+    steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
+    leader = world.leading(min(steps))
+    assert leader is not None
+    with pytest.raises(OutcomeUnknown):
+        await world.forgets(leader).commit(steps)
+    dead = [leader, *(each for each in world.names if each != leader)][:victims]
+    for name in dead:
+        world.kill(name)
+    await world.start(*dead)
 
-        await world.until(world.is_over)
+    await world.until(world.is_over)
 
-        assert [await world.bodies(queue) for queue in "abc"] == [[b"x"], [b"y"], [b"z"]]
-        await world.stop()
-
-    scenario()
+    assert [await world.bodies(queue) for queue in "abc"] == [[b"x"], [b"y"], [b"z"]]
 
 
-@in_world
-async def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_done_twice() -> None:
-    world = await Cluster().with_queues()
+async def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_done_twice(
+    world: Cluster,
+) -> None:
+    await world.with_queues()
     steps = world.publishes(a=[b"x"], b=[b"y"])
     leader = world.leading(min(steps))
     assert leader is not None
@@ -265,12 +263,12 @@ async def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_done_twi
 
     await world.until(world.is_over)
     assert [await world.bodies(queue) for queue in "ab"] == [[b"x"], [b"y"]]
-    await world.stop()
 
 
-@in_world
-async def test_a_group_that_cannot_be_reached_makes_it_unknown_and_gets_its_part_later() -> None:
-    world = await Cluster().with_queues()
+async def test_a_group_that_cannot_be_reached_makes_it_unknown_and_gets_its_part_later(
+    world: Cluster,
+) -> None:
+    await world.with_queues()
     steps = world.publishes(a=[b"x"], b=[b"y"])
     group = world.group_of("b")
     ask = ClusterNode.ask
@@ -295,12 +293,10 @@ async def test_a_group_that_cannot_be_reached_makes_it_unknown_and_gets_its_part
     await world.until(world.is_over)
 
     assert await world.bodies("b") == [b"y"]
-    await world.stop()
 
 
-@in_world
-async def test_without_a_leader_it_surely_did_not_happen() -> None:
-    world = await Cluster().with_queues()
+async def test_without_a_leader_it_surely_did_not_happen(world: Cluster) -> None:
+    await world.with_queues()
     steps = world.publishes(a=[b"x"], b=[b"y"])
     name = world.leading(min(steps))
     assert name is not None
@@ -315,12 +311,10 @@ async def test_without_a_leader_it_surely_did_not_happen() -> None:
     assert [await world.bodies(queue) for queue in "ab"] == [[], []]
     world.heal()
     await world.settled()
-    await world.stop()
 
 
-@in_world
-async def test_numbers_of_answered_transactions_are_forgotten() -> None:
-    world = await Cluster().with_queues()
+async def test_numbers_of_answered_transactions_are_forgotten(world: Cluster) -> None:
+    await world.with_queues()
     for _ in range(20):
         await world.transactions["n1"].commit(world.publishes(a=[b"x"], b=[b"y"]))
     await world.until(world.is_over)
@@ -330,12 +324,10 @@ async def test_numbers_of_answered_transactions_are_forgotten() -> None:
     (state,) = world.machine("b")._transactions.dump()
     _, _, _, ((_, _, done),) = state
     assert sum(last - first + 1 for first, last in done) <= 2
-    await world.stop()
 
 
-@in_world
-async def test_a_group_that_outlives_its_nodes_decides_for_transient_ones() -> None:
-    world = await Cluster().with_queues()
+async def test_a_group_that_outlives_its_nodes_decides_for_transient_ones(world: Cluster) -> None:
+    await world.with_queues()
     one, two = GroupId(TRANSIENT_GROUPS + 1), GroupId(TRANSIENT_GROUPS + 2)
     step = enqueue(world.info("a").queue, b"x")
     decider = world.transactions["n1"]._decider
@@ -345,40 +337,37 @@ async def test_a_group_that_outlives_its_nodes_decides_for_transient_ones() -> N
     assert decider({one: [step], GroupId(2): [step], GroupId(3): [step]}) == 2
     settle = Settle(step.queue, 1, [(1, 1)])  # type: ignore[arg-type]
     assert decider({one: [settle], GroupId(2): [step], GroupId(3): [step, settle]}) == 3
-    await world.stop()
 
 
 LIMITED = {"max_length": 1, "overflow": "reject-publish"}
 
 
 @pytest.mark.parametrize("full", "abc")
-def test_a_full_queue_of_any_group_refuses_the_whole_transaction(full: str) -> None:
-    @in_world
-    async def scenario() -> None:
-        world = await Cluster().with_queues(**LIMITED)
-        await world.upgraded()
-        await world.publish(full, b"there already")
-        steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
+async def test_a_full_queue_of_any_group_refuses_the_whole_transaction(
+    world: Cluster, full: str
+) -> None:
+    await world.with_queues(**LIMITED)
+    await world.upgraded()
+    await world.publish(full, b"there already")
+    steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
 
-        with pytest.raises(Refused) as caught:
-            await world.transactions["n2"].commit(steps)
+    with pytest.raises(Refused) as caught:
+        await world.transactions["n2"].commit(steps)
 
-        assert caught.value.code == QUEUE_FULL
-        left = {name: await world.bodies(name) for name in "abc"}
-        assert left == {name: [b"there already"] if name == full else [] for name in "abc"}
-        await world.until(lambda: not any(world.reserved(name) for name in "abc"))
-        others = [name for name in "abc" if name != full]
-        await world.transactions["n2"].commit(world.publishes(**{each: [b"1"] for each in others}))
-        assert [await world.bodies(each) for each in others] == [[b"1"], [b"1"]]
-        await world.until(lambda: not any(world.reserved(name) for name in "abc"))
-        await world.stop()
-
-    scenario()
+    assert caught.value.code == QUEUE_FULL
+    left = {name: await world.bodies(name) for name in "abc"}
+    assert left == {name: [b"there already"] if name == full else [] for name in "abc"}
+    await world.until(lambda: not any(world.reserved(name) for name in "abc"))
+    others = [name for name in "abc" if name != full]
+    await world.transactions["n2"].commit(world.publishes(**{each: [b"1"] for each in others}))
+    assert [await world.bodies(each) for each in others] == [[b"1"], [b"1"]]
+    await world.until(lambda: not any(world.reserved(name) for name in "abc"))
 
 
-@in_world
-async def test_of_transactions_for_the_last_room_only_as_many_are_done_as_fit() -> None:
-    world = await Cluster().with_queues(**LIMITED)
+async def test_of_transactions_for_the_last_room_only_as_many_are_done_as_fit(
+    world: Cluster,
+) -> None:
+    await world.with_queues(**LIMITED)
     await world.upgraded()
     tries = [
         world.transactions[name].commit(world.publishes(a=[b"x"], b=[b"y"], c=[b"z"]))
@@ -392,7 +381,6 @@ async def test_of_transactions_for_the_last_room_only_as_many_are_done_as_fit() 
     done = sum(each is None for each in ended)
     assert done == 1
     assert [len(await world.bodies(name)) for name in "abc"] == [done] * 3
-    await world.stop()
 
 
 async def test_a_refusal_that_no_repetition_changes_ends_a_commit_at_once() -> None:
@@ -419,38 +407,35 @@ async def test_a_refusal_that_no_repetition_changes_ends_a_commit_at_once() -> N
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["kept", "on its way"])
-def test_a_commit_that_is_given_up_before_the_decision_keeps_no_room(heard: bool) -> None:
+async def test_a_commit_that_is_given_up_before_the_decision_keeps_no_room(
+    world: Cluster, heard: bool
+) -> None:
     """As when its channel closes. Nobody will decide it, so nobody needs the room for a minute."""
 
-    @in_world
-    async def scenario() -> None:
-        world = await Cluster().with_queues(**LIMITED)
-        await world.upgraded()
-        node = world["n2"]
-        ask, asked = node.ask, asyncio.Event()
+    await world.with_queues(**LIMITED)
+    await world.upgraded()
+    node = world["n2"]
+    ask, asked = node.ask, asyncio.Event()
 
-        async def slow(group: GroupId, command: Any) -> Any:
-            if type(command) is not Reserve or not command.wants or group != world.group_of("c"):
-                return await ask(group, command)
-            answer = asyncio.ensure_future(ask(group, command))
-            if heard:
-                await answer
-            asked.set()
-            await asyncio.Event().wait()
-            return None
+    async def slow(group: GroupId, command: Any) -> Any:
+        if type(command) is not Reserve or not command.wants or group != world.group_of("c"):
+            return await ask(group, command)
+        answer = asyncio.ensure_future(ask(group, command))
+        if heard:
+            await answer
+        asked.set()
+        await asyncio.Event().wait()
+        return None
 
-        node.ask = slow  # type: ignore[method-assign]
-        steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
-        commit = asyncio.ensure_future(world.transactions["n2"].commit(steps))
-        await asked.wait()
-        assert world.reserved("b")
-        assert world.reserved("c") or not heard
-        began_s = asyncio.get_running_loop().time()
-        commit.cancel()
+    node.ask = slow  # type: ignore[method-assign]
+    steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
+    commit = asyncio.ensure_future(world.transactions["n2"].commit(steps))
+    await asked.wait()
+    assert world.reserved("b")
+    assert world.reserved("c") or not heard
+    began_s = asyncio.get_running_loop().time()
+    commit.cancel()
 
-        await world.until(lambda: not any(world.reserved(name) for name in "abc"))
-        assert asyncio.get_running_loop().time() - began_s < 30
-        assert [await world.bodies(name) for name in "abc"] == [[], [], []]
-        await world.stop()
-
-    scenario()
+    await world.until(lambda: not any(world.reserved(name) for name in "abc"))
+    assert asyncio.get_running_loop().time() - began_s < 30
+    assert [await world.bodies(name) for name in "abc"] == [[], [], []]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from cluster.machine.commands import CloseSession, OpenSession, Subscribe
 from cluster.machine.replies import Declared, Subscribed
 from cluster.types import SessionId
@@ -12,7 +14,9 @@ from node.outgoing import Delivery, Outgoing
 from node.settings import LimitSettings
 from node.tasks import Tasks
 from node.traffic import Traffic
-from tests.cluster.world import World, in_world
+from tests.cluster.world import MakeWorld, World
+
+pytestmark = pytest.mark.virtual_time
 
 SESSION = SessionId("s")
 
@@ -61,9 +65,7 @@ async def declare(world: World, **flags: Any) -> Declared:
     return outcome.reply
 
 
-@in_world
-async def test_what_any_node_publishes_its_node_delivers() -> None:
-    world = await World().born()
+async def test_what_any_node_publishes_its_node_delivers(world: World) -> None:
     declared = await declare(world)
     home, other = Client(world, "n1"), Client(world, "n2")
     await home.subscribe(declared)
@@ -74,12 +76,9 @@ async def test_what_any_node_publishes_its_node_delivers() -> None:
         client.traffic.publish(client.connection, 1, declared.group, "q", command, size)
         await world.until(lambda: body in home.bodies())  # noqa: B023
         await world.until(lambda: any(not isinstance(f, Delivery) for f in client.sent))  # noqa: B023
-    await world.stop()
 
 
-@in_world
-async def test_every_node_describes_it() -> None:
-    world = await World().born()
+async def test_every_node_describes_it(world: World) -> None:
     await declare(world)
     for name, node in world.nodes.items():
         info = node.queue_info("/", "q")
@@ -89,13 +88,11 @@ async def test_every_node_describes_it() -> None:
         assert about["members"] == ["n1"]
         assert ("ready" in about) == (name == "n1")
     assert (await Client(world, "n1").broker.info(info))["ready"] == 0
-    await world.stop()
 
 
-@in_world
-async def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
+async def test_an_auto_delete_queue_goes_with_its_last_consumer(make_world: MakeWorld) -> None:
     for flags in ({"transient": True}, {}):
-        world = await World().born()
+        world = await make_world().born()
         outcome = await world["n1"].declare_queue("/", "q", {}, auto_delete=True, **flags)
         assert isinstance(outcome.reply, Declared)
         leader = world["n1"].leader_of(outcome.reply.group)

@@ -40,7 +40,8 @@ from cluster.raft.member import Member
 from cluster.raft.options import RaftOptions
 from cluster.raft.transport import VOTE, VOTED
 from cluster.types import NodeId
-from tests.raft.world import GROUP, MemoryJournal, WorldClock
+from tests.raft.world import GROUP, MemoryJournal
+from tests.testkit.clocks import FakeClock
 
 OPTIONS = RaftOptions(election_min_ms=1000, election_max_ms=2000, heartbeat_ms=200)
 STEPS = 350
@@ -287,7 +288,7 @@ class Fuzz:
         self.dice = dice = Random(f"raft/{seed}")
         self._show = show
         self.known = Known()
-        self.clock = WorldClock()
+        self.clock = FakeClock()
         self.changes = dice.random() < 0.5  # of the members
         self.wipes = dice.random() < 0.25
         other = Random(f"lost majority/{seed}")  # so that other seeds stay what they are

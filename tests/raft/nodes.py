@@ -5,7 +5,6 @@ makes of the parts.
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from hashlib import blake2b
@@ -23,6 +22,8 @@ from cluster.machine.replies import Enqueued, Ok, Refused
 from cluster.machine.versions import NeedsNewer
 from cluster.raft.rounds import Rounds
 from cluster.types import GroupId, NodeId, QueueId, Stamp
+from tests.testkit.clocks import FakeClock
+from tests.testkit.virtual_time import VirtualLoop, running
 
 OPTIONS = GroupOptions(election_min_ms=1000, election_max_ms=2000, heartbeat_ms=200)
 
@@ -89,46 +90,6 @@ class ListMachine:
         return {"stored": len(self.refs)}
 
     def invariants(self) -> None: ...
-
-
-class _Selector(selectors.DefaultSelector):
-    """Instead of sleeping, time jumps."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        ready = super().select(0)
-        if not ready:
-            assert timeout is not None, "every task waits and no timer is set"
-            self._loop.ns += max(0, round(timeout * 1e9))
-        return ready
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self.ns = 1_000 * 10**9
-        super().__init__(_Selector(self))
-        self._clock_resolution = 1e-9
-
-    def time(self) -> float:
-        return self.ns / 1e9
-
-
-class LoopClock:
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-        self.skew_ms = 0
-
-    def monotonic_ns(self) -> int:
-        return self._loop.ns
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + self._loop.ns // 1_000_000 + self.skew_ms
-
-    def wall_ns(self) -> int:
-        return self.wall_ms() * 1_000_000
 
 
 class LoopLinks:
@@ -258,7 +219,7 @@ class ClusterMember:
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.name = cluster, name
-        self.clock = LoopClock(asyncio.get_running_loop())  # type: ignore[arg-type]
+        self.clock = FakeClock(running())
         self.links = LoopLinks(cluster, name)
         self.groups: dict[int, Group] = {}
 

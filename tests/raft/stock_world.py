@@ -13,7 +13,8 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
-from tests.raft.world import Wires, WorldClock
+from tests.raft.world import Wires
+from tests.testkit.clocks import FakeClock
 
 
 def fresh_pysyncobj() -> dict[str, ModuleType]:
@@ -38,7 +39,7 @@ class StockWorld:
     def __init__(self, count: int = 3, *, start: bool = True, **conf: Any) -> None:
         self.modules = fresh_pysyncobj()
         self.syncobj: Any = self.modules["syncobj"]
-        self.clock = WorldClock()
+        self.clock = FakeClock()
         self.wires = Wires()
         self.syncobj.monotonicTime = lambda: self.clock.ns / 1e9
         self.syncobj.random = Random(1)

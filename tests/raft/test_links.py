@@ -19,6 +19,7 @@ import structlog
 import trustme
 import uvloop
 
+from cluster.log import SystemClock
 from cluster.raft import link_protocol, links
 from cluster.raft.link_auth import Handshake, Identity
 from cluster.raft.links import LINK_FRAME_BYTES_MAX, TcpLinks, TlsConfig
@@ -30,21 +31,10 @@ SECRET = b"the secret of the cluster"
 PATIENCE_S = 60
 
 
-class WallClock:
-    def wall_ms(self) -> int:
-        return self.wall_ns() // 1_000_000
-
-    def wall_ns(self) -> int:
-        return time.time_ns()
-
-    def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
-
-
 SKEW_NS = 3_600 * 10**9
 
 
-class SkewedClock(WallClock):
+class SkewedClock(SystemClock):
     def wall_ns(self) -> int:
         return time.time_ns() + SKEW_NS
 
@@ -72,7 +62,7 @@ class End:
         host: str = "127.0.0.1",
         link_timeout_ms: int = 5_000,
         gone_after_s: float = 60.0,
-        clock: WallClock | None = None,
+        clock: SystemClock | None = None,
         link_bytes_max: int = 64 << 20,
         versions: str = "",
     ) -> None:
@@ -87,7 +77,7 @@ class End:
             {NodeId(peer): f"{host}:{PORTS[peer]}" for peer in peers},
             secret=secret,
             tls=tls,
-            clock=clock or WallClock(),
+            clock=clock or SystemClock(),
             random=random.Random(1),
             link_timeout_ms=link_timeout_ms,
             gone_after_s=gone_after_s,

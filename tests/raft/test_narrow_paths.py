@@ -13,9 +13,10 @@ from cluster.raft import snapshots
 from cluster.raft.member import Role
 from cluster.raft.transport import APPEND
 from cluster.types import NodeId
-from tests.raft.nodes import Cluster, ListMachine, LoopClock, enqueue, run_virtual
+from tests.raft.nodes import Cluster, ListMachine, enqueue, run_virtual
 from tests.raft.test_install import behind
 from tests.raft.world import GROUP, MemoryJournal, World
+from tests.testkit.clocks import FakeClock
 
 
 def test_a_follower_that_comes_back_with_an_empty_disk_is_filled_again():
@@ -230,7 +231,7 @@ def test_a_snapshot_that_is_overtaken_by_an_install_is_refused():
         log = await Log.open(
             "/data",
             disk=disk,
-            clock=LoopClock(loop),
+            clock=FakeClock(loop),
             identity=Identity("n1", "test"),
             options=LogOptions(min_free_bytes=0),
         )

@@ -10,6 +10,8 @@ from cluster.raft.rounds import Rounds
 from cluster.raft.transport import APPEND, APPENDED
 from cluster.types import GroupId, NodeId
 from tests.raft.nodes import Cluster, enqueue, run_virtual
+from tests.testkit.clocks import FakeClock
+from tests.testkit.virtual_time import running
 
 
 class FakeLog:
@@ -76,21 +78,10 @@ class FakeGroup:
     def stop(self) -> None: ...
 
 
-class Clock:
-    def monotonic_ns(self) -> int:
-        return round(asyncio.get_running_loop().time() * 1e9)
-
-    def wall_ms(self) -> int:
-        return 0
-
-    def wall_ns(self) -> int:
-        return 0
-
-
 def rounds_of(*numbers: int):
     events: list = []
     log, links = FakeLog(events), FakeLinks(events)
-    rounds = Rounds(log, links, Clock())
+    rounds = Rounds(log, links, FakeClock(running()))
     groups = [FakeGroup(number, events) for number in numbers]
     for group in groups:
         rounds.add(group)

@@ -19,24 +19,11 @@ from cluster.log import SnapshotRefused
 from cluster.raft.member import Member, Role
 from cluster.raft.options import RaftOptions
 from cluster.types import GroupId, NodeId
+from tests.testkit.clocks import FakeClock
 
 GROUP = GroupId(7)
 NO_OP = b"\x01"
 OPTIONS = RaftOptions(election_min_ms=1000, election_max_ms=2000, heartbeat_ms=200)
-
-
-class WorldClock:
-    def __init__(self) -> None:
-        self.ns = 1_000 * 10**9
-
-    def monotonic_ns(self) -> int:
-        return self.ns
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + self.ns // 1_000_000
-
-    def wall_ns(self) -> int:
-        return self.wall_ms() * 1_000_000
 
 
 class MemorySnapshot:
@@ -446,7 +433,7 @@ class World:
         self, count: int = 3, *, seed: int = 1, options: RaftOptions = OPTIONS, latency_ms: int = 1
     ) -> None:
         self.seed, self.options = seed, options
-        self.clock = WorldClock()
+        self.clock = FakeClock()
         self.wires = Wires(latency_ms)
         self.names = [f"n{i + 1}" for i in range(count)]
         self.nodes = {name: Node(self, name) for name in self.names}

@@ -1,0 +1,1 @@
+"""What tests of several packages are built from: clocks, virtual time, waiting, processes."""
