@@ -15,7 +15,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "log-format.md"
 async def example() -> bytes:
     """The file that the document shows."""
     world = World()
-    world.clock.ns = 0
+    world.clock.ns, world.clock.skew_ms = 10**17, -(10**11)  # as the document begins
     log = await world.open()
     journal = log.journal(1)
     journal.set_term(3, "n1")
