@@ -64,11 +64,12 @@ TABLES: Final[dict[str, str]] = {
     ),
     # --- replication
     # kind: entry | live-entry | installed-entry. type: command | noop | membership.
-    # fate: committed | pending | voided, as this node's log says. commit_ns, sync_ns: from its
+    # outcome: committed | pending | voided, as this node's log says. commit_ns, sync_ns: from its
     # append until the log says so; null when it does not.
     "entries": (
         f"{_WHERE}, kind string, group int, index bigint, term bigint, hash binary, type string,"
-        " bytes int, wall_ns bigint, mono_ns bigint, fate string, commit_ns bigint, sync_ns bigint"
+        " bytes int, wall_ns bigint, mono_ns bigint, outcome string, commit_ns bigint,"
+        " sync_ns bigint"
     ),
     # Each committed index once, as most nodes have it: how many, and a bit for each by its name.
     "merged": (
@@ -87,7 +88,7 @@ TABLES: Final[dict[str, str]] = {
     # Same index, another entry. committed: on two nodes differently, which must not be.
     "divergence": (
         "group int, index bigint, committed boolean, copies array<struct<node: string, term:"
-        " bigint, hash: string, fate: string, file: string, offset: bigint>>"
+        " bigint, hash: string, outcome: string, file: string, offset: bigint>>"
     ),
     # All that logs lack; explained: segments are gone that may have held it.
     "lacks": (f"{_WHERE}, group int, first bigint, last bigint, reason string, explained boolean"),

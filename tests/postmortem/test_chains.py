@@ -17,7 +17,7 @@ from tests.checker.logs import Replica
 
 pa = pytest.importorskip("pyarrow")
 chains: Any = pytest.importorskip("chaos.postmortem.replication.chains")
-fold: Any = pytest.importorskip("chaos.postmortem.replication.fates")
+fold: Any = pytest.importorskip("chaos.postmortem.replication.entry_outcomes")
 
 KINDS = {"entry": fold.ENTRY, "live-entry": fold.LIVE}
 GROUPS = range(1, 31)

@@ -287,7 +287,7 @@ def test_clients_call_a_queue_by_its_name_and_by_its_vhost_where_that_is_not_eno
 
 
 def test_a_body_may_begin_with_the_name_of_its_message() -> None:
-    from chaos.postmortem.queues.fates import beginnings
+    from chaos.postmortem.queues.outcomes import beginnings
 
     assert beginnings(b"web:17....") == ["web:17"]
     assert beginnings(b"a1:b:2|" + bytes(9)) == ["a1:b:2"]

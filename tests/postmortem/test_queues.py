@@ -166,7 +166,7 @@ ALL = [
 
 
 def entry(node: str, index: int, commit_ns: int, **more: Any) -> dict[str, Any]:
-    told = {"kind": "entry", "group": 1, "term": 3, "fate": "committed", "type": "command"}
+    told = {"kind": "entry", "group": 1, "term": 3, "outcome": "committed", "type": "command"}
     return told | {"node": node, "index": index, "commit_ns": commit_ns} | more
 
 
@@ -174,7 +174,7 @@ OTHERS: dict[str, list[Any]] = {
     "entries": [
         entry("n1", 2, 7_000_000),
         entry("n2", 2, 3_000_000),
-        entry("n1", 4, 1, fate="voided"),
+        entry("n1", 4, 1, outcome="voided"),
         entry("n2", 4, 9_000_000),
         entry("n3", 4, 8_000_000),
     ],

@@ -81,7 +81,7 @@ def read(spark: Any, folder: Path, paths: list[str], *, apart: int = 50) -> tupl
     ingest(tables, inputs)
     kinds = "kind in ('entry', 'live-entry', 'installed-entry') and hash is not null"
     bodies = tables["records"].where(kinds)
-    tables.write("entries", bodies.selectExpr("*", "'committed' as fate"))
+    tables.write("entries", bodies.selectExpr("*", "'committed' as outcome"))
     tables.write("merged", copies.merged(tables))
     tables.write("divergence", copies.divergence(tables))
     tables.write("lacks", tables.empty("lacks"))

@@ -95,7 +95,7 @@ async def test_what_is_committed_differs_and_is_gone_is_what_the_plain_checker_s
     names = ("notes", "entries", "merged", "divergence", "lacks", "missing")
     tables = made(paths, tmp_path / "out", spark, *names)
 
-    rows = tables["entries"].where("fate = 'committed'").collect()
+    rows = tables["entries"].where("outcome = 'committed'").collect()
     committed = {(r.node, r.group, r["index"], r.term, bytes(r.hash)) for r in rows}
     assert committed == said_by_checker(folders)
     differing = {
@@ -146,7 +146,7 @@ def test_what_differs_since_a_person_gave_a_majority_up_says_so(tmp_path: Path, 
     def write(name: str, columns: str, *rows: tuple[Any, ...]) -> None:
         tables.write(name, conformed(spark.createDataFrame(rows, columns), name))
 
-    copy = "array<struct<node: string, term: bigint, hash: string, fate: string, file: string,"
+    copy = "array<struct<node: string, term: bigint, hash: string, outcome: string, file: string,"
     columns = f"group int, index bigint, committed boolean, copies {copy} offset: bigint>>"
     said = [("n1", 9, "00", "committed", "f", 1), ("n2", 2, "01", "committed", "g", 1)]
     write("divergence", columns, *((group, 101, True, said) for group in (1, 2, 3)))
@@ -315,9 +315,9 @@ def test_clocks_and_a_damaged_header_make_no_gaps(tmp_path: Path, spark: Any):
         lives = tables["lives"].where("node = 'n3'").orderBy("life").collect()
         said.append([(life.ended, life.from_ns) for life in lives])
         entries = (
-            tables["entries"].where("kind = 'entry'").groupBy("node", "fate").count().collect()
+            tables["entries"].where("kind = 'entry'").groupBy("node", "outcome").count().collect()
         )
-        said.append({(row.node, row.fate): row["count"] for row in entries})
+        said.append({(row.node, row.outcome): row["count"] for row in entries})
     whole, counts, of_archives, _ = said
     assert [ended for ended, _ in whole] == ["orderly"] * 3 + ["open"]
     assert [began for _, began in whole] != sorted(began for _, began in whole)

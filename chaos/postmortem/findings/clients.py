@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.limits import Limits
-from chaos.postmortem.queues.fates import GONE, became
+from chaos.postmortem.queues.outcomes import GONE, became
 from chaos.postmortem.tables import Tables, as_findings
 
 #: By what the checkers call it; all else is `client_anomaly`.
@@ -31,7 +31,7 @@ def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
     without a consumer, as its settings or somebody wanted it, is not lost.
     """
     del limits
-    seen = tables["client_findings"].withColumn("fate", F.lit(None).cast("string"))
+    seen = tables["client_findings"].withColumn("became", F.lit(None).cast("string"))
     seen = seen.withColumn("excused", F.lit(0).cast("bigint"))
     lost = seen.where("kind = 'lost'")
     if lost.take(1):
@@ -41,7 +41,7 @@ def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
         CODES.items(),
         F.lit(OTHER),
     )
-    first = F.min_by(F.struct("message", "op", "at_ms", "detail", "fate"), "op")
+    first = F.min_by(F.struct("message", "op", "at_ms", "detail", "became"), "op")
     found = (
         seen.withColumn("code", code)
         .groupBy("code", "checker", "kind", "queue")
@@ -67,7 +67,7 @@ def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
                 F.col("first_seen.op").cast("string"),
                 F.when(F.col("first_seen.detail") != "", F.lit(", ")).otherwise(F.lit("")),
                 "first_seen.detail",
-                F.coalesce(F.concat(F.lit("; "), "first_seen.fate"), F.lit("")),
+                F.coalesce(F.concat(F.lit("; "), "first_seen.became"), F.lit("")),
                 F.when(
                     F.col("excused") > 0,
                     F.format_string(
@@ -91,18 +91,18 @@ def _not_gone(tables: Tables, lost: DataFrame) -> DataFrame:
     told = became(tables, lost).cache()
     known = told.where("message is not null").groupBy("queue", "message")
     gone = F.col("outcome").isin(*GONE)
-    fates = known.agg(
+    ends = known.agg(
         F.max(gone).alias("gone"), F.max(F.when(~gone, F.col("outcome"))).alias("outcome")
     )
     nameless = told.where("message is null").groupBy("queue").agg(F.count("*").alias("nameless"))
-    fate = F.coalesce(
+    became_of = F.coalesce(
         F.concat(F.lit("the log has it: "), "outcome"), F.lit("no log that was given has it")
     )
     left = (
-        lost.drop("fate", "excused")
-        .join(fates, ["queue", "message"], "left")
+        lost.drop("became", "excused")
+        .join(ends, ["queue", "message"], "left")
         .where(~F.coalesce("gone", F.lit(False)))
-        .withColumn("fate", fate)
+        .withColumn("became", became_of)
         .join(nameless, "queue", "left")
     )
     unknown = F.sum(F.when(F.col("outcome").isNull(), 1).otherwise(0)).over(

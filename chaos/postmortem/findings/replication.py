@@ -21,7 +21,7 @@ MS_NS: Final = 1_000_000
 def divergence(tables: Tables, _: Limits) -> DataFrame:
     """One per group and stretch of indexes: from the first entry that differs all hashes do."""
     differing = tables["divergence"].where("committed")
-    said = F.filter("copies", lambda copy: copy["fate"] == "committed")
+    said = F.filter("copies", lambda copy: copy["outcome"] == "committed")
     right = tables["merged"].select("group", "index", F.lower(F.hex("hash")).alias("right"))
     by_index = Window.partitionBy("group").orderBy("index")
     stretches = (
@@ -210,7 +210,7 @@ def lagging_replica(tables: Tables, limits: Limits) -> DataFrame:
         F.col("worst.leader").alias("leader"),
     )
     # Where the first entry that it lacked came at last; else where another node has it.
-    at = tables["entries"].where("kind = 'entry' and fate <> 'voided'")
+    at = tables["entries"].where("kind = 'entry' and outcome <> 'voided'")
     at = at.select("group", "index", "term", "file", "offset", F.col("node").alias("its"))
     place = F.struct((F.col("its") != F.col("node")).alias("other"), "term", "file", "offset")
     placed = (

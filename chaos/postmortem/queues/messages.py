@@ -61,7 +61,7 @@ def confirms(tables: Tables) -> DataFrame:
     """
     leaders = tables["leaders"].select("group", "term", F.col("leader").alias("node")).distinct()
     entries = tables["entries"].where(
-        "kind = 'entry' and fate = 'committed' and commit_ns is not null"
+        "kind = 'entry' and outcome = 'committed' and commit_ns is not null"
     )
     entries = entries.select("group", "term", "node", "index", "commit_ns").join(
         F.broadcast(leaders.withColumn("leads", F.lit(True))), ["group", "term", "node"], "left"

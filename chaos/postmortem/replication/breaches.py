@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from chaos.postmortem.life.ballots import SLACK_NS, Ballots, Breach, Known, Members, Noted
 from chaos.postmortem.life.clocks import in_common_time
 from chaos.postmortem.life.nodes import said
-from chaos.postmortem.replication import fates as fold
+from chaos.postmortem.replication import entry_outcomes as fold
 from chaos.postmortem.replication.copies import names
 from chaos.postmortem.replication.logorder import LogOrder, local_frame, log_order, mark_flags
 from chaos.postmortem.replication.members import Told, members_of, newest
@@ -167,16 +167,16 @@ def _needless(tables: Tables, order: LogOrder) -> DataFrame:
     rows = (
         tables["entries"]
         .where("kind = 'entry'")
-        .select("node", "file", "offset", "group", "index", "term", "hash", "fate", "wall_ns")
+        .select("node", "file", "offset", "group", "index", "term", "hash", "outcome", "wall_ns")
     )
-    voided = rows.where("fate = 'voided'").select("node", *_PLACE).distinct()
+    voided = rows.where("outcome = 'voided'").select("node", *_PLACE).distinct()
     if not voided.take(1):
         return tables.empty("breaches")
     own = _placed(rows.join(F.broadcast(voided), ["node", *_PLACE]), order)
     again = Window.partitionBy("node", *_PLACE, "disk").orderBy("place")
     pairs = own.withColumns(
-        {f"last_{name}": F.lag(name).over(again) for name in ("term", "hash", "fate", "place")}
-    ).where("last_fate = 'voided' and last_term = term and last_hash <=> hash")
+        {f"last_{name}": F.lag(name).over(again) for name in ("term", "hash", "outcome", "place")}
+    ).where("last_outcome = 'voided' and last_term = term and last_hash <=> hash")
     installed = (F.col("kind") == "snapshot") & (mark_flags().bitwiseAND(F.lit(MARK_RESETS)) != 0)
     replaced = _placed(
         tables["notes"].where(installed | (F.col("kind") == "group-removed")), order

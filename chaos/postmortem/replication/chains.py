@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.replication import fates as fold
+from chaos.postmortem.replication import entry_outcomes as fold
 from chaos.postmortem.replication.logorder import LogOrder, log_order
 from chaos.postmortem.tables import Tables
 from cluster.log import format as fmt

@@ -34,10 +34,10 @@ def merged(tables: Tables) -> DataFrame:
     bit = F.create_map(*bits)[F.col("node")] if bits else F.lit(0)
     counted = (
         tables["entries"]
-        .where("fate <> 'voided'")
+        .where("outcome <> 'voided'")
         .select(
             *(*_VARIANT, "wall_ns", bit.cast("bigint").alias("bit")),
-            (F.col("fate") == "committed").alias("committed"),
+            (F.col("outcome") == "committed").alias("committed"),
         )
         .repartition(*_ENTRY)  # all that follows needs no other exchange
         .groupBy(*_VARIANT)
@@ -60,7 +60,7 @@ def divergence(tables: Tables) -> DataFrame:
     """The table `divergence`. A snapshot's mark says what was committed at its index, too."""
     copies = (
         tables["entries"]
-        .select(*_VARIANT, "node", "fate", "file", "offset")
+        .select(*_VARIANT, "node", "outcome", "file", "offset")
         .unionByName(_marked(tables))
         .where("hash is not null")
     )
@@ -72,7 +72,7 @@ def divergence(tables: Tables) -> DataFrame:
         .select(*_ENTRY)
     )
     pairs = [F.lit(each) for pair in _RANKS.items() for each in pair]
-    rank = F.create_map(*pairs)[F.col("fate")]
+    rank = F.create_map(*pairs)[F.col("outcome")]
     best = Window.partitionBy(*_VARIANT, "node").orderBy(F.desc("rank"), "file", "offset")
     each = (
         copies.join(differing, _ENTRY)
@@ -80,8 +80,10 @@ def divergence(tables: Tables) -> DataFrame:
         .withColumn("nth", F.row_number().over(best))
         .where("nth = 1")
     )
-    said = F.when(F.col("fate") == "committed", F.col("hash"))
-    copy = F.struct("node", "term", F.lower(F.hex("hash")).alias("hash"), "fate", "file", "offset")
+    said = F.when(F.col("outcome") == "committed", F.col("hash"))
+    copy = F.struct(
+        "node", "term", F.lower(F.hex("hash")).alias("hash"), "outcome", "file", "offset"
+    )
     return each.groupBy(*_ENTRY).agg(
         (F.count_distinct(said) > 1).alias("committed"),
         F.sort_array(F.collect_list(copy)).alias("copies"),
@@ -95,7 +97,7 @@ def _marked(tables: Tables) -> DataFrame:
         "term",
         F.unhex(F.get_json_object("detail", "$[1]")).alias("hash"),
         "node",
-        F.lit("committed").alias("fate"),
+        F.lit("committed").alias("outcome"),
         "file",
         "offset",
     )

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.replication import fates as fold
+from chaos.postmortem.replication import entry_outcomes as fold
 from chaos.postmortem.replication.logorder import (
     LogOrder,
     log_order,
@@ -27,7 +27,7 @@ _TYPES = ("command", "noop", "membership")  # the first byte of what was given t
 _PASSED = ["place", "group", "kind", "index", "term", "hash", "type", "bytes", "wall_ns", "mono_ns"]
 _FOLDED = (
     "place bigint, group int, kind tinyint, index bigint, term bigint, hash binary, type tinyint,"
-    " bytes int, wall_ns bigint, mono_ns bigint, fate tinyint, commit_ns bigint, sync_ns bigint"
+    " bytes int, wall_ns bigint, mono_ns bigint, outcome tinyint, commit_ns bigint, sync_ns bigint"
 )
 
 
@@ -41,19 +41,19 @@ def entries(tables: Tables) -> DataFrame:
     if bad is not None:
         streams = streams.unionByName(_corrupt(bad, found), allowMissingColumns=True)
     ordered = streams.repartition("stream").sortWithinPartitions("stream", "place")
-    return order.name(ordered.mapInArrow(_fates, _FOLDED)).select(
+    return order.name(ordered.mapInArrow(_outcomes, _FOLDED)).select(
         *("cluster", "node", "file", "segment", "created_ns", "offset"),
         _named("kind", {code: name for name, code in fold.KINDS.items() if name in _BODIES}),
         *("group", "index", "term", "hash"),
         _named("type", dict(enumerate(_TYPES))),
         *("bytes", "wall_ns", "mono_ns"),
-        _named("fate", dict(enumerate(fold.FATES))),
+        _named("outcome", dict(enumerate(fold.OUTCOMES))),
         *("commit_ns", "sync_ns"),
     )
 
 
-def _fates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return fold.fates(batches, _PASSED)
+def _outcomes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return fold.entry_outcomes(batches, _PASSED)
 
 
 def _named(column: str, names: dict[int, str]) -> Column:

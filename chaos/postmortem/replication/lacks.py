@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
-from chaos.postmortem.replication import fates as fold
+from chaos.postmortem.replication import entry_outcomes as fold
 from chaos.postmortem.replication.entries import damaged, safe_points, told_kind
 from chaos.postmortem.replication.logorder import LogOrder, local_frame, log_order, read_ends
 from chaos.postmortem.replication.order import Placed

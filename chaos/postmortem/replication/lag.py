@@ -42,7 +42,7 @@ def _told(tables: Tables) -> DataFrame:
     came = F.col("kind") == "snapshot"
     came &= mark_flags().bitwiseAND(F.lit(MARK_INSTALLED)) != 0
     return (
-        _rows(got, index=F.when(F.col("fate") != "voided", F.col("index")))
+        _rows(got, index=F.when(F.col("outcome") != "voided", F.col("index")))
         .unionByName(_rows(commits, committed=F.col("index")))
         .unionByName(
             _rows(

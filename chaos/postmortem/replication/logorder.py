@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from chaos.postmortem.replication.fates import OFFSET_BITS
+from chaos.postmortem.replication.entry_outcomes import OFFSET_BITS
 from chaos.postmortem.replication.order import Given, Placed, placed
 from chaos.postmortem.tables import Tables
 from cluster.log import format as fmt

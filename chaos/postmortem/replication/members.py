@@ -33,14 +33,14 @@ def told_members(tables: Tables, bases: Iterable[Base]) -> Told:
             told = since, frozenset(voters), frozenset(learners), True
             found.setdefault(base.group, []).append(told)
     entries = tables["entries"].where("type = 'membership'")
-    fates = entries.select("group", "index", "fate", "file", "offset")
+    outcomes = entries.select("group", "index", "outcome", "file", "offset")
     records = tables["records"].where("command is not null").select("file", "offset", "command")
     rows = (
-        records.join(F.broadcast(fates), ["file", "offset"])
+        records.join(F.broadcast(outcomes), ["file", "offset"])
         .groupBy("group", "index", "command")
-        .agg(F.max(F.col("fate") == "committed").alias("committed"))
+        .agg(F.max(F.col("outcome") == "committed").alias("committed"))
         .collect()
-        if fates.take(1)
+        if outcomes.take(1)
         else []
     )
     for row in rows:

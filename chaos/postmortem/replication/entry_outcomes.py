@@ -29,7 +29,7 @@ KINDS: Final = {
 }
 
 VOIDED, PENDING, COMMITTED = range(3)
-FATES: Final = ("voided", "pending", "committed")
+OUTCOMES: Final = ("voided", "pending", "committed")
 
 #: A place is the number of the segment and the offset in it.
 OFFSET_BITS: Final = 40
@@ -38,14 +38,14 @@ UNKNOWN: Final = -1
 _EMPTY: Final = np.zeros(0, np.int64)
 
 
-class Fates:
+class EntryOutcomes:
     """Of one group on one node. Batches have the columns place, kind, index, mono_ns, others that
     are only passed on, and in marks of segments disk, boot, holes, and synced: how far the log
     says that the segment is safe, and when it says so, as numbers in turn with spaces between.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        told = [("fate", pa.int8()), ("commit_ns", pa.int64()), ("sync_ns", pa.int64())]
+        told = [("outcome", pa.int8()), ("commit_ns", pa.int64()), ("sync_ns", pa.int64())]
         self._schema = pa.schema([*schema, *(pa.field(*each) for each in told)])
         self._disk = self._boot = self._holes = UNKNOWN
         self._synced = (_EMPTY, _EMPTY)
@@ -76,7 +76,7 @@ class Fates:
             own = own.take(pa.array(bodies))
         self._rows = pa.concat_tables([self._rows, own.select(self._rows.schema.names)])
         self._sync = np.concatenate([self._sync, np.full(len(bodies), UNKNOWN)])
-        self._fate = np.full(self._rows.num_rows, UNKNOWN, np.int8)
+        self._outcome = np.full(self._rows.num_rows, UNKNOWN, np.int8)
         self._latency = np.full(self._rows.num_rows, UNKNOWN, np.int64)
         start = 0
         for stop in self._breaks(kind, index):
@@ -123,7 +123,7 @@ class Fates:
             if copies.any():
                 known = values[np.searchsorted(says, bodies)]
                 safe = copies & ((its <= known) | (kind[bodies] == INSTALLED))
-                self._fate[rows[safe]] = COMMITTED
+                self._outcome[rows[safe]] = COMMITTED
                 when = np.where(copies, UNKNOWN, when)
                 rows, its, when, bodies = (each[~safe] for each in (rows, its, when, bodies))
             self._held = np.concatenate([self._held, rows])
@@ -143,7 +143,7 @@ class Fates:
         by = np.maximum(by, np.searchsorted(says, self._at))
         done = sure & (by < len(says))
         rows, when = self._held[done], self._mono[done]
-        self._fate[rows] = COMMITTED
+        self._outcome[rows] = COMMITTED
         self._latency[rows] = np.where(when == UNKNOWN, UNKNOWN, mono[says[by[done]]] - when)
         self._keep(~done)
         self._commit = max(self._commit, int(values[-1]))
@@ -152,8 +152,8 @@ class Fates:
         self._held, self._index = self._held[kept], self._index[kept]
         self._mono, self._at = self._mono[kept], self._at[kept]
 
-    def _decide(self, which: np.ndarray, fate: int) -> None:
-        self._fate[self._held[which]] = fate
+    def _decide(self, which: np.ndarray, outcome: int) -> None:
+        self._outcome[self._held[which]] = outcome
         self._keep(~which)
 
     def _event(self, batch: pa.RecordBatch, kind: int, index: int, mono: int, at: int) -> None:
@@ -206,16 +206,18 @@ class Fates:
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """What is never decided."""
-        self._fate = np.full(self._rows.num_rows, UNKNOWN, np.int8)
+        self._outcome = np.full(self._rows.num_rows, UNKNOWN, np.int8)
         self._latency = np.full(self._rows.num_rows, UNKNOWN, np.int64)
         self._end()
         yield from self._decided()
 
     def _decided(self) -> Iterator[pa.RecordBatch]:
-        done = np.flatnonzero(self._fate != UNKNOWN)
+        done = np.flatnonzero(self._outcome != UNKNOWN)
         if len(done):
-            rows = self._rows if len(done) == len(self._fate) else self._rows.take(pa.array(done))
-            told = (self._fate[done], self._latency[done], self._sync[done])
+            rows = (
+                self._rows if len(done) == len(self._outcome) else self._rows.take(pa.array(done))
+            )
+            told = (self._outcome[done], self._latency[done], self._sync[done])
             arrays = [pa.array(each, mask=each == UNKNOWN) for each in told]
             columns = [each.combine_chunks() for each in rows.columns]
             yield from pa.Table.from_arrays(columns + arrays, schema=self._schema).to_batches()
@@ -238,9 +240,11 @@ def _points(synced: pa.Scalar) -> tuple[np.ndarray, np.ndarray]:
     return reached[order], when[order]
 
 
-def fates(batches: Iterable[pa.RecordBatch], passed: list[str]) -> Iterator[pa.RecordBatch]:
+def entry_outcomes(
+    batches: Iterable[pa.RecordBatch], passed: list[str]
+) -> Iterator[pa.RecordBatch]:
     """Streams one behind the other, each in the order of its places; `passed` columns stay."""
-    fold: Fates | None = None
+    fold: EntryOutcomes | None = None
     stream, last = None, -1
     for batch in batches:
         streams = batch.column("stream").to_numpy()
@@ -253,7 +257,7 @@ def fates(batches: Iterable[pa.RecordBatch], passed: list[str]) -> Iterator[pa.R
             if fold is None or streams[start] != stream:
                 if fold is not None:
                     yield from fold.finish()
-                fold, stream, last = Fates(batch.select(passed).schema), streams[start], -1
+                fold, stream, last = EntryOutcomes(batch.select(passed).schema), streams[start], -1
             places = part.column("place")
             assert places[0].as_py() >= last, "records are not in the order of the log"
             last = places[stop - start - 1].as_py()

@@ -15,7 +15,7 @@ from chaos.postmortem.replication.order import Given, Placed, placed
 from chaos.postmortem.replication.standing import ENDED, NOT_GIVEN, SKIPPED, TRUNCATED, Standing
 
 pa = pytest.importorskip("pyarrow")
-fold: Any = pytest.importorskip("chaos.postmortem.replication.fates")
+fold: Any = pytest.importorskip("chaos.postmortem.replication.entry_outcomes")
 
 SCHEMA = pa.schema(
     [
@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
     ]
 )
 Row = dict[str, Any]
-#: kind and place: fate, commit_ns, sync_ns
+#: kind and place: outcome, commit_ns, sync_ns
 Told = dict[int, tuple[str, int | None, int | None]]
 
 
@@ -94,11 +94,11 @@ def told_slowly(rows: list[Row]) -> Told:
     state = {"commit": 0, "base": 0}
     mark: Row = {"disk": -1, "boot": -1, "holes": -1}
 
-    def decide(fits: Any, fate: str, at: int | None = None) -> None:
+    def decide(fits: Any, outcome: str, at: int | None = None) -> None:
         for each in [each for each in held if fits(each)]:
             held.remove(each)
             known = at is not None and not each["old"]
-            found[each["place"]] = (fate, at - each["mono_ns"] if known else None, each["sync"])
+            found[each["place"]] = (outcome, at - each["mono_ns"] if known else None, each["sync"])
 
     def finish() -> None:
         base, commit = state["base"], state["commit"]
@@ -158,11 +158,11 @@ def told_quickly(streams: list[list[Row]], size: int) -> list[Told]:
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     batches = (batch.slice(at, size) for at in range(0, batch.num_rows, size))
     found: list[Told] = [{} for _ in streams]
-    for answer in fold.fates(batches, ["stream", "place", "kind", "index", "mono_ns"]):
+    for answer in fold.entry_outcomes(batches, ["stream", "place", "kind", "index", "mono_ns"]):
         for row in answer.to_pylist():
             assert row["place"] not in found[row["stream"]]
-            fate = fold.FATES[row["fate"]]
-            found[row["stream"]][row["place"]] = (fate, row["commit_ns"], row["sync_ns"])
+            outcome = fold.OUTCOMES[row["outcome"]]
+            found[row["stream"]][row["place"]] = (outcome, row["commit_ns"], row["sync_ns"])
     return found
 
 
