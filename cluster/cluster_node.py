@@ -23,6 +23,7 @@ from cluster.farewell import MEMBER, REMOVED, WHO, Farewell
 from cluster.forwarding import Forwarder
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
+from cluster.liveness import LivenessBroadcast
 from cluster.log import Identity, Log, Progress
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine, GroupInfo, QueueInfo
@@ -33,7 +34,6 @@ from cluster.node_notes import NodeNotes
 from cluster.outcome import Done
 from cluster.overview import status_of
 from cluster.peers import Peers
-from cluster.presence import Presence
 from cluster.queue_names import QueueNames
 from cluster.raft.rounds import Rounds
 from cluster.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
@@ -100,7 +100,7 @@ class ClusterNode:
             agreed_time=self.time,
         )
         self.visibility = Visibility(config.node, links, self.peers, self.forwarder.answers)
-        self.presence = Presence(self)
+        self.liveness = LivenessBroadcast(self)
         self._begun = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self.readmission = Readmission(self)
@@ -231,7 +231,7 @@ class ClusterNode:
         self.stopping = True
         try:
             if transfer and self._tasks and self._failure is None:
-                await self.presence.hand_over()
+                await self.liveness.hand_over()
         finally:
             await self._begun.aclose()
 
@@ -328,7 +328,7 @@ class ClusterNode:
         own = self.transient.start(self.catalog_machine)
         if own is not None:
             own.on_applied.append(self._on_applied)
-            self.presence.tell_all(own)
+            self.liveness.on_leadership(own)
 
     def _may_have_dropped(self, info: GroupInfo) -> bool:
         """Perhaps there was an earlier copy here, and what it had promised went with it. Founders
@@ -393,7 +393,7 @@ class ClusterNode:
         if role is Role.LEADER:
             self.peers.forget_leader(group.id)
             if group.id != CATALOG_GROUP:
-                self.presence.tell_all(group)
+                self.liveness.on_leadership(group)
         for listener in self.on_role:
             listener(group, role, term)
         self._maintenance.wake()
@@ -459,8 +459,8 @@ class ClusterNode:
         self.notes.link_up(peer, incarnation)
         for group in self.groups.values():
             group.peer_up(peer)
-        self.presence.tell_groups(NodeUp(peer, incarnation))
-        self.presence.tell_peers([peer])
+        self.liveness.broadcast(NodeUp(peer, incarnation))
+        self.liveness.announce([peer])
         self.ask_clocks([peer])
         self.rounds.wake()
 
@@ -483,7 +483,7 @@ class ClusterNode:
         for group in self.groups.values():
             group.peer_down(peer, closed=closed)
         if incarnation:
-            self.presence.tell_groups(NodeDown(peer, incarnation, gone))
+            self.liveness.broadcast(NodeDown(peer, incarnation, gone))
         self.rounds.wake()
 
     def ask_clocks(self, peers: Sequence[NodeId]) -> None:

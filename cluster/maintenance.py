@@ -78,7 +78,7 @@ class MaintenanceLoop:
                 self._balance()
                 self._mind_clocks()
                 self._miss_unheard()
-                cluster.presence.tell_again()
+                cluster.liveness.retry()
                 self._tell = True
                 await cluster.log.maintain()
                 self._period += 1
@@ -90,7 +90,7 @@ class MaintenanceLoop:
             self._now.clear()
             if self._tell:
                 self._tell = False
-                cluster.presence.tell_peers(
+                cluster.liveness.announce(
                     [p for p in cluster.links.peers() if cluster.links.connected(p)]
                 )
             cluster.start_groups()
@@ -163,7 +163,7 @@ class MaintenanceLoop:
         for info in cluster.catalog_machine.nodes():
             if info.incarnation and cluster.peers.miss(info.node, info.incarnation, now):
                 gone = cluster.peers.states[info.node].gone
-                cluster.presence.tell_groups(NodeDown(info.node, info.incarnation, gone))
+                cluster.liveness.broadcast(NodeDown(info.node, info.incarnation, gone))
 
     def _forget_nodes(self) -> None:
         """The leader of the catalog gives up the transient queues of nodes that are down."""

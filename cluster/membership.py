@@ -51,5 +51,5 @@ def next_step(
         after = configuration.without(going)
         sound = sum(node == leader or node in ready for node in after.voters)
         return after if sound >= after.quorum else None
-    heirs = [node for node in voters if node in wanted and node in ready and node in up]
-    return Transfer(min(heirs)) if extra and heirs else None
+    successors = [node for node in voters if node in wanted and node in ready and node in up]
+    return Transfer(min(successors)) if extra and successors else None

@@ -66,7 +66,7 @@ class Moving:
                     cluster.forget(info.node)
                 if info.node not in self._removed:
                     self._removed.add(info.node)
-                    cluster.presence.tell_groups(removed(info))
+                    cluster.liveness.broadcast(removed(info))
                 continue
             self._removed.discard(info.node)
             if info.node not in known and address is not None:

@@ -69,7 +69,7 @@ def queue_commands(catalog: CatalogMachine, machine: QueueMachine, group: GroupI
     return [*commands, *map(DeleteQueue, gone)]
 
 
-def presence_commands(
+def liveness_commands(
     peers: Mapping[NodeId, PeerState], nodes: Sequence[NodeInfo]
 ) -> list[Command]:
     """What a new leader tells its group about every node: sessions live and die with these.

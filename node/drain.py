@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 KIND = "drain"
 LOOK_S = 0.2
-#: An heir that lacks no more entries takes over in a moment.
+#: A successor that lacks no more entries takes over in a moment.
 NEAR_ENTRIES = 100
 #: How long it may take to hear who leads instead.
 LED_S_MAX = 2.0
@@ -165,7 +165,7 @@ class Drain:
         if self._work is None and not self._health.draining:
             return
         self._work = self._keeper = self._emptied = None
-        self._cluster.presence.stay()
+        self._cluster.liveness.stay()
         self._sessions.open()
         if self.door is not None:
             await self.door.listen()
@@ -178,7 +178,7 @@ class Drain:
         try:
             await self._wait_until_spared(deadline_s, force=force)
         except BaseException:
-            self._cluster.presence.stay()
+            self._cluster.liveness.stay()
             raise
 
     async def _wait_until_spared(self, deadline_s: float, *, force: bool) -> None:
@@ -188,17 +188,17 @@ class Drain:
             critical = await self._quorum.critical()
             if critical and all(map(self._all_leave, critical)):
                 log.info("drain_does_not_wait", reason="the others leave, too")
-                self._cluster.presence.leave()
+                self._cluster.liveness.leave()
                 return
             if force or not critical:
-                self._cluster.presence.leave()
+                self._cluster.liveness.leave()
                 if force:
                     return
                 # Who leaves at the same moment has said so by now; the first by name goes on.
                 critical = await self._quorum.critical()
                 if all(self._goes_first(each) for each in critical):
                     return
-            self._cluster.presence.wait()
+            self._cluster.liveness.wait()
             if loop.time() >= deadline_s or not all(each.lacks for each in critical):
                 raise Refused(QUORUM_CRITICAL, why_critical(self._cluster.node, critical))
             if critical != told:
@@ -248,7 +248,7 @@ class Drain:
         cluster = self._cluster
         led = [group for group in cluster.groups.values() if group.role is Role.LEADER]
         if transfer:
-            await cluster.presence.hand_over()
+            await cluster.liveness.hand_over()
         kept = [group.name for group in led if group.role is Role.LEADER]
         if transfer:
             gone = [group for group in led if group.name not in kept]
@@ -286,13 +286,13 @@ class Drain:
 
     async def _keep_away(self) -> None:
         """An election may choose this node, as the one that lacks least: it is handed on, once the
-        heir is near. A group that is being handed over takes nothing new, and a copy that is far
-        behind would not take over in time: again and again, for as long as it is.
+        successor is near. A group that is being handed over takes nothing new, and a copy that is
+        far behind would not take over in time: again and again, for as long as it is.
         """
         while True:
             await asyncio.sleep(LOOK_S)
             if any(group.ready for group in self._cluster.groups.values()):
-                await self._cluster.presence.hand_over(lacks_max=NEAR_ENTRIES)
+                await self._cluster.liveness.hand_over(lacks_max=NEAR_ENTRIES)
 
     def stop(self) -> None:
         """With the node."""

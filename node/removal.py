@@ -8,10 +8,12 @@ from typing import Any
 Row = Mapping[str, Any]
 
 
-def risks_of(nodes: Sequence[Row], groups: Sequence[Row], node: str, heir: str | None) -> list[str]:
+def risks_of(
+    nodes: Sequence[Row], groups: Sequence[Row], node: str, successor: str | None
+) -> list[str]:
     """What would be less safe without this node; rows are as the management API shows them."""
     staying = [row for row in nodes if row["state"] != "leaving" and row["name"] != node]
-    able = {row["name"] for row in staying} if heir is None else {heir}
+    able = {row["name"] for row in staying} if successor is None else {successor}
     fewer = [
         row
         for row in groups
@@ -30,6 +32,8 @@ def risks_of(nodes: Sequence[Row], groups: Sequence[Row], node: str, heir: str |
         risks.append(
             f"of the {len(staying)} nodes that stay {up} are up, and a majority is {majority}"
         )
-    if heir is not None and any(row["name"] == heir and not row["running"] for row in nodes):
-        risks.append(f"{heir}, which is to take over, is down")
+    if successor is not None and any(
+        row["name"] == successor and not row["running"] for row in nodes
+    ):
+        risks.append(f"{successor}, which is to take over, is down")
     return risks

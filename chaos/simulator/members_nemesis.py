@@ -56,11 +56,11 @@ class MembersNemesis:
     async def _replace(self) -> None:
         """A node goes for good, and comes back later, perhaps with an empty disk."""
         node = self.dice.choice(self.cluster.nodes)
-        heirs = [other for other in self.cluster.nodes if other != node]
-        heir = self.dice.choice(heirs) if self.dice.random() < 0.5 else None
+        successors = [other for other in self.cluster.nodes if other != node]
+        successor = self.dice.choice(successors) if self.dice.random() < 0.5 else None
         self.doing = f"{node} leaves"
-        self.cluster.trace.event("members", "!", f"{node} is removed, heir {heir}")
-        outcome = await self._change(RemoveNode(node, heir))
+        self.cluster.trace.event("members", "!", f"{node} is removed, successor {successor}")
+        outcome = await self._change(RemoveNode(node, successor))
         # An earlier try, of which no answer came, may have removed it.
         if outcome.kind != "ok" and outcome.code != NO_NODE:
             self.doing = None

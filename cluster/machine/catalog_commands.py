@@ -35,10 +35,10 @@ class AddNode:
 
 @dataclass(frozen=True, slots=True)
 class RemoveNode:
-    """A node leaves for good. Others take its places: the heir, or those that hold the least."""
+    """A node leaves for good. Its successor takes its places, else those that hold the least."""
 
     node: NodeId
-    heir: NodeId | None = None
+    successor: NodeId | None = None
 
 
 @dataclass(frozen=True, slots=True)

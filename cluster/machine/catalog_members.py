@@ -54,7 +54,7 @@ class Members:
         return Applied(Ok(1))
 
     def remove_node(self, command: RemoveNode) -> Applied:
-        """Its groups go to the heir where it has none, else to those that hold the fewest."""
+        """Its groups go to the successor where it has none, else to those that hold the fewest."""
         info = self._node(command.node)
         if info is None or info.state == "removed":
             return _refused(NO_NODE, f"there is no node {shown(command.node)} in the cluster")
@@ -63,10 +63,10 @@ class Members:
         others = [node for node in self.present() if node != info.node]
         if not others:
             return _refused(BAD_ARGUMENT, f"node {info.node} is the only one: it cannot be removed")
-        heir = command.heir
-        if heir is not None and heir not in others:
+        successor = command.successor
+        if successor is not None and successor not in others:
             return _refused(
-                NO_NODE, f"node {shown(heir)} is to take over, but is no member of the cluster"
+                NO_NODE, f"node {shown(successor)} is to take over, but is no member of the cluster"
             )
         self._nodes.put(replace(info, state="leaving"))
         held = Counter(node for group in self._groups.all() for node in group.members)
@@ -76,7 +76,7 @@ class Members:
             kept = [node for node in group.members if node != info.node]
             # Whoever was let in and has never come may never come.
             absent = {n: self._nodes.by_id[n].incarnation == 0 for n in others}
-            able = sorted(others, key=lambda n: (n != heir, absent[n], held[n], n))
+            able = sorted(others, key=lambda n: (n != successor, absent[n], held[n], n))
             taking = next((node for node in able if node not in kept), None)
             if taking is not None:
                 kept.append(taking)

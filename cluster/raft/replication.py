@@ -141,7 +141,7 @@ class Replication:
             told or now >= self._untold_since + self._commit_lazy_s
         ):  # the heartbeat tells the others
             self._untold_since = math.inf
-        # Not before what was accepted earlier is in the log: an heir without it is not elected.
+        # Not before what was accepted earlier is in the log: a successor without it is not elected.
         if self._transfer is not None:
             self._go_on_with_transfer(now)
 

@@ -171,20 +171,20 @@ async def put_node(call: Call) -> Answer:
 
 
 async def delete_node(call: Call) -> Answer:
-    """It leaves: others take over what it has, the heir or those that have the least. What makes
+    """It leaves: its successor takes over what it has, else those that have the least. What makes
     the cluster less safe has to be said in words, `fewer=true`.
     """
-    node, heir = call.names["node"], call.query.get("heir")
+    node, successor = call.names["node"], call.query.get("heir")
     if all(info.node != node for info in call.catalog.nodes()):
         raise no_such(f"there is no node {node!r} in the cluster")
     staying = [n.node for n in call.catalog.nodes() if n.state == "member" and n.node != node]
-    if heir is not None and heir not in staying:
-        raise bad_request(f"node {heir!r} is to take over, but is no member that stays")
+    if successor is not None and successor not in staying:
+        raise bad_request(f"node {successor!r} is to take over, but is no member that stays")
     if staying and node not in _leaving(call) and not call.flag("fewer"):
-        risks = risks_of(_states(call), await rows(call), node, heir)
+        risks = risks_of(_states(call), await rows(call), node, successor)
         if risks:
             raise bad_request(f"{'; '.join(risks)}: say ?fewer=true as well if that is meant")
-    await call.change(RemoveNode(NodeId(node), None if heir is None else NodeId(heir)))
+    await call.change(RemoveNode(NodeId(node), None if successor is None else NodeId(successor)))
     return DONE
 
 

@@ -167,7 +167,7 @@ def _of_this_machine() -> ssl.SSLContext:
 def _show(done: dict[str, Any]) -> None:
     leads: dict[str, str | None] = done["leaderships"]
     kept: list[str] = done["leaderships_kept"]
-    to = sorted({heir for heir in leads.values() if heir})
+    to = sorted({successor for successor in leads.values() if successor})
     rows: list[tuple[str, object, str]] = [
         ("leaderships handed over", len(leads), f"to {', '.join(to)}" if to else ""),
         ("leaderships kept", len(kept), ", ".join(kept)),

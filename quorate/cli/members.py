@@ -85,9 +85,11 @@ def _let_in(node: str, address: str, view: View) -> str:
 @node_app.command("remove")
 def node_remove(
     node: Name,
-    heir: Annotated[
+    successor: Annotated[
         str | None,
-        typer.Option("--heir", help="Takes over all that it has. Default: who has the least."),
+        typer.Option(
+            "--successor", "--heir", help="Takes over all that it has. Default: who has the least."
+        ),
     ] = None,
     wait: Wait = True,
     yes: Yes = False,
@@ -102,9 +104,9 @@ def node_remove(
         anybody = Anybody(url, timeout)
         view = await anybody.view()
         if (view.node(node) or {}).get("state") != "leaving":
-            _check(view, node, heir, yes=yes)
+            _check(view, node, successor, yes=yes)
         stage.words = f"node {node} leaves; {GOES_ON}"
-        view = await _removed(anybody, node, heir, wait=wait)
+        view = await _removed(anybody, node, successor, wait=wait)
         words = _gone(node, view)
         if not wait and view.node(node) is not None:
             words = f"node {node}: leaves\n  next: `quorate group list` shows how far"
@@ -146,7 +148,7 @@ def node_replace(
             _check(view, old, new, yes=yes)
         stage.words = f"node {old} leaves, {new} takes over; {GOES_ON}"
         view = await _removed(anybody, old, new, wait=True)
-        return done(as_json, _gone(old, view), node=old, heir=new, removed=True)
+        return done(as_json, _gone(old, view), node=old, successor=new, removed=True)
 
     return watched(work(), stage)
 
@@ -155,9 +157,9 @@ def _is_member(view: View, node: str) -> bool:
     return (view.node(node) or {}).get("state") == "member"
 
 
-async def _removed(anybody: Anybody, node: str, heir: str | None, *, wait: bool) -> View:
+async def _removed(anybody: Anybody, node: str, successor: str | None, *, wait: bool) -> View:
     # Whoever gives the command has agreed to what it costs: see `_check`.
-    query = {"fewer": "true"} if heir is None else {"fewer": "true", "heir": heir}
+    query = {"fewer": "true"} if successor is None else {"fewer": "true", "heir": successor}
     try:
         await anybody.ask(lambda api: api.delete("nodes", node, **query))
     except Refused as refused:
@@ -179,12 +181,12 @@ def _unknown(node: str) -> str:
     return f"there is no node {node!r} in the cluster\n  next: `quorate node list`"
 
 
-def _check(view: View, node: str, heir: str | None, *, yes: bool) -> None:
+def _check(view: View, node: str, successor: str | None, *, yes: bool) -> None:
     from node.removal import risks_of
 
     if view.node(node) is None:
         raise CommandError(_unknown(node))
-    risks = risks_of(view.nodes, view.groups, node, heir)
+    risks = risks_of(view.nodes, view.groups, node, successor)
     if not risks:
         return
     agree(f"remove node {node}", "; ".join(risks), yes=yes, instead="add or start nodes first, or ")

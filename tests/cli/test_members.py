@@ -54,8 +54,8 @@ def three(**states: bool) -> View:
     return View(nodes, [group(0, *names), group(1, *names), group(2, "a", "b")])
 
 
-def risks(view: View, node: str, heir: str | None) -> list[str]:
-    return risks_of(view.nodes, view.groups, node, heir)
+def risks(view: View, node: str, successor: str | None) -> list[str]:
+    return risks_of(view.nodes, view.groups, node, successor)
 
 
 def test_a_removal_that_costs_nothing_is_not_warned_about():

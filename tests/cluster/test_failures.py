@@ -147,7 +147,7 @@ async def test_nobody_hands_leadership_back_to_a_node_that_is_leaving(
     assert world.leading(3) == "n1"  # its preferred one
     peers = world["n2"].peers
     world["n1"].stopping = True
-    hand_over = asyncio.create_task(world["n1"].presence.hand_over())
+    hand_over = asyncio.create_task(world["n1"].liveness.hand_over())
     await world.until(lambda: world.leading(3) in ("n2", "n3"))
     await hand_over
     await asyncio.sleep(2)
@@ -167,7 +167,7 @@ async def test_nodes_that_all_stop_at_once_do_not_hand_leaderships_to_and_fro(
     began = world.loop.time()
     for node in nodes:
         node.stopping = True
-    await asyncio.gather(*(node.presence.hand_over() for node in nodes))
+    await asyncio.gather(*(node.liveness.hand_over() for node in nodes))
     assert world.loop.time() - began < 1.0
     assert all(group.term <= before[group.id] + 2 for group in groups)
 

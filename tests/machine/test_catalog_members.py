@@ -36,8 +36,8 @@ def add(node: str, address: str = "h:1") -> c.AddNode:
     return c.AddNode(NodeId(node), {"peer": address})
 
 
-def remove(node: str, heir: str | None = None) -> c.RemoveNode:
-    return c.RemoveNode(NodeId(node), None if heir is None else NodeId(heir))
+def remove(node: str, successor: str | None = None) -> c.RemoveNode:
+    return c.RemoveNode(NodeId(node), None if successor is None else NodeId(successor))
 
 
 def test_a_node_is_let_in_once_and_may_change_its_address():
@@ -66,7 +66,7 @@ def test_a_node_that_has_never_come_is_given_places_last():
     assert members(made, 1) == members(made, 2) == ["n2", "n3", "n5"]
 
 
-def test_the_heir_takes_all_places():
+def test_the_successor_takes_all_places():
     made = book("n4", "n5")
     made.does(remove("n1", "n5"))
     assert members(made, 1) == members(made, 2) == ["n2", "n3", "n5"]

@@ -54,11 +54,11 @@ async def replace_leader(nodes: Nodes, group: GroupId) -> int:
     """The new one does not hold back: it is as if it had not been asked yet. Its term."""
     copies = {name: node.cluster.groups[group] for name, node in nodes.nodes.items()}
     old = next(copy for copy in copies.values() if copy.ready)
-    heir = next(copy for copy in copies.values() if copy is not old)
-    heir.held = False
-    old.transfer(heir.node)
-    await until(lambda: heir.ready)
-    return heir.term
+    successor = next(copy for copy in copies.values() if copy is not old)
+    successor.held = False
+    old.transfer(successor.node)
+    await until(lambda: successor.ready)
+    return successor.term
 
 
 async def test_a_leader_that_was_let_go_too_early_says_nothing(tmp_path: Path):

@@ -364,7 +364,7 @@ async def test_before_a_stop_only_those_that_will_be_back_soon_are_waited_for(tm
         nodes.nodes["n3"].catch_up.done = True
         await waiting
 
-        nodes.nodes["n3"].cluster.presence.leave()
+        nodes.nodes["n3"].cluster.liveness.leave()
         await until(lambda: not node.cluster.peers.stays(nodes.nodes["n3"].cluster.node))
         await asyncio.wait_for(node.drain.until_others_came_back(loop.time() + 200), 100)
         await nodes.stop("n3")

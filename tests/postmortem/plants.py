@@ -634,17 +634,17 @@ def flapping_leader(shop: Shop) -> list[Expected]:
     cluster = shop.cluster
     cluster.elect(ORDERS, "n3")  # as somebody asked for it
     expected: list[Expected] = []
-    for lost, heir in (("n2", "n1"), ("n1", "n2")) * 2:
+    for lost, successor in (("n2", "n1"), ("n1", "n2")) * 2:
         cluster.kill(lost)
         killed = cluster.time.now_ns
         cluster.wait(0.1)
-        place = here(cluster, heir)
-        term = cluster.elect(LEDGER, heir)
+        place = here(cluster, successor)
+        term = cluster.elect(LEDGER, successor)
         where: dict[str, Any] = {"group": LEDGER, "term": term, "node": lost}
         where["from_ns"] = (killed - 2_000_000_000, killed + 10**9)
         expected.append(Expected("leader_lost", where))
         shop.trade(4)
         cluster.start(lost)
         shop.trade(15, every_s=2)
-    where = {"group": LEDGER, "term": term, "node": heir, "count": 4, **place._asdict()}
+    where = {"group": LEDGER, "term": term, "node": successor, "count": 4, **place._asdict()}
     return [*expected, Expected("flapping_leader", where)]

@@ -216,10 +216,10 @@ def test_leaders_that_come_and_go_and_clocks_that_disagree(tmp_path: Path, judge
         cluster.elect(1, "n1")
         cluster.elect(2, "n3")
         cluster.wait(100)
-        for dead, heir in (("n1", "n2"), ("n2", "n3"), ("n3", "n1"), ("n1", "n2")):
+        for dead, successor in (("n1", "n2"), ("n2", "n3"), ("n3", "n1"), ("n1", "n2")):
             cluster.kill(dead)
             cluster.time.passes(SECOND_NS // 5)
-            cluster.elect(1, heir)
+            cluster.elect(1, successor)
             if dead == "n3":
                 cluster.elect(2, "n2")
             cluster.wait(10)

@@ -77,7 +77,7 @@ def _losses(tables: Tables) -> DataFrame:
     )
     timed = in_common_time(
         won.withColumnRenamed("candidate", "node"), tables["shifts"], "led_ns"
-    ).withColumnRenamed("node", "heir")
+    ).withColumnRenamed("node", "successor")
     led_ns = F.col("led_ns") + F.col("shift_ns")
     without_ns = (F.col("without_leader_ms") * MS_NS).cast("bigint")
     return timed.withColumn("back_ns", led_ns).withColumn("lost_ns", led_ns - without_ns)
@@ -91,7 +91,7 @@ def leader_lost(tables: Tables, limits: Limits) -> DataFrame:
         Window.partitionBy("group", "node", "session").orderBy(F.desc("term"))
     )
     incidents = (
-        losses.withColumn("heir", F.format_string("%d: %s", "group", "heir"))
+        losses.withColumn("successor", F.format_string("%d: %s", "group", "successor"))
         .withColumn("nth", last)
         .groupBy("node", "session")
         .agg(
@@ -103,14 +103,15 @@ def leader_lost(tables: Tables, limits: Limits) -> DataFrame:
             F.min("without_leader_ms").alias("least_ms"),
             F.max("without_leader_ms").alias("most_ms"),
             F.array_sort(F.collect_set("cause")).alias("causes"),
-            F.min_by("file", "back_ns").alias("heir_file"),
-            F.min_by("offset", "back_ns").alias("heir_offset"),
+            F.min_by("file", "back_ns").alias("successor_file"),
+            F.min_by("offset", "back_ns").alias("successor_offset"),
             F.array_join(
                 F.transform(
-                    F.array_sort(F.collect_list(F.struct("group", "heir"))), lambda x: x["heir"]
+                    F.array_sort(F.collect_list(F.struct("group", "successor"))),
+                    lambda x: x["successor"],
                 ),
                 ", ",
-            ).alias("heirs"),
+            ).alias("successors"),
         )
     )
     known = _explained(incidents, tables)
@@ -129,7 +130,11 @@ def leader_lost(tables: Tables, limits: Limits) -> DataFrame:
         F.format_string("%.1f to %s", F.col("least_ms") / 1e3, _seconds(F.col("most_ms")))
     )
     detail = F.format_string(
-        "%s %s; without a leader for %s; led since then, by group: %s", "node", why, span, "heirs"
+        "%s %s; without a leader for %s; led since then, by group: %s",
+        "node",
+        why,
+        span,
+        "successors",
     )
     only = F.when(F.col("count") == 1, F.col("only"))
     return as_findings(known.withColumn("group", only).withColumn("detail", detail), "leader_lost")
@@ -185,7 +190,7 @@ def _explained(incidents: DataFrame, tables: Tables) -> DataFrame:
         return F.max(F.when(F.col("what") == what, F.col("ms")))
 
     # Without a place in its own log, that of who stood for it.
-    places = {name: F.coalesce(name, f"heir_{name}") for name in ("file", "offset")}
+    places = {name: F.coalesce(name, f"successor_{name}") for name in ("file", "offset")}
     found = (
         incidents.select("node", "session", "from_ns", "to_ns")
         .join(troubles, "node")
@@ -215,7 +220,7 @@ def flapping_leader(tables: Tables, limits: Limits) -> DataFrame:
         "%d changes of leader within %s minutes that nobody asked for; leaders: %s",
         "count",
         F.lit(f"{limits.flapping_minutes:g}"),
-        "heirs",
+        "successors",
     )
     found = (
         _in_sessions(
@@ -230,10 +235,10 @@ def flapping_leader(tables: Tables, limits: Limits) -> DataFrame:
             F.min("since_ns").alias("from_ns"),
             F.max("back_ns").alias("to_ns"),
             F.max("term").alias("term"),
-            F.max_by("heir", "term").alias("node"),
+            F.max_by("successor", "term").alias("node"),
             F.max_by("file", "term").alias("file"),
             F.max_by("offset", "term").alias("offset"),
-            _listed("heir").alias("heirs"),
+            _listed("successor").alias("successors"),
         )
     )
     return as_findings(found.withColumn("detail", detail), "flapping_leader")

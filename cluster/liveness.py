@@ -1,4 +1,4 @@
-"""Who is here, as it is told: nodes to groups, and what this node leads to its peers."""
+"""Liveness broadcast: groups learn which nodes are up, peers which groups this node leads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.group_like import GroupLike
 from cluster.machine.commands import Command
 from cluster.outcome import Outcome
 from cluster.raft.member import Role
-from cluster.reconcile import presence_commands
+from cluster.reconcile import liveness_commands
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 if TYPE_CHECKING:
@@ -26,46 +26,48 @@ WAITING = "waiting"  # for the others to do without it; until then it does its s
 STOP_PATIENCE_S = 3.0
 
 
-class Presence:
+class LivenessBroadcast:
     """One a node."""
 
     def __init__(self, cluster: ClusterNode) -> None:
         self._cluster = cluster
-        self._untold: set[GroupId] = set()  # may have missed which nodes came and went
+        self._missed: set[GroupId] = set()  # groups that may lack a NodeUp or NodeDown
         self.word = STAYING  # LEAVING: about to stop, or drained: wants no leadership
 
-    def tell_groups(self, command: Command) -> None:
-        """A node came or went."""
+    def broadcast(self, command: Command) -> None:
+        """Proposes a NodeUp or NodeDown to every group that is led here."""
         for group in self._cluster.groups.values():
             if group.id != CATALOG_GROUP and group.role is Role.LEADER:
-                self._tell(group, command)
+                self._propose(group, command)
         own = self._cluster.transient.own
         if own is not None:
-            self._tell(own, command)
+            self._propose(own, command)
 
-    def tell_all(self, group: GroupLike) -> None:
-        """This node leads the group since a moment ago."""
+    def on_leadership(self, group: GroupLike) -> None:
+        """This node has just become the group's leader: proposes the state of every node to it."""
         nodes = self._cluster.catalog_machine.nodes_ever()
-        for command in presence_commands(self._cluster.peers.states, nodes):
-            self._tell(group, command)
+        for command in liveness_commands(self._cluster.peers.states, nodes):
+            self._propose(group, command)
 
-    def tell_again(self) -> None:
-        """Those that did not hear it."""
-        untold, self._untold = self._untold, set()
-        for group_id in sorted(untold):
+    def retry(self) -> None:
+        """Proposes again where a command was refused or lost."""
+        missed, self._missed = self._missed, set()
+        for group_id in sorted(missed):
             group = self._cluster.group(group_id)
             if group is not None and group.ready:
-                self.tell_all(group)
+                self.on_leadership(group)
 
-    def _tell(self, group: GroupLike, command: Command) -> None:
+    def _propose(self, group: GroupLike, command: Command) -> None:
         def done(outcome: Outcome) -> None:
-            if outcome.reply is None:  # refused or lost; another leader would tell it by itself
-                self._untold.add(group.id)
+            if outcome.reply is None:  # refused or lost; another leader would do it by itself
+                self._missed.add(group.id)
 
         group.propose(command, done)
 
-    def tell_peers(self, peers: Sequence[NodeId]) -> None:
-        """Which groups this node leads, as whom it knows each of them, and whether it is warm."""
+    def announce(self, peers: Sequence[NodeId]) -> None:
+        """Sends which groups this node leads, the incarnation it knows of the peer, and whether it
+        is warm.
+        """
         cluster = self._cluster
         led: list[int] = [g.id for g in cluster.groups.values() if g.role is Role.LEADER]
         for peer in peers:
@@ -79,15 +81,15 @@ class Presence:
     # --- who leaves
 
     def leave(self) -> None:
-        """Tell the others that this node wants no leaderships."""
+        """This node wants no leaderships."""
         self._say(LEAVING)
 
     def wait(self) -> None:
-        """It will leave as soon as the others can do without it."""
+        """This node leaves as soon as the others can do without it."""
         self._say(WAITING)
 
     def stay(self) -> None:
-        """It takes leaderships again."""
+        """This node takes leaderships again."""
         self._say(STAYING)
 
     def _say(self, word: str) -> None:
@@ -98,8 +100,8 @@ class Presence:
         links.flush()
 
     async def hand_over(self, *, lacks_max: float = math.inf) -> None:
-        """This node is about to stop: the leaderships that it has go to others first, but not to
-        those that are about to stop too, nor to those that lack more entries.
+        """Transfers this node's leaderships before it stops: not to nodes that are about to stop
+        too, nor to those that lack more than `lacks_max` entries.
         """
         cluster = self._cluster
         loop = asyncio.get_running_loop()
@@ -107,16 +109,16 @@ class Presence:
         self.leave()
         while loop.time() < deadline and cluster.failed is None:
             led = [group for group in cluster.groups.values() if group.role is Role.LEADER]
-            heirs = {group: self._heir(group, lacks_max) for group in led}
-            if not any(heirs.values()):
+            successors = {group: self._successor(group, lacks_max) for group in led}
+            if not any(successors.values()):
                 return
-            for group, heir in heirs.items():
-                if heir is not None:
-                    group.transfer(heir)
+            for group, successor in successors.items():
+                if successor is not None:
+                    group.transfer(successor)
             await asyncio.sleep(ASK_AGAIN_S)
 
-    def _heir(self, group: Group, lacks_max: float) -> NodeId | None:
-        """Of the voters that stay the one that lacks least, and not the same one of all groups."""
+    def _successor(self, group: Group, lacks_max: float) -> NodeId | None:
+        """The voter that stays and lacks the fewest entries; ties differ from group to group."""
         peers, own = self._cluster.peers, self._cluster.node
         able = [n for n in group.configuration.voters if n != own and peers.stays(n)]
         able = [node for node in able if group.lacks(node) <= lacks_max]
