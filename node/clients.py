@@ -13,7 +13,7 @@ import structlog
 from cluster.types import NodeId
 from node.auth import Auth, User
 from node.errors import Refused
-from node.metrics.tallies import Tallies
+from node.metrics.client_counters import ClientCounters
 from node.permissions import Access
 from node.questions import Questions
 
@@ -38,10 +38,12 @@ class Client(Protocol):
 class Clients:
     """One a node."""
 
-    def __init__(self, auth: Auth, questions: Questions, tallies: Tallies | None = None) -> None:
+    def __init__(
+        self, auth: Auth, questions: Questions, counters: ClientCounters | None = None
+    ) -> None:
         self._auth = auth
         self._questions = questions
-        self._tallies = tallies or Tallies()
+        self._counters = counters or ClientCounters()
         # By user and vhost: thousands of connections are mostly of a few.
         self._alike: dict[tuple[str, str], dict[Client, None]] = {}
         questions.on(KIND, self._answer)
@@ -51,7 +53,7 @@ class Clients:
 
     def add(self, client: Client) -> None:
         self._alike.setdefault((client.user_name, client.vhost), {})[client] = None
-        self._tallies.connections_opened += 1
+        self._counters.connections_opened += 1
 
     def remove(self, client: Client) -> None:
         """Twice is once."""
@@ -59,7 +61,7 @@ class Clients:
         alike = self._alike.get(key, {})
         if client in alike:
             del alike[client]
-            self._tallies.connections_closed += 1
+            self._counters.connections_closed += 1
         if not alike:
             self._alike.pop(key, None)
 

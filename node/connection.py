@@ -29,7 +29,7 @@ from node.broker import Broker, Gone, check_credit
 from node.chunks import Held, Progress
 from node.errors import BrokerError, Elsewhere, Refused, reply_of
 from node.ingress import Large
-from node.metrics.tallies import Spoken
+from node.metrics.client_counters import ProtocolCounters
 from node.outgoing import Outgoing
 from node.permissions import Access
 from node.plan import Detached, Drained
@@ -117,7 +117,7 @@ class Connection:
         #: What its user may do; without it all is allowed.
         self.access: Access | None = None
         #: Of a client that speaks to this connection; a channel of another protocol counts itself.
-        self.counted: Spoken | None = None
+        self.counted: ProtocolCounters | None = None
         self.published = False
         self.id = traffic.open(self)
 
@@ -130,7 +130,7 @@ class Connection:
             self._count(self.counted, frame)
         self.peer.send(frame)
 
-    def _count(self, counted: Spoken, frame: Outgoing) -> None:
+    def _count(self, counted: ProtocolCounters, frame: Outgoing) -> None:
         if type(frame) is outgoing.Confirms:
             counted.confirmed += sum([each.stored + each.duplicates for each in frame.confirms])
         elif type(frame) is outgoing.Delivery:

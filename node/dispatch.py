@@ -43,8 +43,8 @@ from node.chunks import (
 )
 from node.dispatch_state import ConnectionState, ConsumerState
 from node.in_flight import InFlight
+from node.metrics.client_counters import DeliveryCounters
 from node.metrics.latencies import Latencies
-from node.metrics.tallies import Served
 from node.outgoing import (
     Active,
     Answer,
@@ -198,7 +198,7 @@ class Dispatcher:
         group: GroupId,
         queue: str,
         command: Command,
-        served: Served | None = None,
+        served: DeliveryCounters | None = None,
     ) -> None:
         """Any other command that is done or refused. `request` 0: only a refusal is told."""
         assert connection in self._connections

@@ -232,18 +232,18 @@ class Node:
     def _add_routes(self, app: web.Application) -> WebSockets:
         parts = self.parts
         app.middlewares.append(gate(parts.health))
-        counts, tallies = parts.traffic.dispatcher.counts, parts.tallies
+        counts, counters = parts.traffic.dispatcher.counts, parts.counters
         sockets = WebSockets(
             parts.broker,
             parts.sessions,
             parts.auth,
             parts.clients,
-            tallies,
+            counters,
             parts.bodies,
             parts.settler,
         )
         app.router.add_get("/v1/connect", sockets.connect)
-        native = HttpRoutes(parts.broker, parts.sessions, counts, parts.auth, tallies)
+        native = HttpRoutes(parts.broker, parts.sessions, counts, parts.auth, counters)
         native.add_to(app)
         histories = Histories(self.cluster, self.settings.limits, log_folders(self.settings))
         HistoryRoutes(native, parts.broker, parts.auth, histories).add_to(app)
@@ -299,7 +299,7 @@ class Node:
                 questions=parts.questions,
                 listing=listing,
                 audit=self.audit,
-                tallies=parts.tallies,
+                counters=parts.counters,
             )
         )
 

@@ -25,8 +25,8 @@ from node.dead_letters import DeadLetters
 from node.drain import Drain
 from node.first_user import FirstUser
 from node.health import Health
+from node.metrics.client_counters import ClientCounters
 from node.metrics.metrics import Metrics
-from node.metrics.tallies import Tallies
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.amqp.services import Services as AmqpServices
 from node.publishing import Publisher
@@ -71,7 +71,7 @@ class Parts:
         # What is asked of queues, and what nodes ask of each other.
         self.broker = Broker(cluster, settings.limits, tasks)
         self.questions = Questions(cluster, tasks)
-        self.tallies = Tallies()
+        self.counters = ClientCounters()
 
         # Who may come in.
         given = settings.first_user()
@@ -86,7 +86,7 @@ class Parts:
             catch_up=self.first_user.catch_up,
             guest_goes=given is not None,
         )
-        self.clients = Clients(self.auth, self.questions, self.tallies)
+        self.clients = Clients(self.auth, self.questions, self.counters)
 
         # The way of messages to consumers.
         self.traffic = Traffic(self.broker, tasks)
@@ -94,7 +94,7 @@ class Parts:
         self.relay = Relay(self.broker, self.traffic, self.questions)
         self.sessions = make_sessions(self.broker, self.traffic, self.relay, tasks)
         self.metrics = Metrics(
-            cluster, counts, connections=lambda: len(self.clients), tallies=self.tallies
+            cluster, counts, connections=lambda: len(self.clients), counters=self.counters
         )
         self.bodies = Bodies(cluster, self.questions)
         letters = DeadLetters(self.broker, tasks, self.metrics, self.bodies)
@@ -152,7 +152,7 @@ class Parts:
             alarms=self.alarms,
             questions=self.questions,
             tasks=self.tasks,
-            tallies=self.tallies,
+            counters=self.counters,
         )
 
     def start(self, begun: AsyncExitStack) -> None:

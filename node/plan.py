@@ -9,7 +9,7 @@ from cluster.machine.commands import Command
 from cluster.machine.replies import Chunk
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
 from node.chunks import Progress
-from node.metrics.tallies import Served
+from node.metrics.client_counters import DeliveryCounters
 from node.outgoing import Outgoing
 
 ConnectionId = NewType("ConnectionId", int)
@@ -31,7 +31,7 @@ class Ticket:
     size_bytes: int = 0  # of a publish; counts as in flight until the outcome
     settles: bool = False
     at_s: float = 0.0  # when it was asked
-    served: Served | None = None  # counts what is settled, too
+    served: DeliveryCounters | None = None  # counts what is settled, too
 
 
 @dataclass(frozen=True, slots=True)

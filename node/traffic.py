@@ -20,7 +20,7 @@ from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
 from node.broker import Broker
 from node.chunks import Progress
 from node.dispatch import Dispatcher
-from node.metrics.tallies import Served
+from node.metrics.client_counters import DeliveryCounters
 from node.outgoing import Outgoing
 from node.plan import (
     ConnectionId,
@@ -130,7 +130,7 @@ class Traffic:
         group: GroupId,
         queue: str,
         command: Command,
-        served: Served | None = None,
+        served: DeliveryCounters | None = None,
     ) -> None:
         self.dispatcher.ask(connection, request, group, queue, command, served)
         self._perform()

@@ -22,7 +22,7 @@ from quorate.cli import EXIT_INTERRUPTED
 from quorate.cli.output import complain, emit, run_async, say, stdout
 from quorate.errors import OutcomeUnknown, QuorateError
 from quorate.local import LocalCluster, LocalNode
-from quorate.numbered import Tally
+from quorate.numbered import SequenceCheck
 
 QUEUE = "failover"
 #: Publishing goes in bursts this far apart.
@@ -105,14 +105,14 @@ class Consuming:
 
     def __init__(self, client: quorate.Client) -> None:
         self._client = client
-        self.tally = Tally()
+        self.sequence = SequenceCheck()
         self.heard_at_s = time.monotonic()
 
     async def work(self) -> None:
         async with self._client.consume(QUEUE) as consumer:
             async for batch in consumer.batches():
                 for chunk in batch.chunks:
-                    self.tally.add(chunk.bodies, redelivered=chunk.acquired_count > 0)
+                    self.sequence.add(chunk.bodies, redelivered=chunk.acquired_count > 0)
                 self.heard_at_s = time.monotonic()
                 await batch.settle()
 
@@ -175,7 +175,7 @@ class Failover:
             await asyncio.sleep(0.05)
 
     def lost_count(self) -> int:
-        seen = self.consuming.tally.seen(self.run)
+        seen = self.consuming.sequence.seen(self.run)
         confirmed = self.publishing.confirmed
         size = len(confirmed)
         known = int.from_bytes(seen[:size].ljust(size, b"\0"))
@@ -263,9 +263,9 @@ def report(run: Failover, *, as_json: bool) -> int:
     gaps_ms = sorted(row["gap_ms"] for row in run.gaps)
     median_ms = gaps_ms[len(gaps_ms) // 2] if gaps_ms else 0.0
     median_ms = (median_ms + gaps_ms[(len(gaps_ms) - 1) // 2]) / 2 if gaps_ms else 0.0
-    tally, publishing = run.consuming.tally, run.publishing
+    sequence, publishing = run.consuming.sequence, run.publishing
     lost = run.lost_count()
-    flagged = tally.duplicates - tally.unflagged_duplicates
+    flagged = sequence.duplicates - sequence.unflagged_duplicates
     if as_json:
         emit(
             {
@@ -275,7 +275,7 @@ def report(run: Failover, *, as_json: bool) -> int:
                 "confirmed": publishing.confirmed_count,
                 "unknown": publishing.unknown,
                 "lost": lost,
-                "duplicated": tally.duplicates,
+                "duplicated": sequence.duplicates,
                 "flagged": flagged,
             }
         )
@@ -285,10 +285,10 @@ def report(run: Failover, *, as_json: bool) -> int:
             stdout().print(f"{publishing.unknown} with unknown outcome: may be there or not")
         stdout().print(
             f"confirmed {publishing.confirmed_count}, lost {lost},"
-            f" duplicated {tally.duplicates} (flagged redelivered: {flagged})",
+            f" duplicated {sequence.duplicates} (flagged redelivered: {flagged})",
             highlight=False,
         )
-    return 1 if lost or tally.unflagged_duplicates or publishing.refused else 0
+    return 1 if lost or sequence.unflagged_duplicates or publishing.refused else 0
 
 
 def _show(run: Failover, median_ms: float, max_ms: float) -> None:

@@ -37,7 +37,7 @@ class _Run:
     distinct: int = 0
 
 
-class Tally:
+class SequenceCheck:
     """Which numbers came: how many are absent below the highest, how many came twice or late."""
 
     def __init__(self) -> None:

@@ -35,6 +35,7 @@ from cluster.machine.commands import (
     UpgradeMachine,
 )
 from cluster.machine.context import ApplyContext
+from cluster.machine.counters import GroupCounters
 from cluster.machine.disposal import dump_removed, load_removed
 from cluster.machine.effects import Applied, DeadLetter, Effect, TransactionsDue
 from cluster.machine.identity import EventRecorder, QueueIdentity
@@ -60,7 +61,6 @@ from cluster.machine.replies import (
 )
 from cluster.machine.sessions import SessionTable
 from cluster.machine.settings import wrong_settings
-from cluster.machine.tallies import Tallies
 from cluster.machine.timetable import Timetable
 from cluster.machine.transactions import Transactions
 from cluster.machine.versions import MACHINE_VERSION, NeedsNewer
@@ -88,7 +88,7 @@ class QueueMachine:
         self._sessions = SessionTable(self._queues)
         self._transactions = Transactions(self._queues)
         self._removed: dict[str, Removed] = {}  # of queues that were deleted
-        self.tallies = Tallies()
+        self.counters = GroupCounters()
         self._timetable = Timetable(self._queues)
         self._recorder: EventRecorder | None = None
         self._digests: dict[int, bytes] = {}  # of queues that have not changed since
@@ -116,9 +116,9 @@ class QueueMachine:
                 queue.advance(context)
                 self._timetable.schedule(queue)
                 if counted:
-                    self.tallies.advanced(queue, context.now_ms)
+                    self.counters.advanced(queue, context.now_ms)
         if counted:
-            self.tallies.applied(context.now_ms, command, reply, context.effects)
+            self.counters.applied(context.now_ms, command, reply, context.effects)
         return made(Applied, (reply, context.effects))
 
     def _do(self, context: ApplyContext, command: Any) -> Reply:
@@ -222,7 +222,7 @@ class QueueMachine:
         del self._sessions.by_id[session].consumers[queue, consumer]
 
     def died(self, reason: str, count: int, *, goes: bool) -> None:
-        self.tallies.died(reason, count, goes=goes)
+        self.counters.died(reason, count, goes=goes)
 
     def timed_out(self, context: ApplyContext, session: SessionId) -> None:
         found = self._sessions.get(session)
@@ -338,7 +338,7 @@ class QueueMachine:
         }
 
     def record(self, recorder: EventRecorder) -> None:
-        """Tell it of what happens, until another state is restored; tallies stand still then."""
+        """Tell it of what happens, until another state is restored; counters stand still then."""
         self._recorder = recorder
         for queue in self._queues.values():
             queue.identity.recorder = recorder

@@ -23,7 +23,7 @@ from node.local_token import LocalToken
 from node.management.errors import not_authorised, not_found
 from node.management.paging import ListQuery, list_query
 from node.management.values import Body
-from node.metrics.tallies import Tallies
+from node.metrics.client_counters import ClientCounters
 from node.permissions import Access
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.publishing import Publisher
@@ -93,7 +93,7 @@ class Services:
     questions: Questions
     listing: Listing
     audit: Audit
-    tallies: Tallies = field(default_factory=Tallies)
+    counters: ClientCounters = field(default_factory=ClientCounters)
 
     @property
     def cluster(self) -> ClusterNode:

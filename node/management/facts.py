@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from cluster.machine.counters import QueueCounters, held_up_until
 from cluster.machine.interface import ConsumerView, QueueView
-from cluster.machine.tallies import Tally, held_up_until
 
 #: What is counted, as `message_stats` calls it.
 COUNTED: tuple[str, ...] = (
@@ -75,25 +75,27 @@ class Moment(NamedTuple):
     now_ms: int  # the same, as the log tells time
 
 
-def sampled(tally: Tally, view: QueueView) -> Sample:
+def sampled(counters: QueueCounters, view: QueueView) -> Sample:
     counts = (
-        tally.published,
-        tally.delivered,
-        tally.got,
-        tally.got_settled,
-        tally.got_empty,
-        tally.settled,
-        tally.redelivered,
+        counters.published,
+        counters.delivered,
+        counters.got,
+        counters.got_settled,
+        counters.got_empty,
+        counters.settled,
+        counters.redelivered,
     )
     messages = (view.messages, view.ready_count, view.unsettled_count)
-    return Sample(tally.changes, counts, messages, tally.held_up_ms, tally.held_up_since_ms)
+    return Sample(
+        counters.changes, counts, messages, counters.held_up_ms, counters.held_up_since_ms
+    )
 
 
 def facts_of(
-    view: QueueView, tally: Tally, at: Moment, before: Sample | None, since: Moment
+    view: QueueView, counters: QueueCounters, at: Moment, before: Sample | None, since: Moment
 ) -> QueueFacts:
     """Rates are those since the moment of the sample before; without one there are none yet."""
-    now = sampled(tally, view)
+    now = sampled(counters, view)
     consumers = [_consumer(each) for each in view.consumers if each.status != "get"]
     seconds = at.at_s - since.at_s
     rates = [0.0] * len(COUNTED)
@@ -115,23 +117,23 @@ def facts_of(
         bytes=view.bytes,
         ready_bytes=view.ready_bytes,
         oldest_ready_ms=view.oldest_ready_ms,
-        used_ms=tally.used_ms,
+        used_ms=counters.used_ms,
         is_single_active=view.config.single_active_consumer,
         counts=now.counts,
         rates=rates,
         messages_rates=messages_rates,
-        capacity=capacity(tally, at, before, since) if consumers else 0.0,
+        capacity=capacity(counters, at, before, since) if consumers else 0.0,
         consumers=consumers,
     )
 
 
-def capacity(tally: Tally, at: Moment, before: Sample | None, since: Moment) -> float:
+def capacity(counters: QueueCounters, at: Moment, before: Sample | None, since: Moment) -> float:
     """The share of the time since then in which no message had to wait for a consumer."""
     span_ms = at.now_ms - since.now_ms
     if before is None or span_ms <= 0:
-        return 1.0 if tally.held_up_since_ms is None else 0.0
+        return 1.0 if counters.held_up_since_ms is None else 0.0
     then_ms = held_up_until(before.held_up_ms, before.held_up_since_ms, since.now_ms)
-    share = (tally.held_up_until(at.now_ms) - then_ms) / span_ms
+    share = (counters.held_up_until(at.now_ms) - then_ms) / span_ms
     return round(min(1.0, max(0.0, 1.0 - share)), 4)
 
 

@@ -57,12 +57,12 @@ def measured(services: Services) -> dict[str, int]:
         len(services.clients),
         shutil.disk_usage(services.settings.data_dir).free,
     )
-    tallies, names = services.tallies, services.cluster.names
+    counters, names = services.counters, services.cluster.names
     counts = (
-        tallies.connections_opened,
-        tallies.connections_closed,
-        tallies.channels_opened,
-        tallies.channels_closed,
+        counters.connections_opened,
+        counters.connections_closed,
+        counters.channels_opened,
+        counters.channels_closed,
         names.declared_count,
         names.created_count,
         names.deleted_count,

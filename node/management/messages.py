@@ -60,7 +60,7 @@ def _payload(body: Body) -> bytes:
 async def _publish(call: Call, exchange: str, key: str, payload: bytes, properties: Json) -> bool:
     """Whether any queue got it, safely."""
     services, access = call.services, call.access
-    ingress, counted = services.broker.ingress, services.tallies.http
+    ingress, counted = services.broker.ingress, services.counters.http
     access.check("write", "exchange", exchange)
     ingress.check_size(len(payload), in_parts=False)
     ingress.check_alarms()
@@ -107,7 +107,7 @@ def _reply(
     """To who waits for an answer, through no queue."""
     check_reply(attrs)
     taken = call.services.direct_replies.deliver(name, where, properties, [payload])
-    counted = call.services.tallies.http
+    counted = call.services.counters.http
     counted.published([payload], queues=int(taken), confirm=True)
     counted.dropped += not taken
     counted.confirmed += 1
@@ -174,7 +174,7 @@ async def _take(
             if loop.time() >= deadline_s:
                 raise
         await asyncio.sleep(RETRY_S)
-    served = call.services.tallies.http.of(info)
+    served = call.services.counters.http.of(info)
     served.got_manual += len(rows)
     served.got_empty += not rows
     served.redelivered += sum(1 for _, _, redelivered, *_ in rows if redelivered)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from cluster.log import READ_AHEAD_BYTES
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.tallies import Tally
+from cluster.machine.counters import QueueCounters
 from cluster.types import CATALOG_GROUP, Body, BodyRef, GroupId, NodeId, QueueId
 from node.errors import BrokerError
 from node.management.context import Services
@@ -53,7 +53,7 @@ HEAD_BYTES_MAX = 4 << 20
 #: ...and so many of them are remembered.
 HEADS_KNOWN_MAX = 10_000
 
-_NOTHING = Tally()
+_NOTHING = QueueCounters()
 EMPTY = Sample(0, (0,) * len(COUNTED), (0, 0, 0), 0, None)
 
 
@@ -78,7 +78,7 @@ class Observer:
         self._samples, self._node_samples = Samples(), NodeSamples()
         self._has_looked = False
         #: Of queues in which nothing happens, with the changes after which that was so.
-        self._idle: dict[QueueId, tuple[Tally, int, QueueFacts]] = {}
+        self._idle: dict[QueueId, tuple[QueueCounters, int, QueueFacts]] = {}
         #: What the oldest messages say of their time, by what was read for it.
         self._heads: dict[QueueId, tuple[BodyRef, int | None]] = {}
         questions = services.questions
@@ -106,11 +106,11 @@ class Observer:
         for samples in (self._samples, self._node_samples):
             samples.forget_before(note.at.now_ms - SPAN_MS)
         self._node_samples.add(note.at.now_ms, note.measured)
-        for position, (machine, queue, tally) in enumerate(list(self._tallies())):
+        for position, (machine, queue, counters) in enumerate(list(self._counters())):
             sample = before = known.get(queue)
-            if before is None or before.changes != tally.changes:
+            if before is None or before.changes != counters.changes:
                 view = machine.queue(queue)
-                sample = None if view is None else sampled(tally, view)
+                sample = None if view is None else sampled(counters, view)
                 # A queue that was not there at the last look was empty then.
                 known_before = EMPTY if before is None and self._has_looked else before
                 if known_before is not None and sample is not None:
@@ -124,15 +124,15 @@ class Observer:
         if len(self._idle) > 2 * len(note.samples):  # most of those are gone
             self._idle.clear()
 
-    def _tallies(self) -> Iterator[tuple[QueueMachine, QueueId, Tally]]:
+    def _counters(self) -> Iterator[tuple[QueueMachine, QueueId, QueueCounters]]:
         cluster = self._services.cluster
         groups = {info.group for info in self._services.catalog.queues()}
         for group_id in sorted(groups):
             group = cluster.group(group_id)
             if group is not None:
                 machine = cast(QueueMachine, group.machine)
-                for queue, tally in machine.tallies.of.items():
-                    yield machine, QueueId(queue), tally
+                for queue, counters in machine.counters.of.items():
+                    yield machine, QueueId(queue), counters
 
     # --- queues -----------------------------------------------------------------------------------
 
@@ -142,24 +142,24 @@ class Observer:
         if group is None or info.group == CATALOG_GROUP:
             return None
         machine = cast(QueueMachine, group.machine)
-        tally = machine.tallies.of.get(info.queue, _NOTHING)
+        counters = machine.counters.of.get(info.queue, _NOTHING)
         idle = self._idle.get(info.queue)
-        if idle is not None and idle[0] is tally and idle[1] == tally.changes:
+        if idle is not None and idle[0] is counters and idle[1] == counters.changes:
             return idle[2]
         view = machine.queue(info.queue)
         if view is None:
             return None
         note = self._older if info.queue in self._older.samples else self._newer
         before = note.samples.get(info.queue)
-        facts = facts_of(view, tally, _now(), before, note.at)
-        if before is not None and before.changes == tally.changes and tally is not _NOTHING:
-            self._idle[info.queue] = (tally, tally.changes, facts)
+        facts = facts_of(view, counters, _now(), before, note.at)
+        if before is not None and before.changes == counters.changes and counters is not _NOTHING:
+            self._idle[info.queue] = (counters, counters.changes, facts)
         return facts
 
-    def capacity(self, queue: QueueId, tally: Tally) -> float:
+    def capacity(self, queue: QueueId, counters: QueueCounters) -> float:
         """Of a queue that has consumers, in this node's copy; see `QueueFacts.capacity`."""
         note = self._older if queue in self._older.samples else self._newer
-        return capacity(tally, _now(), note.samples.get(queue), note.at)
+        return capacity(counters, _now(), note.samples.get(queue), note.at)
 
     def _machine(self, info: QueueInfo) -> QueueMachine | None:
         """This node's copy of what holds the queue."""

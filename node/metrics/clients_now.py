@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from node.metrics.tallies import PROTOCOLS
+from node.metrics.client_counters import PROTOCOLS
 
 if TYPE_CHECKING:
     from node.metrics.sources import Process

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
+from node.metrics.client_counters import PROTOCOLS, QUEUE_TYPES, Sizes
 from node.metrics.families import counter, counters, gauges
 from node.metrics.scrape import Scrape
 from node.metrics.sources import Sources
-from node.metrics.tallies import PROTOCOLS, QUEUE_TYPES, Sizes
 
 #: RabbitMQ's words for why, and for what became of it.
 REASONS = ("delivery_limit", "expired", "maxlen", "rejected")
@@ -77,18 +77,18 @@ def collect(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
     yield from _global(sources)
     yield from _dead_letters(sources)
     yield from churn(sources, scrape)
-    yield _sizes({name: sources.tallies.of(name).sizes for name in PROTOCOLS})
+    yield _sizes({name: sources.counters.of(name).sizes for name in PROTOCOLS})
     yield from _channels(sources)
 
 
 def _global(sources: Sources) -> Iterator[Metric]:
-    tallies = sources.tallies
+    of = sources.counters.of
     for name, (field, text) in _BY_PROTOCOL.items():
         yield counters(
             f"rabbitmq_global_messages_{name}_total",
             text,
             ["protocol"],
-            [([each], getattr(tallies.of(each), field)) for each in PROTOCOLS],
+            [([each], getattr(of(each), field)) for each in PROTOCOLS],
         )
     for name, (field, text) in _BY_QUEUE_TYPE.items():
         yield counters(
@@ -96,7 +96,7 @@ def _global(sources: Sources) -> Iterator[Metric]:
             text,
             ["protocol", "queue_type"],
             [
-                ([each, kind], getattr(tallies.of(each).of_type(kind), field))
+                ([each, kind], getattr(of(each).of_type(kind), field))
                 for each in PROTOCOLS
                 for kind in QUEUE_TYPES
             ],
@@ -139,12 +139,12 @@ def _dead_letters(sources: Sources) -> Iterator[Metric]:
 
 
 def churn(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
-    tallies, names, prefix = sources.tallies, sources.cluster.names, scrape.prefix
+    clients, names, prefix = sources.counters, sources.cluster.names, scrape.prefix
     for name, text, value in (
-        ("connections_opened", "Connections opened.", tallies.connections_opened),
-        ("connections_closed", "Connections closed.", tallies.connections_closed),
-        ("channels_opened", "Channels opened.", tallies.channels_opened),
-        ("channels_closed", "Channels closed.", tallies.channels_closed),
+        ("connections_opened", "Connections opened.", clients.connections_opened),
+        ("connections_closed", "Connections closed.", clients.connections_closed),
+        ("channels_opened", "Channels opened.", clients.channels_opened),
+        ("channels_closed", "Channels closed.", clients.channels_closed),
         ("queues_declared", "Queues declared by clients of this node.", names.declared_count),
         ("queues_created", "Queues that were new when declared.", names.created_count),
         ("queues_deleted", "Queues deleted by clients of this node.", names.deleted_count),
@@ -167,7 +167,7 @@ def _sizes(of: Mapping[str, Sizes]) -> Metric:
 
 
 def _channels(sources: Sources) -> Iterator[Metric]:
-    spoken = sources.tallies.amqp091
+    spoken = sources.counters.amqp091
     served = [spoken.of_type(kind) for kind in QUEUE_TYPES]
     for name, (field, text) in _CHANNEL.items():
         yield counter(f"rabbitmq_channel_{name}", text, getattr(spoken, field))

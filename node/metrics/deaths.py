@@ -1,6 +1,6 @@
 """How many messages died in queues while this node led them.
 
-Every copy of a group tallies the same deaths; the leader's are those that count, so that the sum
+Every copy of a group counters the same deaths; the leader's are those that count, so that the sum
 over all nodes is the number of messages.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from cluster.group import Group, Role
 from cluster.types import CATALOG_GROUP, GroupId
-from node.metrics.tallies import CLASSIC, QUORUM
+from node.metrics.client_counters import CLASSIC, QUORUM
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
@@ -49,7 +49,7 @@ class Deaths:
             if group is not None:
                 replicated.update(_since(_dead(group.machine), before))
         own = self._cluster.transient.own
-        transient: Dead = {} if own is None else own.machine.tallies.dead
+        transient: Dead = {} if own is None else own.machine.counters.dead
         return {
             (kind, reason, goes): count
             for kind, dead in ((QUORUM, replicated), (CLASSIC, transient))
@@ -58,7 +58,7 @@ class Deaths:
 
 
 def _dead(machine: Machine) -> Dead:
-    return cast("QueueMachine", machine).tallies.dead
+    return cast("QueueMachine", machine).counters.dead
 
 
 def _since(dead: Dead, before: Dead) -> dict[tuple[str, bool], int]:

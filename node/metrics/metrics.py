@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from prometheus_client import Histogram
 
+from node.metrics.client_counters import ClientCounters
 from node.metrics.endpoints import Endpoints
 from node.metrics.sources import Sources
-from node.metrics.tallies import Tallies
 from node.metrics.watch import Watch
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ class Metrics:
         counts: Counts,
         *,
         connections: Callable[[], int],
-        tallies: Tallies | None = None,
+        counters: ClientCounters | None = None,
     ) -> None:
-        self.tallies = tallies or Tallies()
-        self.sources = Sources(cluster, counts, connections, self.tallies)
+        self.counters = counters or ClientCounters()
+        self.sources = Sources(cluster, counts, connections, self.counters)
         self.fsync_seconds = Histogram(
             "quorate_log_fsync_seconds",
             "Time that one sync of the log took.",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from cluster.machine.tallies import Tallies as GroupTallies
+from cluster.machine.counters import GroupCounters
 from cluster.types import CATALOG_GROUP, GroupId, QueueId
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ class Sums(NamedTuple):
 class _Rows:
     """Of one group's machine, as it was restored or made."""
 
-    def __init__(self, tallies: GroupTallies) -> None:
-        self.tallies = tallies
+    def __init__(self, counters: GroupCounters) -> None:
+        self.counters = counters
         self.views: dict[int, QueueView] = {}
         self.sums = Sums()
 
 
 class QueueRows:
-    """The only one that empties `Tallies.changed` of the groups."""
+    """The only one that empties `ClientCounters.changed` of the groups."""
 
     def __init__(self, cluster: ClusterNode) -> None:
         self._cluster = cluster
@@ -88,8 +88,8 @@ class QueueRows:
         rows = self._rows.pop(group, None)
         if rows is None:
             return
-        rows.tallies.watched = False
-        rows.tallies.changed.clear()
+        rows.counters.watched = False
+        rows.counters.changed.clear()
         for queue in rows.views:
             for listener in self.on_look:
                 listener(group, queue, None)
@@ -104,16 +104,16 @@ class QueueRows:
 
     def _look(self, group: GroupLike, count_max: int | None = None) -> _Rows:
         machine = cast("QueueMachine", group.machine)
-        tallies = machine.tallies
+        counters = machine.counters
         rows = self._rows.get(group.id)
-        if rows is None or rows.tallies is not tallies:
+        if rows is None or rows.counters is not counters:
             self._drop(group.id)
-            rows = self._rows[group.id] = _Rows(tallies)
-            tallies.watched = True
-            tallies.changed.update(dict.fromkeys(machine.queues()))
-        changed = list(islice(tallies.changed, count_max))
+            rows = self._rows[group.id] = _Rows(counters)
+            counters.watched = True
+            counters.changed.update(dict.fromkeys(machine.queues()))
+        changed = list(islice(counters.changed, count_max))
         for queue in changed:
-            del tallies.changed[queue]
+            del counters.changed[queue]
             before = rows.views.pop(queue, None)
             view = machine.queue(QueueId(queue))
             if view is not None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from prometheus_client.core import Metric
 
-from cluster.machine.tallies import Tally
+from cluster.machine.counters import QueueCounters
 from cluster.types import TRANSIENT_GROUPS
+from node.metrics.client_counters import CLASSIC, PROTOCOLS, QUORUM
 from node.metrics.families import counter, counters, gauge, gauges
 from node.metrics.queue_rows import Sums, subscribed
 from node.metrics.scrape import Scrape
 from node.metrics.sources import Process, Sources
-from node.metrics.tallies import CLASSIC, PROTOCOLS, QUORUM
 
 if TYPE_CHECKING:
     from cluster.group_like import GroupLike
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from cluster.machine.interface import QueueView
 
 _LABELS = ("queue", "vhost")
-_NOTHING = Tally()
+_NOTHING = QueueCounters()
 
 
 class _Queue(NamedTuple):
     key: tuple[str, str]
     view: QueueView
-    tally: Tally
+    counters: QueueCounters
     transient: bool
 
 
@@ -104,7 +104,7 @@ def collect(sources: Sources, _: Scrape) -> Iterator[Metric]:
         ("rabbitmq_queue_consumers", "Consumers of queues that this node leads.", every.consumers),
     ):
         yield gauge(name, text, value)
-    routed = sum(sources.tallies.of(each).routed for each in PROTOCOLS)
+    routed = sum(sources.counters.of(each).routed for each in PROTOCOLS)
     text = "Messages that clients of this node published, once for each queue."
     yield counter("rabbitmq_queue_messages_published_total", text, routed)
 
@@ -155,7 +155,7 @@ def each_counted(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
             f"{scrape.prefix}{name}",
             text,
             _LABELS,
-            [(q.key, getattr(q.tally, field)) for q in queues],
+            [(q.key, getattr(q.counters, field)) for q in queues],
         )
     yield counters(
         f"{scrape.prefix}{_AUTO}",
@@ -192,8 +192,8 @@ def _wanted(sources: Sources, scrape: Scrape) -> Iterator[tuple[GroupLike, Queue
 
 def _queues(sources: Sources, scrape: Scrape) -> Iterator[_Queue]:
     for group, view in _wanted(sources, scrape):
-        tally = cast("QueueMachine", group.machine).tallies.of.get(view.id, _NOTHING)
-        yield _Queue((view.name, view.vhost), view, tally, group.id >= TRANSIENT_GROUPS)
+        counters = cast("QueueMachine", group.machine).counters.of.get(view.id, _NOTHING)
+        yield _Queue((view.name, view.vhost), view, counters, group.id >= TRANSIENT_GROUPS)
 
 
 def _each(
@@ -230,5 +230,5 @@ def _capacities(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
 def capacity_of(process: Process, group: GroupLike, view: QueueView) -> float:
     if not subscribed(view):
         return 0.0
-    tally = cast("QueueMachine", group.machine).tallies.of.get(view.id, _NOTHING)
-    return process.capacity(view.id, tally)
+    counters = cast("QueueMachine", group.machine).counters.of.get(view.id, _NOTHING)
+    return process.capacity(view.id, counters)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
 
+from node.metrics.client_counters import ClientCounters
 from node.metrics.clients_now import ClientsNow, clients_now
 from node.metrics.deaths import Deaths
 from node.metrics.queue_rows import QueueRows
-from node.metrics.tallies import Tallies
 from node.metrics.watch import Watch
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
-    from cluster.machine.tallies import Tally
+    from cluster.machine.counters import QueueCounters
     from cluster.types import QueueId
     from node.alarms import Alarms
     from node.dispatch import Counts
@@ -35,7 +35,7 @@ class Process:
     amqp: AmqpServer
     sessions: Sessions
     #: Of a queue that has consumers: the share of the time in which none of its messages waited.
-    capacity: Callable[[QueueId, Tally], float]
+    capacity: Callable[[QueueId, QueueCounters], float]
     cluster_name: Callable[[], str]
 
 
@@ -46,7 +46,7 @@ class Sources:
     cluster: ClusterNode
     counts: Counts
     connections: Callable[[], int]
-    tallies: Tallies = field(default_factory=Tallies)
+    counters: ClientCounters = field(default_factory=ClientCounters)
     process: Process | None = None
     rows: QueueRows = field(init=False)
     deaths: Deaths = field(init=False)

@@ -10,7 +10,7 @@ from quorate import numbered
 from quorate.cli.output import emit, percentile, stdout
 from quorate.cli.progress import Bar
 from quorate.cli.queues import with_client
-from quorate.numbered import Tally
+from quorate.numbered import SequenceCheck
 
 LATENCY_SAMPLES = 300
 
@@ -69,20 +69,20 @@ async def _publish(
 async def _consume(
     client: quorate.Client, queue: str, count: int, *, shown: bool
 ) -> dict[str, Any]:
-    tally = Tally()
+    sequence = SequenceCheck()
     with Bar("consume", count, shown=shown) as bar:
         start_s = time.perf_counter()
         async with client.consume_batches(queue, credit=8_192) as consumer:
             async for batch in consumer:
-                tally.add(batch.bodies)
+                sequence.add(batch.bodies)
                 await batch.settle()
                 bar.add(len(batch))
-                if tally.received >= count:
+                if sequence.received >= count:
                     break
             await consumer.flush()
         span_s = time.perf_counter() - start_s
     row = _row("consume and settle", count, span_s, [])
-    return {**row, "missing": tally.missing, "duplicates": tally.duplicates}
+    return {**row, "missing": sequence.missing, "duplicates": sequence.duplicates}
 
 
 async def _latency(client: quorate.Client, queue: str, size: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import quorate
 from quorate.cli.output import emit, human_rate, say
 from quorate.cli.progress import Bar
 from quorate.cli.queues import with_client
-from quorate.numbered import Tally
+from quorate.numbered import SequenceCheck
 
 IDLE_S_DEFAULT = 10.0
 #: Without --print or --quiet, bodies are written when no more than this many are asked for.
@@ -50,18 +50,18 @@ class _Run:
     def __init__(self, how: How, *, as_json: bool) -> None:
         self.how = how
         self.as_json = as_json
-        self.tally = Tally()
+        self.sequence = SequenceCheck()
         self.redelivered = 0
         self.first_at_s = self.last_at_s = 0.0
         self.stopped = asyncio.Event()
 
     def left(self) -> int | None:
-        return None if self.how.count is None else self.how.count - self.tally.received
+        return None if self.how.count is None else self.how.count - self.sequence.received
 
     def take(self, deliveries: list[quorate.Delivery]) -> None:
         """Count and show them."""
         for delivery in deliveries:
-            self.tally.add((delivery.body,), redelivered=delivery.redelivered)
+            self.sequence.add((delivery.body,), redelivered=delivery.redelivered)
             self.redelivered += delivery.redelivered
             if self.how.prints():
                 self.show(delivery)
@@ -121,7 +121,7 @@ class _Run:
             else:
                 for chunk in batch.chunks:
                     again = chunk.acquired_count > 0
-                    self.tally.add(chunk.bodies, redelivered=again)
+                    self.sequence.add(chunk.bodies, redelivered=again)
                     self.redelivered += len(chunk.bodies) * again
             bar.add(len(batch))
             if not self.how.keep:
@@ -155,33 +155,33 @@ def run_consume(
 
 def report(queue: str, run: _Run) -> int:
     """What came, and what did not."""
-    tally, how = run.tally, run.how
+    sequence, how = run.sequence, run.how
     span_s = run.last_at_s - run.first_at_s
-    short = max(0, (how.count or 0) - tally.received)
-    missing = tally.missing + (0 if run.stopped.is_set() else max(0, short - tally.missing))
+    short = max(0, (how.count or 0) - sequence.received)
+    missing = sequence.missing + (0 if run.stopped.is_set() else max(0, short - sequence.missing))
     if run.as_json:
         emit(
             {
                 "queue": queue,
-                "consumed": tally.received,
+                "consumed": sequence.received,
                 "seconds": round(span_s, 6),
-                "rate": round(tally.received / span_s, 1) if span_s else None,
+                "rate": round(sequence.received / span_s, 1) if span_s else None,
                 "missing": missing,
-                "duplicates": tally.duplicates,
-                "out_of_order": tally.out_of_order,
+                "duplicates": sequence.duplicates,
+                "out_of_order": sequence.out_of_order,
                 "redelivered": run.redelivered,
-                "numbered": tally.received - tally.foreign,
+                "numbered": sequence.received - sequence.foreign,
             }
         )
     else:
         say(
-            f"consumed {tally.received:,} messages in {span_s:.2f} s:"
-            f" {human_rate(tally.received, span_s)}"
+            f"consumed {sequence.received:,} messages in {span_s:.2f} s:"
+            f" {human_rate(sequence.received, span_s)}"
         )
-        if tally.numbered or missing:
+        if sequence.numbered or missing:
             say(
-                f"missing {missing:,}, duplicates {tally.duplicates:,},"
-                f" out of order {tally.out_of_order:,}, redelivered {run.redelivered:,}"
+                f"missing {missing:,}, duplicates {sequence.duplicates:,},"
+                f" out of order {sequence.out_of_order:,}, redelivered {run.redelivered:,}"
             )
     if missing and not run.as_json:
         say(

@@ -427,14 +427,14 @@ def test_lag_names_only_those_behind():
 
 
 def test_the_tally_counts_what_is_unusual():
-    tally = numbered.Tally()
+    sequence = numbered.SequenceCheck()
     bodies = list(numbered.bodies("0badcafe", 0, 6, 40))
-    tally.add([bodies[0], bodies[2], bodies[1]])
-    tally.add([bodies[1]], redelivered=True)
-    tally.add([bodies[0], b"something else", bodies[5]])
+    sequence.add([bodies[0], bodies[2], bodies[1]])
+    sequence.add([bodies[1]], redelivered=True)
+    sequence.add([bodies[0], b"something else", bodies[5]])
 
     assert {len(body) for body in bodies} == {40}
-    assert (tally.received, tally.foreign, tally.distinct) == (7, 1, 4)
-    assert (tally.missing, tally.out_of_order) == (2, 1)
-    assert (tally.duplicates, tally.unflagged_duplicates) == (2, 1)
-    assert tally.seen("0badcafe") == bytes([1, 1, 1, 0, 0, 1])
+    assert (sequence.received, sequence.foreign, sequence.distinct) == (7, 1, 4)
+    assert (sequence.missing, sequence.out_of_order) == (2, 1)
+    assert (sequence.duplicates, sequence.unflagged_duplicates) == (2, 1)
+    assert sequence.seen("0badcafe") == bytes([1, 1, 1, 0, 0, 1])

@@ -97,7 +97,7 @@ class Channel:
         self._waiting: deque[ChannelEvent] = deque()
         self._busy = False
         self._task: asyncio.Task[Any] | None = None
-        services.tallies.channels_opened += 1
+        services.counters.channels_opened += 1
 
     @property
     def mode(self) -> str:
@@ -290,7 +290,7 @@ class Channel:
         self.publishes.flush()
         self.closed = True
         self.outlet.close()
-        self.services.tallies.channels_closed += 1
+        self.services.counters.channels_closed += 1
         self._waiting.clear()
         self.host.resume_reading(self._why_paused)
         if self._task is not None:

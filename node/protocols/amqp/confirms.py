@@ -20,7 +20,7 @@ class Outcome(NamedTuple):
     refused: bool
 
 
-class Tally:
+class ConfirmTracker:
     """Consecutive publishes with the same targets: counts the queues that have answered."""
 
     __slots__ = ("first", "last", "open", "refused")
@@ -31,7 +31,7 @@ class Tally:
         self.open = queues
         self.refused: set[int] | None = None
 
-    def extend(self, following: Tally) -> bool:
+    def extend(self, following: ConfirmTracker) -> bool:
         """Both have one queue, the same, and nothing came between: they are one from now on."""
         if self.open != 1 or following.open != 1 or self.last + 1 != following.first:
             return False
@@ -40,7 +40,7 @@ class Tally:
 
     def answered(self, refused: Sequence[tuple[int, int]], start: int) -> bool:
         """One queue has answered for all of them; `refused` are ranges of offsets in its batch, in
-        which this tally begins at `start`. True: all queues have.
+        which this tracker begins at `start`. True: all queues have.
         """
         for low, high in refused:
             low, high = max(low - start, 0), min(high - start, self.last - self.first)
@@ -72,10 +72,10 @@ class Confirms:
         self.last += count
         return first
 
-    def decided(self, tally: Tally) -> None:
-        self._fresh.append((tally.first, tally.last))
-        if tally.refused:
-            self._refused.extend(sorted(tally.refused))
+    def decided(self, tracker: ConfirmTracker) -> None:
+        self._fresh.append((tracker.first, tracker.last))
+        if tracker.refused:
+            self._refused.extend(sorted(tracker.refused))
 
     def take(self) -> list[Outcome]:
         """What to tell the publisher now: refusals, then confirms."""

@@ -62,7 +62,7 @@ class Deliveries:
 
     def __init__(self, channel: Channel) -> None:
         self.consumers: dict[str, Consumer] = {}
-        self.settles = Settles(channel.services.settler, channel.services.tallies.amqp091)
+        self.settles = Settles(channel.services.settler, channel.services.counters.amqp091)
         self.prefetch = 0  # of each new consumer; 0: no limit
         self.global_prefetch = 0  # of the channel
         self.reply_name: str | None = None  # set while it consumes from the pseudo-queue
@@ -70,7 +70,7 @@ class Deliveries:
         self._channel = channel
         self._host = channel.host
         self._services = channel.services
-        self._counted = channel.services.tallies.amqp091
+        self._counted = channel.services.counters.amqp091
         self._by_key: dict[tuple[str, ConsumerKey], Consumer] = {}
         self._subscribing: dict[int, Consumer] = {}
         self._getting: dict[int, Consumer] = {}

@@ -26,7 +26,7 @@ from node.ingress import Attrs, check_reply, shown
 from node.message import exchange_and_key
 from node.protocols.amqp import attributes, writer
 from node.protocols.amqp import properties as props
-from node.protocols.amqp.confirms import Confirms, Tally
+from node.protocols.amqp.confirms import Confirms, ConfirmTracker
 from node.protocols.amqp.direct_reply import PREFIX
 from node.protocols.amqp.errors import (
     NO_ROUTE,
@@ -48,23 +48,27 @@ if TYPE_CHECKING:
 class _Batch:
     """What this read publishes to one queue."""
 
-    __slots__ = ("attrs", "bodies", "info", "metas", "parted", "size_bytes", "tallies", "upload")
+    __slots__ = ("attrs", "bodies", "info", "metas", "parted", "size_bytes", "trackers", "upload")
 
     def __init__(self, info: QueueInfo) -> None:
         self.info = info
         self.bodies: list[NewBody] = []
         self.metas: list[tuple[bytes, int]] = []  # and of how many bodies
         self.attrs: list[tuple[Attrs | None, int]] = []
-        self.tallies: list[tuple[Tally, int]] = []  # and where each begins
+        self.trackers: list[tuple[ConfirmTracker, int]] = []  # and where each begins
         self.size_bytes = 0
         self.parted = False  # some body goes into the log in parts
         self.upload: asyncio.Task[Uploaded | str | None] | None = None  # of these parts
 
     def add(
-        self, meta: bytes, attrs: Attrs | None, bodies: list[NewBody], tally: Tally | None
+        self,
+        meta: bytes,
+        attrs: Attrs | None,
+        bodies: list[NewBody],
+        tracker: ConfirmTracker | None,
     ) -> None:
-        if tally is not None and not (self.tallies and self.tallies[-1][0].extend(tally)):
-            self.tallies.append((tally, len(self.bodies)))
+        if tracker is not None and not (self.trackers and self.trackers[-1][0].extend(tracker)):
+            self.trackers.append((tracker, len(self.bodies)))
         if type(bodies[0]) is PartedBody:
             self.parted = True
         if not self.metas:
@@ -89,7 +93,7 @@ class Publishes:
         self._returns: list[bytes] = []  # of the transaction
         self._channel = channel
         self._services = channel.services
-        self._counted = channel.services.tallies.amqp091
+        self._counted = channel.services.counters.amqp091
         self._host = channel.host
         self._ingress = channel.services.broker.ingress
         self._batches: dict[QueueId, _Batch] = {}
@@ -166,18 +170,18 @@ class Publishes:
         self.used = True
         confirm = self.confirms is not None
         self._counted.published(bodies, queues=len(route.queues), confirm=confirm)
-        tally: Tally | None = None
+        tracker: ConfirmTracker | None = None
         if self.confirms is not None:
             first = self.confirms.number(count)
-            tally = Tally(first, first + count - 1, len(route.queues))
+            tracker = ConfirmTracker(first, first + count - 1, len(route.queues))
         if b"BCC" in properties:
             properties = shown(properties)
         if not route.queues:
-            self._unroutable(event, properties, tally)
+            self._unroutable(event, properties, tracker)
             return
         full = self._ingress.full_vhosts.get(self._host.vhost)
         if full is not None:
-            self._refuse(tally, full)
+            self._refuse(tracker, full)
             return
         meta = event.where + properties
         each = [attrs] * len(route.queues)
@@ -187,7 +191,7 @@ class Publishes:
             batch = self._batches.get(info.queue)
             if batch is None:
                 batch = self._batches[info.queue] = _Batch(info)
-            batch.add(meta, own, bodies, tally)
+            batch.add(meta, own, bodies, tracker)
 
     def _each(self, event: Publish, properties: bytes, attrs: Attrs | None) -> None:
         """One by one: where a message goes is chosen by chance."""
@@ -197,15 +201,17 @@ class Publishes:
             assert route is not None, "nothing changes in between"
             self._routed(event._replace(bodies=[body]), route, properties, attrs)
 
-    def _refuse(self, tally: Tally | None, reason: str) -> None:
+    def _refuse(self, tracker: ConfirmTracker | None, reason: str) -> None:
         """None of them is taken. Who asked for no confirms would not learn of it otherwise."""
-        if tally is None:
+        if tracker is None:
             raise ChannelError_(PRECONDITION_FAILED, reason)
-        tally.open = 1
-        tally.answered([(0, tally.last - tally.first)], 0)
-        self._decided(tally)
+        tracker.open = 1
+        tracker.answered([(0, tracker.last - tracker.first)], 0)
+        self._decided(tracker)
 
-    def _unroutable(self, event: Publish, properties: bytes, tally: Tally | None) -> None:
+    def _unroutable(
+        self, event: Publish, properties: bytes, tracker: ConfirmTracker | None
+    ) -> None:
         """Returned if mandatory (B29), before it is confirmed; confirmed in any case (B28)."""
         if not event.mandatory:
             self._counted.dropped += len(event.bodies)
@@ -229,8 +235,8 @@ class Publishes:
                 self._returns.extend(returned)
             else:
                 self._channel.outlet.write(b"".join(returned))
-        if tally is not None:
-            self._decided(tally)
+        if tracker is not None:
+            self._decided(tracker)
 
     def _return_large(self, event: Publish, properties: bytes) -> None:
         self._counted.returned += len(event.bodies)
@@ -264,15 +270,15 @@ class Publishes:
         taken = self._services.direct_replies.deliver(name, event.where, properties, bodies)
         confirm = self.confirms is not None
         self._counted.published(event.bodies, queues=1 if taken else 0, confirm=confirm)
-        tally: Tally | None = None
+        tracker: ConfirmTracker | None = None
         if self.confirms is not None:
             first = self.confirms.number(len(event.bodies))
-            tally = Tally(first, self.confirms.last, 0)
+            tracker = ConfirmTracker(first, self.confirms.last, 0)
         if taken:
-            if tally is not None:
-                self._decided(tally)
+            if tracker is not None:
+                self._decided(tracker)
         else:
-            self._unroutable(event, properties, tally)
+            self._unroutable(event, properties, tracker)
 
     # --- out --------------------------------------------------------------------------------------
 
@@ -349,15 +355,15 @@ class Publishes:
 
     def _answered(self, batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:
         self._in_flight.done(batch.size_bytes)
-        for tally, start in batch.tallies:
-            if tally.answered(refused, start):
-                self._decided(tally)
+        for tracker, start in batch.trackers:
+            if tracker.answered(refused, start):
+                self._decided(tracker)
 
-    def _decided(self, tally: Tally) -> None:
+    def _decided(self, tracker: ConfirmTracker) -> None:
         assert self.confirms is not None
-        self.confirms.decided(tally)
-        refused = 0 if tally.refused is None else len(tally.refused)
-        self._counted.confirmed += tally.last - tally.first + 1 - refused
+        self.confirms.decided(tracker)
+        refused = 0 if tracker.refused is None else len(tracker.refused)
+        self._counted.confirmed += tracker.last - tracker.first + 1 - refused
         if not self._flush_due:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._tell)

@@ -8,7 +8,7 @@ from node.alarms import Alarms
 from node.auth import Auth
 from node.bodies import Bodies
 from node.broker import Broker
-from node.metrics.tallies import Tallies
+from node.metrics.client_counters import ClientCounters
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.publishing import Publisher
 from node.questions import Questions
@@ -35,4 +35,4 @@ class Services:
     alarms: Alarms
     questions: Questions
     tasks: Tasks
-    tallies: Tallies = field(default_factory=Tallies)
+    counters: ClientCounters = field(default_factory=ClientCounters)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cluster.machine.commands import Command, Discard, Return, SetCredit, Settle
 from cluster.types import GroupId
 from node.chunks import merged
-from node.metrics.tallies import Spoken
+from node.metrics.client_counters import ProtocolCounters
 from node.protocols.amqp.consumers import Consumer, Verdict
 from node.protocols.amqp.errors import PRECONDITION_FAILED, ChannelError_
 from node.protocols.amqp.unacked import Taken, Unacked, UnknownTag
@@ -20,7 +20,7 @@ Step = Settle | Return | Discard
 class Settles:
     """Of one channel."""
 
-    def __init__(self, settler: Settler, counted: Spoken) -> None:
+    def __init__(self, settler: Settler, counted: ProtocolCounters) -> None:
         self.unacked: Unacked[Consumer] = Unacked()
         self.open = 0  # told to a leader, not decided
         self._settler = settler

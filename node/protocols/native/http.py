@@ -29,7 +29,7 @@ from node.chunks import merged
 from node.dispatch import Counts
 from node.errors import BrokerError, Elsewhere, Refused
 from node.message import as_map
-from node.metrics.tallies import Tallies
+from node.metrics.client_counters import ClientCounters
 from node.outgoing import Batch
 from node.permissions import Operation
 from node.plain_values import loads
@@ -64,9 +64,14 @@ class HttpRoutes:
     """The routes under /v1, but for the WebSocket."""
 
     def __init__(
-        self, broker: Broker, sessions: Sessions, counts: Counts, auth: Auth, tallies: Tallies
+        self,
+        broker: Broker,
+        sessions: Sessions,
+        counts: Counts,
+        auth: Auth,
+        counters: ClientCounters,
     ) -> None:
-        self._counted = tallies.http
+        self._counted = counters.http
         self._auth = auth
         self._basic = BasicAuth(auth, "native")
         self._broker = broker

@@ -23,7 +23,7 @@ from node.clients import Clients
 from node.connection import Connection
 from node.errors import BrokerError, Refused
 from node.handed import keep_unsent_small
-from node.metrics.tallies import Tallies
+from node.metrics.client_counters import ClientCounters
 from node.outgoing import Batch, Delivery, Got, Outgoing
 from node.protocols.basic_auth import BasicAuth
 from node.protocols.native import replies, requests
@@ -234,14 +234,14 @@ class WebSockets:
         sessions: Sessions,
         auth: Auth,
         clients: Clients,
-        tallies: Tallies,
+        counters: ClientCounters,
         bodies: Bodies,
         settler: Settler,
     ) -> None:
         self._bodies = bodies
         self._settler = settler
         self._broker = broker
-        self._counted = tallies.quorate
+        self._counted = counters.quorate
         self._sessions = sessions
         self._clients = clients
         self._basic = BasicAuth(auth, "native")

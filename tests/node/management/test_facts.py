@@ -52,13 +52,13 @@ class Queue:
     def note(self) -> None:
         view = self.machine.queue(QUEUE)
         assert view is not None
-        self.before, self.since = sampled(self.machine.tallies.of[QUEUE], view), self.moment
+        self.before, self.since = sampled(self.machine.counters.of[QUEUE], view), self.moment
 
     def look(self) -> QueueFacts:
         view = self.machine.queue(QUEUE)
         assert view is not None
-        tally = self.machine.tallies.of[QUEUE]
-        facts = facts_of(view, tally, self.moment, self.before, self.since)
+        counters = self.machine.counters.of[QUEUE]
+        facts = facts_of(view, counters, self.moment, self.before, self.since)
         assert unpacked(facts.packed()).packed() == facts.packed()
         return facts
 

@@ -150,7 +150,7 @@ async def test_connections_channels_and_queues_that_come_and_go(nodes: Nodes):
         await connection.channel()
         said = await told(nodes)
         assert said("rabbitmq_channels") == 1
-    await until(lambda: nodes.one.metrics.tallies.connections_closed == 1)
+    await until(lambda: nodes.one.metrics.counters.connections_closed == 1)
     said = await told(nodes)
 
     assert said("rabbitmq_connections_opened_total") == 1

@@ -147,13 +147,13 @@ async def test_what_changed_in_groups_that_others_lead_is_not_collected(tmp_path
         info = leader.broker.locate("/", "q")
         assert info is not None
         copies = [node.cluster.groups[info.group] for node in nodes.nodes.values()]
-        tallies = cast("QueueMachine", leader.cluster.groups[info.group].machine).tallies
+        counters = cast("QueueMachine", leader.cluster.groups[info.group].machine).counters
         await exposition(leader.metrics.sources, Scrape("aggregated"))
-        assert [cast("QueueMachine", c.machine).tallies.watched for c in copies].count(True) == 1
+        assert [cast("QueueMachine", c.machine).counters.watched for c in copies].count(True) == 1
         leader.cluster.groups[info.group].transfer(None)
         await until(lambda: not leader.cluster.groups[info.group].ready)
         await until(lambda: any(copy.ready for copy in copies))
         await exposition(leader.metrics.sources, Scrape("aggregated"))
 
-        assert not tallies.watched
-        assert not tallies.changed
+        assert not counters.watched
+        assert not counters.changed

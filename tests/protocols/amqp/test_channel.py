@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from pamqp import commands
 
-from node.metrics.tallies import Tallies
+from node.metrics.client_counters import ClientCounters
 from node.protocols.amqp import channel
 from node.protocols.amqp.channel import Channel
 from node.protocols.amqp.errors import INTERNAL_ERROR, AmqpError
@@ -44,7 +44,9 @@ async def test_a_bug_of_ours_ends_the_connection_and_hangs_nobody(
     monkeypatch.setattr(channel, "begin", begin)
     host = FakeHost()
     broker = SimpleNamespace(ingress=None)
-    services: Any = SimpleNamespace(tasks=Tasks(), settler=None, tallies=Tallies(), broker=broker)
+    services: Any = SimpleNamespace(
+        tasks=Tasks(), settler=None, counters=ClientCounters(), broker=broker
+    )
     Channel(cast(Any, host), 1, services).receive(Method(1, commands.Basic.Qos()))
     async with asyncio.timeout(60):
         error = await host.failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.protocols.amqp.confirms import Confirms, Outcome, Tally
+from node.protocols.amqp.confirms import Confirms, ConfirmTracker, Outcome
 
 
 def ack(tag: int, *, multiple: bool = False) -> Outcome:
@@ -17,9 +17,9 @@ def nack(tag: int) -> Outcome:
 
 
 def decided(confirms: Confirms, first: int, last: int, *refused: tuple[int, int]) -> None:
-    tally = Tally(first, last, 1)
-    assert tally.answered(refused, 0)
-    confirms.decided(tally)
+    tracker = ConfirmTracker(first, last, 1)
+    assert tracker.answered(refused, 0)
+    confirms.decided(tracker)
 
 
 def test_publishes_are_numbered_from_one():
@@ -69,16 +69,16 @@ def test_a_refused_last_publish_is_not_named_by_the_confirm():
 
 
 def test_a_publish_to_several_queues_waits_for_all_of_them():
-    tally = Tally(5, 6, 2)
-    assert not tally.answered([(11, 11)], 10)
-    assert tally.answered((), 0)
-    assert tally.refused == {6}
+    tracker = ConfirmTracker(5, 6, 2)
+    assert not tracker.answered([(11, 11)], 10)
+    assert tracker.answered((), 0)
+    assert tracker.refused == {6}
 
 
 def test_ranges_of_other_publishes_in_the_same_batch_do_not_count():
-    tally = Tally(1, 2, 1)
-    tally.answered([(0, 3), (6, 9)], 4)
-    assert tally.refused is None
+    tracker = ConfirmTracker(1, 2, 1)
+    tracker.answered([(0, 3), (6, 9)], 4)
+    assert tracker.refused is None
 
 
 @given(
@@ -88,20 +88,20 @@ def test_ranges_of_other_publishes_in_the_same_batch_do_not_count():
 def test_every_publish_has_one_outcome_whatever_the_order(sizes: list[int], data: st.DataObject):
     """Against a plain set of open tags, as a client keeps it."""
     confirms = Confirms()
-    tallies: list[Tally] = []
+    trackers: list[ConfirmTracker] = []
     for size in sizes:
         first = confirms.number(size)
-        tallies.append(Tally(first, first + size - 1, 1))
+        trackers.append(ConfirmTracker(first, first + size - 1, 1))
     is_open = set(range(1, confirms.last + 1))
     wanted = dict.fromkeys(is_open, True)
     told: dict[int, bool] = {}
-    for tally in data.draw(st.permutations(tallies)):
-        refused = data.draw(st.sets(st.integers(0, tally.last - tally.first)))
+    for tracker in data.draw(st.permutations(trackers)):
+        refused = data.draw(st.sets(st.integers(0, tracker.last - tracker.first)))
         for offset in refused:
-            wanted[tally.first + offset] = False
-        tally.answered([(offset, offset) for offset in sorted(refused)], 0)
-        confirms.decided(tally)
-        if data.draw(st.booleans()) or tally is tallies[-1]:
+            wanted[tracker.first + offset] = False
+        tracker.answered([(offset, offset) for offset in sorted(refused)], 0)
+        confirms.decided(tracker)
+        if data.draw(st.booleans()) or tracker is trackers[-1]:
             _tell(confirms, is_open, told)
     _tell(confirms, is_open, told)
     assert told == wanted

@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 
 from node.errors import Refused
-from node.metrics.tallies import Tallies
+from node.metrics.client_counters import ClientCounters
 from node.protocols.amqp.deliveries import Deliveries
 
 
 def test_a_closed_channel_opens_no_session_any_more() -> None:
     """Work beside the methods may be behind: nobody would end that session."""
-    services = SimpleNamespace(settler=None, sessions=None, tallies=Tallies())
+    services = SimpleNamespace(settler=None, sessions=None, counters=ClientCounters())
     deliveries = Deliveries(cast(Any, SimpleNamespace(closed=True, host=None, services=services)))
     with pytest.raises(Refused):
         deliveries.connection  # noqa: B018

@@ -12,7 +12,7 @@ from cluster.types import GroupId, QueueId
 from node.errors import Elsewhere
 from node.in_flight import InFlight
 from node.ingress import Ingress
-from node.metrics.tallies import Tallies
+from node.metrics.client_counters import ClientCounters
 from node.protocols.amqp.confirms import Confirms
 from node.protocols.amqp.events import Publish
 from node.protocols.amqp.properties import NONE
@@ -40,7 +40,7 @@ class FakeChannel:
         ingress = Ingress(cast(Any, None), LimitSettings(), cut_off=lambda: False)
         ingress.router = cast(Any, SimpleNamespace(route=self._route))
         self.services = SimpleNamespace(
-            tallies=Tallies(),
+            counters=ClientCounters(),
             broker=SimpleNamespace(catch_up=self._catch_up, ingress=ingress),
             publisher=SimpleNamespace(publish=self._publish),
         )

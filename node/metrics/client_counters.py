@@ -57,7 +57,7 @@ class Sizes:
 
 
 @dataclass(slots=True)
-class Served:
+class DeliveryCounters:
     """What clients of one protocol got from queues of one type."""
 
     consumed_manual: int = 0  # to be settled by the client
@@ -93,7 +93,7 @@ class Served:
 
 
 @dataclass(slots=True)
-class Spoken:
+class ProtocolCounters:
     """What clients of one protocol did."""
 
     received: int = 0
@@ -103,13 +103,13 @@ class Spoken:
     dropped: int = 0  # unroutable
     returned: int = 0  # unroutable, and mandatory
     sizes: Sizes = field(default_factory=Sizes)
-    classic: Served = field(default_factory=Served)
-    quorum: Served = field(default_factory=Served)
+    classic: DeliveryCounters = field(default_factory=DeliveryCounters)
+    quorum: DeliveryCounters = field(default_factory=DeliveryCounters)
 
-    def of(self, queue: QueueInfo) -> Served:
+    def of(self, queue: QueueInfo) -> DeliveryCounters:
         return self.quorum if queue.node is None else self.classic
 
-    def of_type(self, queue_type: str) -> Served:
+    def of_type(self, queue_type: str) -> DeliveryCounters:
         return self.classic if queue_type == CLASSIC else self.quorum
 
     def published(self, bodies: Sequence[Sized], *, queues: int, confirm: bool) -> None:
@@ -122,7 +122,7 @@ class Spoken:
         self.sizes.observe(bodies)
 
 
-class Tallies:
+class ClientCounters:
     """One a node."""
 
     __slots__ = (
@@ -136,13 +136,13 @@ class Tallies:
     )
 
     def __init__(self) -> None:
-        self.amqp091 = Spoken()
-        self.quorate = Spoken()
-        self.http = Spoken()
+        self.amqp091 = ProtocolCounters()
+        self.quorate = ProtocolCounters()
+        self.http = ProtocolCounters()
         self.connections_opened = 0
         self.connections_closed = 0
         self.channels_opened = 0
         self.channels_closed = 0
 
-    def of(self, protocol: Protocol) -> Spoken:
+    def of(self, protocol: Protocol) -> ProtocolCounters:
         return getattr(self, protocol)

@@ -27,7 +27,7 @@ from cluster.types import QueueId
 
 
 @dataclass(slots=True)
-class Tally:
+class QueueCounters:
     """Of one queue; messages, not batches."""
 
     published: int = 0
@@ -52,13 +52,13 @@ def held_up_until(held_up_ms: int, since_ms: int | None, now_ms: int) -> int:
     return held_up_ms if since_ms is None else held_up_ms + max(0, now_ms - since_ms)
 
 
-class Tallies:
+class GroupCounters:
     """Those of one group. Its work is that of a command, not of a message."""
 
     __slots__ = ("changed", "dead", "of", "watched")
 
     def __init__(self) -> None:
-        self.of: dict[int, Tally] = {}
+        self.of: dict[int, QueueCounters] = {}
         #: Queues in which anything may have happened since somebody last took them from here, while
         #: somebody does: queues may come and go for ever.
         self.changed: dict[int, None] = {}
@@ -66,24 +66,24 @@ class Tallies:
         #: By why, and whether they went on as dead letters: what left otherwise than settled.
         self.dead: dict[tuple[str, bool], int] = {}
 
-    def _at(self, queue: QueueId) -> Tally:
-        tally = self.of.get(queue)
-        if tally is None:
-            tally = self.of[queue] = Tally()
-        return tally
+    def _at(self, queue: QueueId) -> QueueCounters:
+        counters = self.of.get(queue)
+        if counters is None:
+            counters = self.of[queue] = QueueCounters()
+        return counters
 
     def advanced(self, queue: QueueKind, now_ms: int) -> None:
         """What could happen in the queue has happened; what waits now has to wait."""
-        tally = self._at(queue.id)
-        tally.changes += 1
+        counters = self._at(queue.id)
+        counters.changes += 1
         if self.watched:
             self.changed[queue.id] = None
         if queue.is_held_up:
-            if tally.held_up_since_ms is None:
-                tally.held_up_since_ms = now_ms
-        elif tally.held_up_since_ms is not None:
-            tally.held_up_ms += now_ms - tally.held_up_since_ms
-            tally.held_up_since_ms = None
+            if counters.held_up_since_ms is None:
+                counters.held_up_since_ms = now_ms
+        elif counters.held_up_since_ms is not None:
+            counters.held_up_ms += now_ms - counters.held_up_since_ms
+            counters.held_up_since_ms = None
 
     def died(self, reason: str, count: int, *, goes: bool) -> None:
         key = (reason, goes)
@@ -95,9 +95,9 @@ class Tallies:
         kind = cast("type[Any]", type(command))
         if kind is Enqueue:
             if type(reply) is Enqueued:
-                tally = self._at(command.queue)
-                tally.published += reply.stored
-                tally.used_ms = now_ms
+                counters = self._at(command.queue)
+                counters.published += reply.stored
+                counters.used_ms = now_ms
         elif kind is Settle:
             if type(reply) is Ok:
                 self._at(command.queue).settled += reply.count
@@ -119,24 +119,24 @@ class Tallies:
                 self.changed[command.queue] = None
         for effect in effects:
             if type(effect) is Deliver:
-                tally = self._at(effect.queue)
-                tally.used_ms = now_ms
+                counters = self._at(effect.queue)
+                counters.used_ms = now_ms
                 for chunk in effect.chunks:
-                    tally.delivered += chunk.bodies.count
+                    counters.delivered += chunk.bodies.count
                     if chunk.acquired_count:
-                        tally.redelivered += chunk.bodies.count
+                        counters.redelivered += chunk.bodies.count
 
     def _got(self, command: Get, reply: Got, now_ms: int) -> None:
-        tally = self._at(command.queue)
-        tally.used_ms = now_ms
+        counters = self._at(command.queue)
+        counters.used_ms = now_ms
         count = sum(chunk.bodies.count for chunk in reply.chunks)
         if not count:
-            tally.got_empty += 1
+            counters.got_empty += 1
         elif command.auto_settle:
-            tally.got_settled += count
+            counters.got_settled += count
         else:
-            tally.got += count
-        tally.redelivered += sum(c.bodies.count for c in reply.chunks if c.acquired_count)
+            counters.got += count
+        counters.redelivered += sum(c.bodies.count for c in reply.chunks if c.acquired_count)
 
 
 def _count(ranges: Ranges) -> int:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cluster.group import Role
 from cluster.types import GroupId
+from node.metrics.client_counters import CLASSIC, QUORUM, SIZE_BOUNDS, Sizes
 from node.metrics.deaths import Deaths
-from node.metrics.tallies import CLASSIC, QUORUM, SIZE_BOUNDS, Sizes
 
 
 @given(st.lists(st.lists(st.integers(0, 12_000), max_size=20)))
@@ -37,14 +37,14 @@ def test_a_bound_belongs_to_the_bucket_below_it(place: int):
 
 
 class Copies:
-    """A group, as its copy on this node tallies deaths."""
+    """A group, as its copy on this node counters deaths."""
 
     def __init__(self) -> None:
         self.on_role: list[Any] = []
         self.dead: dict[tuple[str, bool], int] = {}
-        tallies = SimpleNamespace(dead=self.dead)
+        counters = SimpleNamespace(dead=self.dead)
         self.group = SimpleNamespace(
-            id=GroupId(5), machine=SimpleNamespace(tallies=tallies), ready=True
+            id=GroupId(5), machine=SimpleNamespace(counters=counters), ready=True
         )
         self.groups = {GroupId(5): self.group}
         self.transient = SimpleNamespace(own=None)
@@ -76,7 +76,7 @@ def test_only_deaths_while_this_node_led_are_its_own():
 
 def test_those_of_transient_queues_are_of_the_classic_type():
     copies = Copies()
-    tallies = SimpleNamespace(dead={("maxlen", False): 4})
-    copies.transient.own = SimpleNamespace(machine=SimpleNamespace(tallies=tallies))
+    counters = SimpleNamespace(dead={("maxlen", False): 4})
+    copies.transient.own = SimpleNamespace(machine=SimpleNamespace(counters=counters))
 
     assert Deaths(cast(Any, copies)).counts() == {(CLASSIC, "maxlen", False): 4}

@@ -16,8 +16,8 @@ from cluster.machine.commands import (
     Subscribe,
     Tick,
 )
+from cluster.machine.counters import QueueCounters
 from cluster.machine.replies import Got, Subscribed
-from cluster.machine.tallies import Tally
 from cluster.types import NodeId, QueueId, SessionId, Stamp
 
 QUEUE = QueueId(1)
@@ -38,8 +38,8 @@ class Machine:
         return self.machine.apply(Stamp(self.index, 1, self.now_ms), command).reply
 
     @property
-    def tally(self) -> Tally:
-        return self.machine.tallies.of[QUEUE]
+    def counters(self) -> QueueCounters:
+        return self.machine.counters.of[QUEUE]
 
     def subscribe(self, credit: int) -> int:
         reply = self.apply(Subscribe(QUEUE, SESSION, "tag", credit))
@@ -58,26 +58,26 @@ def test_messages_are_counted_where_they_come_and_go():
     machine.apply(Settle(QUEUE, consumer, [(3, 3)]))
     machine.apply(Get(QUEUE, SESSION, 1))
 
-    tally = machine.tally
+    counters = machine.counters
 
-    assert (tally.published, tally.settled, tally.delivered) == (4, 2, 2)
-    assert (tally.got, tally.got_settled, tally.got_empty) == (1, 1, 1)
+    assert (counters.published, counters.settled, counters.delivered) == (4, 2, 2)
+    assert (counters.got, counters.got_settled, counters.got_empty) == (1, 1, 1)
 
 
 def test_a_queue_is_held_up_while_messages_wait_for_consumers_that_are_full():
     machine = Machine()
     machine.apply(Enqueue(QUEUE, None, 0, [b"a", b"b"]))
     machine.apply(Tick(), after_ms=500)
-    assert machine.tally.held_up_until(machine.now_ms) == 0, "nobody is subscribed"
+    assert machine.counters.held_up_until(machine.now_ms) == 0, "nobody is subscribed"
 
     consumer: Any = machine.subscribe(1)
     machine.apply(Tick(), after_ms=300)
-    assert machine.tally.held_up_until(machine.now_ms) == 300
+    assert machine.counters.held_up_until(machine.now_ms) == 300
 
     machine.apply(Settle(QUEUE, consumer, [(1, 1)]), after_ms=100)
     machine.apply(Tick(), after_ms=5_000)
-    assert machine.tally.held_up_until(machine.now_ms) == 400
-    assert machine.tally.held_up_since_ms is None
+    assert machine.counters.held_up_until(machine.now_ms) == 400
+    assert machine.counters.held_up_since_ms is None
 
 
 def test_a_deleted_queue_is_counted_no_more():
@@ -86,7 +86,7 @@ def test_a_deleted_queue_is_counted_no_more():
 
     machine.apply(DeleteQueue(QUEUE))
 
-    assert QUEUE not in machine.machine.tallies.of
+    assert QUEUE not in machine.machine.counters.of
 
 
 def test_what_is_counted_is_no_state():
@@ -96,16 +96,16 @@ def test_what_is_counted_is_no_state():
     other.restore(machine.machine.snapshot())
 
     assert other.digest() == machine.machine.digest()
-    assert QUEUE not in other.tallies.of
+    assert QUEUE not in other.counters.of
 
 
 def test_queues_that_changed_are_remembered_only_for_who_takes_them():
     """They may come and go for ever, on a node that nobody asks for metrics."""
     machine = Machine()
-    tallies = machine.machine.tallies
+    counters = machine.machine.counters
     machine.apply(DeleteQueue(QUEUE))
-    assert not tallies.changed
+    assert not counters.changed
 
-    tallies.watched = True
+    counters.watched = True
     machine.apply(CreateQueue(QUEUE, "/", "q", QueueConfig()))
-    assert list(tallies.changed) == [QUEUE]
+    assert list(counters.changed) == [QUEUE]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.protocols.amqp.confirms import Confirms, Tally
+from node.protocols.amqp.confirms import Confirms, ConfirmTracker
 from node.protocols.amqp.publishes import _Batch as Batch  # pyright: ignore[reportPrivateUsage]
 
 
@@ -13,21 +13,21 @@ def batch() -> Batch:
     return Batch(info)
 
 
-def test_publishes_that_follow_each_other_are_one_tally():
+def test_publishes_that_follow_each_other_are_one_tracker():
     one = batch()
     for number in (1, 2, 3):
-        one.add(b"meta-%d" % number, None, [b"x"], Tally(number, number, 1))
+        one.add(b"meta-%d" % number, None, [b"x"], ConfirmTracker(number, number, 1))
 
-    ((tally, start),) = one.tallies
-    assert (tally.first, tally.last, start) == (1, 3, 0)
+    ((tracker, start),) = one.trackers
+    assert (tracker.first, tracker.last, start) == (1, 3, 0)
 
 
-def test_a_publish_elsewhere_in_between_begins_a_new_tally():
+def test_a_publish_elsewhere_in_between_begins_a_new_tracker():
     one = batch()
-    one.add(b"", None, [b"x"], Tally(1, 1, 1))
-    one.add(b"", None, [b"y"], Tally(3, 3, 1))
+    one.add(b"", None, [b"x"], ConfirmTracker(1, 1, 1))
+    one.add(b"", None, [b"y"], ConfirmTracker(3, 3, 1))
 
-    assert [(tally.first, tally.last, start) for tally, start in one.tallies] == [
+    assert [(tracker.first, tracker.last, start) for tracker, start in one.trackers] == [
         (1, 1, 0),
         (3, 3, 1),
     ]
@@ -35,22 +35,22 @@ def test_a_publish_elsewhere_in_between_begins_a_new_tally():
 
 def test_a_publish_to_several_queues_stays_by_itself():
     one = batch()
-    one.add(b"", None, [b"x"], Tally(1, 1, 2))
-    one.add(b"", None, [b"y"], Tally(2, 2, 2))
+    one.add(b"", None, [b"x"], ConfirmTracker(1, 1, 2))
+    one.add(b"", None, [b"y"], ConfirmTracker(2, 2, 2))
 
-    assert len(one.tallies) == 2
+    assert len(one.trackers) == 2
 
 
-def test_what_is_refused_within_a_joined_tally_is_refused_by_its_own_number():
+def test_what_is_refused_within_a_joined_tracker_is_refused_by_its_own_number():
     confirms = Confirms()
     one = batch()
     for number in (1, 2, 3):
         confirms.number(1)
-        one.add(b"", None, [b"x"], Tally(number, number, 1))
-    ((tally, start),) = one.tallies
+        one.add(b"", None, [b"x"], ConfirmTracker(number, number, 1))
+    ((tracker, start),) = one.trackers
 
-    assert tally.answered([(1, 1)], start)
-    confirms.decided(tally)
+    assert tracker.answered([(1, 1)], start)
+    confirms.decided(tracker)
     assert [(o.tag, o.refused) for o in confirms.take()] == [(2, True), (3, False)]
 
 
