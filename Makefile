@@ -46,6 +46,16 @@ up: $(READY) ## Three nodes on loopback, with a live table; Ctrl-C stops them
 test: $(READY) ## Run the tests; the last line says how many
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not spark and not bench and not toolchain and not ops" $(ARGS)
 
+# What needs no process, and of the nodes on loopback what is quick.
+FAST := $(addprefix tests/,machine codec log raft cluster dispatch protocols checker \
+	node/routing node/metrics/test_own_raft.py node/metrics/test_tallies.py) \
+	$(addprefix tests/node/test_,cold_reads.py message.py message_history.py native.py numbers_after_recovery.py \
+	passwords.py patterns.py permissions.py publishing.py relay.py settings.py transactions.py transient.py watchdog.py)
+
+.PHONY: test-fast
+test-fast: $(READY) ## The machine, its codec, log, Raft, cluster, and what is quick of the nodes
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not bench" $(FAST) $(ARGS)
+
 # Spark and its friends are large, so only what needs them has them. Java 17 must be there.
 SPARK_READY := $(VENV)/.postmortem
 $(SPARK_READY): $(READY)

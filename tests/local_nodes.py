@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,4 +18,6 @@ async def three_nodes(folder: Path, *, settings: str = "") -> AsyncGenerator[Loc
         await cluster.until_ready()
         yield cluster
     finally:
+        # Those that are told to end together wait for each other for seconds.
+        await asyncio.gather(*map(cluster.kill, cluster.nodes))
         await cluster.stop()

@@ -40,7 +40,7 @@ async def test_peek_waits_while_nobody_leads(cluster: FakeCluster, client: quora
     await client.declare("orders")
     await cluster.lead(None)
     with pytest.raises(quorate.Unreachable, match="no_leader"):
-        await client.peek("orders", timeout=5)
+        await client.peek("orders", timeout=2)
     peeking = asyncio.create_task(client.peek("orders"))
     await asyncio.sleep(0.1)
     assert not peeking.done()

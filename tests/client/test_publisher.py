@@ -101,7 +101,7 @@ async def test_while_nobody_leads_a_publish_waits(cluster: FakeCluster, client: 
 
 
 async def test_a_publish_never_sent_before_the_deadline_is_refused(client: quorate.Client):
-    async with quorate.connect("127.0.0.1:1", timeout=3) as lonely:
+    async with quorate.connect("127.0.0.1:1", timeout=1) as lonely:
         with pytest.raises(quorate.Unreachable, match=r"127\.0\.0\.1:1"):
             await lonely.publish("orders", b"1")
 
@@ -113,7 +113,7 @@ async def test_a_publish_sent_and_not_answered_is_unknown(
     cluster.nodes[0].mute = {wire.PUBLISH}
 
     with pytest.raises(quorate.OutcomeUnknown):
-        await client.publish("orders", b"1", timeout=3)
+        await client.publish("orders", b"1", timeout=1)
     cluster.nodes[0].mute = set()
     cluster.nodes[0].cut()
     await client.publish("orders", b"2")
@@ -241,7 +241,7 @@ async def test_publishing_waits_when_too_much_is_unconfirmed(
     publisher = client.publisher("orders")
 
     with pytest.raises(quorate.OutcomeUnknown):
-        await publisher.publish_many([bytes(100_000)] * 100, timeout=5)
+        await publisher.publish_many([bytes(100_000)] * 100, timeout=1)
 
     assert publisher.unconfirmed_bytes <= wire.WINDOW_BYTES_MAX
     sent = [frame for frame in cluster.nodes[0].seen if frame[0] == wire.PUBLISH]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from unittest import mock
 
 import aiohttp
 import cbor2
@@ -114,7 +115,9 @@ class Nodes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await asyncio.gather(*[node.stop(transfer=False) for node in self.nodes.values()])
+        # All end at once, so nobody commits any more what a leader has under way.
+        with mock.patch("node.drain.SETTLE_S_MAX", 0):
+            await asyncio.gather(*[node.stop(transfer=False) for node in self.nodes.values()])
 
     def url(self, name: str) -> str:
         return f"http://{self.nodes[name].http_address}"

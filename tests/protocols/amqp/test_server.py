@@ -712,7 +712,8 @@ class TestLife:
         assert len(world.server) == 0
 
 
-def test_it_runs_on_the_loop_that_nodes_use():
+def test_it_runs_on_the_loop_that_nodes_use(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("node.protocols.amqp.connection.CLOSE_S_MAX", 0.1)
     FakeChannel.all = []
 
     async def use() -> None:
