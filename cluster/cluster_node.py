@@ -108,7 +108,7 @@ class ClusterNode:
             config.node,
             links,
             joins=config.join,
-            catalog=lambda: self.catalog,
+            groups=self.groups,
             read_catalog=lambda: self.names.barrier(),  # noqa: PLW0108 -- they come with the start
             ask_lost=self.readmission.ask_node,
         )
@@ -310,6 +310,8 @@ class ClusterNode:
         for peer, state in self.peers.states.items():
             if peer != self.node and state.up:
                 group.peer_up(peer)
+        for guest in self.farewell.connected:
+            group.peer_up(guest)
 
     def group(self, group_id: GroupId) -> GroupLike | None:
         """This node's copy of a replicated group, or its own group of transient queues."""
@@ -406,8 +408,7 @@ class ClusterNode:
 
     def _on_message(self, peer: NodeId, message: list[Any]) -> None:
         if self.farewell.is_guest(peer):
-            if self.farewell.takes(peer, message):
-                self.rounds.receive(CATALOG_GROUP, peer, message)
+            self._on_message_of_guest(peer, message)
             return
         match message:
             case [-1, "leads", led, int(known), *rest]:
@@ -443,6 +444,17 @@ class ClusterNode:
             case _:
                 pass  # a group that this node has not started yet: Raft sends again
 
+    def _on_message_of_guest(self, guest: NodeId, message: list[Any]) -> None:
+        match message:
+            case [-1, "leads", _, int(known), *_]:
+                self._registration.known_as(known)
+            case [-1, *_]:
+                self.forwarder.refuse(guest, message)
+            case _ if self.farewell.takes(guest, message):
+                self.rounds.receive(GroupId(message[0]), guest, message)
+            case _:
+                pass
+
     def _on_readmission(self, peer: NodeId, message: list[Any]) -> None:
         try:
             self.readmission.on_message(peer, message)
@@ -452,8 +464,9 @@ class ClusterNode:
                 self._fail(error)
 
     def _on_up(self, peer: NodeId, incarnation: int) -> None:
-        if self.farewell.is_guest(peer):
-            self.farewell.on_up(peer, incarnation)
+        if self.farewell.on_up(peer, incarnation):
+            for group in self.groups.values():
+                group.peer_up(peer)
             return
         self.peers.up(peer, incarnation, asyncio.get_running_loop().time())
         self.notes.link_up(peer, incarnation)
@@ -470,6 +483,8 @@ class ClusterNode:
         """
         if self.farewell.is_guest(peer):
             self.farewell.on_down(peer)
+            for group in self.groups.values():
+                group.peer_down(peer, closed=down is not Down.SILENT)
             return
         gone, closed = down is Down.GONE, down is not Down.SILENT
         incarnation = self.peers.down(peer, gone=gone, now=asyncio.get_running_loop().time())

@@ -9,14 +9,20 @@ Others are members of which this node has not heard, since it was away when they
 them may lead the catalog, and then nobody else brings its entries (Raft thesis, 4.1). Where they
 can be reached is asked of the members that are known.
 
-Both are guests: linked for a while, and nothing is taken from them but what a leader of the catalog
-says.
+With that member gone too, nobody is left to say who calls, and the two may be the majority that has
+to elect a leader. So while a group of this node has no leader, whoever proves that it holds the
+cluster's secret is listened to.
+
+All of them are guests: linked for a while. Their Raft messages are taken, as Raft wants it (thesis,
+4.1: the sender's configuration counts, which may be newer), and which start of this node they know
+of, since its votes rest on that. They count for nothing else. A node that was removed cannot win:
+it lacks the entry that removed it, which some member of every majority that it asks has.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,15 +32,19 @@ from cluster.forwarding import ASK_AGAIN_S, NODE_LEVEL
 from cluster.group import Group
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_tables import NodeInfo
-from cluster.raft.transport import APPEND, INSTALL
+from cluster.raft.configuration import era_of
+from cluster.raft.transport import PRE_VOTE, VOTE
 from cluster.seams import Links
-from cluster.types import CATALOG_GROUP, NodeId
+from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 REMOVED = "removed"  # index: as of it the catalog does not count the receiver any more
 WHO = "who?"  # node: is it a member?
 MEMBER = "member"  # node, address: it is one
-#: A link to a guest is kept for so long, and as long as it brings entries.
+#: A link to a guest is kept for so long, and as long as it brings more of Raft than questions for
+#: votes, as a removed node may ask them for ever.
 GUEST_S = 10.0
+#: At a time, of those that nobody vouched for.
+GUESTS_MAX = 16
 #: The members are asked about strangers no more often: anybody can call.
 WHO_S = 0.5
 #: A process that was told, and goes on, is told again after so long: it may not have heard.
@@ -59,14 +69,14 @@ class Farewell:
         links: Links,
         *,
         joins: bool,  # as its settings say
-        catalog: Callable[[], Group],
+        groups: Mapping[GroupId, Group],
         read_catalog: Callable[[], Awaitable[bool]],  # all that is in it now is in `catalog` then
         ask_lost: Callable[[NodeId], None],  # one that was declared lost: what its folder holds
     ) -> None:
         self._node = node
         self._links = links
         self._joins = joins
-        self._catalog = catalog
+        self._groups = groups
         self._read_catalog = read_catalog
         self._ask_lost = ask_lost
         links.on_stranger = self._on_stranger
@@ -79,10 +89,10 @@ class Farewell:
 
     # --- guests
 
-    def _on_stranger(self, node: NodeId, incarnation: int) -> None:
-        """A node called to which there is no link."""
+    def _on_stranger(self, node: NodeId, incarnation: int) -> bool:
+        """A node called to which there is no link. True: it may stay as it came."""
         if node in self._guests:
-            return
+            return node not in self._links.peers()
         info = self._removed(node)
         now = asyncio.get_running_loop().time()
         if info is None:
@@ -91,12 +101,13 @@ class Farewell:
                 for peer in self._links.peers():
                     self._links.send(peer, [NODE_LEVEL, WHO, node])
                 self._links.flush()
-            return
+            leaderless = any(group.leader is None for group in self._groups.values())
+            return leaderless and len(self._guests) < GUESTS_MAX
         told, when_s = self._told.get(node, (0, 0.0))
         address = info.addresses.get("peer")
-        if address is None or (told == incarnation and now - when_s < TELL_AGAIN_S):
-            return
-        self._let_in(node, address)
+        if address is not None and (told != incarnation or now - when_s >= TELL_AGAIN_S):
+            self._let_in(node, address)
+        return False
 
     def _let_in(self, node: NodeId, address: str) -> None:
         self._guests[node] = _Guest(asyncio.get_running_loop().time() + GUEST_S)
@@ -109,30 +120,46 @@ class Farewell:
             self._links.flush()
 
     def on_member(self, node: NodeId, address: str) -> None:
-        if node != self._node and node not in self._links.peers():
+        if node != self._node and node not in self._links.peers() and node not in self._guests:
             self._let_in(node, address)
 
     def takes(self, guest: NodeId, message: list[Any]) -> bool:
-        """Whether it is one of a leader of the catalog. Whoever leads by the votes of a majority
-        that counted it may be followed.
-        """
+        """Whether it is one of Raft that this node's copy of the group may hear."""
         match message:
-            case [int(group), kind, *_] if group == CATALOG_GROUP and kind in {APPEND, INSTALL}:
-                self._guests[guest].until_s = asyncio.get_running_loop().time() + GUEST_S
-                return True
+            case [int(group_id), str(kind), int(term), *_] if group_id in self._groups:
+                group = self._groups[GroupId(group_id)]
             case _:
                 return False
+        if era_of(term) > era_of(group.term) and group.last_index > 1:
+            return False  # a recovery of which this copy with all that it holds was no part
+        if kind not in (PRE_VOTE, VOTE):
+            self._guests[guest].until_s = asyncio.get_running_loop().time() + GUEST_S
+        return True
 
     def is_guest(self, node: NodeId) -> bool:
         return node in self._guests
 
-    def on_up(self, node: NodeId, incarnation: int) -> None:
+    @property
+    def connected(self) -> list[NodeId]:
+        """The guests that are."""
+        return [node for node, guest in self._guests.items() if guest.incarnation]
+
+    def on_up(self, node: NodeId, incarnation: int) -> bool:
+        """Whether it is a guest."""
+        if node not in self._guests:
+            if node in self._links.peers():
+                return False
+            self._guests[node] = _Guest(asyncio.get_running_loop().time() + GUEST_S)
         guest = self._guests[node]
         guest.incarnation, guest.told = incarnation, False
         self._arrived.set()
+        return True
 
     def on_down(self, node: NodeId) -> None:
-        self._guests[node].incarnation = 0
+        if node in self._links.peers():
+            self._guests[node].incarnation = 0
+        else:  # it calls again, if it wants
+            del self._guests[node]
 
     async def run(self) -> None:
         while True:
@@ -151,7 +178,7 @@ class Farewell:
     def _tell(self, here: dict[NodeId, int]) -> None:
         """These processes were connected before the read of the catalog began."""
         now = asyncio.get_running_loop().time()
-        index = self._catalog().applied_index
+        index = self._catalog.applied_index
         for node, incarnation in here.items():
             guest = self._guests.get(node)
             if guest is None or guest.incarnation != incarnation:
@@ -171,11 +198,15 @@ class Farewell:
             info = self._info(node)
             if now >= guest.until_s or (info is not None and info.state != "removed"):
                 self._links.remove_peer(node)
-                del self._guests[node]
+                self._guests.pop(node, None)
+
+    @property
+    def _catalog(self) -> Group:
+        return self._groups[CATALOG_GROUP]
 
     def _info(self, node: NodeId) -> NodeInfo | None:
         """As this node's copy of the catalog has it."""
-        return cast(CatalogMachine, self._catalog().machine).node(node)
+        return cast(CatalogMachine, self._catalog.machine).node(node)
 
     def _removed(self, node: NodeId) -> NodeInfo | None:
         info = self._info(node)
@@ -190,9 +221,9 @@ class Farewell:
         if not self.heard:
             log.warning("removed_from_cluster", node=self._node, told_by=peer)
         self.heard = True
-        if not self.waits_to_be_let_in and self._catalog().commit_index <= index:
+        if not self.waits_to_be_let_in and self._catalog.commit_index <= index:
             self.is_over = True
 
     @property
     def waits_to_be_let_in(self) -> bool:
-        return self._joins and self._node not in self._catalog().members
+        return self._joins and self._node not in self._catalog.members

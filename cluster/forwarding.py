@@ -161,6 +161,16 @@ class Forwarder:
             case _:
                 pass
 
+    def refuse(self, peer: NodeId, message: list[Any]) -> None:
+        """A question of a node that is no member as far as is known here."""
+        match message:
+            case [_, "ask", int(number), *_]:
+                reason = f"node {self._node} has not heard yet that {peer} is a member"
+                answer = ["refused", None, None, "no_leader", reason, None]
+                self.answers.send(peer, [NODE_LEVEL, ANSWER, number, *answer])
+            case _:
+                pass
+
     def _answer(self, peer: NodeId, number: int, group_id: GroupId, data: bytes) -> None:
         def done(outcome: Outcome) -> None:
             reply = None if outcome.reply is None else encode_reply(outcome.reply)

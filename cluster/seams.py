@@ -91,13 +91,18 @@ class Links(Protocol):
 
     incarnation: int  # of this process: grows with every start
     #: Told the name and incarnation of a node that called and is no peer. Nothing of it is proven.
-    on_stranger: Callable[[NodeId, int], None]
+    #: True: once it has proven that it holds the secret of this cluster its connection stays. It is
+    #: up then, though it is no peer, and forgotten when it is down.
+    on_stranger: Callable[[NodeId, int], bool]
 
     def renumber(self, incarnation: int) -> None:
         """This process turns out to need a higher one: its connections are made anew."""
         ...
 
-    def peers(self) -> list[NodeId]: ...
+    def peers(self) -> list[NodeId]:
+        """Those of the settings and those that were added, connected or not."""
+        ...
+
     def add_peer(self, peer: NodeId, address: str) -> None:
         """A node joined. One that is known already may have another address from now on."""
         ...

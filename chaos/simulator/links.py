@@ -137,10 +137,21 @@ class SimNetwork:
         elif other.process.state is ProcessState.PAUSED:
             self.dial_later(end, peer, self.options.dial_ms)
         elif end.node not in other.peers():
-            other.process.call_soon(other.on_stranger, end.node, end.incarnation)
+            other.process.call_soon(self._knock, end, other)
             self.dial_later(end, peer, self.options.dial_ms)
         else:
             self._connect(end, other)
+
+    def _knock(self, end: SimLinks, other: SimLinks) -> None:
+        """In the process that is called, by a node that is no peer of it."""
+        stays = other.on_stranger(end.node, end.incarnation)
+        there = self._ends.get(end.node) is end and self._ends.get(other.node) is other
+        running = end.listening and other.listening
+        passes = self.passes(end.node, other.node) and self.passes(other.node, end.node)
+        if stays and there and running and passes and other.node in end.peers():
+            mine = self.connection(end.node, other.node)
+            if mine is None or not all(way.open for way in mine.ways.values()):
+                self._connect(end, other)
 
     def _connect(self, a: SimLinks, b: SimLinks) -> None:
         old = self._connections.pop(frozenset((a.node, b.node)), None)
@@ -259,7 +270,8 @@ class SimNetwork:
         end.listening = False
         if self._ends.get(end.node) is not end:
             return
-        for peer in end.peers():
+        linked = {node for pair in self._connections if end.node in pair for node in pair}
+        for peer in [*end.peers(), *sorted(linked - {end.node, *end.peers()})]:
             connection = self.connection(end.node, peer)
             if connection is None:
                 continue
@@ -333,7 +345,7 @@ class SimLinks:
         self.listening = False
         self.dialing: set[NodeId] = set()  # an attempt is already planned
         self.refused_since_ns: dict[NodeId, int] = {}
-        self.on_stranger: Callable[[NodeId, int], None] = lambda _node, _incarnation: None
+        self.on_stranger: Callable[[NodeId, int], bool] = lambda _node, _incarnation: False
         self._network = network
         self._peers = peers
         self._up: dict[NodeId, Way] = {}
@@ -361,7 +373,7 @@ class SimLinks:
     def remove_peer(self, peer: NodeId) -> None:
         if peer in self._peers:
             self._peers.remove(peer)
-            self._network.reset(self.node, peer)
+        self._network.reset(self.node, peer)
 
     async def start(self, on_message: OnMessage, on_up: OnUp, on_down: OnDown) -> None:
         self._on_message, self._on_up, self._on_down = on_message, on_up, on_down

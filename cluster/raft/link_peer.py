@@ -27,6 +27,7 @@ class Peer:
     node: NodeId
     host: str
     port: int
+    guest: bool = False  # it called, and is no peer: nobody calls it
     told: Down | Literal["nothing", "up"] = "nothing"  # by the last callback
     refused_since_s: float | None = None  # since then every attempt to connect to it was refused
     connection: LinkConnection | None = None

@@ -72,6 +72,7 @@ class LinkConnection(asyncio.Protocol):
         self._owner = owner
         self._clock = clock
         self.accepted = accepted
+        self.guest = False  # it may stay, though it is no peer, once it has proven who it is
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None

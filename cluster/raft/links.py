@@ -93,7 +93,7 @@ class TcpLinks:
         self.clock_samples: dict[NodeId, ClockSample] = {}
         #: Called with a clock sample of a peer about once a second: for the log's notes.
         self.on_clock: Callable[[ClockSample], None] | None = None
-        self.on_stranger: Callable[[NodeId, int], None] = lambda _node, _incarnation: None
+        self.on_stranger: Callable[[NodeId, int], bool] = lambda _node, _incarnation: False
         self._me = Identity(node, cluster, incarnation, LINK_VERSIONS, versions)
         #: Set by the node: the machine version that a peer must be able to run.
         self.machine_version: Callable[[], int] = lambda: 1
@@ -123,7 +123,7 @@ class TcpLinks:
     # --- the seam ---------------------------------------------------------------------------------
 
     def peers(self) -> list[NodeId]:
-        return sorted(self._peers)
+        return sorted(node for node, peer in self._peers.items() if not peer.guest)
 
     async def start(self, on_message: OnMessage, on_up: OnUp, on_down: OnDown) -> None:
         self._on_message, self._on_up, self._on_down = on_message, on_up, on_down
@@ -218,9 +218,10 @@ class TcpLinks:
             return
         host, port = host_and_port(address)
         known = self._peers.get(peer)
-        if known is not None:
+        if known is not None and not known.guest:
             known.host, known.port = host, port
             return
+        self.remove_peer(peer)
         self._peers[peer] = state = Peer(peer, host, port)
         if self._running:
             self._start_dialing(state)
@@ -231,7 +232,7 @@ class TcpLinks:
         self._me = replace(self._me, incarnation=incarnation)
         for connection in list(self._shaking):
             connection.abort()
-        for peer in self._peers.values():
+        for peer in list(self._peers.values()):
             if peer.connection is not None:
                 peer.connection.close(gone=False)
                 self._disconnect(peer, Down.SILENT)
@@ -396,9 +397,14 @@ class TcpLinks:
             certificate = transport.get_extra_info("ssl_object").getpeercert()
 
         def admit(peer: Identity) -> None:
-            if peer.node not in self._peers:
-                self.on_stranger(peer.node, peer.incarnation)
-            self._admit(peer.node, certificate, dialing=dialing is not None)
+            known = self._peers.get(peer.node)
+            stays = False
+            if known is None or known.guest:
+                # A certificate alone says which host it is, not that it is one of this cluster.
+                stays = self.on_stranger(peer.node, peer.incarnation) and self._secret is not None
+            connection.guest = stays and dialing is None
+            if not connection.guest:
+                self._admit(peer.node, certificate, dialing=dialing is not None)
             self._check_machine(peer)
 
         handshake = Handshake(
@@ -414,7 +420,7 @@ class TcpLinks:
 
     def _admit(self, node: NodeId, certificate: Any, *, dialing: bool) -> None:
         peer = self._peers.get(node)
-        if peer is None:
+        if peer is None or peer.guest:
             raise LinkRefused("unknown_node", f"{node[:80]!r} is not let in by `quorate node add`")
         if not dialing and self.node < node:
             reason = f"node {node!r} called, but of the two {self.node!r} is the one that calls"
@@ -447,6 +453,8 @@ class TcpLinks:
         self._shaken(connection)
         node = connection.peer
         peer = None if node is None else self._peers.get(node)
+        if node is not None and peer is None and connection.guest:
+            peer = Peer(node, "", 0, guest=True)
         if peer is None or not self._running:
             connection.abort()
             return
@@ -458,6 +466,7 @@ class TcpLinks:
             old.close(gone=False)
             later = connection.incarnation > old.incarnation
             self._disconnect(peer, Down.GONE if later else Down.SILENT)
+        self._peers[peer.node] = peer
         peer.connection = connection
         peer.up_since_s = self._loop.time()
         peer.told = "up"
@@ -516,6 +525,9 @@ class TcpLinks:
         peer.queued_bytes = 0
         self._dirty.pop(peer, None)
         peer.down.set()
+        if peer.guest:
+            self._peers.pop(peer.node, None)
+            self.clock_samples.pop(peer.node, None)
         self._tell_down(peer, down)
 
     # --- the rest ---------------------------------------------------------------------------------

@@ -9,15 +9,21 @@ from typing import Any
 import pytest
 
 from cluster.cluster_node import ClusterNode
+from cluster.farewell import GUEST_S
+from cluster.group import Role
+from cluster.log.memory_disk import MemoryDisk
 from cluster.machine import QueueMachine
 from cluster.machine.commands import (
     AddNode,
+    Barrier,
     CreateGroup,
     MoveGroup,
     NodeDown,
     OpenSession,
     RemoveNode,
 )
+from cluster.outcome import Outcome
+from cluster.raft.configuration import first_term_of
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId
 from tests.cluster.world import MakeWorld, World
 
@@ -295,4 +301,188 @@ async def _is_led_by_and_heard_by(world: World, leader: str, away: str) -> None:
     # Nothing waits for an answer of that time.
     await world.until(lambda: _incarnation(world[leader], away) == world.links[away].incarnation)
     assert await world[away].names.barrier()
-    await world.stop()
+
+
+async def _replaced_while_away(make_world: MakeWorld, replaced: str, away: str = "n2") -> World:
+    """n4 took the place of a node, and nobody who is up can tell `away` who n4 is. There are two
+    messages in q.
+    """
+    world = await make_world(default_groups=2).born()
+    await world.declare("q")
+    await world.publish("q", b"1")
+    world.kill(away)
+    await join(world, "n4")
+    await changed(world, RemoveNode(NodeId(replaced), NodeId("n4")))
+    await world.until(lambda: world[replaced].left, 60)
+    await world.nodes.pop(replaced).stop()
+    world.links.pop(replaced)
+    await world.publish("q", b"2")
+    (other,) = world.nodes.keys() - {"n4"}
+    world.kill(other)
+    return world
+
+
+async def _back(world: World, name: str, *unknown: str) -> None:
+    """It is started, and is called again and again, as links do. Who came meanwhile is in no
+    settings.
+    """
+    world.isolate(name)
+    await world.start(name)
+    world.links[name].known -= {*unknown}
+    world.heal()
+
+    async def call() -> None:
+        while name in world.links:
+            for caller in list(world.links):
+                if caller != name:
+                    world.connect_again(caller, name)
+            await asyncio.sleep(0.1)
+
+    world.calls.append(asyncio.create_task(call()))
+
+
+@pytest.mark.parametrize("replaced", ["n1", "n3"])
+async def test_a_majority_elects_though_one_of_it_does_not_know_the_other(
+    make_world: MakeWorld, replaced: str
+) -> None:
+    """In each group: n4 has all that is committed, and needs the vote of n2."""
+    world = await _replaced_while_away(make_world, replaced)
+    await _back(world, "n2", "n4")
+    await world.until(lambda: world.leading() == "n4", 60)
+    assert "n4" in world.links["n2"].up
+    group = world.group_of("q")
+    await world.until(lambda: world.leading(group) is not None, 60)
+    await world.publish("q", b"3")
+    await world.until(lambda: world.ready("q", "n2") == world.ready("q", "n4") == 3)
+    # It is a guest no more, and nothing waits for an answer of that time.
+    await world.until(lambda: NodeId("n4") in world["n2"].peers.states)
+    assert await world["n2"].names.barrier()
+
+
+async def test_an_empty_folder_elects_nobody_who_calls_as_a_stranger(make_world: MakeWorld) -> None:
+    """n2 may have acknowledged what n4 lacks, and has forgotten it."""
+    world = await _replaced_while_away(make_world, "n3")
+    world.disks["n2"] = MemoryDisk()
+    await _back(world, "n2", "n4")
+    connections: set[int] = set()
+    for _ in range(600):
+        await asyncio.sleep(0.05)
+        connections.add(world.links["n2"].up.get("n4", 0))
+        groups = [group for node in world.nodes.values() for group in node.groups.values()]
+        assert not any(group.role is Role.LEADER for group in groups)
+    assert world["n2"].catalog.withholds_votes
+    # Who only asks for votes may have been removed: a guest does not stay for ever.
+    assert 3 <= len(connections) <= 6
+    assert NodeId("n4") not in world["n2"].peers.states
+    assert NodeId("n4") not in world["n2"].linked()
+
+    await world.start("n1")
+    await world.until(lambda: world.leading(world.group_of("q")) is not None, 60)
+    await world.until(lambda: world.ready("q", "n2") == 2, 60)
+
+
+async def test_a_group_elects_a_guest_while_the_catalog_has_no_majority(
+    make_world: MakeWorld,
+) -> None:
+    """Of five nodes two are up, which are two of the three of the group."""
+    world = await make_world(default_groups=1).born()
+    await world.declare("q")
+    world.kill("n2")
+    for name in ("n4", "n5"):
+        await join(world, name)
+    group = world.group_of("q")
+    names = ("n2", "n4", "n5")
+    await changed(world, MoveGroup(group, [NodeId(name) for name in names]))
+    await world.until(lambda: set(voters(world, group)) == {*names}, 60)
+    for name in ("n1", "n3", "n5"):
+        world.kill(name)
+    await _back(world, "n2", "n4", "n5")
+    await world.until(lambda: world.leading(group) == "n4", 60)
+    outcome = await world["n4"].groups[group].barrier()
+    assert outcome.kind == "ok", outcome
+    assert world["n2"].groups[group].leader == "n4"
+
+    # It stays a guest as long as it leads, and what it asks is answered, though not done.
+    number = world.links["n2"].up["n4"]
+    await asyncio.sleep(30)
+    assert world.links["n2"].up["n4"] == number
+    asked: list[Outcome] = []
+    world["n4"].forwarder._ask_peer(NodeId("n2"), group, Barrier(), asked.append)
+    await world.until(lambda: asked)
+    assert (asked[0].kind, asked[0].code) == ("refused", "no_leader")
+    assert asked[0].reason == "node n2 has not heard yet that n4 is a member"
+
+
+async def test_a_guest_votes_for_a_copy_that_counts_it_and_follows_it(
+    make_world: MakeWorld,
+) -> None:
+    """n2 has what the group's log says of n4, and does not know of it by the catalog."""
+    world = await make_world(default_groups=1).born()
+    await world.declare("q")
+    group = world.group_of("q")
+    for name in ("n1", "n3"):
+        world.links[name].drop = lambda peer, message: peer == "n2" and message[0] == CATALOG_GROUP
+    await join(world, "n4")
+    world.links["n4"].drop = world.links["n1"].drop
+    await changed(world, MoveGroup(group, [NodeId(name) for name in ("n1", "n2", "n4")]))
+    await world.until(lambda: set(voters(world, group)) == {"n1", "n2", "n4"}, 60)
+    world.group(group).transfer(NodeId("n1"))
+    await world.until(lambda: world.leading(group) == "n1", 60)
+    world.links["n1"].drop = lambda peer, message: (
+        (peer, message[0])
+        in {
+            ("n2", CATALOG_GROUP),
+            ("n4", group),
+        }
+    )
+    await world.publish("q", b"n4 lacks it")
+    for name in ("n1", "n3"):
+        world.kill(name)
+    world.links["n4"].drop = lambda _peer, _message: False
+    await _back(world, "n2", "n4")
+    await world.until(lambda: world.leading(group) == "n2", 60)
+    assert world["n2"].farewell.is_guest(NodeId("n4"))
+    assert world["n2"].catalog_machine.node(NodeId("n4")) is None
+    assert world.ready("q", "n2") == 1
+    await world.until(lambda: world.ready("q", "n4") == 1)
+
+
+async def test_a_node_that_nobody_let_in_calls_for_a_while_at_those_that_have_no_leader(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world().born()
+    for name in ("n2", "n3"):
+        world.kill(name)
+    await world.until(lambda: world["n1"].catalog.leader is None)
+    world.add_machine("n4")
+    await world.start("n4")
+    one = world["n1"]
+    assert "n4" in world.links["n1"].up
+    assert NodeId("n4") not in one.linked()
+    assert NodeId("n4") not in one.peers.states
+    await world.until(lambda: "n4" not in world.links["n1"].up, 2 * GUEST_S)
+    assert not one.farewell.is_guest(NodeId("n4"))
+
+    # Once there is a leader it is told that it is not let in.
+    await world.start("n2")
+    await world.until(lambda: one.catalog.leader is not None)
+    await world.until(lambda: all(group.leader for group in one.groups.values()))
+    world.connect_again("n4", "n1")
+    assert "n4" not in world.links["n1"].up
+
+
+async def test_a_guest_of_a_later_recovery_is_not_heard_by_a_copy_that_holds_something(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(default_groups=1).born()
+    for name in ("n2", "n3"):
+        world.kill(name)
+    one = world["n1"]
+    await world.until(lambda: one.catalog.leader is None)
+    world.add_machine("n4")
+    await world.start("n4")
+    await world.until(lambda: NodeId("n4") in one.farewell.connected)
+    term = one.catalog.term
+    for era, heard in ((0, True), (1, False)):
+        message = [CATALOG_GROUP, "ae", first_term_of(era) + term + 1, 0, 0, 0, []]
+        assert one.farewell.takes(NodeId("n4"), message) is heard

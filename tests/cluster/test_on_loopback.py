@@ -9,18 +9,21 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from cluster.cluster_node import ClusterConfig, ClusterNode
 from cluster.log import RealDisk, SystemClock
 from cluster.machine import QueueMachine
-from cluster.machine.commands import Enqueue
+from cluster.machine.commands import AddNode, Command, Enqueue, RemoveNode
 from cluster.machine.replies import Declared
+from cluster.raft import links
 from cluster.raft.links import TcpLinks
 from cluster.types import CATALOG_GROUP, NodeId
 from quorate.ports import free_port
 
 NAMES = [NodeId(f"n{i}") for i in (1, 2, 3)]
+LATER = NodeId("n4")  # in no settings
 
 
 class Loopback:
@@ -28,7 +31,7 @@ class Loopback:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in NAMES}
+        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in [*NAMES, LATER]}
         self.disk = RealDisk()
         self.nodes: dict[NodeId, ClusterNode] = {}
         self.starts = 0
@@ -42,7 +45,7 @@ class Loopback:
                 ClusterConfig(
                     name,
                     settings["cluster"],
-                    NAMES,
+                    sorted({*NAMES, name}),
                     str(self.folder / name),
                     default_groups=2,
                     # Nodes that end are replaced without a timeout. All share a loop, which may
@@ -51,6 +54,7 @@ class Loopback:
                     election_max_ms=9_000,
                     heartbeat_ms=50,
                     addresses={"peer": self.addresses[name]},
+                    join=name == LATER,
                 ),
                 disk=self.disk,
                 clock=clock,
@@ -59,7 +63,7 @@ class Loopback:
                     settings["cluster"],
                     self.starts,
                     self.addresses[name],
-                    self.addresses,
+                    {peer: self.addresses[peer] for peer in NAMES},
                     secret=settings["secret"],
                     tls=None,
                     clock=clock,
@@ -122,6 +126,42 @@ async def test_messages_survive_an_abrupt_end_a_graceful_one_and_a_restart(tmp_p
         await publish(b"more")
         await cluster.start(name)
         await until(lambda name=name, stored=2 + graceful: ready(name) == stored)
+    await cluster.stop()
+
+
+async def test_two_of_three_elect_though_the_one_does_not_know_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """n2 was away while n4 took the place of n3; then n1 dies, and n2 is back."""
+    monkeypatch.setattr(links, "PROBE_S", 0.05)
+    monkeypatch.setattr(links, "CALL_S", 0.5)
+    cluster = Loopback(tmp_path)
+    one, two, three = NAMES
+    await cluster.start(*NAMES)
+    # A copy that is made when its group has moved already could not vote.
+    copies = cluster.nodes[two].groups
+    await until(lambda: len(copies) == 3 and all(copy.leader for copy in copies.values()))
+    await cluster.nodes.pop(two).stop()
+
+    async def changed(command: Command) -> None:
+        async with asyncio.timeout(60):
+            while (await cluster.nodes[one].change(command)).kind != "ok":
+                await asyncio.sleep(0.05)
+
+    await changed(AddNode(LATER, {"peer": cluster.addresses[LATER]}))
+    await cluster.start(LATER)
+    await until(lambda: LATER in cluster.nodes[one].catalog.configuration.voters)
+    await changed(RemoveNode(three, LATER))
+    await until(lambda: cluster.nodes[three].left)
+    await cluster.nodes.pop(three).stop()
+    await cluster.nodes.pop(one).stop(transfer=False)
+    assert cluster.leading(CATALOG_GROUP) is None
+
+    await cluster.start(two)
+    await until(lambda: cluster.leading(CATALOG_GROUP) == LATER)
+    for info in cluster.nodes[LATER].catalog_machine.groups():
+        await until(lambda group=info.id: cluster.leading(group))
+    await until(lambda: LATER in cluster.nodes[two].peers.states)
     await cluster.stop()
 
 

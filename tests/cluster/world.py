@@ -38,7 +38,7 @@ class MeshLinks:
         self.drop: Callable[[str, list[Any]], bool] = lambda _peer, _message: False
         self.running = False
         self.known = {n for n in world.names if n != node}
-        self.on_stranger: Callable[[NodeId, int], None] = lambda _node, _incarnation: None
+        self.on_stranger: Callable[[NodeId, int], bool] = lambda _node, _incarnation: False
 
     def peers(self) -> list[NodeId]:
         return [NodeId(n) for n in sorted(self.known)]
@@ -103,6 +103,7 @@ class World:
         self.links: dict[str, MeshLinks] = {}
         self.nodes: dict[str, ClusterNode] = {}
         self.cut: set[frozenset[str]] = set()
+        self.calls: list[asyncio.Task[None]] = []  # of nodes that others do not know
         self._starts = 0
         self._connections = 0
 
@@ -202,6 +203,8 @@ class World:
             self.disks[name] = self.disks[name].after_crash()
 
     async def stop(self) -> None:
+        for call in self.calls:
+            call.cancel()
         for name in list(self.nodes):
             await self.nodes.pop(name).stop(transfer=False)
 
@@ -220,9 +223,10 @@ class World:
         if frozenset((a, b)) in self.cut:
             return
         for here, there in ((a, b), (b, a)):
-            if there not in self.links[here].known:  # refused
-                self.links[here].on_stranger(NodeId(there), self.links[there].incarnation)
-                return
+            if there not in self.links[here].known:
+                stays = self.links[here].on_stranger(NodeId(there), self.links[there].incarnation)
+                if not stays:
+                    return  # refused
         self._connections += 1
         number = self._connections
         one, two = self.links[a], self.links[b]

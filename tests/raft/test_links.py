@@ -388,16 +388,92 @@ async def test_a_node_that_the_other_does_not_know_any_more_calls_until_it_does(
     a, b = End(name, incarnation=7), End(here, peers=())
     strangers: list[tuple[str, int]] = []
 
-    def on_stranger(node: NodeId, incarnation: int) -> None:
+    def on_stranger(node: NodeId, incarnation: int) -> bool:
         strangers.append((node, incarnation))
         if len(strangers) == 2:
             b.links.add_peer(node, f"127.0.0.1:{PORTS[node]}")
+        return False
 
     b.links.on_stranger = on_stranger
     async with started(a, b):
         await b.until_event("up", name, 7)
         await a.until_event("up", here, 1)
     assert strangers == [(name, 7)] * 2
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+@pytest.mark.parametrize("name", ["n1", "n2"])
+async def test_a_stranger_that_has_the_secret_may_stay_as_it_came(
+    name: str,
+    with_tls: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    authority: trustme.CA,
+) -> None:
+    """Whichever of the two is the one that usually calls. Its certificate need not name it."""
+    monkeypatch.setattr(links, "PROBE_S", 0.02)
+    monkeypatch.setattr(links, "CALL_S", 0.1)
+    here = "n2" if name == "n1" else "n1"
+    tls = tls_of(authority, tmp_path, "127.0.0.1") if with_tls else None
+    a, b = End(name, incarnation=7, tls=tls), End(here, peers=(), tls=tls)
+    b.links.on_stranger = lambda _node, _incarnation: True
+    async with started(b):
+        async with started(a):
+            await b.until_event("up", name, 7)
+            await a.until_event("up", here, 1)
+            assert b.links.peers() == []
+            assert b.links.connected(NodeId(name))
+            for one, other in ((a, here), (b, name)):
+                assert one.links.send(NodeId(other), [0, "hello"])
+                one.links.flush()
+            await a.until(lambda: (here, [0, "hello"]) in a.received)
+            await b.until(lambda: (name, [0, "hello"]) in b.received)
+
+            # It calls again when it was hung up on; and becomes a peer when it is made one.
+            b.links.remove_peer(NodeId(name))
+            await b.until(lambda: b.events.count(("up", name, 7)) == 2)
+            b.links.add_peer(NodeId(name), f"127.0.0.1:{PORTS[name]}")
+            await b.until(lambda: b.events.count(("up", name, 7)) == 3)
+            assert b.links.peers() == [name]
+            b.links.remove_peer(NodeId(name))
+            await b.until(lambda: b.events.count(("up", name, 7)) == 4)
+            await a.until(lambda: a.events.count(("up", here, 1)) == 4)
+        await b.until_event("down", name, Down.GONE)
+        assert not b.links.connected(NodeId(name))
+        assert NodeId(name) not in b.links._peers
+        assert NodeId(name) not in b.links.clock_samples
+
+
+async def test_a_later_process_of_a_stranger_takes_the_place_of_the_earlier() -> None:
+    a, later, b = End("n1", incarnation=7), End("n1", incarnation=8), End("n2", peers=())
+    b.links.on_stranger = lambda _node, _incarnation: True
+    async with started(b, a):
+        await b.until_event("up", "n1", 7)
+        later.links._bind = ("127.0.0.1", 0)
+        async with started(later):
+            await b.until_event("up", "n1", 8)
+            await b.until_event("down", "n1", Down.GONE)
+            assert b.links.send(NodeId("n1"), [0, "to the later"])
+            b.links.flush()
+            await later.until(lambda: bool(later.received))
+
+
+async def test_a_stranger_without_the_secret_may_not_stay(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    """Nor with a certificate alone: others may have one of the same authority."""
+    tls = tls_of(authority, tmp_path, "n1", "n2")
+    for settings, code in (
+        ({"secret": b"wrong"}, "wrong_secret"),
+        ({"secret": None, "tls": tls}, "unknown_node"),
+    ):
+        a = End("n1", **settings)
+        b = End("n2", peers=(), **{**settings, "secret": settings["secret"] and SECRET})
+        b.links.on_stranger = lambda _node, _incarnation: True
+        with structlog.testing.capture_logs() as logs:
+            async with started(b, a):
+                await until(lambda code=code, logs=logs: code in codes_in(logs))
+                assert b.events == []
 
 
 async def test_a_new_address_of_a_peer_is_used_at_the_next_attempt() -> None:
