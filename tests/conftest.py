@@ -22,7 +22,10 @@ from quorate.cli import output
 from quorate.lifetime import tied
 from tests import FIRST_SEED
 from tests.cluster.world import MakeWorld, World, worlds
+from tests.testkit.reaper import watch_over
 from tests.testkit.virtual_time import loop_factories
+
+REAPER = pytest.StashKey["subprocess.Popen[bytes]"]()
 
 # No deadlines: two cores run other things too, and a slow example is no failure.
 settings.register_profile(
@@ -65,6 +68,15 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # A test that is killed leaves no node behind.
     os.environ |= tied({})
+    if not hasattr(config, "workerinput"):
+        marks, config.stash[REAPER] = watch_over(dict(os.environ))
+        os.environ |= marks
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    reaper = config.stash.get(REAPER, None)
+    if reaper is not None:
+        reaper.communicate()
 
 
 def _seed_of_commit() -> int | None:

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.testkit.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 #: Says which processes it has started, and waits to be killed.
@@ -34,7 +35,8 @@ import json, os, pathlib, subprocess, sys, time
 def test_that_hangs(tmp_path):
     command = [sys.executable, "-m", "quorate", "up", "--dir", str(tmp_path), "--json"]
     up = subprocess.Popen([*command, "--nodes", "1"], stdout=subprocess.PIPE, text=True)
-    pids = [up.pid, *json.loads(up.stdout.readline())["pids"]]
+    other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    pids = [up.pid, *json.loads(up.stdout.readline())["pids"], other.pid]
     new = pathlib.Path(os.environ["PIDS"] + ".new")
     new.write_text(" ".join(map(str, pids)))
     new.rename(os.environ["PIDS"])
@@ -53,10 +55,7 @@ def here() -> Iterator[list[subprocess.Popen[str]]]:
 
 def until_gone(pids: list[int]) -> None:
     assert pids
-    deadline = time.monotonic() + 60
-    while left := [pid for pid in pids if runs(pid)]:
-        assert time.monotonic() < deadline, f"still there: {left}"
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(runs, pids)))
 
 
 def runs(pid: int) -> bool:
@@ -87,29 +86,34 @@ def test_nodes_end_with_the_program_that_started_them(
     until_gone(pids)
 
 
-def test_a_test_run_that_is_killed_leaves_nothing_behind(
-    here: list[subprocess.Popen[str]], tmp_path: Path
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [(signal.SIGKILL, ["-n", "1"]), (signal.SIGTERM, []), (signal.SIGINT, [])],
+    ids=["kill", "terminate", "interrupt"],
+)
+def test_a_test_run_that_is_aborted_leaves_nothing_behind(
+    here: list[subprocess.Popen[str]],
+    tmp_path: Path,
+    number: signal.Signals,
+    options: list[str],
 ):
-    """Under the project's own conftest, as every test is."""
+    """Under the project's own conftest, as every test is; not even programs of others."""
     hanging, told = tmp_path / "test_hanging.py", tmp_path / "pids"
     hanging.write_text(HANGING_TEST)
     run = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", str(hanging)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", *options, str(hanging)],
         cwd=ROOT,
         env={**os.environ, "PIDS": str(told)},
         stdout=subprocess.DEVNULL,
         text=True,
     )
     here.append(run)
-    deadline = time.monotonic() + 120
-    while not told.exists():
-        assert run.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: told.exists() or run.poll() is not None, within_s=120)
+    assert run.poll() is None
     pids = [int(pid) for pid in told.read_text().split()]
-    assert len(pids) == 2
+    assert len(pids) == 3
     assert all(map(runs, pids))
 
-    run.kill()
+    run.send_signal(number)
 
     until_gone(pids)

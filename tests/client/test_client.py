@@ -12,6 +12,7 @@ from quorate import wire
 from quorate.connection import Reasons
 from quorate.ports import HOST
 from tests.client.fake_node import FakeCluster
+from tests.testkit.waiting import until
 
 
 async def test_declare_says_whether_it_made_the_queue(client: quorate.Client):
@@ -143,8 +144,7 @@ async def test_a_session_taken_over_ends_the_client(cluster: FakeCluster, client
     for socket in list(cluster.nodes[0].sockets):
         await socket.close(code=wire.CLOSED_TAKEN_OVER)
 
-    while cluster.nodes[0].sockets:
-        await asyncio.sleep(0.01)
+    await until(lambda: not cluster.nodes[0].sockets)
 
     with pytest.raises(quorate.ClientClosed, match="session"):
         await client.info("orders")

@@ -5,19 +5,13 @@ connections.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 import quorate
 from quorate import wire
 from tests.client.fake_node import FakeCluster
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
+from tests.testkit.waiting import until
 
 
 async def filled(cluster: FakeCluster, client: quorate.Client, count: int) -> None:

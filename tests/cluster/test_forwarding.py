@@ -14,6 +14,7 @@ from cluster.forwarding import Forwarder
 from cluster.machine.commands import DeclareQueue
 from cluster.machine.replies import Ok
 from cluster.types import GroupId, NodeId
+from tests.testkit.waiting import until
 
 LEADER = NodeId("n2")
 GROUP = GroupId(1)
@@ -98,8 +99,7 @@ async def test_an_answer_to_a_later_try_is_the_answer() -> None:
     asked = asyncio.ensure_future(forwarder.ask_until(GROUP, DeclareQueue("/", "q", {})))
     await _turns()
     forwarder.on_down(LEADER)
-    while len(wire.said) < 2:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(wire.said) == 2)
     forwarder.on_message(LEADER, answer_to(wire.said[1]))
 
     assert (await asked).kind == "ok"
@@ -112,9 +112,7 @@ async def test_an_answer_that_finds_its_link_full_is_sent_when_there_is_room() -
     forwarder.on_message(LEADER, [-1, "ask", 7, GROUP, encode_command(DeclareQueue("/", "q", {}))])
     wire.full = False
 
-    async with asyncio.timeout(10):
-        while not wire.said:
-            await asyncio.sleep(0.01)
+    await until(lambda: wire.said)
     assert [message[:4] for message in wire.said] == [[-1, "answer", 7, "refused"]]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from cluster.raft import links
 from cluster.raft.links import TcpLinks
 from cluster.types import CATALOG_GROUP, NodeId
 from quorate.ports import free_port
+from tests.testkit.waiting import until
 
 NAMES = [NodeId(f"n{i}") for i in (1, 2, 3)]
 LATER = NodeId("n4")  # in no settings
@@ -84,12 +84,6 @@ class Loopback:
         for name in list(self.nodes):
             await self.nodes.pop(name).stop(transfer=False)
         self.disk.close()
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_messages_survive_an_abrupt_end_a_graceful_one_and_a_restart(tmp_path: Path) -> None:

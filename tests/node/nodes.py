@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,29 +18,24 @@ import cbor2
 from node.node import Node
 from node.settings import load
 from quorate.ports import free_port
+from tests.testkit.waiting import WAIT_S, until
+
+__all__ = [
+    "WAIT_S",
+    "Client",
+    "Nodes",
+    "Running",
+    "free_ports",
+    "in_a_thread",
+    "machine_of",
+    "until",
+]
 
 T = TypeVar("T")
-
-#: Long: it is waited for what must come, on a machine that may be slow.
-WAIT_S = 60.0
 
 
 def free_ports(count: int) -> list[int]:
     return [free_port() for _ in range(count)]
-
-
-async def until(
-    check: Callable[[], Any] | Callable[[], Awaitable[Any]], *, within_s: float = WAIT_S
-) -> Any:
-    """What `check` answers, once that is true."""
-    async with asyncio.timeout(within_s):
-        while True:
-            value = check()
-            if asyncio.iscoroutine(value):
-                value = await value
-            if value:
-                return value
-            await asyncio.sleep(0.01)
 
 
 class Nodes:

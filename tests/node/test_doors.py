@@ -23,6 +23,7 @@ from node.protocols.native.frames import RANGES_MAX
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Client, Running, in_a_thread
 from tests.semantics.wire import Closed, Properties, Wire
+from tests.testkit.waiting import wait_until
 
 #: What a door answers when it has taken a message.
 TAKEN = "taken"
@@ -361,10 +362,15 @@ def test_dead_letters_with_copies_go_where_a_publish_would(running: Running, api
         message = Message(headers={"CC": [copy]}, ttl_ms=0)
         assert by_amqp(running, source, message) == TAKEN
 
-    arrived = 0
-    while arrived < 20:
-        arrived += sum(len(_bodies(running, queue)) for queue in queues)
-    assert arrived == 20
+    arrived: list[Any] = []
+
+    def all_are_there() -> bool:
+        for queue in queues:
+            arrived.extend(_bodies(running, queue))
+        return len(arrived) >= 20
+
+    wait_until(all_are_there)
+    assert len(arrived) == 20
     assert not any(_bodies(running, queue) for queue in queues)
 
 
@@ -384,9 +390,7 @@ def test_a_direct_reply_reaches_who_waits_for_it(running: Running, door: str):
     queue = declared(running)
     wire.call(Basic.Consume(0, "amq.rabbitmq.reply-to", no_ack=True), Basic.ConsumeOk)
     wire.publish(queue, "question", properties=Properties(reply_to="amq.rabbitmq.reply-to"))
-    found: list[Any] = []
-    while not found:
-        found = _bodies(running, queue)
+    found = wait_until(lambda: _bodies(running, queue))
     name = found[0]["properties"]["reply_to"]
 
     assert DOORS[door](running, name, Message(body=b"answer")) == TAKEN
@@ -445,14 +449,12 @@ def test_what_is_in_flight_counts_for_a_connection_and_not_for_each_of_its_chann
         (connection,) = running.node.amqp._connections
         for sent, channel in enumerate(channels, start=1):
             wire.publish(queue, b"x" * 40_000, channel=channel)
-            while len(held) < sent and not connection.wire._paused:
-                time.sleep(0.01)
+            wait_until(lambda sent=sent: len(held) >= sent or connection.wire._paused)
 
         assert len(held) == 2
         taken = 0
         while taken < len(channels):  # each that is told of makes room for another one
-            while not held:
-                time.sleep(0.01)
+            wait_until(lambda: held)
             held.pop(0)()
             taken += 1
         confirmed = {wire.next().channel for _ in channels}

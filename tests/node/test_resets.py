@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,8 @@ class Firewall:
             self._open.discard(writer)
 
 
-async def walled_off(tmp_path: Path) -> tuple[Nodes, Firewall]:
+@pytest.fixture
+async def walled_off(tmp_path: Path) -> AsyncIterator[tuple[Nodes, Firewall]]:
     """Three nodes, of which the third hears the others through a firewall."""
     nodes = Nodes(tmp_path, 3)
     flags = nodes._flags
@@ -63,7 +66,30 @@ async def walled_off(tmp_path: Path) -> tuple[Nodes, Firewall]:
     await firewall.open()
     for name in ("n1", "n2"):  # of two nodes the first dials
         flags[name]["peers"] = {**flags[name]["peers"], "n3": f"127.0.0.1:{firewall.port}"}
-    return nodes, firewall
+    async with nodes:
+        yield nodes, firewall
+    firewall.shut()
+
+
+@asynccontextmanager
+async def one_of_two_bound(nodes: Nodes) -> AsyncGenerator[tuple[Any, Any]]:
+    """Of the queues `before` and `after` the first is bound to the exchange `all`. Channels: at n1,
+    where the other one will be bound, and at n3, which does not lead the catalog.
+    """
+    home, other = nodes.nodes["n3"], nodes.nodes["n1"]
+    await until(lambda: led_elsewhere(home, CATALOG_GROUP))
+    there = aiormq.Connection(f"amqp://guest:guest@{other.amqp.address}/%2F")
+    here = aiormq.Connection(f"amqp://guest:guest@{home.amqp.address}/%2F")
+    await there.connect()
+    await here.connect()
+    binds: Any = await there.channel()
+    await binds.exchange_declare("all", exchange_type="fanout", durable=True)
+    for queue in ("before", "after"):
+        await binds.queue_declare(queue, durable=True)
+    await binds.queue_bind("before", "all")
+    yield binds, await here.channel()
+    await here.close()
+    await there.close()
 
 
 def alone(node: Node) -> bool:
@@ -77,106 +103,95 @@ def led_elsewhere(node: Node, group_id: GroupId) -> bool:
     return node.cluster.leader_of(group_id) not in {None, node.cluster.node}
 
 
-async def test_three_seconds_of_resets_end_nothing_of_a_living_node(tmp_path: Path):
-    nodes, firewall = await walled_off(tmp_path)
-    async with nodes:
-        home = nodes.nodes["n3"]
-        connection = aiormq.Connection(f"amqp://guest:guest@{home.amqp.address}/%2F")
-        await connection.connect()
-        channel: Any = await connection.channel()
-        delivered: list[Any] = []
+async def test_three_seconds_of_resets_end_nothing_of_a_living_node(
+    walled_off: tuple[Nodes, Firewall],
+):
+    nodes, firewall = walled_off
+    home = nodes.nodes["n3"]
+    connection = aiormq.Connection(f"amqp://guest:guest@{home.amqp.address}/%2F")
+    await connection.connect()
+    channel: Any = await connection.channel()
+    delivered: list[Any] = []
 
-        async def take(message: Any) -> None:
-            delivered.append(message)
+    async def take(message: Any) -> None:
+        delivered.append(message)
 
-        await channel.queue_declare("orders", durable=True)
-        own = (await channel.queue_declare("", exclusive=True)).queue
-        for queue in ("orders", own):
-            await channel.basic_consume(queue, take)
-        info = home.cluster.queue_info("/", "orders")
-        assert info is not None
-        await until(lambda: led_elsewhere(home, info.group))
-        await channel.basic_publish(b"held", routing_key="orders")
-        await until(lambda: len(delivered) == 1)
+    await channel.queue_declare("orders", durable=True)
+    own = (await channel.queue_declare("", exclusive=True)).queue
+    for queue in ("orders", own):
+        await channel.basic_consume(queue, take)
+    info = home.cluster.queue_info("/", "orders")
+    assert info is not None
+    await until(lambda: led_elsewhere(home, info.group))
+    await channel.basic_publish(b"held", routing_key="orders")
+    await until(lambda: len(delivered) == 1)
 
-        firewall.shut()
-        await until(lambda: alone(home))
-        await asyncio.sleep(3)
-        await firewall.open()
-        await until(nodes.settled)
-        await until(lambda: all(map(home.cluster.peers.is_up, (NodeId("n1"), NodeId("n2")))))
-
-        await channel.basic_ack(delivered[0].delivery_tag)
-        other = aiormq.Connection(f"amqp://guest:guest@{nodes.nodes['n1'].amqp.address}/%2F")
-        await other.connect()
-        published: Any = await other.channel()
-        for queue in ("orders", own):
-            await published.basic_publish(b"after", routing_key=queue)
-        async with asyncio.timeout(WAIT_S):
-            await until(lambda: len(delivered) == 3)
-        assert [bytes(each.body) for each in delivered] == [b"held", b"after", b"after"]
-        assert not any(each.redelivered for each in delivered)
-        assert not connection.is_closed
-        await other.close()
-        await connection.close()
     firewall.shut()
+    await until(lambda: alone(home))
+    await asyncio.sleep(3)
+    await firewall.open()
+    await until(nodes.settled)
+    await until(lambda: all(map(home.cluster.peers.is_up, (NodeId("n1"), NodeId("n2")))))
+
+    await channel.basic_ack(delivered[0].delivery_tag)
+    other = aiormq.Connection(f"amqp://guest:guest@{nodes.nodes['n1'].amqp.address}/%2F")
+    await other.connect()
+    published: Any = await other.channel()
+    for queue in ("orders", own):
+        await published.basic_publish(b"after", routing_key=queue)
+    async with asyncio.timeout(WAIT_S):
+        await until(lambda: len(delivered) == 3)
+    assert [bytes(each.body) for each in delivered] == [b"held", b"after", b"after"]
+    assert not any(each.redelivered for each in delivered)
+    assert not connection.is_closed
+    await other.close()
+    await connection.close()
 
 
 @pytest.mark.parametrize("change", ["protect", "describe", "limit"])
-async def test_a_node_that_was_cut_off_keeps_what_was_said_meanwhile(tmp_path: Path, change: str):
+async def test_a_node_that_was_cut_off_keeps_what_was_said_meanwhile(
+    walled_off: tuple[Nodes, Firewall], change: str
+):
     """What a change there leaves as it is, is not what its own copy of the catalog says."""
-    nodes, firewall = await walled_off(tmp_path)
-    async with nodes:
-        home, other = nodes.nodes["n3"], nodes.nodes["n1"]
-        await until(lambda: led_elsewhere(home, CATALOG_GROUP))
-        there, here = api_of(other), api_of(home)
-        assert await there.put("vhosts/v") == 201
-        assert (await there.post("vhosts/v/deletion/protection")).status == 204
-        assert (await here.get("vhosts/v"))["protected_from_deletion"]  # its users are known
-        firewall.shut()
-        await until(lambda: alone(home) and home.cluster.catalog.leader is None)
-
-        if change == "protect":  # it was, as far as this node knows
-            assert await there.delete("vhosts/v/deletion/protection") == 204
-            asked = here.ask("POST", "vhosts/v/deletion/protection")
-        elif change == "describe":
-            assert await there.delete("vhosts/v/deletion/protection") == 204
-            asked = here.ask("PUT", "vhosts/v", {"description": "new"})
-        else:
-            assert await there.put("vhost-limits/v/max-queues", value=7) == 204
-            asked = here.ask("PUT", "vhost-limits/v/max-connections", {"value": 8})
-        changing = asyncio.ensure_future(asked)
-        await asyncio.sleep(0.2)
-        await firewall.open()
-        assert (await asyncio.wait_for(changing, WAIT_S)).status == 204
-
-        shown = await there.get("vhosts/v")
-        assert shown["protected_from_deletion"] is (change != "describe")
-        if change == "limit":
-            [limits] = await there.get("vhost-limits/v")
-            assert limits["value"] == {"max-queues": 7, "max-connections": 8}
+    nodes, firewall = walled_off
+    home, other = nodes.nodes["n3"], nodes.nodes["n1"]
+    await until(lambda: led_elsewhere(home, CATALOG_GROUP))
+    there, here = api_of(other), api_of(home)
+    assert await there.put("vhosts/v") == 201
+    assert (await there.post("vhosts/v/deletion/protection")).status == 204
+    assert (await here.get("vhosts/v"))["protected_from_deletion"]  # its users are known
     firewall.shut()
+    await until(lambda: alone(home) and home.cluster.catalog.leader is None)
+
+    if change == "protect":  # it was, as far as this node knows
+        assert await there.delete("vhosts/v/deletion/protection") == 204
+        asked = here.ask("POST", "vhosts/v/deletion/protection")
+    elif change == "describe":
+        assert await there.delete("vhosts/v/deletion/protection") == 204
+        asked = here.ask("PUT", "vhosts/v", {"description": "new"})
+    else:
+        assert await there.put("vhost-limits/v/max-queues", value=7) == 204
+        asked = here.ask("PUT", "vhost-limits/v/max-connections", {"value": 8})
+    changing = asyncio.ensure_future(asked)
+    await asyncio.sleep(0.2)
+    await firewall.open()
+    assert (await asyncio.wait_for(changing, WAIT_S)).status == 204
+
+    shown = await there.get("vhosts/v")
+    assert shown["protected_from_deletion"] is (change != "describe")
+    if change == "limit":
+        [limits] = await there.get("vhost-limits/v")
+        assert limits["value"] == {"max-queues": 7, "max-connections": 8}
 
 
 @pytest.mark.parametrize("door", ["amqp", "http"])
 async def test_what_a_node_that_was_cut_off_confirms_is_in_all_queues_that_were_bound(
-    tmp_path: Path, door: str
+    walled_off: tuple[Nodes, Firewall], door: str
 ):
     """One queue was bound before it was cut off, and another one, by others, after it."""
-    nodes, firewall = await walled_off(tmp_path)
-    async with nodes:
-        home, other = nodes.nodes["n3"], nodes.nodes["n1"]
-        await until(lambda: led_elsewhere(home, CATALOG_GROUP))
-        there = aiormq.Connection(f"amqp://guest:guest@{other.amqp.address}/%2F")
-        here = aiormq.Connection(f"amqp://guest:guest@{home.amqp.address}/%2F")
-        await there.connect()
-        await here.connect()
-        binds: Any = await there.channel()
-        publishes: Any = await here.channel()
-        await binds.exchange_declare("all", exchange_type="fanout", durable=True)
-        for queue in ("before", "after"):
-            await binds.queue_declare(queue, durable=True)
-        await binds.queue_bind("before", "all")
+    nodes, firewall = walled_off
+    async with one_of_two_bound(nodes) as (binds, publishes):
+        home = nodes.nodes["n3"]
         firewall.shut()
         await until(lambda: alone(home) and home.cluster.catalog.leader is None)
 
@@ -192,29 +207,15 @@ async def test_what_a_node_that_was_cut_off_confirms_is_in_all_queues_that_were_
 
         for queue in ("before", "after"):
             assert (await binds.basic_get(queue)).body == b"1"
-        await here.close()
-        await there.close()
-    firewall.shut()
 
 
 async def test_a_node_that_hears_the_others_again_first_catches_up_with_what_was_bound(
-    tmp_path: Path,
+    walled_off: tuple[Nodes, Firewall],
 ):
     """The leader of the catalog is heard before what this node missed has come."""
-    nodes, firewall = await walled_off(tmp_path)
-    async with nodes:
-        home, other = nodes.nodes["n3"], nodes.nodes["n1"]
-        await until(lambda: led_elsewhere(home, CATALOG_GROUP))
-        there = aiormq.Connection(f"amqp://guest:guest@{other.amqp.address}/%2F")
-        here = aiormq.Connection(f"amqp://guest:guest@{home.amqp.address}/%2F")
-        await there.connect()
-        await here.connect()
-        binds: Any = await there.channel()
-        publishes: Any = await here.channel()
-        await binds.exchange_declare("all", exchange_type="fanout", durable=True)
-        for queue in ("before", "after"):
-            await binds.queue_declare(queue, durable=True)
-        await binds.queue_bind("before", "all")
+    nodes, firewall = walled_off
+    async with one_of_two_bound(nodes) as (binds, publishes):
+        home = nodes.nodes["n3"]
         await publishes.basic_publish(b"0", exchange="all")
         firewall.shut()
         await until(lambda: alone(home) and home.cluster.catalog.leader is None)
@@ -234,26 +235,12 @@ async def test_a_node_that_hears_the_others_again_first_catches_up_with_what_was
         assert (await binds.basic_get("before")).body == b"0"
         for queue in ("before", "after"):
             assert (await binds.basic_get(queue)).body == b"1"
-        await here.close()
-        await there.close()
-    firewall.shut()
 
 
 async def test_a_node_that_heard_nothing_of_the_catalog_for_long_first_catches_up(tmp_path: Path):
     """Its process stood still, or the leader that it follows leads no more: the links are up."""
-    async with Nodes(tmp_path, 3) as nodes:
-        home, other = nodes.nodes["n3"], nodes.nodes["n1"]
-        await until(lambda: led_elsewhere(home, CATALOG_GROUP))
-        there = aiormq.Connection(f"amqp://guest:guest@{other.amqp.address}/%2F")
-        here = aiormq.Connection(f"amqp://guest:guest@{home.amqp.address}/%2F")
-        await there.connect()
-        await here.connect()
-        binds: Any = await there.channel()
-        publishes: Any = await here.channel()
-        await binds.exchange_declare("all", exchange_type="fanout", durable=True)
-        for queue in ("before", "after"):
-            await binds.queue_declare(queue, durable=True)
-        await binds.queue_bind("before", "all")
+    async with Nodes(tmp_path, 3) as nodes, one_of_two_bound(nodes) as (binds, publishes):
+        home = nodes.nodes["n3"]
         await publishes.basic_publish(b"0", exchange="all")
 
         catalog = home.cluster.catalog
@@ -269,23 +256,22 @@ async def test_a_node_that_heard_nothing_of_the_catalog_for_long_first_catches_u
         assert (await binds.basic_get("before")).body == b"0"
         for queue in ("before", "after"):
             assert (await binds.basic_get(queue)).body == b"1"
-        await here.close()
-        await there.close()
 
 
-async def test_what_was_declared_elsewhere_meanwhile_is_not_said_to_be_missing(tmp_path: Path):
+async def test_what_was_declared_elsewhere_meanwhile_is_not_said_to_be_missing(
+    walled_off: tuple[Nodes, Firewall],
+):
     """Simulator seed 491153857: a node that was cut off answered `no_queue` for it."""
-    nodes, firewall = await walled_off(tmp_path)
-    async with nodes:
-        home, other = nodes.nodes["n3"], nodes.nodes["n1"]
-        firewall.shut()
-        await until(lambda: alone(home) and other.cluster.catalog.leader in {"n1", "n2"})
-        assert (await other.cluster.declare_queue("/", "later", {})).kind == "ok"
-        with pytest.raises(Elsewhere, match="try again"):
-            await home.broker.find("/", "later")
+    nodes, firewall = walled_off
+    home, other = nodes.nodes["n3"], nodes.nodes["n1"]
+    firewall.shut()
+    await until(lambda: alone(home) and other.cluster.catalog.leader in {"n1", "n2"})
+    assert (await other.cluster.declare_queue("/", "later", {})).kind == "ok"
+    with pytest.raises(Elsewhere, match="try again"):
+        await home.broker.find("/", "later")
 
-        await firewall.open()
-        await until(nodes.settled)
-        assert (await home.broker.find("/", "later")).name == "later"
-        with pytest.raises(Refused, match="there is no queue"):
-            await home.broker.find("/", "never")
+    await firewall.open()
+    await until(nodes.settled)
+    assert (await home.broker.find("/", "later")).name == "later"
+    with pytest.raises(Refused, match="there is no queue"):
+        await home.broker.find("/", "never")

@@ -7,7 +7,8 @@ import time
 from structlog.testing import capture_logs
 
 from node.watchdog import Watchdog
-from tests.node.nodes import WAIT_S, until
+from tests.node.nodes import until
+from tests.testkit.waiting import wait_until
 
 
 async def test_a_loop_that_turns_is_live():
@@ -35,9 +36,5 @@ async def test_a_loop_that_stood_still_is_told_of_with_the_place_and_until_it_tu
 
 def hold_up_the_loop(watchdog: Watchdog) -> str:
     """For longer than it may stand still, and until its thread has seen it: what it says then."""
-    end_s = time.monotonic() + WAIT_S
     time.sleep(0.6)
-    while not (reasons := watchdog.why_not_live()):
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
-    return reasons[0]
+    return wait_until(watchdog.why_not_live)[0]

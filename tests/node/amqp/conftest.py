@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,16 +10,6 @@ from tests.node.nodes import Running, in_a_thread
 from tests.semantics.wire import Wire
 
 Connect = Callable[[], Wire]
-
-LONGEST_S = 60.0
-POLL_S = 0.01
-
-
-def until(check: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + LONGEST_S
-    while not check():
-        assert time.monotonic() < end_s
-        time.sleep(POLL_S)
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pamqp.commands import Basic, Connection, Queue
 
-from tests.node.amqp.conftest import Connect, until
+from tests.node.amqp.conftest import Connect
 from tests.semantics.wire import Wire
+from tests.testkit.waiting import wait_until
 
 
 def _delivery(wire: Wire) -> tuple[str, int, bytes]:
@@ -53,7 +54,7 @@ def test_nothing_is_delivered_once_the_end_of_a_consumer_was_told(connect: Conne
     wire.publish("held", "held 1")
     # It is on its way to the consumer when it is no longer ready.
     look = Queue.Declare(queue="held", passive=True)
-    until(lambda: not other.call(look, Queue.DeclareOk).message_count)
+    wait_until(lambda: not other.call(look, Queue.DeclareOk).message_count)
     other.call(Queue.Delete(queue="held"), Queue.DeleteOk)
     assert wire.expect(Basic.Cancel).consumer_tag == "h"
     wire.send(Basic.Ack(1))
@@ -118,4 +119,4 @@ def test_a_channel_that_failed_after_the_goodbye_was_said_does_nothing_more(
             (0, Connection.Close(200, "bye", 0, 0)),
         )
         wire.expect(Connection.CloseOk, 0)
-    until(lambda: not other.call(look, Queue.DeclareOk).consumer_count)
+    wait_until(lambda: not other.call(look, Queue.DeclareOk).consumer_count)

@@ -8,8 +8,9 @@ import pytest
 from pamqp.commands import Basic, Confirm, Queue
 
 from cluster.machine.consumers import UNLIMITED_CREDIT
-from tests.node.amqp.conftest import Connect, Running, until
+from tests.node.amqp.conftest import Connect, Running
 from tests.semantics.wire import Wire
+from tests.testkit.waiting import wait_until
 
 MESSAGES = 20_000
 BODY = b"x" * 100
@@ -41,7 +42,7 @@ def _crash_in_a_loop(running: Running, connect: Connect, queue: str, rounds: int
         wire.call(Basic.Consume(queue=queue), Basic.ConsumeOk)
         wire.take(1, Basic.Deliver)
         wire.reset()
-        until(lambda: not _view(running, queue).consumers)
+        wait_until(lambda: not _view(running, queue).consumers)
 
 
 @pytest.mark.parametrize("kind", ["quorum", None])
@@ -72,4 +73,4 @@ def test_without_a_prefetch_all_is_delivered_as_far_as_the_type_of_the_queue_goe
     wire.take(expected, Basic.Deliver)
     assert _view(running, queue).unsettled_count == expected
     wire.send(Basic.Ack(expected, multiple=True))
-    until(lambda: _view(running, queue).messages == MESSAGES - expected)
+    wait_until(lambda: _view(running, queue).messages == MESSAGES - expected)

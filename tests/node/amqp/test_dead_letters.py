@@ -6,14 +6,15 @@ from typing import Any
 
 from pamqp.commands import Basic, Exchange, Queue
 
-from tests.node.amqp.conftest import Connect, until
+from tests.node.amqp.conftest import Connect
 from tests.semantics.wire import Properties, Received, Wire
+from tests.testkit.waiting import wait_until
 
 
 def _next(wire: Wire, queue: str) -> Received:
     """Once there is a message."""
     look = Queue.Declare(queue=queue, passive=True)
-    until(lambda: wire.call(look, Queue.DeclareOk).message_count == 1)
+    wait_until(lambda: wire.call(look, Queue.DeclareOk).message_count == 1)
     wire.send(Basic.Get(queue=queue, no_ack=True))
     return wire.take(1, Basic.GetOk)[0]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pamqp.commands import Basic, Queue
 
-from tests.node.amqp.conftest import Connect, until
+from tests.node.amqp.conftest import Connect
 from tests.semantics.wire import Closed, Wire
+from tests.testkit.waiting import wait_until
 
 NOT_FOUND = 404
 
@@ -29,7 +30,7 @@ def test_a_connection_that_ends_while_it_declares_leaves_nothing(connect: Connec
     # What came before it in the catalog is there when this is.
     other.call(Queue.Declare(queue="after", exclusive=True), Queue.DeclareOk)
     for name in names:
-        until(lambda: _is_gone(other, name))  # noqa: B023
+        wait_until(lambda: _is_gone(other, name))  # noqa: B023
 
 
 def test_the_end_of_a_connection_leaves_a_later_queue_of_the_same_name(connect: Connect) -> None:
@@ -39,7 +40,7 @@ def test_the_end_of_a_connection_leaves_a_later_queue_of_the_same_name(connect: 
     first.call(declare, Queue.DeclareOk)
     first.call(Basic.Consume(queue="name", consumer_tag="t"), Basic.ConsumeOk)
     first.call(Basic.Cancel(consumer_tag="t"), Basic.CancelOk)
-    until(lambda: _is_gone(second, "name"))
+    wait_until(lambda: _is_gone(second, "name"))
     second.call(Queue.Declare(queue="name", durable=True), Queue.DeclareOk)
     first.close()
     assert not _is_gone(second, "name")
