@@ -514,10 +514,12 @@ class ClusterNode:
         self.links.flush()
         return sent
 
-    def answer(self, peer: NodeId, message: list[Any]) -> None:
-        """The same for what that node waits for: a link that is full has room later."""
-        assert message[0] == BROKER_LEVEL
-        self.forwarder.answers.send(peer, message)
+    def answer(self, peer: NodeId, message: list[Any], *, dropped: list[Any]) -> None:
+        """The same for what that node waits for: a link that is full has room later. `dropped`: see
+        `Answers.send`.
+        """
+        assert message[0] == dropped[0] == BROKER_LEVEL
+        self.forwarder.answers.send(peer, message, dropped=dropped)
 
     # --- asking -----------------------------------------------------------------------------------
 

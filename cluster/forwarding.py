@@ -161,13 +161,19 @@ class Forwarder:
             case _:
                 pass
 
+    def _send_answer(self, peer: NodeId, number: int, answer: list[Any]) -> None:
+        reason = f"the answer of node {self._node} found no room on the link"
+        dropped = ["unknown", None, None, "answer_dropped", reason, None]
+        head = [NODE_LEVEL, ANSWER, number]
+        self.answers.send(peer, [*head, *answer], dropped=[*head, *dropped])
+
     def refuse(self, peer: NodeId, message: list[Any]) -> None:
         """A question of a node that is no member as far as is known here."""
         match message:
             case [_, "ask", int(number), *_]:
                 reason = f"node {self._node} has not heard yet that {peer} is a member"
                 answer = ["refused", None, None, "no_leader", reason, None]
-                self.answers.send(peer, [NODE_LEVEL, ANSWER, number, *answer])
+                self._send_answer(peer, number, answer)
             case _:
                 pass
 
@@ -176,7 +182,7 @@ class Forwarder:
             reply = None if outcome.reply is None else encode_reply(outcome.reply)
             stamp = None if outcome.stamp is None else (outcome.stamp.index, outcome.stamp.term)
             answer = [outcome.kind, reply, stamp, outcome.code, outcome.reason, outcome.leader]
-            self.answers.send(peer, [NODE_LEVEL, ANSWER, number, *answer])
+            self._send_answer(peer, number, answer)
 
         group = self._group_of(group_id)
         if group is None:

@@ -6,16 +6,18 @@ What the frames look like is said by those who use this (`cluster.forwarding`, `
 - A number is never used by two processes of a node, so an answer, or a delivery, that was meant for
   the process before finds nobody.
 - A link that breaks ends all that goes on over it. Whatever was asked may have been done.
-- An answer that finds its link full waits for room, as long as that link lasts.
+- An answer that finds its link full waits for room, as long as that link lasts. One that waited too
+  long is dropped, and who asked is told so, once there is room for that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cluster.types import NodeId
 
@@ -23,9 +25,10 @@ from cluster.types import NodeId
 NUMBERS_OF_A_PROCESS = 1 << 22
 #: How often it is looked whether a full link has room again.
 ROOM_LOOK_S = 0.1
-#: How long an answer waits for room.
+#: How long an answer waits for room. Then, and the first time when more wait than may, what is said
+#: instead of it does, which is a few bytes.
 ROOM_S_MAX = 30.0
-#: Answers to one node that wait; more are dropped, as one that waited too long is.
+#: Answers to one node that wait. There are no more questions than those may ask at a time.
 WAITING_MAX = 10_000
 
 Answer = TypeVar("Answer")
@@ -108,23 +111,36 @@ class Requests(Generic[Answer]):
             self.link_lost(peer)
 
 
+class _Waiting(NamedTuple):
+    """An answer without room, and what takes its place then."""
+
+    answer: list[Any]
+    until_s: float = math.inf
+    dropped: list[Any] = []  # noqa: RUF012 -- it is not changed
+
+
 class Answers:
     """The other end: answers on their way to who asked."""
 
     def __init__(self, send: Send, connected: Callable[[NodeId], bool]) -> None:
         self._send = send
         self._connected = connected
-        self._waiting: dict[NodeId, deque[tuple[float, list[Any]]]] = {}
+        self._waiting: dict[NodeId, deque[_Waiting]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
-    def send(self, peer: NodeId, answer: list[Any]) -> None:
-        """Now, or once there is room."""
+    def send(self, peer: NodeId, answer: list[Any], *, dropped: list[Any]) -> None:
+        """Now, or once there is room; `dropped` when that takes too long: a few bytes that end the
+        request as well.
+        """
         if self._send(peer, answer) or self._stopped or not self._connected(peer):
             return
         waiting = self._waiting.setdefault(peer, deque())
+        until_s = asyncio.get_running_loop().time() + ROOM_S_MAX
         if len(waiting) < WAITING_MAX:
-            waiting.append((asyncio.get_running_loop().time() + ROOM_S_MAX, answer))
+            waiting.append(_Waiting(answer, until_s, dropped))
+        else:
+            waiting.append(_Waiting(dropped))
         self._look_later()
 
     @property
@@ -141,12 +157,12 @@ class Answers:
         now_s = asyncio.get_running_loop().time()
         for peer, waiting in list(self._waiting.items()):
             while waiting:
-                until_s, answer = waiting.popleft()
-                if until_s <= now_s:
-                    continue
-                if not self._send(peer, answer):
+                each = waiting.popleft()
+                if each.until_s <= now_s:
+                    each = _Waiting(each.dropped)
+                if not self._send(peer, each.answer):
                     # Behind the others: one that fits no link must not keep them.
-                    waiting.append((until_s, answer))
+                    waiting.append(each)
                     break
             if not waiting:
                 del self._waiting[peer]

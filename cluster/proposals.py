@@ -1,7 +1,8 @@
 """Commands on their way into a group's log, and who waits for what became of them.
 
-Everything proposed until the next round becomes one entry, so the batch grows with the disk's
-slowness and no timer is needed. Every proposal is answered exactly once.
+What is proposed until the next round becomes entries of about 1 MiB (`ENTRY_BYTES_TARGET`), mostly
+one, so the batch grows with the disk's slowness and no timer is needed. Every proposal is answered
+exactly once.
 """
 
 from __future__ import annotations

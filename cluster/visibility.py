@@ -140,4 +140,5 @@ class Visibility:
 
     def _answer(self, peer: NodeId) -> None:
         del self._questions[peer]
-        self._answers.send(peer, [NODE_LEVEL, APPLIED, self._applied[self._node]])
+        applied = [NODE_LEVEL, APPLIED, self._applied[self._node]]
+        self._answers.send(peer, applied, dropped=applied)

@@ -153,7 +153,10 @@ class Questions:
             leader = getattr(error, "leader", None)
             told = [False, [error.code, error.reason, error.detail, leader]]
         if self._cluster.peers.states.get(peer) is link:  # or who asked has given it up
-            self._cluster.answer(peer, [BROKER_LEVEL, "told", number, *told])
+            head = [BROKER_LEVEL, "told", number]
+            reason = f"the answer of node {self._cluster.node} found no room on the link"
+            dropped = [False, ["unknown", reason, None, None]]
+            self._cluster.answer(peer, [*head, *told], dropped=[*head, *dropped])
 
 
 def _error_of(code: str, reason: str, detail: Any, leader: NodeId | None) -> BrokerError:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
+import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -133,11 +134,14 @@ class World:
         """
         for process in self._processes:
             process.kill()
-        for task in self._graves:
-            task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue] there is no other way
-            coroutine = cast("Coroutine[Any, Any, Any]", task.get_coro())
-            with suppress(BaseException):
-                coroutine.close()
+        with warnings.catch_warnings():
+            # They may want to start more work, which no loop takes any more.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited")
+            for task in self._graves:
+                task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue] there is no other way
+                coroutine = cast("Coroutine[Any, Any, Any]", task.get_coro())
+                with suppress(BaseException):
+                    coroutine.close()
         self._graves.clear()
         self._processes.clear()
         self._timers.clear()

@@ -86,7 +86,7 @@ def _log(sources: Sources) -> Iterator[Metric]:
 
 def _links(sources: Sources) -> Iterator[Metric]:
     links = sources.cluster.links
-    peers = links.peers()
+    peers = sources.cluster.linked()
     yield gauges(
         "quorate_link_up",
         "1 when this node is connected to the other one.",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster import forwarding
+from cluster import forwarding, peer_rpc
 from cluster.codec.entries import encode_command, encode_reply
 from cluster.forwarding import Forwarder
 from cluster.machine.commands import DeclareQueue
@@ -114,6 +114,30 @@ async def test_an_answer_that_finds_its_link_full_is_sent_when_there_is_room() -
 
     await until(lambda: wire.said)
     assert [message[:4] for message in wire.said] == [[-1, "answer", 7, "refused"]]
+
+
+async def test_an_answer_that_finds_no_room_in_time_leaves_the_outcome_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The proposal may have been applied, and its proposer waits for an outcome."""
+    monkeypatch.setattr(peer_rpc, "ROOM_S_MAX", 0.05)
+    monkeypatch.setattr(peer_rpc, "ROOM_LOOK_S", 0.001)
+    leader, back = process(1)
+    proposer, there = process(2)
+    asked = asyncio.create_task(proposer.ask(GROUP, DeclareQueue("/", "q", {})))
+    while not there.said:
+        await asyncio.sleep(0)
+    back.full = True
+    leader.on_message(LEADER, there.said[0])
+    await asyncio.sleep(0.1)
+    back.full = False
+
+    async with asyncio.timeout(10):
+        while not back.said:
+            await asyncio.sleep(0.01)
+    proposer.on_message(LEADER, back.said[0])
+    outcome = await asked
+    assert (outcome.kind, outcome.code) == ("unknown", "answer_dropped")
 
 
 async def test_an_answer_does_not_go_over_a_later_link() -> None:

@@ -127,20 +127,44 @@ async def test_answers_wait_for_room_and_one_that_never_fits_keeps_no_other(
     def send(peer: NodeId, message: list[Any]) -> bool:
         return message != ["too large"] and link.send(peer, message)
 
+    dropped = ["was dropped"]
+
     answers = Answers(send, lambda _: True)
     for answer in ("too large", "a", "b"):
-        answers.send(ONE, [answer])
-    answers.send(OTHER, ["c"])
+        answers.send(ONE, [answer], dropped=dropped)
+    answers.send(OTHER, ["c"], dropped=[])
     link.room = 10
 
     async with asyncio.timeout(60):
-        while len(link.said) < 3 or answers.waiting:
+        while len(link.said) < 4 or answers.waiting:
             await asyncio.sleep(0.001)
-    assert sorted(link.said) == [(ONE, ["a"]), (ONE, ["b"]), (OTHER, ["c"])]
+    assert sorted(link.said) == [(ONE, ["a"]), (ONE, ["b"]), (ONE, dropped), (OTHER, ["c"])]
+
+
+@pytest.mark.parametrize("why", ["too long", "too many"])
+async def test_an_answer_that_is_dropped_is_said_to_be_when_there_is_room(
+    why: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Or who asked would wait as long as the link lasts."""
+    monkeypatch.setattr(peer_rpc, "ROOM_LOOK_S", 0.001)
+    monkeypatch.setattr(peer_rpc, "ROOM_S_MAX", 0.05 if why == "too long" else 60.0)
+    monkeypatch.setattr(peer_rpc, "WAITING_MAX", 1)
+    link = Link(room=0)
+    answers = Answers(link.send, lambda _: True)
+    answers.send(ONE, ["a"], dropped=["a is dropped"])
+    answers.send(ONE, ["b"], dropped=["b is dropped"])
+    await asyncio.sleep(0.1)
+    link.room = 10
+
+    async with asyncio.timeout(60):
+        while answers.waiting:
+            await asyncio.sleep(0.001)
+    first = ["a is dropped"] if why == "too long" else ["a"]
+    assert sorted(link.said) == [(ONE, first), (ONE, ["b is dropped"])]
 
 
 async def test_answers_to_who_is_not_there_do_not_wait():
     answers = Answers(Link(room=0).send, lambda _: False)
-    answers.send(ONE, ["a"])
+    answers.send(ONE, ["a"], dropped=[])
 
     assert answers.waiting == 0

@@ -897,8 +897,15 @@ NODES = (
     Mutant(
         "an answer whose link is full is dropped",
         "cluster/peer_rpc.py",
-        "        if len(waiting) < WAITING_MAX:\n",
-        "        if len(waiting) > WAITING_MAX:\n",
+        "            waiting.append(_Waiting(answer, until_s, dropped))\n",
+        "            pass\n",
+        (by_tests("tests/cluster/test_forwarding.py"), by_tests("tests/cluster/test_peer_rpc.py")),
+    ),
+    Mutant(
+        "an answer that waited too long is dropped without a word",
+        "cluster/peer_rpc.py",
+        "                    each = _Waiting(each.dropped)\n",
+        "                    continue\n",
         (by_tests("tests/cluster/test_forwarding.py"), by_tests("tests/cluster/test_peer_rpc.py")),
     ),
     Mutant(

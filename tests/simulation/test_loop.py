@@ -155,3 +155,24 @@ def test_when_somebody_spins_it_says_who() -> None:
 
     with pytest.raises(Stuck, match="spinner"):
         world.run(10)
+
+
+def test_what_a_task_would_start_at_the_end_of_a_run_is_no_warning(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    world = World()
+    process = Process(world, "p")
+
+    async def more() -> None: ...
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            later = more()
+            asyncio.get_running_loop().create_task(later)
+
+    process.spawn(work())
+    world.run(1)
+    world.close()
+    assert not recwarn.list
