@@ -188,6 +188,7 @@ class ClusterNode:
             homes=self.homes,
         )
         self.forwarder.cluster_version = lambda: self.catalog_machine.version
+        self.forwarder.why_no_leader = self._why_no_leader
         catalog.moved = self._catalog_moved
         self._catalog_moved(catalog.applied_index)
 
@@ -532,6 +533,14 @@ class ClusterNode:
         if leader is not None and leader != self.node and self.farewell.is_guest(leader):
             return None  # followed, but its answers would not be taken
         return self.peers.leader_of(group_id) if leader is None else leader
+
+    def _why_no_leader(self, group_id: GroupId) -> str:
+        info = self.catalog_machine.group(group_id)
+        name = f"{group_id}" if info is None else info.name
+        if info is not None and info.homes <= {*self.catalog.configuration.lost}:
+            homes = ", ".join(sorted(info.homes))
+            return f"group {name} has no copy left: {homes} had them, and were declared lost"
+        return f"group {name} has no known leader now; try again"
 
     def propose(self, group_id: GroupId, command: Command, done: Done | None = None) -> None:
         """Propose at the group's leader, here or over the link; `done` is called once, perhaps at

@@ -66,6 +66,10 @@ class Forwarder:
         #: Of this node to all that others ask of it.
         self.answers = Answers(self._send, links.connected)
         self._stopped = False
+        #: Set by the cluster node: what to say of a group without a leader.
+        self.why_no_leader: Callable[[GroupId], str] = lambda group_id: (
+            f"group {group_id} has no known leader now; try again"
+        )
         #: Set by the cluster node: the machine version of the catalog. No group has a later one,
         #: and a leader of an older release would drop what is new in a command without a word.
         self.cluster_version: Callable[[], int] = lambda: MACHINE_VERSION
@@ -85,8 +89,7 @@ class Forwarder:
         elif self._stopped:
             _tell(done, refused("stopping", "this node is shutting down; ask another one"))
         elif leader is None:
-            reason = f"group {group_id} has no known leader now; try again"
-            _tell(done, refused("no_leader", reason))
+            _tell(done, refused("no_leader", self.why_no_leader(group_id)))
         elif (needed := version_needed(command)) > 1 and needed > self.cluster_version():
             _tell(done, too_new(needed, self.cluster_version()))
         else:

@@ -43,6 +43,15 @@ class LostMajority:
     lost: Sequence[NodeId] = ()  # declared lost before, and not let in again
 
 
+@dataclass(frozen=True, slots=True)
+class NoCopy:
+    """A group of which nobody who is left has anything: it stays without a leader."""
+
+    name: str
+    homes: Sequence[NodeId]
+    queues: list[tuple[str, str]]  # virtual host and name
+
+
 def examine(
     log: Log, founders: Sequence[NodeId], lost: Collection[NodeId]
 ) -> tuple[CatalogMachine, list[LostMajority]]:
@@ -67,6 +76,19 @@ def examine(
             before = configurations.current.lost
             found.append(LostMajority(group, name, *about, _last_ms(journal), before))
     return catalog, found
+
+
+def without_copy(catalog: CatalogMachine, lost: Collection[NodeId]) -> list[NoCopy]:
+    """The groups whose copies were all on the lost nodes, as far as this catalog knows."""
+    gone = {
+        info.id: NoCopy(info.name, tuple(sorted(info.homes)), [])
+        for info in catalog.groups()
+        if info.homes <= {*lost}
+    }
+    for queue in catalog.queues():
+        if queue.group in gone:
+            gone[queue.group].queues.append((queue.vhost, queue.name))
+    return list(gone.values())
 
 
 def give_up(

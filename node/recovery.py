@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from cluster.log import KIND_STOPPED, Identity, Log, RealDisk, SystemClock
-from cluster.lost_majority import LostMajority, examine, give_up
+from cluster.lost_majority import LostMajority, NoCopy, examine, give_up, without_copy
 from cluster.machine.catalog import CatalogMachine
 from cluster.types import NodeId
 from node.data_folder import DataFolder, private
@@ -39,6 +39,7 @@ class Survey:
     lost: Sequence[str]
     groups: Sequence[LostMajority]  # that cannot go on without the lost nodes
     elsewhere: Sequence[str]  # of these, those in which this node has no vote
+    gone: Sequence[NoCopy]  # groups whose copies are all lost
     catalog: CatalogMachine
 
 
@@ -119,4 +120,5 @@ def _look(settings: Settings, opened: Log, lost: Sequence[str]) -> Survey:
             f"lost: {settings.node} is this node, and its data is here; allowed: other nodes"
         )
     elsewhere = [group.name for group in found if settings.node not in group.survivors]
-    return Survey(settings.node, lost, found, elsewhere, catalog)
+    gone = without_copy(catalog, [NodeId(node) for node in lost])
+    return Survey(settings.node, lost, found, elsewhere, gone, catalog)

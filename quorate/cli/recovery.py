@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from node.recovery import Survey
 
 
+#: Names of queues that are listed of a group without a copy; --json has all.
+QUEUES_SHOWN = 10
+
+
 def run_recover(
     config: Path | None, flags: list[str], lost: list[str], *, yes: bool, as_json: bool
 ) -> int:
@@ -60,6 +64,14 @@ def _as_json(found: Survey) -> dict[str, Any]:
             }
             for group in found.groups
         ],
+        "without_copy": [
+            {
+                "group": group.name,
+                "homes": list(group.homes),
+                "queues": [{"vhost": vhost, "name": name} for vhost, name in group.queues],
+            }
+            for group in found.gone
+        ],
     }
 
 
@@ -92,6 +104,29 @@ def _show(found: Survey) -> None:
             f"No copy of {', '.join(found.elsewhere)} that counts is on this node: what only such"
             " a copy has is lost, too."
         )
+    _show_gone(found)
+
+
+def _show_gone(found: Survey) -> None:
+    if not found.gone:
+        return
+    console = stdout()
+    for group in found.gone:
+        names = [name if vhost == "/" else f"{vhost}:{name}" for vhost, name in group.queues]
+        shown = ", ".join(names[:QUEUES_SHOWN]) + (", ..." if len(names) > QUEUES_SHOWN else "")
+        console.print(
+            f"[bold red]No copy is left of {group.name}[/bold red] ({', '.join(group.homes)} had"
+            f" them): all that it held is gone. Its queues ({len(names)}): {shown or 'none'}",
+            markup=True,
+            highlight=False,
+        )
+    console.print(
+        "Such a group stays without a leader, and what is asked of its queues is refused"
+        " (no_leader). If a lost node can come back with its folder, start it, and do not go on."
+        " Otherwise restore a backup into a new cluster (quorate restore), or go on and declare"
+        " queues under other names, with an x-queue-group of their own: a new queue without one"
+        " may be put into such a group."
+    )
 
 
 def _time(group: LostMajority) -> str:

@@ -11,8 +11,8 @@ import pytest
 
 from cluster.log import MEMBERSHIP, Identity, Log
 from cluster.log.disk import SystemClock
-from cluster.lost_majority import examine, give_up
-from cluster.machine.commands import MoveGroup, RemoveNode
+from cluster.lost_majority import NoCopy, examine, give_up, without_copy
+from cluster.machine.commands import Barrier, MoveGroup, RemoveNode
 from cluster.raft import replication
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from tests.cluster.test_membership import changed, join, moved, voters
@@ -36,6 +36,44 @@ async def order(world: World, node: str, *lost: str) -> list[str]:
     await log.sync()
     await log.close()
     return [each.name for each in found]
+
+
+async def test_a_group_without_any_copy_left_is_named_and_says_why_it_has_no_leader(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(5, default_groups=1).born()
+    await world.declare("q")
+    group = world.group_of("q")
+    (info,) = world.any.catalog_machine.groups()
+    lost = sorted(info.homes)
+    assert len(lost) == 3
+    survivors = [name for name in world.names if name not in lost]
+    await world.until(lambda: all(world[name].queue_info("/", "q") for name in survivors))
+    for name in world.names:
+        world.kill(name)
+    for name in survivors:
+        assert await order(world, name, *lost) == ["catalog"]
+    identity = Identity(survivors[0], "test")
+    log = await Log.open(
+        "/data", disk=world.disks[survivors[0]], clock=SystemClock(), identity=identity
+    )
+    catalog, _ = examine(log, [NodeId(name) for name in world.founders], lost)
+    await log.close()
+    assert without_copy(catalog, lost) == [NoCopy("default-1", tuple(lost), [("/", "q")])]
+    assert without_copy(catalog, lost[:2]) == []
+
+    await world.start(*survivors)
+    await world.until(lambda: world.leading() is not None)
+    node = world[survivors[0]]
+    outcome = await node.ask(group, Barrier())
+    assert (outcome.kind, outcome.code) == ("refused", "no_leader")
+    assert outcome.reason == (
+        f"group default-1 has no copy left: {', '.join(lost)} had them, and were declared lost"
+    )
+    # What `quorate node recover` says to do next.
+    await world.declare("p", at=survivors[0], queue_group="new")
+    await world.publish("p", b"1")
+    await world.until(lambda: world.ready("p", survivors[0]) == 1)
 
 
 async def test_the_only_survivor_goes_on_with_what_it_has(make_world: MakeWorld) -> None:
