@@ -145,31 +145,31 @@ failover: $(READY) ## Publish and consume while the leader is killed ten times
 
 .PHONY: upgrade-rehearsal
 upgrade-rehearsal: $(READY) ## Roll three nodes from 0.2 to this release and back, to the next one, and from the first, under load: ARGS="gated next first mixed"
-	@$(BIN)/python -m tests.upgrade $(ARGS)
+	@$(BIN)/python -m tests.acceptance.upgrade $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## Measure three nodes on loopback, fsync on: ARGS="--quick" or ARGS="--only NAME"
-	@$(BIN)/python -m tests.bench $(ARGS)
+	@$(BIN)/python -m tests.acceptance.bench $(ARGS)
 
 .PHONY: bench-postmortem
 bench-postmortem: $(SPARK_READY) ## Rows a second of reading, decoding, replay and report: ARGS="--millions 1"
-	@$(BIN)/python -m tests.bench.postmortem $(ARGS)
+	@$(BIN)/python -m tests.acceptance.bench.postmortem $(ARGS)
 
 .PHONY: semantics
 semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROKER=amqp://... checks another
-	@$(BIN)/python -m tests.semantics $(if $(BROKER),--broker '$(BROKER)',--rabbitmq) $(ARGS)
+	@$(BIN)/python -m tests.acceptance.semantics $(if $(BROKER),--broker '$(BROKER)',--rabbitmq) $(ARGS)
 
 .PHONY: bench-amqp
 bench-amqp: $(READY) ## The same through AMQP, by a C client and pika: ARGS="--quick" or ARGS="--only NAME"
-	@$(BIN)/python -m tests.bench.amqp $(ARGS)
+	@$(BIN)/python -m tests.acceptance.bench.amqp $(ARGS)
 
 .PHONY: walk
 walk: $(READY) ## Calls, functions and files of one publish, delivery and settle: ARGS="--functions publish" or ARGS=--keep
-	@$(BIN)/python -m tests.bench.walk $(ARGS)
+	@$(BIN)/python -m tests.acceptance.bench.walk $(ARGS)
 
 .PHONY: fuzz-amqp
 fuzz-amqp: $(READY) ## Random and mutated AMQP against three nodes: SECONDS=120, again: ARGS="--seed 7"
-	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+	@$(BIN)/python -m tests.acceptance.fuzz --seconds $(SECONDS) $(ARGS)
 
 .PHONY: fuzz-raft
 fuzz-raft: $(READY) ## Members of one group alone, driven at random: SECONDS=120, again: ARGS="--first 7"
@@ -185,19 +185,19 @@ rewrite: $(READY) ## Rewrite the expected outputs of the test scripts; read the 
 
 .PHONY: clients
 clients: $(READY) ## Real clients against three nodes, as a table: ARGS="--only pika,go"
-	@$(BIN)/python -m tests.clients $(ARGS)
+	@$(BIN)/python -m tests.acceptance.clients $(ARGS)
 
 .PHONY: prometheus
 prometheus: $(READY) ## A real Prometheus on nodes under load: boards, rules, names: ARGS="--rabbitmq FOLDER"
-	@$(BIN)/python -m tests.ops.prom $(ARGS)
+	@$(BIN)/python -m tests.acceptance.ops.prom $(ARGS)
 
 .PHONY: chart
 chart: $(READY) ## The Helm chart: every case rendered, validated and judged, and nonsense refused
-	@$(BIN)/python -m tests.ops.chart $(ARGS)
+	@$(BIN)/python -m tests.acceptance.ops.chart $(ARGS)
 
 .PHONY: chart-lifecycle
 chart-lifecycle: $(READY) ## Install, upgrade, roll back and uninstall it by helm: ARGS="--server real"
-	@$(BIN)/python -m tests.ops.lifecycle $(ARGS)
+	@$(BIN)/python -m tests.acceptance.ops.lifecycle $(ARGS)
 
 .PHONY: image
 image: ## The container image, by docker, podman or buildah: IMAGE=quorate:dev TARGET=broker ARGS="--build-arg BASE=..."
@@ -205,11 +205,11 @@ image: ## The container image, by docker, podman or buildah: IMAGE=quorate:dev T
 
 .PHONY: pods
 pods: $(READY) ## The chart's pods as real containers: started, rolled, killed, deleted under load: ARGS="--only killed-pods"
-	@$(BIN)/python -m tests.ops.pods $(ARGS)
+	@$(BIN)/python -m tests.acceptance.ops.pods $(ARGS)
 
 .PHONY: backup-restore
 backup-restore: $(READY) ## Clusters backed up under load, destroyed, restored, judged: ARGS="--only archive"
-	@$(BIN)/python -m tests.ops.backup $(ARGS)
+	@$(BIN)/python -m tests.acceptance.ops.backup $(ARGS)
 
 .PHONY: clean
 clean: ## Remove the environment, caches and local clusters

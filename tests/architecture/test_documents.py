@@ -11,8 +11,8 @@ import typer
 from node.management.app import ROUTES
 from node.settings import fields
 from quorate.cli.app import command_line
+from tests.acceptance.semantics.differences import DESIGN_DIFFERENCES
 from tests.architecture.sources import ROOT, documents, make_targets, modules
-from tests.semantics.differences import DESIGN_DIFFERENCES
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

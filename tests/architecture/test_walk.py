@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.routing.topic import TopicTrie
-from tests.bench.walk import Profile, Walk, kept, measure
+from tests.acceptance.bench.walk import Profile, Walk, kept, measure
 
 #: A change that makes a walk so much longer has to say so: `make walk ARGS=--keep`.
 GROWTH_MAX = 1.25

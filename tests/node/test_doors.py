@@ -20,9 +20,9 @@ from cluster.machine.arguments import SPAN_MS_MAX
 from node.alarms import Lack
 from node.errors import Refused
 from node.protocols.native.frames import RANGES_MAX
+from tests.acceptance.semantics.wire import Closed, Properties, Wire
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Client, Running, in_a_thread
-from tests.semantics.wire import Closed, Properties, Wire
 from tests.testkit.waiting import wait_until
 
 #: What a door answers when it has taken a message.

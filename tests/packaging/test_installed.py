@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.acceptance.upgrade.golden import FILES, GOLDEN, HISTORIES
 from tests.packaging.installed import ROOT, Installed, environment, hostile, run
-from tests.upgrade.golden import FILES, GOLDEN, HISTORIES
 
 pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.timeout(600)]
 
@@ -91,8 +91,10 @@ def test_old_logs_snapshots_and_backups_are_read(
     installed: Installed, hook: ModuleType, tmp_path: Path
 ):
     """The tests of the golden files, with the names that a wheel has."""
-    text = (ROOT / "tests" / "upgrade" / "test_golden.py").read_text(encoding="utf-8")
-    imported = "from tests.upgrade.golden import FILES, GOLDEN, HISTORIES\n"
+    text = (ROOT / "tests" / "acceptance" / "upgrade" / "test_golden.py").read_text(
+        encoding="utf-8"
+    )
+    imported = "from tests.acceptance.upgrade.golden import FILES, GOLDEN, HISTORIES\n"
     assert text.count(imported) == 1
     given = f"FILES, GOLDEN, HISTORIES = {FILES!r}, Path({str(GOLDEN)!r}), {HISTORIES!r}\n"
     place = tmp_path / "golden"

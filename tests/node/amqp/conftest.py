@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.acceptance.semantics.wire import Wire
 from tests.node.nodes import Running, in_a_thread
-from tests.semantics.wire import Wire
 
 Connect = Callable[[], Wire]
 

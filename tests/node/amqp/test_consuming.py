@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pamqp.commands import Basic, Connection, Queue
 
+from tests.acceptance.semantics.wire import Wire
 from tests.node.amqp.conftest import Connect
-from tests.semantics.wire import Wire
 from tests.testkit.waiting import wait_until
 
 

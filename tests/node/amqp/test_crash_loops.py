@@ -8,8 +8,8 @@ import pytest
 from pamqp.commands import Basic, Confirm, Queue
 
 from cluster.machine.consumers import UNLIMITED_CREDIT
+from tests.acceptance.semantics.wire import Wire
 from tests.node.amqp.conftest import Connect, Running
-from tests.semantics.wire import Wire
 from tests.testkit.waiting import wait_until
 
 MESSAGES = 20_000

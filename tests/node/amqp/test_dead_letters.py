@@ -6,8 +6,8 @@ from typing import Any
 
 from pamqp.commands import Basic, Exchange, Queue
 
+from tests.acceptance.semantics.wire import Properties, Received, Wire
 from tests.node.amqp.conftest import Connect
-from tests.semantics.wire import Properties, Received, Wire
 from tests.testkit.waiting import wait_until
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pamqp.commands import Basic, Queue
 
+from tests.acceptance.semantics.wire import Closed, Wire
 from tests.node.amqp.conftest import Connect
-from tests.semantics.wire import Closed, Wire
 from tests.testkit.waiting import wait_until
 
 NOT_FOUND = 404

@@ -21,8 +21,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from node.bodies import PartedBody
 from node.node import Node
+from tests.acceptance.semantics.wire import Wire
 from tests.node.nodes import WAIT_S, Nodes, until
-from tests.semantics.wire import Wire
 
 MIB = 1 << 20
 LIMIT = 64 * MIB

@@ -11,8 +11,8 @@ from pamqp import base
 from pamqp.commands import Basic, Exchange, Queue
 
 from cluster.machine.commands import DeleteQueue, RemoveQueue
+from tests.acceptance.semantics.wire import Closed, Properties
 from tests.node.amqp.conftest import Connect, Running
-from tests.semantics.wire import Closed, Properties
 
 MOMENT = dt.datetime(2020, 2, 29, tzinfo=dt.UTC)
 ODD: dict[str, Any] = {"time": MOMENT, "price": Decimal("1.5"), "deep": {"times": [MOMENT, None]}}

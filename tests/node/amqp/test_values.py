@@ -18,10 +18,10 @@ from pamqp.commands import Basic, Exchange, Queue
 
 from node.plain_values import DEPTH_MAX, as_json, loads, wrong_beside_bodies, wrong_value
 from node.protocols.amqp import tables
-from tests.fuzz import wire as raw
+from tests.acceptance.fuzz import wire as raw
+from tests.acceptance.semantics.wire import Closed
 from tests.node.amqp.conftest import Connect, Running
 from tests.node.nodes import Client
-from tests.semantics.wire import Closed
 
 NO_NUMBERS = [math.nan, math.inf, -math.inf]
 QUEUE = "values"

@@ -1,0 +1,1 @@
+"""Real clients, unchanged, against a broker: `python -m tests.acceptance.clients`."""

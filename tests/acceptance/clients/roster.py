@@ -1,0 +1,86 @@
+"""Which clients there are, and what each is asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tests.acceptance.clients import toolchains
+from tests.acceptance.clients.toolchains import Program, python
+
+#: What every client does, as far as it can, in this order.
+COMMON = (
+    "confirms",
+    "acks",
+    "channel-error",
+    "topic",
+    "rpc",
+    "exclusive",
+    "mandatory",
+    "get",
+    "headers",
+    "cancel",
+    "tx",
+    "large",
+    "heartbeat",
+    "requeue",
+    "dead-letter",
+    "failover",
+)
+#: What an application of Celery sees.
+CELERY = (
+    "confirms",
+    "acks",
+    "channel-error",
+    "results",
+    "chord",
+    "control",
+    "revoke",
+    "countdown",
+    "acks-late",
+    "shutdown",
+    "failover",
+)
+#: Of those that are told when a connection is closed.
+NODE = (*COMMON, "close")
+STEPS = tuple(dict.fromkeys((*COMMON[:-1], *CELERY, *NODE)))
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client library or tool."""
+
+    name: str
+    prepare: Callable[[], Awaitable[Program]]
+    steps: tuple[str, ...] = COMMON
+    #: It needs more than Python.
+    toolchain: bool = False
+
+
+CLIENTS = (
+    Client("pika", python("pika_program")),
+    Client("aio-pika", python("aio_pika_program")),
+    Client("aiormq", python("aiormq_program")),
+    Client("aioamqp", python("aioamqp_program", "aioamqp")),
+    Client("amqpstorm", python("amqpstorm_program")),
+    Client("py-amqp", python("py_amqp_program")),
+    Client("kombu", python("kombu_program")),
+    Client("celery", python("celery_program"), CELERY),
+    Client("c-tools", toolchains.c_tools, toolchain=True),
+    Client("amqplib", toolchains.node("node"), NODE, toolchain=True),
+    Client("cloudamqp", toolchains.node("cloudamqp"), NODE, toolchain=True),
+    Client("bunny", toolchains.ruby, toolchain=True),
+    Client("php-amqplib", toolchains.php, toolchain=True),
+    Client("go", toolchains.go, toolchain=True),
+    Client("java", toolchains.java, toolchain=True),
+)
+
+
+def named(names: str | None) -> list[Client]:
+    """Those of a list such as "pika,go", or all. Raises ValueError."""
+    if names is None:
+        return list(CLIENTS)
+    known = {client.name: client for client in CLIENTS}
+    if unknown := [name for name in names.split(",") if name not in known]:
+        raise ValueError(f"no client {unknown[0]}: there are {', '.join(known)}")
+    return [known[name] for name in names.split(",")]

@@ -1,0 +1,185 @@
+"""What changes with which value: checksums, secrets, what needs an API, what is immutable."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.acceptance.ops.chart.rendering import (
+    CHART,
+    EARLIER,
+    Object,
+    RenderFailed,
+    case,
+    container,
+    objects,
+    of_kind,
+    read,
+    render,
+    settings_files,
+    stateful_set,
+)
+
+pytestmark = [pytest.mark.ops, pytest.mark.usefixtures("helm")]
+
+
+def rendered(*flags: str, values: Path | None = None) -> list[Object]:
+    return read(render(*flags, values=values))
+
+
+def checksums(*flags: str) -> dict[str, str]:
+    # A Secret of its own, or each render would have another.
+    found = rendered("--set=secrets.existingSecret=s", *flags)
+    return stateful_set(found)["spec"]["template"]["metadata"]["annotations"]
+
+
+def test_the_checksum_changes_with_the_settings_and_with_nothing_else():
+    before = checksums()
+
+    assert checksums("--set=config.logLevel=debug") != before
+    assert checksums("--set=extraConfig.limits.connections_max=5") != before
+    assert checksums("--set=minReadySeconds=11", "--set=networkPolicy.enabled=false") == before
+
+
+def test_a_new_node_does_not_restart_those_that_came_before_it():
+    five = checksums("--set=replicas=5", "--set=podDisruptionBudget.maxUnavailable=1")
+
+    assert five == checksums("--set=replicas=7")
+
+
+def test_the_checksum_of_secrets_changes_with_them():
+    one = stateful_set(rendered())["spec"]["template"]["metadata"]["annotations"]
+    other = stateful_set(rendered())["spec"]["template"]["metadata"]["annotations"]
+
+    assert one["checksum/config"] == other["checksum/config"]
+    assert one["checksum/secret"] != other["checksum/secret"]  # two installs, two secrets
+
+
+def test_secrets_are_made_unless_they_are_given():
+    (made,) = of_kind(rendered(), "Secret")
+
+    assert set(made["data"]) == {"cluster-secret", "admin-password"}
+    assert made["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert of_kind(objects("existing-secret"), "Secret") == []
+
+
+def test_no_secret_is_in_the_settings_or_in_the_environment():
+    found = rendered()
+    (made,) = of_kind(found, "Secret")
+    rest = yaml.safe_dump([each for each in found if each is not made])
+
+    assert not any(value in rest for value in made["data"].values())
+
+
+def test_what_an_operator_defines_is_made_only_where_it_is():
+    values = case("monitoring").values
+    without = read(render(values=values, apis=()))
+
+    assert not [each for each in without if each["kind"] in {"PodMonitor", "PrometheusRule"}]
+    with pytest.raises(RenderFailed, match="install cert-manager"):
+        render(values=case("tls-certmanager").values, apis=())
+
+
+def test_rules_and_dashboards_are_in_the_release_as_they_are_in_their_files():
+    found = objects("monitoring")
+    (rules,) = of_kind(found, "PrometheusRule")
+    boards = next(
+        each for each in of_kind(found, "ConfigMap") if "dashboards" in each["metadata"]["name"]
+    )
+
+    file = (CHART / "files/rules/quorate.yaml").read_text()
+    assert rules["spec"] == yaml.safe_load(file)
+    assert "{{ $labels" in yaml.safe_dump(rules["spec"])
+    board = (CHART / "files/dashboards/quorate.json").read_text()
+    assert boards["data"]["quorate.json"].strip() == board.strip()
+
+
+def test_each_endpoint_of_metrics_is_a_job_of_its_own():
+    monitors = of_kind(objects("monitoring"), "PodMonitor")
+    endpoints = [each["spec"]["podMetricsEndpoints"] for each in monitors]
+
+    assert [[each["path"] for each in few] for few in endpoints] == [
+        ["/metrics"],
+        ["/metrics/detailed"],
+    ]
+    jobs = [few[0]["relabelings"][0]["replacement"] for few in endpoints]
+    assert jobs == ["mq-quorate", "mq-quorate-detailed"]
+
+
+def test_only_nodes_reach_the_peer_port():
+    for name in ("default", "networkpolicy"):
+        (policy,) = of_kind(objects(name), "NetworkPolicy")
+        rules = [
+            rule
+            for rule in policy["spec"]["ingress"]
+            if "peer" in {port["port"] for port in rule["ports"]}
+        ]
+        labels = stateful_set(objects(name))["spec"]["selector"]["matchLabels"]
+        assert [rule["from"] for rule in rules] == [[{"podSelector": {"matchLabels": labels}}]]
+
+
+def test_clients_need_their_label_when_not_every_pod_is_one():
+    (policy,) = of_kind(objects("networkpolicy"), "NetworkPolicy")
+    clients = policy["spec"]["ingress"][1]["from"][0]
+
+    assert clients == {
+        "podSelector": {"matchLabels": {"uses-quorate": "true"}},
+        "namespaceSelector": {"matchLabels": {"team": "shop"}},
+    }
+
+
+def test_clients_certificates_are_demanded_unless_they_are_optional():
+    def verified(*flags: str) -> list[str]:
+        found = rendered(*flags, values=case("tls-existing").values)
+        texts = settings_files(found).values()
+        return [tomllib.loads(text)["tls"].get("amqps_verify", "required") for text in texts]
+
+    assert set(verified()) == {"required"}
+    assert set(verified("--set=tls.amqpsVerify=optional")) == {"optional"}
+
+
+def test_the_certificate_names_every_way_to_a_node():
+    leaf = of_kind(objects("tls-certmanager"), "Certificate")[-1]
+
+    assert {
+        "*.mq-quorate-headless.shop.svc",
+        "*.mq-quorate-headless.shop.svc.cluster.local",
+        "mq-quorate.shop.svc",
+        "mq-quorate.shop.svc.cluster.local",
+        "localhost",
+        "mq.example.org",
+    } <= set(leaf["spec"]["dnsNames"])
+    assert {"server auth", "client auth"} <= set(leaf["spec"]["usages"])
+
+
+def test_nodes_that_came_later_join_and_the_first_ones_do_not():
+    files = settings_files(objects("five-nodes"))
+
+    assert {name for name, text in files.items() if "join = true" in text} == {
+        "mq-quorate-3.toml",
+        "mq-quorate-4.toml",
+    }
+    assert container(objects("five-nodes"))["args"][-1] == "/etc/quorate/$(QUORATE_NODE).toml"
+
+
+def test_selectors_and_claims_are_those_of_every_earlier_version():
+    """A StatefulSet whose selector, service or claims changed cannot be upgraded."""
+    now = stateful_set(rendered())["spec"]
+    earlier = sorted(EARLIER.glob("*.tgz"))
+
+    assert earlier
+    for chart in earlier:
+        then = stateful_set(read(render(chart=chart)))["spec"]
+        for field in ("selector", "serviceName", "volumeClaimTemplates", "podManagementPolicy"):
+            assert then[field] == now[field], f"{chart.name}: {field}"
+
+
+def test_whole_numbers_stay_whole_and_shares_do_not():
+    text = settings_files(objects("everything"))["quorate.toml"]
+
+    assert "connections_max = 20000\n" in text
+    assert "memory_high_watermark = 0.5" in text
+    assert "retain_hours = 1.5" in text

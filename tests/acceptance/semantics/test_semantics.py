@@ -1,0 +1,69 @@
+"""Every check against three real nodes, which all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.semantics import report, runner
+from tests.acceptance.semantics.brokers import QuorateNodes
+
+pytestmark = pytest.mark.live
+# One cluster for all: with `--dist loadgroup` only one worker starts it.
+SHARED = pytest.mark.xdist_group("semantics")
+
+
+@pytest.fixture(scope="session")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorateNodes]:
+    started = QuorateNodes(tmp_path_factory.mktemp("semantics") / "nodes")
+    try:
+        started.start()
+        yield started
+    finally:
+        started.end()
+
+
+@SHARED
+@pytest.mark.parametrize("check", runner.checks(), ids=lambda check: check.__name__)
+def test_row(check: runner.Check, nodes: QuorateNodes) -> None:
+    if missing := runner.lacks(check, nodes):
+        pytest.skip("needs " + " and ".join(missing))
+    runner.visit(check, nodes)
+
+
+def test_every_row_in_scope_is_checked_or_says_why_not() -> None:
+    rows = [f"A{number:02}" for number in range(1, 41)]
+    rows += [f"B{number:02}" for number in range(1, 36)]
+    rows += [f"C{number:02}" for number in range(1, 35)] + ["C42", "C53"]
+    checked = {runner.row_of(check) for check in runner.checks()}
+
+    assert sorted(checked | set(runner.NOT_VISIBLE)) == rows
+    assert not checked & set(runner.NOT_VISIBLE)
+
+
+def test_differences_are_named_for_rows_that_are_checked() -> None:
+    checked = {runner.row_of(check) for check in runner.checks()}
+
+    assert set(runner.DESIGN_DIFFERENCES) <= checked
+
+
+def test_only_differences_by_design_are_expected() -> None:
+    def result(row: str, kind: str) -> runner.Result:
+        return runner.Result(row, f"{row.lower()}_x", "shows", kind)
+
+    ours = [result("A27", "ok"), result("A01", "ok"), result("B08", "failed"), result("C53", "ok")]
+    theirs = [
+        result("A27", "differs"),
+        result("A01", "failed"),
+        result("B08", "ok"),
+        result("C53", "not run"),
+    ]
+
+    found = report.differences(ours, theirs)
+
+    assert [(each.ours.id, each.expected) for each in found] == [
+        ("A27", True),
+        ("A01", False),
+        ("B08", False),
+    ]

@@ -1,1 +1,0 @@
-"""Real clients, unchanged, against a broker: `python -m tests.clients`."""
