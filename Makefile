@@ -70,6 +70,11 @@ test-postmortem: $(SPARK_READY) ## Run the tests of the Spark post-mortem, in on
 # Without Spark the modules that import it or its friends cannot be checked: `check-postmortem` does.
 SPARKLESS = grep -rLE --include='*.py' '^ *(from|import) (pyspark|py4j|pandas|pyarrow)' $(PACKAGES)
 
+.PHONY: coverage
+coverage: $(READY) ## The core's lines that its own tests run; fails below the limit in pyproject.toml
+	@$(BIN)/python -m coverage run -m pytest -q $(addprefix tests/,machine codec log raft cluster) $(ARGS)
+	@$(BIN)/python -m coverage report
+
 .PHONY: check
 check: $(READY) ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .
@@ -216,5 +221,5 @@ clean: ## Remove the environment, caches and local clusters
 	@for lock in $$(find -L .quorate var -type f "(" -name lock -o -name node.lock ")" 2>/dev/null); do \
 		flock --nonblock "$$lock" true || { echo "a cluster is running in $${lock%/lock}: stop it first; nothing was removed" >&2; exit 1; }; \
 	done
-	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist var .quorate bench-results.json
+	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist var .quorate .coverage bench-results.json
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import sys
 
 import pytest
@@ -108,6 +109,19 @@ def test_each_third_party_package_is_imported_only_in_its_home():
                 wrong.append(f"{module.path}:{line}: {name}")
 
     assert wrong == []
+
+
+def test_what_tests_import_of_each_other_is_there():
+    """Programs among them are imported by no test that would say so."""
+    missing: list[str] = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tests":
+                assert node.module is not None
+                place = ROOT.joinpath(*node.module.split("."))
+                if not place.is_dir() and not place.with_suffix(".py").exists():
+                    missing.append(f"{path.relative_to(ROOT)}: {node.module}")
+    assert not missing
 
 
 def test_no_module_imports_pickle_or_its_like():
