@@ -1,0 +1,53 @@
+"""What is no reply, stamp or plain data is refused in words; parts of large bodies are found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.codec.cbor import pack_canonical
+from cluster.codec.entries import Entry, decode_reply, encode_reply, part_of, unpack_stamp
+from cluster.codec.errors import CodecError
+from cluster.machine.commands import BodyPart, Enqueue
+from cluster.machine.replies import Ok
+from cluster.types import QueueId
+
+QUEUE = QueueId(1)
+
+
+@pytest.mark.parametrize(
+    ("packed", "why"),
+    [
+        ({}, "starts with its number"),
+        ([], "starts with its number"),
+        ([250], "no reply has the number 250"),
+        (["a"], "no reply has the number 'a'"),
+    ],
+)
+def test_what_is_no_reply_is_refused(packed: Any, why: str) -> None:
+    with pytest.raises(CodecError, match=why):
+        decode_reply(pack_canonical(packed))
+
+
+def test_what_is_no_stamp_is_refused() -> None:
+    with pytest.raises(CodecError, match="a stamp is a list"):
+        unpack_stamp({1: 2})
+
+
+def test_what_cbor_does_not_have_is_refused() -> None:
+    with pytest.raises(CodecError, match="cannot be written as CBOR"):
+        pack_canonical({"a": object()})
+
+
+def test_equal_maps_have_equal_bytes() -> None:
+    assert pack_canonical({"a": 1, "b": 2}) == pack_canonical({"b": 2, "a": 1})
+    assert decode_reply(encode_reply(Ok(3))) == Ok(3)
+
+
+def test_a_part_is_found_by_its_place_among_the_bodies_of_its_entry() -> None:
+    two = Enqueue(QUEUE, None, 0, [b"a", b"b"])
+    first, second = (BodyPart(QUEUE, "u", number, b"%d" % number) for number in range(2))
+    entry = Entry(3, 0, [two, first, second])
+
+    assert [part_of(entry, place) for place in range(5)] == [None, None, b"0", b"1", None]
