@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 
 import quorate
 from quorate.local import LocalCluster, LocalClusterError
+from tests.testkit.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
@@ -122,12 +122,7 @@ def test_up_starts_three_nodes_and_stops_them_all(up: subprocess.Popen[str], tmp
     assert up.returncode == 0, words
     assert ready["urls"] == about["urls"]
     assert all(group["leader"] for group in json.loads(status.stdout)["groups"])
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and any(
-        Path(f"/proc/{pid}").exists() for pid in ready["pids"]
-    ):
-        time.sleep(0.05)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in ready["pids"])
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ready["pids"]))
     _a_flipped_bit_is_found(tmp_path / ".quorate" / "node-1")
 
 

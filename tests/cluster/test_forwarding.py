@@ -16,6 +16,8 @@ from cluster.machine.replies import Ok
 from cluster.types import GroupId, NodeId
 from tests.testkit.waiting import until
 
+pytestmark = pytest.mark.virtual_time
+
 LEADER = NodeId("n2")
 GROUP = GroupId(1)
 

@@ -137,10 +137,11 @@ async def test_two_of_three_elect_though_the_one_does_not_know_the_other(
     await until(lambda: len(copies) == 3 and all(copy.leader for copy in copies.values()))
     await cluster.nodes.pop(two).stop()
 
+    async def is_changed(command: Command) -> bool:
+        return (await cluster.nodes[one].change(command)).kind == "ok"
+
     async def changed(command: Command) -> None:
-        async with asyncio.timeout(60):
-            while (await cluster.nodes[one].change(command)).kind != "ok":
-                await asyncio.sleep(0.05)
+        await until(lambda: is_changed(command))
 
     await changed(AddNode(LATER, {"peer": cluster.addresses[LATER]}))
     await cluster.start(LATER)

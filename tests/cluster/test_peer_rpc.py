@@ -10,6 +10,9 @@ import pytest
 from cluster import peer_rpc
 from cluster.peer_rpc import Answers, LinkLost, NotSent, Requests, TooMany
 from cluster.types import NodeId
+from tests.testkit.waiting import until
+
+pytestmark = pytest.mark.virtual_time
 
 ONE, OTHER = NodeId("n2"), NodeId("n3")
 
@@ -135,9 +138,7 @@ async def test_answers_wait_for_room_and_one_that_never_fits_keeps_no_other(
     answers.send(OTHER, ["c"], dropped=[])
     link.room = 10
 
-    async with asyncio.timeout(60):
-        while len(link.said) < 4 or answers.waiting:
-            await asyncio.sleep(0.001)
+    await until(lambda: len(link.said) == 4 and not answers.waiting)
     assert sorted(link.said) == [(ONE, ["a"]), (ONE, ["b"]), (ONE, dropped), (OTHER, ["c"])]
 
 
@@ -156,9 +157,7 @@ async def test_an_answer_that_is_dropped_is_said_to_be_when_there_is_room(
     await asyncio.sleep(0.1)
     link.room = 10
 
-    async with asyncio.timeout(60):
-        while answers.waiting:
-            await asyncio.sleep(0.001)
+    await until(lambda: not answers.waiting)
     first = ["a is dropped"] if why == "too long" else ["a"]
     assert sorted(link.said) == [(ONE, first), (ONE, ["b is dropped"])]
 

@@ -36,6 +36,8 @@ from node.questions import Questions
 from node.settling import Settler
 from node.tasks import Tasks
 
+pytestmark = pytest.mark.virtual_time
+
 GROUP, QUEUE = GroupId(1), QueueId(2)
 INFO = QueueInfo(QUEUE, GROUP, "/", "orders", {})
 NOBODY = refused("no_leader", "try again")

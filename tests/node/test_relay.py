@@ -30,6 +30,8 @@ from node.questions import Questions
 from node.relay import Relay
 from node.tasks import Tasks
 
+pytestmark = pytest.mark.virtual_time
+
 HOME = NodeId("home")  # where the client is
 LEADERS = [NodeId("a"), NodeId("b")]
 GROUP, QUEUE, KEY = GroupId(1), QueueId(2), ConsumerKey(3)

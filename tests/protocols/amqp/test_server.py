@@ -35,6 +35,7 @@ from node.tasks import Tasks
 from node.tls import Certificates
 from tests.protocols.amqp.frames import HEARTBEAT, ack, publish, publish_method
 from tests.protocols.amqp.frames import header as content_header
+from tests.testkit.waiting import until
 
 
 class FakeAuth:
@@ -527,9 +528,7 @@ class TestLife:
 
         client.leave()
 
-        async with asyncio.timeout(60):
-            while not world.cluster.removed:
-                await asyncio.sleep(0.01)
+        await until(lambda: world.cluster.removed)
         assert world.cluster.removed == [("/", "mine")]
         assert FakeChannel.all[0].said[-1] == "lost"
 
@@ -597,8 +596,7 @@ class TestLife:
 
         assert world.server._connections
         client.leave()
-        while world.server._connections:
-            await asyncio.sleep(0.005)
+        await until(lambda: not world.server._connections)
 
     async def test_a_client_that_stays_after_its_goodbye_is_dropped(
         self, started: Any, monkeypatch: pytest.MonkeyPatch
