@@ -19,24 +19,15 @@ from cluster.machine.commands import (
 )
 from cluster.machine.replies import Enqueued, Refused
 from cluster.types import BodyRef, ConsumerKey, NodeId, QueueId
-from tests.raft.nodes import Cluster, ListMachine, enqueue, run_virtual
+from tests.raft.nodes import Cluster, ListMachine, enqueue
 
-
-def virtual(test):
-    """Runs an async test under virtual time."""
-
-    def run() -> None:
-        run_virtual(test())
-
-    run.__name__ = test.__name__
-    return run
+pytestmark = pytest.mark.virtual_time
 
 
 def followers(cluster: Cluster, leader):
     return [n.groups[1] for n in cluster.nodes.values() if n.groups[1] is not leader]
 
 
-@virtual
 async def test_what_is_proposed_together_is_one_entry():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -52,7 +43,6 @@ async def test_what_is_proposed_together_is_one_entry():
     assert [o.stamp.body_offset for o in outcomes] == list(range(10))
 
 
-@virtual
 async def test_a_large_batch_is_split_at_the_target_size():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -66,7 +56,6 @@ async def test_a_large_batch_is_split_at_the_target_size():
     assert {o.stamp.index for o in outcomes} == set(range(before + 1, before + 6))
 
 
-@virtual
 async def test_an_entry_holds_no_more_commands_than_ordinals_can_number():
     old, proposals.ENTRY_COMMANDS_MAX = proposals.ENTRY_COMMANDS_MAX, 100
     try:
@@ -83,7 +72,6 @@ async def test_an_entry_holds_no_more_commands_than_ordinals_can_number():
         proposals.ENTRY_COMMANDS_MAX = old
 
 
-@virtual
 async def test_what_arrives_during_a_sync_becomes_the_next_entry():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -105,7 +93,6 @@ async def test_what_arrives_during_a_sync_becomes_the_next_entry():
     assert group.last_index - before <= 10
 
 
-@virtual
 async def test_every_member_applies_the_same_stamps():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -118,7 +105,6 @@ async def test_every_member_applies_the_same_stamps():
     assert len({n.groups[1].machine.digest() for n in cluster.nodes.values()}) == 1
 
 
-@virtual
 async def test_a_refusal_of_the_machine_is_refused_with_its_reply():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -130,7 +116,6 @@ async def test_a_refusal_of_the_machine_is_refused_with_its_reply():
     assert outcome.stamp is not None
 
 
-@virtual
 async def test_a_follower_refuses_and_names_the_leader():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -140,7 +125,6 @@ async def test_a_follower_refuses_and_names_the_leader():
         assert (outcome.kind, outcome.code, outcome.leader) == ("refused", "not_leader", group.node)
 
 
-@virtual
 async def test_without_a_leader_it_is_refused_with_no_leader():
     cluster = await Cluster().start()
     outcome = await cluster.nodes["n1"].groups[1].ask(Barrier())
@@ -148,7 +132,6 @@ async def test_without_a_leader_it_is_refused_with_no_leader():
     assert (outcome.kind, outcome.code) == ("refused", "no_leader")
 
 
-@virtual
 async def test_a_command_over_the_limit_is_refused():
     cluster = await Cluster(1).start()
     group = await cluster.elect()
@@ -169,7 +152,6 @@ def cluster_max() -> int:
     return proposals.ENTRY_BYTES_MAX
 
 
-@virtual
 async def test_bytes_that_wait_are_bounded():
     cluster = await Cluster(options=GroupOptions(1000, 2000, 200, propose_bytes_max=10_000)).start()
     group = await cluster.elect()
@@ -185,7 +167,6 @@ async def test_bytes_that_wait_are_bounded():
     assert (await group.ask(enqueue(bytes(1000)))).kind == "ok"
 
 
-@virtual
 async def test_a_leader_that_is_cut_off_answers_unknown_or_what_became_of_it_and_once():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -203,7 +184,6 @@ async def test_a_leader_that_is_cut_off_answers_unknown_or_what_became_of_it_and
     assert group.pending_bytes == 0
 
 
-@virtual
 async def test_an_entry_of_a_lost_leadership_that_commits_after_all_is_ok():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -220,7 +200,6 @@ async def test_an_entry_of_a_lost_leadership_that_commits_after_all_is_ok():
     assert isinstance(calls[0].reply, Enqueued)
 
 
-@virtual
 async def test_an_entry_that_was_overwritten_is_refused():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -240,7 +219,6 @@ async def test_an_entry_that_was_overwritten_is_refused():
     assert group.machine.digest() == new.machine.digest()
 
 
-@virtual
 async def test_proposals_not_yet_appended_are_refused_when_leadership_is_lost():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -253,7 +231,6 @@ async def test_proposals_not_yet_appended_are_refused_when_leadership_is_lost():
     assert group.pending_bytes == 0
 
 
-@virtual
 async def test_stop_answers_everything():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -270,7 +247,6 @@ async def test_stop_answers_everything():
     assert outcome.code in ("stopping", "no_leader")
 
 
-@virtual
 async def test_a_barrier_is_not_ok_at_a_leader_that_was_replaced():
     """The stock class has no such thing: see test_stock_gaps."""
     cluster = await Cluster().start()
@@ -285,7 +261,6 @@ async def test_a_barrier_is_not_ok_at_a_leader_that_was_replaced():
     assert (await barrier).kind == "unknown"
 
 
-@virtual
 async def test_after_a_barrier_everything_confirmed_before_is_in_this_machine():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -297,7 +272,6 @@ async def test_after_a_barrier_everything_confirmed_before_is_in_this_machine():
     assert len(new.machine.refs) == 1
 
 
-@virtual
 async def test_a_new_leader_is_told_to_listeners_when_its_machine_is_up_to_date():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -312,7 +286,6 @@ async def test_a_new_leader_is_told_to_listeners_when_its_machine_is_up_to_date(
     assert [count for role, count in told if role is Role.LEADER] == [30]
 
 
-@virtual
 async def test_listeners_hear_of_effects_on_every_member_and_a_broken_one_stops_nothing():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -335,7 +308,6 @@ async def test_listeners_hear_of_effects_on_every_member_and_a_broken_one_stops_
     assert len(heard) == 3  # no effects, nothing to hear
 
 
-@virtual
 async def test_a_bug_in_the_machine_costs_one_command_and_not_the_group():
     cluster = await Cluster().start()
     group = await cluster.elect(1)
@@ -354,7 +326,6 @@ async def test_a_bug_in_the_machine_costs_one_command_and_not_the_group():
     assert len({copy.machine.digest() for copy in copies}) == 1
 
 
-@virtual
 async def test_a_bug_that_cannot_be_left_out_poisons_the_group_and_no_other():
     cluster = await Cluster(groups=2).start()
     group = await cluster.elect(1)
@@ -392,7 +363,6 @@ def broken(cluster: Cluster) -> None:
         node.groups[1].machine.restore = restore
 
 
-@virtual
 async def test_a_poisoned_group_goes_on_after_a_restart_with_a_release_that_can():
     cluster = await Cluster().start()
     group = await cluster.elect(1)
@@ -407,7 +377,6 @@ async def test_a_poisoned_group_goes_on_after_a_restart_with_a_release_that_can(
     assert (await group.ask(enqueue(b"x"))).kind == "ok"
 
 
-@virtual
 async def test_time_is_stamped_by_the_leader_and_does_not_step_back_with_its_clock():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -420,7 +389,6 @@ async def test_time_is_stamped_by_the_leader_and_does_not_step_back_with_its_clo
     assert second >= first
 
 
-@virtual
 async def test_a_tick_is_proposed_when_the_machine_waits_for_time():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -434,7 +402,6 @@ async def test_a_tick_is_proposed_when_the_machine_waits_for_time():
     assert [n.groups[1].machine.ticks for n in cluster.nodes.values()] == [1, 1, 1]
 
 
-@virtual
 async def test_bodies_are_read_from_what_was_just_applied_or_from_the_log():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -454,7 +421,6 @@ async def test_bodies_are_read_from_what_was_just_applied_or_from_the_log():
     assert await new.load_bodies(BodyRef(1, 0, 1)) == []
 
 
-@virtual
 async def test_what_comes_along_with_a_read_is_never_an_entry_that_another_takes_the_place_of():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -487,7 +453,6 @@ async def test_what_comes_along_with_a_read_is_never_an_entry_that_another_takes
     assert await group.load_bodies(ref) == await other.load_bodies(ref) == [(b"kept", None)]
 
 
-@virtual
 async def test_a_bug_of_who_waits_for_a_read_is_its_own():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -505,7 +470,6 @@ async def test_a_bug_of_who_waits_for_a_read_is_its_own():
     await cluster.stop()
 
 
-@virtual
 async def test_what_was_just_published_is_not_decoded_again():
     cluster_ = await Cluster().start()
     group = await cluster_.elect()
@@ -517,7 +481,6 @@ async def test_what_was_just_published_is_not_decoded_again():
         applying.decode_entry = kept
 
 
-@virtual
 async def test_snapshots_are_taken_and_a_restart_starts_from_one():
     options = GroupOptions(1000, 2000, 200, snapshot_entries=40)
     cluster = await Cluster(options=options).start()
@@ -543,7 +506,6 @@ async def test_snapshots_are_taken_and_a_restart_starts_from_one():
     assert await group.load_bodies(BodyRef(*group.machine.refs[0])) == [(b"0", None)]
 
 
-@virtual
 async def test_roles_and_digests_are_noted_in_the_log():
     cluster = await Cluster(1).start()
     notes: list[tuple[int, int, bytes]] = []
@@ -563,7 +525,6 @@ async def test_roles_and_digests_are_noted_in_the_log():
     assert all(len(payload) == 16 for _, payload in digests)
 
 
-@virtual
 async def test_transfer_hands_over_and_refuses_meanwhile():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -578,7 +539,6 @@ async def test_transfer_hands_over_and_refuses_meanwhile():
     assert (await new.ask(enqueue(b"y"))).kind == "ok"
 
 
-@virtual
 async def test_what_was_accepted_before_a_transfer_does_not_cost_the_heir_its_election():
     """Seen as a second without a leader in a rolling restart under load."""
     cluster = await Cluster().start()
@@ -595,7 +555,6 @@ async def test_what_was_accepted_before_a_transfer_does_not_cost_the_heir_its_el
     assert (await accepted).kind == "ok"
 
 
-@virtual
 async def test_transfer_to_whoever_is_closest():
     cluster = await Cluster(5).start()
     group = await cluster.elect()
@@ -603,7 +562,6 @@ async def test_transfer_to_whoever_is_closest():
     await cluster.until(lambda: cluster.leader() not in (None, group), 0.2)
 
 
-@virtual
 async def test_status_tells_how_far_each_member_is():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -619,7 +577,6 @@ async def test_status_tells_how_far_each_member_is():
     assert status["machine"] == {"stored": 1}
 
 
-@virtual
 async def test_followers_learn_of_a_commit_soon_when_nothing_follows():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -628,18 +585,14 @@ async def test_followers_learn_of_a_commit_soon_when_nothing_follows():
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_any_number_of_members_serves(count: int):
-    async def scenario():
-        cluster = await Cluster(count).start()
-        group = await cluster.elect()
-        outcomes = await asyncio.gather(*(group.ask(enqueue(b"%d" % n)) for n in range(50)))
-        assert {o.kind for o in outcomes} == {"ok"}
-        await cluster.stop()
-
-    run_virtual(scenario())
+async def test_any_number_of_members_serves(count: int):
+    cluster = await Cluster(count).start()
+    group = await cluster.elect()
+    outcomes = await asyncio.gather(*(group.ask(enqueue(b"%d" % n)) for n in range(50)))
+    assert {o.kind for o in outcomes} == {"ok"}
+    await cluster.stop()
 
 
-@virtual
 async def test_nothing_confirmed_is_lost_when_all_nodes_lose_power():
     cluster = await Cluster().start()
     confirmed: list[bytes] = []
@@ -673,7 +626,6 @@ def test_the_group_under_test_satisfies_the_machine_protocol():
     assert machine.digest() == ListMachine().digest()
 
 
-@virtual
 async def test_a_transaction_that_only_settles_passes_when_the_disk_is_full():
     cluster = await Cluster().start()
     group = await cluster.elect()

@@ -11,8 +11,10 @@ from cluster.raft import snapshots
 from cluster.raft.stock import REGULAR
 from cluster.raft.transport import APPEND, INSTALL
 from cluster.types import BodyRef, NodeId
-from tests.raft.nodes import Cluster, GroupOptions, enqueue, run_virtual
+from tests.raft.nodes import Cluster, GroupOptions, enqueue
 from tests.raft.world import GROUP, Node, World
+
+pytestmark = pytest.mark.virtual_time
 
 DATA = cbor2.dumps([b"state", b"." * 3000])
 
@@ -188,37 +190,34 @@ def test_a_part_that_does_not_fit_is_refused_and_changes_nothing(part: list):
     assert node.journal.last_index == 1
 
 
-def test_with_the_real_log_a_follower_that_was_away_gets_snapshot_live_entries_and_tail():
-    async def scenario() -> None:
-        cluster = await Cluster(options=GroupOptions(1000, 2000, 200, snapshot_entries=50)).start()
-        group = await cluster.elect()
-        away = next(n for n in cluster.names if n != group.node)
-        cluster.kill(away)
-        for n in range(200):
-            assert (await group.ask(enqueue(b"a%d" % n, b"b%d" % n, meta=n))).kind == "ok"
-        await cluster.until(lambda: group.journal.base_index > 100)
-        node = await cluster.start_node(away)
-        await cluster.until(lambda: node.groups[1].applied_index >= group.applied_index)
+async def test_with_the_real_log_a_follower_that_was_away_gets_snapshot_live_entries_and_tail():
+    cluster = await Cluster(options=GroupOptions(1000, 2000, 200, snapshot_entries=50)).start()
+    group = await cluster.elect()
+    away = next(n for n in cluster.names if n != group.node)
+    cluster.kill(away)
+    for n in range(200):
+        assert (await group.ask(enqueue(b"a%d" % n, b"b%d" % n, meta=n))).kind == "ok"
+    await cluster.until(lambda: group.journal.base_index > 100)
+    node = await cluster.start_node(away)
+    await cluster.until(lambda: node.groups[1].applied_index >= group.applied_index)
 
-        there = node.groups[1]
-        assert there.journal.base_index > 100
-        assert there.machine.digest() == group.machine.digest()
-        assert there.machine.refs[0][0] < there.journal.base_index
-        for ref in there.machine.refs:
-            assert await there.load_bodies(BodyRef(*ref)) == await group.load_bodies(BodyRef(*ref))
-        last = await group.ask(enqueue(b"after"))
-        await cluster.until(lambda: there.applied_index >= last.stamp.index)
+    there = node.groups[1]
+    assert there.journal.base_index > 100
+    assert there.machine.digest() == group.machine.digest()
+    assert there.machine.refs[0][0] < there.journal.base_index
+    for ref in there.machine.refs:
+        assert await there.load_bodies(BodyRef(*ref)) == await group.load_bodies(BodyRef(*ref))
+    last = await group.ask(enqueue(b"after"))
+    await cluster.until(lambda: there.applied_index >= last.stamp.index)
 
-        # and once more from its own disk
-        cluster.kill(away)
-        node = await cluster.start_node(away)
-        there = node.groups[1]
-        await cluster.until(lambda: there.applied_index >= last.stamp.index)
-        assert there.machine.digest() == group.machine.digest()
-        assert await there.load_bodies(BodyRef(*there.machine.refs[0])) == [(b"a0", 0), (b"b0", 0)]
-        await cluster.stop()
-
-    run_virtual(scenario())
+    # and once more from its own disk
+    cluster.kill(away)
+    node = await cluster.start_node(away)
+    there = node.groups[1]
+    await cluster.until(lambda: there.applied_index >= last.stamp.index)
+    assert there.machine.digest() == group.machine.digest()
+    assert await there.load_bodies(BodyRef(*there.machine.refs[0])) == [(b"a0", 0), (b"b0", 0)]
+    await cluster.stop()
 
 
 def test_parts_that_came_before_the_receiver_was_ready_are_sent_again_soon():

@@ -13,10 +13,12 @@ from cluster.raft import snapshots
 from cluster.raft.member import Role
 from cluster.raft.transport import APPEND
 from cluster.types import NodeId
-from tests.raft.nodes import Cluster, ListMachine, enqueue, run_virtual
+from tests.raft.nodes import Cluster, ListMachine, enqueue
 from tests.raft.test_install import behind
 from tests.raft.world import GROUP, MemoryJournal, World
 from tests.testkit.clocks import FakeClock
+
+pytestmark = pytest.mark.virtual_time
 
 
 def test_a_follower_that_comes_back_with_an_empty_disk_is_filled_again():
@@ -135,130 +137,114 @@ def test_a_member_that_is_poisoned_while_it_asks_for_votes_does_not_become_leade
     assert not member.leads
 
 
-def test_a_proposal_whose_place_is_taken_by_a_later_one_of_ours_is_answered_too():
+async def test_a_proposal_whose_place_is_taken_by_a_later_one_of_ours_is_answered_too():
     """The index is used again when this node leads again before the first one was given up."""
 
-    async def scenario():
-        cluster = await Cluster().start()
-        first = await cluster.elect()
-        name = first.node
-        others = [n for n in cluster.names if n != name]
-        cluster.isolate(name)
-        lost: list[Any] = []
-        for n in range(6):  # six entries that nobody else gets
-            first.propose(enqueue(b"lost %d" % n), lost.append)
-            await asyncio.sleep(0.005)
-        await cluster.until(
-            lambda: (
-                cluster.nodes[others[0]].groups[1].ready or cluster.nodes[others[1]].groups[1].ready
-            )
-        )
-        second = next(
-            cluster.nodes[n].groups[1] for n in others if cluster.nodes[n].groups[1].ready
-        )
-        cluster.heal()
-        await cluster.until(
-            lambda: first.member.leader is not None and first.member.leader.id == second.node
-        )
-        await cluster.until(lambda: first.last_index == second.last_index)
-        entries = first._proposals._entries
-        assert [i for i in entries if i > first.last_index + 1], "the scenario lost its point"
-        for each in entries.values():
-            each.until = None  # as if it all happened within one election timeout
-        second.transfer(NodeId(name))
-        await cluster.until(lambda: first.ready)
-        after: list[Any] = []
-        for n in range(8):
-            first.propose(enqueue(b"after %d" % n), after.append)
-            await asyncio.sleep(0.005)
-        await cluster.until(lambda: len(after) == 8)
-        assert [o.kind for o in after] == ["ok"] * 8
-        assert len(lost) == 6
-        assert "ok" not in [o.kind for o in lost]
-        assert first.pending_bytes == 0
-        await cluster.stop()
-
-    run_virtual(scenario())
+    cluster = await Cluster().start()
+    first = await cluster.elect()
+    name = first.node
+    others = [n for n in cluster.names if n != name]
+    cluster.isolate(name)
+    lost: list[Any] = []
+    for n in range(6):  # six entries that nobody else gets
+        first.propose(enqueue(b"lost %d" % n), lost.append)
+        await asyncio.sleep(0.005)
+    await cluster.until(
+        lambda: cluster.nodes[others[0]].groups[1].ready or cluster.nodes[others[1]].groups[1].ready
+    )
+    second = next(cluster.nodes[n].groups[1] for n in others if cluster.nodes[n].groups[1].ready)
+    cluster.heal()
+    await cluster.until(
+        lambda: first.member.leader is not None and first.member.leader.id == second.node
+    )
+    await cluster.until(lambda: first.last_index == second.last_index)
+    entries = first._proposals._entries
+    assert [i for i in entries if i > first.last_index + 1], "the scenario lost its point"
+    for each in entries.values():
+        each.until = None  # as if it all happened within one election timeout
+    second.transfer(NodeId(name))
+    await cluster.until(lambda: first.ready)
+    after: list[Any] = []
+    for n in range(8):
+        first.propose(enqueue(b"after %d" % n), after.append)
+        await asyncio.sleep(0.005)
+    await cluster.until(lambda: len(after) == 8)
+    assert [o.kind for o in after] == ["ok"] * 8
+    assert len(lost) == 6
+    assert "ok" not in [o.kind for o in lost]
+    assert first.pending_bytes == 0
+    await cluster.stop()
 
 
-def test_a_copy_that_failed_does_not_say_that_it_leads():
-    async def scenario():
-        cluster = await Cluster().start()
-        group = await cluster.elect()
-        group.fail(AssertionError("a bug"))
+async def test_a_copy_that_failed_does_not_say_that_it_leads():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    group.fail(AssertionError("a bug"))
 
-        assert group.role is Role.FOLLOWER
-        assert not group.ready
-        assert group.leader is None
-        await cluster.until(lambda: any(n.groups[1].ready for n in cluster.nodes.values()), 10)
-        await cluster.stop()
-
-    run_virtual(scenario())
+    assert group.role is Role.FOLLOWER
+    assert not group.ready
+    assert group.leader is None
+    await cluster.until(lambda: any(n.groups[1].ready for n in cluster.nodes.values()), 10)
+    await cluster.stop()
 
 
-def test_time_is_not_proposed_while_leadership_is_handed_over():
-    async def scenario():
-        cluster = await Cluster().start()
-        group = await cluster.elect()
-        machine: ListMachine = group.machine  # type: ignore[assignment]
-        follower = next(n for n in cluster.names if n != group.node)
-        cluster.cut.add(frozenset((group.node, follower)))  # it stays behind
-        assert (await group.ask(enqueue(b"one"))).kind == "ok"
-        group.transfer(NodeId(follower))
-        last = group.last_index
-        machine.due_ms = 0
-        await asyncio.sleep(0.2)
-        assert group.last_index == last
-        await cluster.stop()
-
-    run_virtual(scenario())
+async def test_time_is_not_proposed_while_leadership_is_handed_over():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    machine: ListMachine = group.machine  # type: ignore[assignment]
+    follower = next(n for n in cluster.names if n != group.node)
+    cluster.cut.add(frozenset((group.node, follower)))  # it stays behind
+    assert (await group.ask(enqueue(b"one"))).kind == "ok"
+    group.transfer(NodeId(follower))
+    last = group.last_index
+    machine.due_ms = 0
+    await asyncio.sleep(0.2)
+    assert group.last_index == last
+    await cluster.stop()
 
 
-def test_a_snapshot_that_is_overtaken_by_an_install_is_refused():
+async def test_a_snapshot_that_is_overtaken_by_an_install_is_refused():
     """The entry it ends with may still be there: as a live one of the newer snapshot."""
 
-    async def scenario():
-        gate = asyncio.Event()
-        held = [True]
+    gate = asyncio.Event()
+    held = [True]
 
-        async def pause(operation: str) -> None:
-            if operation == "sync" and held[0]:
-                held[0] = False
-                await gate.wait()
+    async def pause(operation: str) -> None:
+        if operation == "sync" and held[0]:
+            held[0] = False
+            await gate.wait()
 
-        disk = MemoryDisk()
-        loop: Any = asyncio.get_running_loop()
-        log = await Log.open(
-            "/data",
-            disk=disk,
-            clock=FakeClock(loop),
-            identity=Identity("n1", "test"),
-            options=LogOptions(min_free_bytes=0),
-        )
-        journal = log.journal(1)
-        journal.set_term(1, None)
-        for index in range(2, 12):
-            journal.add(b"\x00%d" % index, index, 1)
-        log.write()
-        await log.sync()
-        digest = journal.hash_at(10)
-        assert digest is not None
-        disk._pause = pause
-        saving = asyncio.create_task(journal.save_snapshot(10, 1, b"older", [(10, 10)]))
-        await asyncio.sleep(0.01)
-        journal.begin_install(50, 1, bytes(range(16)), b"newer", [(10, 10)])
-        journal.add_live(10, 1, b"\x0010", digest)
-        await journal.finish_install()
-        gate.set()
-        with pytest.raises(SnapshotRefused):
-            await saving
-        assert (journal.base_index, journal.last_index) == (50, 50)
-        snapshot = journal.load_snapshot()
-        assert snapshot is not None
-        assert snapshot.data == b"newer"
-        await log.close()
-
-    run_virtual(scenario())
+    disk = MemoryDisk()
+    loop: Any = asyncio.get_running_loop()
+    log = await Log.open(
+        "/data",
+        disk=disk,
+        clock=FakeClock(loop),
+        identity=Identity("n1", "test"),
+        options=LogOptions(min_free_bytes=0),
+    )
+    journal = log.journal(1)
+    journal.set_term(1, None)
+    for index in range(2, 12):
+        journal.add(b"\x00%d" % index, index, 1)
+    log.write()
+    await log.sync()
+    digest = journal.hash_at(10)
+    assert digest is not None
+    disk._pause = pause
+    saving = asyncio.create_task(journal.save_snapshot(10, 1, b"older", [(10, 10)]))
+    await asyncio.sleep(0.01)
+    journal.begin_install(50, 1, bytes(range(16)), b"newer", [(10, 10)])
+    journal.add_live(10, 1, b"\x0010", digest)
+    await journal.finish_install()
+    gate.set()
+    with pytest.raises(SnapshotRefused):
+        await saving
+    assert (journal.base_index, journal.last_index) == (50, 50)
+    snapshot = journal.load_snapshot()
+    assert snapshot is not None
+    assert snapshot.data == b"newer"
+    await log.close()
 
 
 def lost_disk(world: World, name: str) -> None:
@@ -305,38 +291,32 @@ def test_it_votes_again_once_a_leader_gave_it_all_that_is_committed():
     assert world.elect().name in ("n2", "n3")
 
 
-def test_timers_go_on_after_a_clock_jumped_ahead_and_was_set_right_again():
-    async def scenario():
-        cluster = await Cluster().start()
-        group = await cluster.elect()
-        clock = cluster.nodes[group.node].clock
-        clock.skew_ms = 300_000
-        assert (await group.ask(enqueue(b"one"))).kind == "ok"
-        clock.skew_ms = 0
-        machine: ListMachine = group.machine  # type: ignore[assignment]
-        machine.due_ms = machine.now_ms + 1_000
-        await asyncio.sleep(1.9)
-        assert machine.ticks == 0
-        await asyncio.sleep(0.3)
-        assert machine.ticks == 1, "time that is ahead goes on at half its speed"
-        await cluster.stop()
-
-    run_virtual(scenario())
+async def test_timers_go_on_after_a_clock_jumped_ahead_and_was_set_right_again():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    clock = cluster.nodes[group.node].clock
+    clock.skew_ms = 300_000
+    assert (await group.ask(enqueue(b"one"))).kind == "ok"
+    clock.skew_ms = 0
+    machine: ListMachine = group.machine  # type: ignore[assignment]
+    machine.due_ms = machine.now_ms + 1_000
+    await asyncio.sleep(1.9)
+    assert machine.ticks == 0
+    await asyncio.sleep(0.3)
+    assert machine.ticks == 1, "time that is ahead goes on at half its speed"
+    await cluster.stop()
 
 
-def test_a_tick_that_was_lost_with_a_leadership_does_not_stop_the_next_one():
-    async def scenario():
-        cluster = await Cluster().start()
-        group = await cluster.elect()
-        machine: ListMachine = group.machine  # type: ignore[assignment]
-        group._tick_index = group.last_index + 50  # it was there before the log was truncated
-        other = next(n for n in cluster.names if n != group.node)
-        group.transfer(NodeId(other))
-        await cluster.until(lambda: cluster.nodes[other].groups[1].ready)
-        cluster.nodes[other].groups[1].transfer(group.node)
-        await cluster.until(lambda: group.ready)
-        machine.due_ms = 0
-        await cluster.until(lambda: machine.ticks == 1, 2)
-        await cluster.stop()
-
-    run_virtual(scenario())
+async def test_a_tick_that_was_lost_with_a_leadership_does_not_stop_the_next_one():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    machine: ListMachine = group.machine  # type: ignore[assignment]
+    group._tick_index = group.last_index + 50  # it was there before the log was truncated
+    other = next(n for n in cluster.names if n != group.node)
+    group.transfer(NodeId(other))
+    await cluster.until(lambda: cluster.nodes[other].groups[1].ready)
+    cluster.nodes[other].groups[1].transfer(group.node)
+    await cluster.until(lambda: group.ready)
+    machine.due_ms = 0
+    await cluster.until(lambda: machine.ticks == 1, 2)
+    await cluster.stop()
