@@ -19,6 +19,7 @@ from cluster.log.format import (
     KIND_ROUND,
     KIND_SKIPPED,
     KIND_STOPPED,
+    MEMBERSHIP,
     Identity,
 )
 from cluster.log.journal import READ_AHEAD_BYTES, Journal
@@ -26,7 +27,6 @@ from cluster.log.log import Log, LogOptions
 from cluster.log.recovery import Progress
 from cluster.log.snapshots import Snapshot
 from cluster.log.space import Space
-from cluster.log.stock_names import MEMBERSHIP
 
 __all__ = [
     "KIND_CLOCK",

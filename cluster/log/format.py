@@ -42,6 +42,11 @@ HASH_BYTES: Final = 16
 #: The hash before the first entry; as the hash of a live entry it means "not known".
 NO_HASH: Final = bytes(HASH_BYTES)
 
+#: The first byte of a command: a no-op, which also stands at a base, whose own command may be gone;
+#: and one that says who the members are.
+NO_OP: Final = b"\x01"
+MEMBERSHIP: Final = b"\x02"
+
 KIND_ENTRY: Final = 1
 KIND_HARD_STATE: Final = 2
 KIND_COMMIT: Final = 3

@@ -1,4 +1,4 @@
-"""The log of one group, as PySyncObj wants it, over the node's shared write-ahead log."""
+"""The log of one group, over the node's shared write-ahead log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from cluster.log.hot_tail import HotTail
 from cluster.log.index import Place, Sparse, Tail, ranges_of
 from cluster.log.replay import Replay
 from cluster.log.snapshots import BIRTH, Mark, Ranges, Snapshot, SnapshotStore
-from cluster.log.stock_names import MEMBERSHIP, NO_OP, LogEntry, StockNames
 from cluster.log.wal import Wal
 
 #: One read off the event loop brings so much of what is wanted, if one entry has not more...
@@ -29,14 +28,17 @@ class Install(NamedTuple):
     staged: dict[int, tuple[Place, int]]
 
 
-class Journal(StockNames):
+LogEntry = tuple[bytes, int, int]  # command, index, term
+
+
+class Journal:
     """Entries, hard state and snapshots of one group. Indexes are Raft indexes; the base is the
     snapshot's.
     """
 
     def __init__(self, group: int, wal: Wal, store: SnapshotStore, hot: HotTail) -> None:
         self.group = group
-        self.base_index = BIRTH.index  # entry 1 is the no-op that every PySyncObj log starts with
+        self.base_index = BIRTH.index  # entry 1 is the no-op that every log starts with
         self.base_term = BIRTH.term
         self.base_hash = BIRTH.hash
         self.last_index = BIRTH.index
@@ -89,7 +91,7 @@ class Journal(StockNames):
         self.commit_index = min(max(replay.commit, self.base_index), self.last_index)
         for index in sorted(replay.memberships):
             command = self.read(index) if index > self.base_index else None
-            if command is not None and command[:1] == MEMBERSHIP:
+            if command is not None and command[:1] == fmt.MEMBERSHIP:
                 self.memberships.append((index, command))
 
     @property
@@ -237,14 +239,12 @@ class Journal(StockNames):
         tail, hot = self.tail, self._commands
         for index in range(first, stop):
             if index == self.base_index:
-                result.append((NO_OP, index, self.base_term))
+                result.append((fmt.NO_OP, index, self.base_term))
                 continue
             slot = index - tail.first
             command = hot.get(index)
             if command is None:
                 command = self._wal.read(tail.place(slot))[fmt.HASH_BYTES :]
-                if index == self.last_index:  # PySyncObj looks at the last entry all the time
-                    self._hot.keep(hot, index, command)
             if room >= 0 and result and len(command) > room:
                 break
             if room >= 0:

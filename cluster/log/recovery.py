@@ -12,7 +12,6 @@ from cluster.log.errors import LogCorrupt, UnsupportedFormat, WrongIdentity
 from cluster.log.index import Sparse, Tail
 from cluster.log.replay import Replay
 from cluster.log.snapshots import BIRTH, Mark, Snapshot, SnapshotStore
-from cluster.log.stock_names import MEMBERSHIP
 from cluster.log.wal import Segment, Wal
 from cluster.seams import File
 
@@ -147,7 +146,7 @@ def _scan(data: bytes, start: int, segment: Segment, found: Recovered) -> int:
         fmt.RECORD_HEADER,
         fmt.MARKER,
     )
-    command, (membership,) = header + fmt.HASH_BYTES, MEMBERSHIP
+    command, (membership,) = header + fmt.HASH_BYTES, fmt.MEMBERSHIP
     replays = found.replays
     group, replay = -1, Replay()
     run = replay.run
@@ -230,7 +229,7 @@ def _other(
         found.forced.add(group)
     if kind == fmt.KIND_LIVE:
         replay.loose.put(index, segment.number, at, len(payload), term)
-        if payload[fmt.HASH_BYTES :][:1] == MEMBERSHIP:
+        if payload[fmt.HASH_BYTES :][:1] == fmt.MEMBERSHIP:
             replay.memberships.add(index)
     elif kind == fmt.KIND_INSTALLED:
         replay.staged.put(index, segment.number, at, len(payload), term)

@@ -1,1 +1,1 @@
-"""Consensus: PySyncObj made safe, driven in rounds. The only place that imports pysyncobj."""
+"""Consensus: PySyncObj as a part, made safe, driven in rounds."""

@@ -1,13 +1,8 @@
-"""One group's copy on this node: PySyncObj's SyncObj, made safe.
+"""One group's copy on this node: Raft, with PySyncObj as a part.
 
-docs/raft.md has the table of what and why. Kept of the stock class: its state, terms, votes and
-the step to leadership. Replaced: everything that sends, receives, truncates, commits, applies,
-compacts or serialises. The private names of SyncObj that this rests on are STATE, REPLACED and
-KEPT; importing this module fails when the installed version lacks one.
+PySyncObj keeps role, term, vote and leader and takes the step to leadership (`stock`). All else is
+ours: what is sent, received, truncated, committed and applied. docs/raft.md says why.
 """
-# ruff: noqa: N802 -- the names of the base class, which are not ours to choose
-# The base class has no types.
-# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -15,9 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
-
-from pysyncobj.config import SyncObjConf
-from pysyncobj.syncobj import SyncObj
 
 from cluster.raft.configuration import Configuration, Configurations, encode, era_of
 from cluster.raft.digests import DIGEST, Digests
@@ -28,7 +20,7 @@ from cluster.raft.journal import RaftJournal
 from cluster.raft.membership_view import MembershipView
 from cluster.raft.options import RaftOptions
 from cluster.raft.replication import Replication
-from cluster.raft.stock import NO_OP, REGULAR, Peer, injected
+from cluster.raft.stock import NO_OP, REGULAR, Peer, Stock
 from cluster.raft.transport import (
     APPEND,
     APPENDED,
@@ -49,67 +41,17 @@ from cluster.raft.transport import (
 from cluster.seams import Clock, Links
 from cluster.types import GroupId, NodeId
 
-#: What its constructor sets and we read or write.
-STATE = (
-    "raftState",
-    "raftCurrentTerm",
-    "votedForNodeId",
-    "raftLeader",
-    "raftCommitIndex",
-    "raftLastApplied",
-    "connectedNodes",
-    "noopIDx",
-)
-#: What we replace.
-REPLACED = (
-    "onMessageReceived",
-    "onNodeConnected",
-    "onNodeDisconnected",
-    "getCurrentLogIndex",
-    "getCurrentLogTerm",
-    "sendAppendEntries",
-    "applyLogEntries",
-    "tryLogCompaction",
-    "loadDumpFile",
-    "parseChangeClusterRequest",
-    "doApplyCommand",
-    "generateRaftTimeout",
-)
-#: What we call.
-KEPT = ("setState", "setCurrentTerm", "onBecomeLeader")
-
-for _name in STATE:
-    assert f"_SyncObj__{_name}" in vars(SyncObj)["__init__"].__code__.co_names, (
-        f"SyncObj has no __{_name}"
-    )
-for _name in REPLACED + KEPT:
-    assert f"_SyncObj__{_name}" in vars(SyncObj), f"SyncObj has no method __{_name}"
-
-#: Never reached, so that the stock class never splits a command (and never joins it wrongly).
-BATCH_BYTES_NEVER = 1 << 40
 #: Entries applied in one go, so that a long catch-up lets other groups and sockets have their turn.
 APPLY_BYTES_MAX = 4 << 20
 
 __all__ = ["Host", "Member", "Role"]
 
 
-class Member(MembershipView, SyncObj):
+class Member(MembershipView):
     """A member of one group.
 
     Driven from outside: `receive` messages, then `tick`, then `flush`, once a round.
     """
-
-    _SyncObj__raftState: int
-    _SyncObj__raftCurrentTerm: int
-    _SyncObj__votedForNodeId: NodeId | None
-    _SyncObj__raftLeader: Peer | None
-    _SyncObj__raftCommitIndex: int
-    _SyncObj__raftLastApplied: int
-    _SyncObj__connectedNodes: set[Peer]
-    _SyncObj__noopIDx: int | None
-    _SyncObj__setState: Callable[[int], None]
-    _SyncObj__setCurrentTerm: Callable[[int, NodeId | None], None]
-    _SyncObj__onBecomeLeader: Callable[[], None]
 
     def __init__(
         self,
@@ -129,14 +71,19 @@ class Member(MembershipView, SyncObj):
         self.poisoned: str | None = None
         self.stopped = False  # before what a later release wrote: it takes nothing any more
         self.now = clock.monotonic_ns() / 1e9
+        self.role = Role.FOLLOWER
+        self.leads = False
+        self.stands = False
+        self.connected: set[Peer] = set()
+        self.applied_index = journal.base_index
+        self.commit_index = min(max(journal.commit_index, journal.base_index), journal.last_index)
         snapshot = journal.load_snapshot()
         first = Configuration(tuple(sorted(members)))
         known = Configurations(first, journal, None if snapshot is None else snapshot.data)
         MembershipView.__init__(self, self_node, known)
-        self.transport = GroupTransport(group, self.peer, links)
+        self.transport = GroupTransport(links)
         self.host = host
         self._clock = clock
-        self._random = random
         self.elections = Elections(self, options, random)
         self.replication = Replication(self, options)
         self.following = Following(self)
@@ -156,23 +103,10 @@ class Member(MembershipView, SyncObj):
             INSTALL: self.following.on_install,
             INSTALLED: self.replication.on_installed,
         }
-        conf = SyncObjConf(
-            autoTick=False,
-            appendEntriesUseBatch=False,
-            appendEntriesBatchSizeBytes=BATCH_BYTES_NEVER,
-            raftMinTimeout=options.election_min_ms / 1000,
-            raftMaxTimeout=options.election_max_ms / 1000,
-            appendEntriesPeriod=options.heartbeat_ms / 1000,
-            leaderFallbackTimeout=options.election_max_ms / 1000,
-            connectionTimeout=2 * options.election_max_ms / 1000,
-            onStateChanged=self._on_state_changed,
+        self.stock = Stock(
+            self.me, journal, clock=clock, random=random, on_state=self._on_state_changed
         )
-        with injected(journal=journal, clock=clock, random=random):
-            SyncObj.__init__(self, self.me, self.peers, conf, transport=self.transport)
-        self._SyncObj__raftLastApplied = journal.base_index
-        committed = min(max(journal.commit_index, journal.base_index), journal.last_index)
-        self._SyncObj__raftCommitIndex = committed
-        self.configurations.committed(committed)
+        self.configurations.committed(self.commit_index)
         self.elections.start(self.now)
 
     # --- who takes part
@@ -207,45 +141,25 @@ class Member(MembershipView, SyncObj):
     # --- what it is
 
     @property
-    def role(self) -> Role:
-        return Role(self._SyncObj__raftState)
-
-    @property
-    def leads(self) -> bool:
-        return self._SyncObj__raftState == 2
-
-    @property
-    def stands(self) -> bool:
-        return self._SyncObj__raftState == 1
-
-    @property
     def accepts(self) -> bool:
         """Leading, and not about to hand over."""
         return self.leads and not self.replication.transferring
 
     @property
     def term(self) -> int:
-        return self._SyncObj__raftCurrentTerm
+        return self.stock.term
 
     @property
     def voted_for(self) -> NodeId | None:
-        return self._SyncObj__votedForNodeId
+        return self.stock.voted_for
 
     @property
     def leader(self) -> Peer | None:
-        return self._SyncObj__raftLeader
+        return self.stock.leader
 
     @leader.setter
     def leader(self, peer: Peer | None) -> None:
-        self._SyncObj__raftLeader = peer
-
-    @property
-    def commit_index(self) -> int:
-        return self._SyncObj__raftCommitIndex
-
-    @property
-    def applied_index(self) -> int:
-        return self._SyncObj__raftLastApplied
+        self.stock.follow(peer)
 
     @property
     def last_index(self) -> int:
@@ -260,11 +174,7 @@ class Member(MembershipView, SyncObj):
         """The first entry of our leadership: once it is applied, so is all that was committed
         before.
         """
-        return self._SyncObj__noopIDx if self.leads else None
-
-    @property
-    def connected(self) -> set[Peer]:
-        return self._SyncObj__connectedNodes
+        return self.stock.noop_index if self.leads else None
 
     @property
     def diverged(self) -> bool:
@@ -300,7 +210,28 @@ class Member(MembershipView, SyncObj):
     # --- the round: receive, tick, flush
 
     def receive(self, sender: NodeId, message: Message) -> None:
-        self.transport.receive(sender, message)
+        peer = self.peer(sender)
+        kind, term = message[1], message[2]
+        if sender in self.configuration.lost and not self.host.let_in(sender):
+            return  # what it knows and promises is of before it was given up
+        if kind == PRE_VOTE:
+            self.elections.on_pre_vote(peer, *message[3:])
+            return
+        handler = self._handlers.get(kind)
+        if handler is None:
+            return  # of a later version
+        if term > self.term:
+            self.stock.set_term(term, None)
+            self.following.forget()
+            self.step_down(None)
+        elif term < self.term and kind != PRE_VOTED:
+            # Answers of another term are not for us; who asks learns the term from ours.
+            if kind == VOTE:
+                self.send(peer, VOTED, False)
+            elif kind in (APPEND, INSTALL):
+                self.send(peer, REJECTED, 0, 0, 0)
+            return
+        handler(peer, *message[3:])
 
     def tick(self, now: float) -> None:
         """Timers, commit, apply."""
@@ -309,7 +240,7 @@ class Member(MembershipView, SyncObj):
             self.replication.tick(now)
         else:
             self.elections.tick(now)
-        self._SyncObj__applyLogEntries()
+        self._apply()
 
     def hear(self, messages: Sequence[tuple[NodeId, Message]], now: float) -> None:
         """As the leader, while the disk syncs: what followers acknowledged, and what that
@@ -319,7 +250,7 @@ class Member(MembershipView, SyncObj):
         for sender, message in messages:
             self.receive(sender, message)
         self.replication.advance_commit(now, self.journal.synced_index)
-        self._SyncObj__applyLogEntries()
+        self._apply()
 
     def is_plain_answer(self, message: Message) -> bool:
         """It says of a follower's log how far it is, in this term, and nothing else."""
@@ -354,12 +285,20 @@ class Member(MembershipView, SyncObj):
         return self.replication.transfer(peer, self.now)
 
     def link_up(self, node: NodeId) -> None:
-        self.transport.up(node)
+        peer = self.peer(node)
+        self.connected.add(peer)
+        if self.leads:
+            self.replication.connected(peer)
+        else:
+            self.elections.connected(self.now)
 
     def link_down(self, node: NodeId, *, closed: bool) -> None:
         """`closed`: reset or refused, so perhaps its process ended."""
-        self.transport.forget(node)
-        self.transport.down(node)
+        peer = self.peer(node)
+        self.transport.forget(peer)
+        self.connected.discard(peer)
+        if self.leads:
+            self.replication.disconnected(peer)
         leader = self.leader
         if closed and leader is not None and leader.id == node:
             self.leader = None
@@ -372,59 +311,39 @@ class Member(MembershipView, SyncObj):
 
     def become_candidate(self) -> None:
         self.leader = None
-        self._SyncObj__setCurrentTerm(self.term + 1, self.me.id)
-        self._SyncObj__setState(1)
+        self.stock.set_term(self.term + 1, self.me.id)
+        self.stock.set_role(Role.CANDIDATE)
 
     def become_leader(self) -> None:
         self.replication.start(self.now)
-        with injected(journal=self.journal, clock=self._clock, random=self._random):
-            self._SyncObj__onBecomeLeader()
+        self.stock.become_leader()
         forced = self.configurations.forced
         if forced is not None:
             self._write_members(replace(forced, era=era_of(self.term)))
 
     def vote_for(self, peer: Peer) -> None:
-        self._SyncObj__setCurrentTerm(self.term, peer.id)
+        self.stock.set_term(self.term, peer.id)
 
     def step_down(self, leader: Peer | None) -> None:
         self.leader = leader
-        self._SyncObj__setState(0)
+        self.stock.set_role(Role.FOLLOWER)
 
     def _on_state_changed(self, before: int, after: int) -> None:
-        if before == 2:
+        """Called by PySyncObj. Nothing else sets the role."""
+        self.role = Role(after)
+        self.leads = self.role is Role.LEADER
+        self.stands = self.role is Role.CANDIDATE
+        if Role(before) is Role.LEADER:
             self.replication.stop()
             self.elections.deadline = self.now + self.elections.timeout()
-        self.host.role_changed(Role(after), self.term)
+        self.host.role_changed(self.role, self.term)
 
-    # --- messages
-
-    def _SyncObj__onMessageReceived(self, peer: Peer, message: Message) -> None:
-        kind, term = message[1], message[2]
-        if peer.id in self.configuration.lost and not self.host.let_in(peer.id):
-            return  # what it knows and promises is of before it was given up
-        if kind == PRE_VOTE:
-            self.elections.on_pre_vote(peer, *message[3:])
-            return
-        handler = self._handlers.get(kind)
-        if handler is None:
-            return  # of a later version
-        if term > self.term:
-            self._SyncObj__setCurrentTerm(term, None)
-            self.following.forget()
-            self.step_down(None)
-        elif term < self.term and kind != PRE_VOTED:
-            # Answers of another term are not for us; who asks learns the term from ours.
-            if kind == VOTE:
-                self.send(peer, VOTED, False)
-            elif kind in (APPEND, INSTALL):
-                self.send(peer, REJECTED, 0, 0, 0)
-            return
-        handler(peer, *message[3:])
+    # --- the log
 
     def commit(self, index: int) -> None:
         """As far as this member knows, a majority has everything up to `index` on disk."""
         if index > self.commit_index:
-            self._SyncObj__raftCommitIndex = index
+            self.commit_index = index
             self.journal.set_commit(index)
             self.configurations.committed(index)
 
@@ -432,7 +351,7 @@ class Member(MembershipView, SyncObj):
         """The journal now starts at the snapshot (or, not done, is as before): go on from there."""
         incoming = self.following.installed(done=done)
         if done:
-            self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied = incoming.index
+            self.commit_index = self.applied_index = incoming.index
             data = self.configurations.install(incoming.index, incoming.data)
             self.configurations.committed(incoming.index)
             self.reconfigure()
@@ -449,9 +368,7 @@ class Member(MembershipView, SyncObj):
         if self.leads:
             self.step_down(None)
 
-    # --- SyncObj's own steps, replaced
-
-    def _SyncObj__applyLogEntries(self) -> bool:
+    def _apply(self) -> None:
         """Apply what is committed.
 
         What raises is a bug: it is not tried again, and nothing behind it is applied.
@@ -459,13 +376,13 @@ class Member(MembershipView, SyncObj):
         commit = self.commit_index
         applied = self.applied_index
         if applied >= commit or self.poisoned is not None:
-            return False
+            return
         entries = self.journal.entries(applied + 1, commit - applied, APPLY_BYTES_MAX)
         for command, index, term in entries:
             beyond = self.host.beyond(command)
             if beyond is not None:
                 self.stop_before(index, beyond)
-                return False
+                return
             try:
                 self.host.apply_entry(command, index, term)
             except Exception as error:  # noqa: BLE001 -- the machine is total, so anything is a bug
@@ -473,47 +390,5 @@ class Member(MembershipView, SyncObj):
                 self.host.poison(index, error)
                 if self.leads:
                     self.step_down(None)
-                return False
-            self._SyncObj__raftLastApplied = index
-        return False
-
-    def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N803 -- as the base class has it
-        now = self._clock.monotonic_ns() / 1e9
-        self.tick(now)
-        self.flush(now)
-
-    def _SyncObj__onNodeConnected(self, peer: Peer) -> None:
-        self.connected.add(peer)
-        if self.leads:
-            self.replication.connected(peer)
-        else:
-            self.elections.connected(self.now)
-
-    def _SyncObj__onNodeDisconnected(self, peer: Peer) -> None:
-        self.connected.discard(peer)
-        if self.leads:
-            self.replication.disconnected(peer)
-
-    def _SyncObj__getCurrentLogIndex(self) -> int:
-        return self.journal.last_index
-
-    def _SyncObj__getCurrentLogTerm(self) -> int:
-        return self.journal.last_term
-
-    def _SyncObj__generateRaftTimeout(self) -> float:
-        return self.elections.timeout()
-
-    def _SyncObj__sendAppendEntries(self) -> None:
-        """Followers are sent to in `flush`, once a round."""
-
-    def _SyncObj__tryLogCompaction(self) -> None:
-        """Snapshots are the group's business: positions only, in the journal."""
-
-    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:  # noqa: N803
-        """There is no dump: the group restores its machine from the journal's snapshot."""
-
-    def _SyncObj__doApplyCommand(self, command: bytes) -> None:
-        raise AssertionError("entries are applied by the group, never unpickled")
-
-    def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:
-        """None of its own: see `configuration`."""
+                return
+            self.applied_index = index

@@ -1,26 +1,35 @@
-"""What PySyncObj is given in place of its own clock, dice, journal, poller and pickle.
+"""PySyncObj as a part of a member: the one place that knows its names.
 
-These are names of its module that it looks up when it uses them. Pickle is refused for good; the
-others are put in place only while one of its functions runs that needs them, because every member
-has its own.
+A `Stock` holds one SyncObj, which keeps role, term, vote and leader, and takes the step to
+leadership. It has no peers, no sockets and no timer, so whatever else it could do is never begun.
+In place of its own clock, dice, journal, poller and pickle it is given ours. These are names of its
+module that it looks up when it uses them. Pickle is refused for good; the others are put in place
+only while one of its functions runs that needs them, because every member has its own.
 """
+# ruff: noqa: N802 -- the names that SyncObj calls are not ours to choose
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from operator import attrgetter
 from random import Random
 from typing import Any, NoReturn, cast
 
 import pysyncobj.serializer
 import pysyncobj.syncobj
+from pysyncobj.config import SyncObjConf
 from pysyncobj.node import Node
+from pysyncobj.syncobj import SyncObj
+from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
+from cluster.raft.host import Role
+from cluster.raft.journal import RaftJournal
 from cluster.seams import Clock
 from cluster.types import NodeId
 
-#: `cluster.raft.member` overrides private names of this very version.
+#: `Stock` uses private names of this very version.
 PINNED = "0.3.17"
 assert VERSION == PINNED, f"cluster.raft is written for pysyncobj {PINNED}, not {VERSION}"
 
@@ -87,22 +96,107 @@ def _refuse_for_good() -> None:
 _refuse_for_good()
 
 
-@contextmanager
-def injected(*, journal: object, clock: Clock, random: Random) -> Generator[None]:
-    """While this is open, PySyncObj's code runs on this journal, this clock and these dice."""
-    module: Any = pysyncobj.syncobj
-    ours: dict[str, Any] = {
-        "createJournal": lambda _file: journal,  # pyright: ignore[reportUnknownLambdaType] of no use
-        "monotonicTime": lambda: clock.monotonic_ns() / 1e9,
-        "random": random,
-        "createPoller": _NoPoller,
-        "Serializer": _NoDump,
-    }
-    theirs = {name: getattr(module, name) for name in ours}
-    for name, value in ours.items():
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for name, value in theirs.items():
+class _Journal:
+    """The journal, as far as SyncObj asks for it."""
+
+    def __init__(self, journal: RaftJournal) -> None:
+        self._journal = journal
+
+    def __len__(self) -> int:
+        return 1  # never empty: entry 1 is in every log from birth
+
+    def __getitem__(self, position: int) -> tuple[bytes, int, int]:
+        """The last entry, of which SyncObj wants index and term."""
+        assert position == -1
+        return b"", self._journal.last_index, self._journal.last_term
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        self._journal.add(command, idx, term)
+
+    def setCurrentTerm(self, term: int, votedForNodeId: NodeId | None) -> None:  # noqa: N803
+        self._journal.set_term(term, votedForNodeId)
+
+    def getCurrentTerm(self) -> int:
+        return self._journal.current_term
+
+    def getVotedForNodeId(self) -> str | None:
+        return self._journal.voted_for
+
+    def getRaftCommitIndex(self) -> int:
+        return self._journal.commit_index
+
+
+def _field(name: str) -> Any:
+    """A private field of SyncObj. Importing this module fails when this version has none."""
+    private = f"_SyncObj__{name}"
+    assert private in vars(SyncObj)["__init__"].__code__.co_names, f"SyncObj has no __{name}"
+    return property(attrgetter(f"_syncobj.{private}"))
+
+
+def _method(name: str) -> Any:
+    """A private method, likewise."""
+    private = f"_SyncObj__{name}"
+    assert private in vars(SyncObj), f"SyncObj has no method __{name}"
+    return property(attrgetter(f"_syncobj.{private}"))
+
+
+class Stock:
+    """The SyncObj of one member."""
+
+    term: int = _field("raftCurrentTerm")
+    voted_for: NodeId | None = _field("votedForNodeId")
+    leader: Peer | None = _field("raftLeader")
+    noop_index: int | None = _field("noopIDx")  # the first entry of its last leadership
+    #: Term and vote, also into the journal: they must be synced before anybody hears of them.
+    set_term: Callable[[int, NodeId | None], None] = _method("setCurrentTerm")
+    _set_state: Callable[[int], None] = _method("setState")
+    _become_leader: Callable[[], None] = _method("onBecomeLeader")
+
+    def __init__(
+        self,
+        me: Peer,
+        journal: RaftJournal,
+        *,
+        clock: Clock,
+        random: Random,
+        on_state: Callable[[int, int], None],
+    ) -> None:
+        """`on_state` is told the role before and after each change."""
+        self._journal = _Journal(journal)
+        self._clock = clock
+        self._random = random
+        conf = SyncObjConf(autoTick=False, onStateChanged=on_state)
+        with self._injected():
+            self._syncobj: Any = SyncObj(me, (), conf, transport=Transport(None, None, []))
+
+    def set_role(self, role: Role) -> None:
+        self._set_state(role.value)
+
+    def follow(self, leader: Peer | None) -> None:
+        self._syncobj._SyncObj__raftLeader = leader
+
+    def become_leader(self) -> None:
+        """Leads from now on; the first entry of its term, a no-op, is in the journal."""
+        with self._injected():
+            self._become_leader()
+
+    @contextmanager
+    def _injected(self) -> Generator[None]:
+        """While this is open, PySyncObj's code runs on this journal, this clock and these dice."""
+        module: Any = pysyncobj.syncobj
+        journal, clock = self._journal, self._clock
+        ours: dict[str, Any] = {
+            "createJournal": lambda _file: journal,  # pyright: ignore[reportUnknownLambdaType] of no use
+            "monotonicTime": lambda: clock.monotonic_ns() / 1e9,
+            "random": self._random,
+            "createPoller": _NoPoller,
+            "Serializer": _NoDump,
+        }
+        theirs = {name: getattr(module, name) for name in ours}
+        for name, value in ours.items():
             setattr(module, name, value)
+        try:
+            yield
+        finally:
+            for name, value in theirs.items():
+                setattr(module, name, value)

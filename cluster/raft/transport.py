@@ -5,20 +5,13 @@ A message is `[group, kind, term, ...]`, plain data that CBOR can hold. Only a l
 entries and snapshot parts may leave before the round's fsync: all others say something that must
 be true after a power cut.
 """
-# The base class has no types.
-# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-from pysyncobj.node import Node
-from pysyncobj.transport import Transport
 
 from cluster.raft.stock import Peer
 from cluster.seams import Links
-from cluster.types import GroupId, NodeId
 
 # term, prev_index, prev_term, commit, [[command, term], ...] | None: commit only, no answer wanted
 APPEND = "ae"
@@ -46,46 +39,26 @@ AT_ONCE = frozenset(
 Message = list[Any]
 
 
-class GroupTransport(Transport):
-    """What PySyncObj calls a transport: it knows peers, hands messages in, and holds back what
-    must wait.
-    """
+class GroupTransport:
+    """Sends what one member says, and keeps back what must wait for the disk."""
 
-    def __init__(self, group: GroupId, peer: Callable[[NodeId], Peer], links: Links) -> None:
-        super().__init__(None, None, [])
-        self.group = group
-        self._peer = peer
+    def __init__(self, links: Links) -> None:
         self._links = links
-        self._late: list[tuple[NodeId, Message]] = []
+        self._late: list[tuple[Peer, Message]] = []
 
-    def send(self, node: Node, message: Message) -> bool:
+    def send(self, peer: Peer, message: Message) -> bool:
         """False: dropped, because the peer is not connected or too far behind with reading."""
-        peer: NodeId = node.id
         if message[1] in AT_ONCE:
-            return self._links.send(peer, message)
+            return self._links.send(peer.id, message)
         self._late.append((peer, message))
         return True
 
-    def release(self) -> bool:
-        """Everything written before this call is on disk: what waited for that may leave. True
-        when there was any.
-        """
-        if not self._late:
-            return False
+    def release(self) -> None:
+        """Everything written before this call is on disk: what waited for that may leave."""
         late, self._late = self._late, []
         for peer, message in late:
-            self._links.send(peer, message)
-        return True
+            self._links.send(peer.id, message)
 
-    def forget(self, node: NodeId) -> None:
+    def forget(self, peer: Peer) -> None:
         """The link broke: what waited for it must not be the first thing on the next one."""
-        self._late = [each for each in self._late if each[0] != node]
-
-    def receive(self, sender: NodeId, message: Message) -> None:
-        self._onMessageReceived(self._peer(sender), message)
-
-    def up(self, node: NodeId) -> None:
-        self._onNodeConnected(self._peer(node))
-
-    def down(self, node: NodeId) -> None:
-        self._onNodeDisconnected(self._peer(node))
+        self._late = [each for each in self._late if each[0] is not peer]

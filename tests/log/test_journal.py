@@ -7,21 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.log import FatalDiskError, Identity, LogOptions, UnsupportedFormat, WrongIdentity
-from cluster.log.format import KIND_ROLE, NO_HASH, chain, decode_file_header, encode_file_header
+from cluster.log.format import (
+    KIND_ROLE,
+    NO_HASH,
+    NO_OP,
+    chain,
+    decode_file_header,
+    encode_file_header,
+)
 from cluster.log.index import Tail
-from cluster.log.stock_names import NO_OP
 from tests.log.support import World, command, contents, fill, save
 
 
 async def test_a_new_journal_holds_the_no_op_at_index_1() -> None:
     journal = (await World().open()).journal(3)
-    assert list(journal[:]) == [(NO_OP, 1, 0)]
-    assert (journal.base_index, journal.first_index, journal.last_index, len(journal)) == (
-        1,
-        2,
-        1,
-        1,
-    )
+    assert journal.entries(1) == [(NO_OP, 1, 0)]
+    assert (journal.base_index, journal.first_index, journal.last_index) == (1, 2, 1)
     assert journal.load_snapshot() is None
 
 
@@ -143,21 +144,6 @@ async def test_entries_are_the_same_from_memory_and_from_the_file() -> None:
         assert [e[1] for e in journal.entries(10, None, 100)] == [10, 11]
         assert [e[1] for e in journal.entries(10, None, 1)] == [10]
         assert journal.entries(52) == []
-
-
-async def test_positions_are_those_of_a_list() -> None:
-    log = await World().open()
-    journal = log.journal(1)
-    fill(journal, 6)
-    twin = [(NO_OP, 1, 0), *((command(i, 1), i, 1) for i in range(2, 8))]
-    assert [journal[i] for i in range(-7, 7)] == [twin[i] for i in range(-7, 7)]
-    assert [journal[a:b] for a in range(-8, 9) for b in range(-8, 9)] == [
-        twin[a:b] for a in range(-8, 9) for b in range(-8, 9)
-    ]
-    with pytest.raises(IndexError):
-        journal[7]
-    journal.deleteEntriesFrom(3)
-    assert journal[:] == twin[:3]
 
 
 async def test_a_removed_group_does_not_come_back() -> None:

@@ -59,7 +59,7 @@ def observed(log: Log) -> Groups:
             tuple((i, c) for i, c in sorted(bodies.items()) if i <= journal.base_index),
             snapshot.data if snapshot else None,
         )
-        assert len(journal) == 1 + len(groups[group].entries)
+        assert journal.last_index == journal.base_index + len(groups[group].entries)
         assert journal.base_index <= journal.commit_index <= journal.last_index
         assert {i: b for i, b in bodies.items() if i > journal.base_index} == {
             i: b for i, _, b in groups[group].entries

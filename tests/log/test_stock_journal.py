@@ -45,7 +45,7 @@ async def test_the_stock_journal_never_syncs_and_ours_does(
     stock.onOneSecondTimer()
     assert syncs.count == 0
     log.journal(1).add(b"\0entry", 2, 1)
-    log.journal(1).setCurrentTerm(5, "n2")
+    log.journal(1).set_term(5, "n2")
     assert log.write()
     await log.sync()
     assert syncs.count == 1
@@ -99,7 +99,7 @@ async def test_compacting_the_stock_journal_writes_over_its_only_copy(tmp_path: 
     await journal.save_snapshot(3, 1, b"state", [])
     log.wal.close()  # as if killed
     log = await open_log(tmp_path / "ours")
-    assert [e[1] for e in log.journal(1)[1:]] == [4, 5, 6]
+    assert [e[1] for e in log.journal(1).entries(4)] == [4, 5, 6]
     await log.close()
 
 

@@ -228,8 +228,15 @@ CONSENSUS = (
     Mutant(
         "a candidate does not vote for itself on disk",
         _RAFT + "member.py",
-        "self._SyncObj__setCurrentTerm(self.term + 1, self.me.id)",
-        "self._SyncObj__setCurrentTerm(self.term + 1, None)",
+        "self.stock.set_term(self.term + 1, self.me.id)",
+        "self.stock.set_term(self.term + 1, None)",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "what PySyncObj writes of term and vote does not reach the journal",
+        _RAFT + "stock.py",
+        "        self._journal.set_term(term, votedForNodeId)\n",
+        "        del term, votedForNodeId\n",
         (FUZZ, RAFT),
     ),
     Mutant(
@@ -263,15 +270,15 @@ CONSENSUS = (
     Mutant(
         "nodes that were given up are listened to",
         _RAFT + "member.py",
-        "if peer.id in self.configuration.lost and not self.host.let_in(peer.id):",
+        "if sender in self.configuration.lost and not self.host.let_in(sender):",
         "if False:",
         (FUZZ, RECOVERY),
     ),
     Mutant(
         "nodes that were let in again are not listened to",
         _RAFT + "member.py",
-        "if peer.id in self.configuration.lost and not self.host.let_in(peer.id):",
-        "if peer.id in self.configuration.lost:",
+        "if sender in self.configuration.lost and not self.host.let_in(sender):",
+        "if sender in self.configuration.lost:",
         (RECOVERY,),
     ),
     Mutant(

@@ -8,6 +8,7 @@ import pickle  # noqa: TID251 -- the stock class is fed some
 from types import SimpleNamespace
 
 import pytest
+from pysyncobj.syncobj import SyncObj
 
 from cluster.machine import QueueMachine
 from cluster.machine.commands import CreateQueue, Enqueue, QueueConfig
@@ -157,7 +158,6 @@ def test_ours_no_pickle_is_reached_from_network_or_disk(monkeypatch):
     world.elect()
     world.restart(leader.name)
     world.elect()
-    assert leader.member._SyncObj__parseChangeClusterRequest(b"\x02\x82cadd\x62n9") is None
 
 
 def test_ours_refuses_even_to_name_pickle():
@@ -165,8 +165,40 @@ def test_ours_refuses_even_to_name_pickle():
 
     with pytest.raises(PickleRefused):
         pysyncobj.syncobj.pickle.loads(b"N.")
+    syncobj = World(1)["n1"].member.stock._syncobj
     with pytest.raises(PickleRefused):
-        World(1)["n1"].member.setCodeVersion(0)
+        syncobj.setCodeVersion(0)
+    with pytest.raises(PickleRefused):
+        syncobj._SyncObj__parseChangeClusterRequest(b"\x02N.")
+
+
+def test_ours_no_message_reaches_pysyncobj_and_it_takes_the_step_to_leadership(monkeypatch):
+    called: set[str] = set()
+
+    def watch(name: str, real):
+        def watched(*args, **kwargs):
+            called.add(name.removeprefix("_SyncObj__"))
+            return real(*args, **kwargs)
+
+        return watched
+
+    world = World(3)
+    for name, real in vars(SyncObj).items():
+        if callable(real) and name != "__init__":
+            monkeypatch.setattr(SyncObj, name, watch(name, real))
+    leader = world.elect()
+    world.commit(b"x")
+    world.kill(leader.name)
+    world.elect()
+
+    # The last two as parts of the third; there is nobody to send to.
+    assert called == {
+        "setCurrentTerm",
+        "setState",
+        "onBecomeLeader",
+        "getCurrentLogIndex",
+        "sendAppendEntries",
+    }
 
 
 # --- truncation

@@ -230,35 +230,6 @@ class MemoryJournal:
         self._installing = None
         self.keep()
 
-    # PySyncObj's names
-    def __len__(self) -> int:
-        return len(self.tail) + 1
-
-    def __getitem__(self, item: Any) -> Any:
-        return [(NO_OP, self.base_index, self.base_term), *self.tail][item]
-
-    def clear(self) -> None:
-        raise AssertionError("never")
-
-    def setRaftCommitIndex(self, index: int) -> None:
-        self.set_commit(index)
-
-    def getRaftCommitIndex(self) -> int:
-        return self.commit_index
-
-    def setCurrentTerm(self, term: int, node: str | None) -> None:
-        self.set_term(term, node)
-
-    def getCurrentTerm(self) -> int:
-        return self.current_term
-
-    def getVotedForNodeId(self) -> str | None:
-        return self.voted_for
-
-    def onOneSecondTimer(self) -> None: ...
-
-    def _destroy(self) -> None: ...
-
 
 class Wires:
     """All links of the world."""
