@@ -25,6 +25,7 @@ from cluster.raft.configuration import (
     split,
 )
 from cluster.raft.journal import RaftJournal
+from cluster.raft.quorum import votes_needed
 from cluster.raft.stock import REGULAR
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
 
@@ -111,7 +112,7 @@ def lacks_majority(configurations: Configurations, lost: Collection[str]) -> boo
     current = configurations.current
     there = sum(node not in lost for node in current.voters)
     # Until survivors of an earlier recovery have a leader, it needs all of them.
-    needed = current.quorum if configurations.forced is None else len(current.voters)
+    needed = votes_needed(len(current.voters), forced=configurations.forced is not None)
     return there < needed
 
 

@@ -21,6 +21,7 @@ from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
 from cluster.log import MEMBERSHIP
 from cluster.raft.journal import RaftJournal
+from cluster.raft.quorum import majority
 from cluster.types import NodeId
 
 #: A snapshot begins with this when it says who the members were; those of 0.1 do not.
@@ -57,7 +58,7 @@ class Configuration:
 
     @property
     def quorum(self) -> int:
-        return len(self.voters) // 2 + 1
+        return majority(len(self.voters))
 
     def with_learner(self, node: NodeId) -> Configuration:
         lost = tuple(each for each in self.lost if each != node)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from cluster.raft.quorum import agreed
 from cluster.raft.stock import Peer
 from cluster.raft.transport import DIGEST, DIGESTED, JUDGED
 
@@ -88,9 +89,7 @@ class Digests:
             return
         voices = Counter(answers[peer] for peer in member.voters if peer in answers)
         voices[own] += member.votes
-        right = next(
-            (d for d, count in voices.items() if count >= member.configuration.quorum), None
-        )
+        right = agreed(voices, member.quorum)
         asked = [peer for peer in member.peers if peer in member.connected]
         if any(peer not in answers for peer in asked) and not final:
             return

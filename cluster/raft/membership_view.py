@@ -6,8 +6,9 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Collection
 
-from cluster.raft.configuration import Configuration, Configurations
+from cluster.raft.configuration import Configurations
 from cluster.raft.journal import RaftJournal
+from cluster.raft.quorum import votes_needed
 from cluster.raft.stock import Peer
 from cluster.types import NodeId
 
@@ -27,15 +28,12 @@ class MembershipView:
 
     def follow_configuration(self) -> None:
         """By the newest configuration of the log."""
-        configuration = self.configurations.current
+        self.configuration = configuration = self.configurations.current
+        self.quorum = configuration.quorum
         others = [self.peer(node) for node in configuration.members if node != self.me.id]
         self.peers = tuple(others)  # learners too
         self.voters = tuple(peer for peer in others if peer.id in configuration.voters)
         self.votes = self.me.id in configuration.voters
-
-    @property
-    def configuration(self) -> Configuration:
-        return self.configurations.current
 
     @property
     def withholds_votes(self) -> bool:
@@ -58,11 +56,9 @@ class MembershipView:
         return found
 
     def elects(self, peers: Collection[Peer]) -> bool:
-        """A majority of the voters, this member among them if it is one. After a recovery without a
-        majority all of them, so that the first leader lacks nothing that a survivor has.
-        """
+        """Enough of the voters, this member among them if it is one."""
         voters = self.configuration.voters
-        needed = self.configuration.quorum if self.configurations.forced is None else len(voters)
+        needed = votes_needed(len(voters), forced=self.configurations.forced is not None)
         return sum(peer.id in voters for peer in peers) >= needed
 
     @property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.raft.options import RaftOptions
 from cluster.raft.progress import Progress
+from cluster.raft.quorum import reached
 from cluster.raft.snapshots import Outgoing
 from cluster.raft.stock import Peer
 from cluster.raft.transport import APPEND, INSTALL, TIMEOUT_NOW, TRUST, Message
@@ -98,8 +99,10 @@ class Replication:
         """Check-quorum (Raft thesis, 6.2): a leader that is cut off must not go on as if it led."""
         member = self._member
         since = now - (self._quorum_s if within_s is None else within_s)
-        heard = member.votes + sum(self.followers[peer].heard > since for peer in member.voters)
-        return heard >= member.configuration.quorum
+        heard = [self.followers[peer].heard for peer in member.voters]
+        if member.votes:
+            heard.append(math.inf)
+        return reached(heard, member.quorum) > since
 
     def advance_commit(self, now: float, upto: int | None = None) -> None:
         """The highest index on a majority of disks, if it is of this term (Raft, 5.4.2)."""
@@ -108,8 +111,7 @@ class Replication:
         indexes = [followers[peer].counted for peer in member.voters]
         if member.votes:
             indexes.append(member.journal.synced_index)
-        indexes.sort()
-        index = indexes[-member.configuration.quorum]
+        index = reached(indexes, member.quorum)
         if upto is not None:
             index = min(index, upto)
         if index > member.commit_index and member.journal.term_at(index) == member.term:

@@ -97,8 +97,8 @@ CONSENSUS = (
     Mutant(
         "a minority commits",
         _RAFT + "replication.py",
-        "index = indexes[-member.configuration.quorum]",
-        "index = indexes[1 - member.configuration.quorum]",
+        "index = reached(indexes, member.quorum)",
+        "index = reached(indexes, member.quorum - 1)",
         (FUZZ, RAFT),
         build="commit-by-one",
     ),
@@ -263,8 +263,8 @@ CONSENSUS = (
     Mutant(
         "a majority of the survivors of a lost majority elects their first leader",
         _RAFT + "membership_view.py",
-        "self.configuration.quorum if self.configurations.forced is None else len(voters)",
-        "self.configuration.quorum",
+        "forced=self.configurations.forced is not None",
+        "forced=False",
         (RECOVERY,),
     ),
     Mutant(
@@ -304,9 +304,9 @@ CONSENSUS = (
     ),
     Mutant(
         "half of the voters are a majority",
-        _RAFT + "configuration.py",
-        "return len(self.voters) // 2 + 1",
-        "return (len(self.voters) + 1) // 2",
+        _RAFT + "quorum.py",
+        "return voters // 2 + 1",
+        "return (voters + 1) // 2",
         (RAFT, FUZZ),
     ),
     Mutant(
