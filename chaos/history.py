@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -54,11 +54,16 @@ class Op:
     invoke: int | None = None  # index of the invocation that this ends
 
 
-class History:
-    """Ops in the order in which they happened."""
+#: Wall and monotonic time, in nanoseconds.
+Clock = Callable[[], tuple[int, int]]
 
-    def __init__(self) -> None:
+
+class History:
+    """Ops in the order in which they happened, each at the clock's time, if there is one."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
         self.ops: list[Op] = []
+        self._clock = clock
 
     def invoke(self, process: str, f: str, value: dict[str, Any], **where: Any) -> Op:
         return self._add(Op(len(self.ops), process, "invoke", f, value, **where))
@@ -73,10 +78,19 @@ class History:
         )
         return self._add(op)
 
+    def end_all(
+        self, invoked: Iterable[Op], outcome: OpType, extra: dict[str, Any] | None = None
+    ) -> None:
+        for op in invoked:
+            self.end(op, outcome, extra)
+
     def saw(self, process: str, f: str, value: dict[str, Any], **where: Any) -> Op:
         return self._add(Op(len(self.ops), process, "ok", f, value, **where))
 
     def _add(self, op: Op) -> Op:
+        if self._clock is not None:
+            wall_ns, monotonic_ns = self._clock()
+            op = replace(op, wall_ms=wall_ns // 1_000_000, monotonic_ns=monotonic_ns)
         self.ops.append(op)
         return op
 
@@ -93,20 +107,51 @@ class Recorder(History):
     """
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
+        super().__init__(lambda: (time.time_ns(), time.monotonic_ns()))
         self._file: IO[str] = path.open("w", encoding="utf-8", buffering=1 << 16)
 
     def _add(self, op: Op) -> Op:
-        now = replace(op, wall_ms=time.time_ns() // 1_000_000, monotonic_ns=time.monotonic_ns())
-        super()._add(now)
-        self._file.write(line_of(now))
-        return now
+        op = super()._add(op)
+        self._file.write(line_of(op))
+        return op
 
     def flush(self) -> None:
         self._file.flush()
 
     def close(self) -> None:
         self._file.close()
+
+
+# --- what ops of queues hold ----------------------------------------------------------------------
+
+
+def publish_value(queue: str | None, publisher: str, first: int, count: int) -> dict[str, Any]:
+    return {"queue": queue, "publisher": publisher, "first": first, "count": count}
+
+
+def settle_value(
+    queue: str, consumer: int | str, token: int | None, messages: Sequence[str]
+) -> dict[str, Any]:
+    """Settled, given back, discarded, or written to a store."""
+    return {"queue": queue, "consumer": consumer, "token": token, "messages": list(messages)}
+
+
+def delivery_value(
+    queue: str,
+    consumer: int | str,
+    token: int | None,
+    first: int | None,
+    messages: Sequence[str],
+    *,
+    delivery_count: int,
+    acquired_count: int,
+) -> dict[str, Any]:
+    return {
+        **settle_value(queue, consumer, token, messages),
+        "first": first,
+        "delivery_count": delivery_count,
+        "acquired_count": acquired_count,
+    }
 
 
 def line_of(op: Op) -> str:

@@ -15,6 +15,7 @@ from chaos.checker.ack_finality import ack_finality
 from chaos.checker.total_queue import total_queue
 from chaos.checker.vanished import vanished
 from chaos.checker.verdict import Checker
+from chaos.history import publish_value
 from chaos.load.client import Client, Handle, close_all, publish_until
 from chaos.load.door import PROTOCOLS, Answer, Consumption, Protocols, Publish, Received
 from chaos.load.draining import Left, drain
@@ -108,7 +109,7 @@ class Load:
         first, messages = client.take_numbers(self._count(client))
         queue = _queue("native")
         publish = Publish(queue, messages)
-        value = {"queue": queue, "publisher": client.name, "first": first, "count": len(messages)}
+        value = publish_value(queue, client.name, first, len(messages))
 
         async def until_confirmed() -> Answer:
             while True:

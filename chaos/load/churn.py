@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 from chaos.checker.churn import churn
 from chaos.checker.verdict import Checker
+from chaos.history import publish_value
 from chaos.load.client import PAUSE_S, Client, close_all, publish_until, wait
 from chaos.load.door import Answer, Protocols, Publish
 from chaos.load.workload import Scene
@@ -143,14 +143,8 @@ class Churn:
 
     async def _publish_to(self, client: Client, exchange: str, key: str) -> None:
         first, messages = client.take_numbers(1)
-        value: dict[str, Any] = {
-            "queue": None,
-            "exchange": exchange,
-            "key": key,
-            "publisher": client.name,
-            "first": first,
-            "count": 1,
-        }
+        value = publish_value(None, client.name, first, 1)
+        value |= {"exchange": exchange, "key": key}
         call = client.door.publish(Publish(key, messages, exchange=exchange))
         await client.record("publish", value, call)
 

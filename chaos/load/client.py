@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from chaos.history import delivery_value, publish_value, settle_value
 from chaos.load.door import Answer, Consumption, Door, Protocols, Publish, Received
 from chaos.load.workload import Scene, recorded
 
@@ -67,12 +68,7 @@ class Client:
     ) -> Answer:
         """To one queue."""
         first, messages = self.take_numbers(count)
-        value: dict[str, Any] = {
-            "queue": queue,
-            "publisher": self.name,
-            "first": first,
-            "count": count,
-        }
+        value = publish_value(queue, self.name, first, count)
         if ttl_ms is not None:
             value["ttl_ms"] = ttl_ms
         if delay_ms is not None:
@@ -81,12 +77,15 @@ class Client:
         return await self.record("publish", value, self.door.publish(publish), _kept_out)
 
     def saw(self, received: Received) -> None:
-        value = {
-            **_about(received),
-            "first": received.first,
-            "delivery_count": received.delivery_count,
-            "acquired_count": int(received.redelivered),
-        }
+        value = delivery_value(
+            received.queue,
+            received.consumer,
+            received.token,
+            received.first,
+            received.messages,
+            delivery_count=received.delivery_count,
+            acquired_count=int(received.redelivered),
+        )
         if received.deaths:
             death = received.deaths[0]
             value |= {"reason": death.get("reason"), "died_in": death.get("queue")}
@@ -97,15 +96,15 @@ class Client:
     ) -> Answer:
         """`call`: another way to do it."""
         call = call or consumption.settle(received)
-        return await self.record("settle", _about(received), call)
+        return await self.record("settle", about(received), call)
 
     async def give_back(self, consumption: Consumption, received: Received) -> Answer:
         """As failed."""
         call = consumption.give_back(received, failed=True)
-        return await self.record("return", _about(received), call)
+        return await self.record("return", about(received), call)
 
     async def discard(self, consumption: Consumption, received: Received) -> Answer:
-        return await self.record("discard", _about(received), consumption.discard(received))
+        return await self.record("discard", about(received), consumption.discard(received))
 
     async def length(self, queue: str) -> Answer:
         call = self.door.length(queue)
@@ -218,13 +217,8 @@ async def _next_or(consumption: Consumption, stop: asyncio.Event) -> Received | 
             await asyncio.gather(coming, return_exceptions=True)
 
 
-def _about(received: Received) -> dict[str, Any]:
-    return {
-        "queue": received.queue,
-        "consumer": received.consumer,
-        "token": received.token,
-        "messages": list(received.messages),
-    }
+def about(received: Received) -> dict[str, Any]:
+    return settle_value(received.queue, received.consumer, received.token, received.messages)
 
 
 def _kept_out(answer: Answer) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from chaos.checker import ack_finality, publisher_order, total_queue, vanished
 from chaos.checker.verdict import Checker
+from chaos.history import publish_value
 from chaos.load.client import Client, Handle, close_all, publish_until
 from chaos.load.door import Answer, Consumption, Protocols, Publish, Received
 from chaos.load.draining import Left, drain
@@ -101,13 +101,8 @@ class NumberedPublishers:
 
     async def _send(self, named: _Named) -> Answer:
         client, first, count = named.client, named.first, named.waiting
-        value: dict[str, Any] = {
-            "queue": self.queue,
-            "publisher": client.name,
-            "first": first,
-            "count": count,
-            "ordered": True,
-        }
+        value = publish_value(self.queue, client.name, first, count)
+        value["ordered"] = True
         messages = [f"{client.name}:{first + each}" for each in range(count)]
 
         async def sent() -> Answer:

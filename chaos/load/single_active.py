@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from chaos.checker import sac_exclusion, total_queue, vanished
 from chaos.checker.verdict import Checker
-from chaos.load.client import Client, close_all, publish_until, wait
+from chaos.load.client import Client, about, close_all, publish_until, wait
 from chaos.load.door import Consumption, Protocols, Received
 from chaos.load.draining import Left, drain
 from chaos.load.workload import Scene
@@ -108,12 +108,5 @@ class SingleActive:
         self._left.out(self.queue, received.messages)
         assert received.token is not None, "deliveries of a single active consumer carry a token"
         accepted = self._store.write(received.token)
-        value = {
-            "queue": self.queue,
-            "consumer": received.consumer,
-            "token": received.token,
-            "messages": list(received.messages),
-            "accepted": accepted,
-        }
-        client.recorder.saw(client.name, "store", value)
+        client.recorder.saw(client.name, "store", {**about(received), "accepted": accepted})
         return accepted

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pamqp import base, commands
 
+from chaos.history import Op, publish_value
 from chaos.simulator.amqp_host import AmqpHello
 from chaos.simulator.amqp_wire import Confirmed, Delivered, Reader, Said
 from chaos.simulator.channel import Channel as Link
@@ -211,6 +212,18 @@ class AmqpClient(ABC):
         while link.open:
             await asyncio.sleep(HEARTBEAT_S)
         lost("silent")
+
+    def invoke_publish(self, channel: AmqpChannel, number: int, queues: Sequence[str]) -> list[Op]:
+        """Of one message, which shall be in all these queues."""
+        return [
+            self.scene.history.invoke(
+                self.name,
+                "publish",
+                {**publish_value(queue, channel.name, number, 1), "ordered": True},
+                node=channel.node,
+            )
+            for queue in queues
+        ]
 
     async def pause(self, mean_s: float) -> None:
         await asyncio.sleep(self.dice.expovariate(1.0) * mean_s)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pamqp import commands
 
+from chaos.history import delivery_value
 from chaos.simulator.amqp_clients import AmqpChannel, AmqpClient
 from chaos.simulator.amqp_wire import Delivered
 from chaos.simulator.clients import Scene
@@ -98,17 +99,16 @@ class AmqpConsumer(AmqpClient):
         self.scene.history.saw(
             self.name,
             "deliver",
-            {
-                "queue": self.queue,
-                "consumer": int(row.consumer),
-                "token": row.token,
-                "first": row.position,
-                "messages": [message],
-                "delivery_count": row.delivery_count,
-                "acquired_count": row.acquired_count,
-            },
+            delivery_value(
+                self.queue,
+                int(row.consumer),
+                row.token,
+                row.position,
+                [message],
+                delivery_count=row.delivery_count,
+                acquired_count=row.acquired_count,
+            ),
             node=channel.node,
-            **self.scene.now(),
         )
         self.count("deliveries")
         if row.acquired_count:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pamqp import commands
 
-from chaos.history import Op, OpType
+from chaos.history import Op
 from chaos.simulator.amqp_clients import AmqpChannel, AmqpClient
 from chaos.simulator.amqp_queues import AmqpQueues
 from chaos.simulator.amqp_wire import Confirmed
@@ -115,17 +115,7 @@ class AmqpPublisher(AmqpClient):
         number = self._published
         head = f"{channel.name}:{number}|".encode()
         body = head + bytes(self.dice.randint(0, self.scene.cluster.plan.body_bytes_max))
-        value = {"publisher": channel.name, "first": number, "count": 1, "ordered": True}
-        self._open[number] = [
-            self.scene.history.invoke(
-                self.name,
-                "publish",
-                {"queue": queue, **value},
-                node=channel.node,
-                **self.scene.now(),
-            )
-            for queue in queues
-        ]
+        self._open[number] = self.invoke_publish(channel, number, queues)
         return body
 
     def _choose(self) -> str:
@@ -144,16 +134,12 @@ class AmqpPublisher(AmqpClient):
         else:
             tags = [tag]
         for number in tags:
-            self._end(self._open.pop(number), "refused" if refused else "ok")
+            self.scene.history.end_all(self._open.pop(number), "refused" if refused else "ok")
         self.count("publishes refused" if refused else "messages confirmed", len(tags))
         self._told.set()
 
-    def _end(self, ops: list[Op], kind: OpType) -> None:
-        for op in ops:
-            self.scene.history.end(op, kind, None, **self.scene.now())
-
     def lost(self, channel: AmqpChannel) -> None:
         for ops in self._open.values():
-            self._end(ops, "unknown")
+            self.scene.history.end_all(ops, "unknown")
         self._again += len(self._open)
         self._open.clear()

@@ -6,7 +6,7 @@ import asyncio
 
 from pamqp import commands
 
-from chaos.history import Op, OpType
+from chaos.history import Op, OpType, settle_value
 from chaos.simulator.amqp_clients import AmqpChannel
 from chaos.simulator.amqp_consumers import AmqpConsumer
 from chaos.simulator.amqp_publishers import PLAIN
@@ -44,18 +44,11 @@ class AmqpTeller(AmqpConsumer):
         number = self._number
         rolled_back = self.dice.random() < 0.1
         if not rolled_back:
-            self._begin(channel, number)
+            self._ops = self.invoke_publish(channel, number, self._targets)
             for row in rows:
-                value = {
-                    "queue": row.queue,
-                    "consumer": int(row.consumer),
-                    "token": row.token,
-                    "messages": [row.message],
-                    "transaction": f"{channel.name}:{number}",
-                }
-                self._ops.append(
-                    self.scene.history.invoke(self.name, "settle", value, **self.scene.now())
-                )
+                value = settle_value(row.queue, int(row.consumer), row.token, [row.message])
+                value["transaction"] = f"{channel.name}:{number}"
+                self._ops.append(self.scene.history.invoke(self.name, "settle", value))
         body = f"{channel.name}:{number}|".encode()
         acks = [(0, tags[-1])] if self.dice.random() < 0.5 else [(tag, tag) for tag in tags]
         channel.send(
@@ -80,27 +73,8 @@ class AmqpTeller(AmqpConsumer):
             self.count("AMQP transactions unknown")
             await asyncio.sleep(0)
 
-    def _begin(self, channel: AmqpChannel, number: int) -> None:
-        self._ops = [
-            self.scene.history.invoke(
-                self.name,
-                "publish",
-                {
-                    "queue": queue,
-                    "publisher": channel.name,
-                    "first": number,
-                    "count": 1,
-                    "ordered": True,
-                },
-                node=channel.node,
-                **self.scene.now(),
-            )
-            for queue in self._targets
-        ]
-
     def _end(self, kind: OpType) -> None:
-        for op in self._ops:
-            self.scene.history.end(op, kind, None, **self.scene.now())
+        self.scene.history.end_all(self._ops, kind)
         self._ops = []
 
     def lost(self, channel: AmqpChannel) -> None:

@@ -17,6 +17,7 @@ from chaos.checker.deliveries import published, settled_keys
 from chaos.checker.verdict import Verdict, judge
 from chaos.history import History, Op
 from chaos.simulator.clients import Scene
+from chaos.simulator.clock import new_history
 from chaos.simulator.consumers import Consumer
 from chaos.simulator.disk import SimDisk
 from chaos.simulator.disk_faults import DATA_DIR
@@ -94,7 +95,7 @@ class Backups:
         """The newest, as a cluster of its own on the same world. The old one has ended."""
         if self.newest is None:
             return []
-        history = History()
+        history = new_history(self.cluster.world)
         restored = self._found(self.newest, history)
         problem = self._drain(restored, history, queues)
         self.cluster.trace.count("backups restored")
@@ -105,7 +106,7 @@ class Backups:
         old = self.cluster
         world, plan = old.world, replace(old.plan, write_back=False)
         names = {cut.group: cut.name for cut in backup.cuts}
-        new = SimCluster(plan, world, Trace(world), LogWatch(), Ledger(history, world))
+        new = SimCluster(plan, world, Trace(world), LogWatch(), Ledger(history))
         making = Process(world, "restore")
         with tempfile.TemporaryDirectory(prefix="quorate-simulated-") as folder:
             groups: list[Replayed] = []

@@ -42,9 +42,10 @@ class Scene:
         """How long the load has been going on."""
         return self.cluster.world.now_s - self.began_s
 
-    def now(self) -> dict[str, int]:
-        world = self.cluster.world
-        return {"wall_ms": world.now_ns // 1_000_000, "monotonic_ns": world.now_ns}
+    @property
+    def now_ms(self) -> int:
+        """As the history has it."""
+        return self.cluster.world.now_ns // 1_000_000
 
 
 class Connection:

@@ -4,10 +4,16 @@ grows.
 
 from __future__ import annotations
 
+from chaos.history import History
 from chaos.simulator.loop import World
 
 #: 2026-01-01T00:00:00Z: the wall clock of a run does not depend on the day it is run.
 WALL_START_MS = 1_767_225_600_000
+
+
+def new_history(world: World) -> History:
+    """Of what is seen in this world, at its time."""
+    return History(lambda: (world.now_ns, world.now_ns))
 
 
 class SimClock:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from chaos.history import OpType
+from chaos.history import OpType, delivery_value, settle_value
 from chaos.simulator.channel import Closed
 from chaos.simulator.clients import Client, Connection, Scene
 from chaos.simulator.ledger import message_id
@@ -152,16 +152,15 @@ class Consumer(Client):
             self.scene.history.saw(
                 self.name,
                 "deliver",
-                {
-                    "queue": self.queue,
-                    "consumer": int(consumer),
-                    "token": batch.token,
-                    "first": new[0][0],
-                    "messages": [message for _, message in new],
-                    "delivery_count": batch.delivery_count,
-                    "acquired_count": batch.acquired_count,
-                },
-                **self.scene.now(),
+                delivery_value(
+                    self.queue,
+                    int(consumer),
+                    batch.token,
+                    new[0][0],
+                    [message for _, message in new],
+                    delivery_count=batch.delivery_count,
+                    acquired_count=batch.acquired_count,
+                ),
             )
             self.scene.cluster.trace.count("deliveries", len(new))
             if batch.acquired_count:
@@ -202,7 +201,6 @@ class Consumer(Client):
                     "token": token,
                     "accepted": accepted,
                 },
-                **self.scene.now(),
             )
         for key in keys:
             if key in self._held:
@@ -227,22 +225,15 @@ class Consumer(Client):
         token = keys[0][1]
         for key in keys:
             self._held[key] = Held.SENT
-        value = {
-            "queue": self.queue,
-            "consumer": int(consumer),
-            "token": token,
-            "messages": [self._ids[key] for key in keys],
-        }
-        op = self.scene.history.invoke(
-            self.name, f, value, node=connection.node, **self.scene.now()
-        )
+        value = settle_value(self.queue, int(consumer), token, [self._ids[key] for key in keys])
+        op = self.scene.history.invoke(self.name, f, value, node=connection.node)
         answer = await connection.answer(self._request(connection, consumer, keys, f))
         kind, extra = _ending(answer, len(keys))
         newer = any(self._newest.get(position, 0) > token for position, _ in keys)
         if kind == "ok" and (again or newer):
             # Perhaps returned and handed out again meanwhile, and that delivery was settled.
             kind = "unknown"
-        self.scene.history.end(op, kind, extra, **self.scene.now())
+        self.scene.history.end(op, kind, extra)
         if isinstance(answer, Answer):
             self.scene.cluster.trace.count(PAST[f], len(keys))
         if kind == "refused" and extra["code"] == UNKNOWN_DELIVERY and len(keys) == 1:

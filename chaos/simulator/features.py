@@ -205,7 +205,7 @@ class Delay(Feature):
         delay_ms = dice.choice((None, 100, 1_000, 4_000))
         if delay_ms is None:
             return None, {}
-        at_ms = WALL_START_MS + self.scene.now()["wall_ms"] + delay_ms
+        at_ms = WALL_START_MS + self.scene.now_ms + delay_ms
         return {ATTR_DELIVER_AT_MS: at_ms}, {"delay_ms": delay_ms}
 
     def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
@@ -318,12 +318,10 @@ class Purger(Occasional):
         half_s = self.scene.cluster.plan.faults_s / 2
         while self.scene.load_s < half_s:
             await asyncio.sleep(self.dice.uniform(0.5, 2.0))
-            op = self.scene.history.invoke(
-                self.name, "purge", {"queue": self.queue}, **self.scene.now()
-            )
+            op = self.scene.history.invoke(self.name, "purge", {"queue": self.queue})
             answer = await asked(self, Purge, self.queue)
             kind = "ok" if isinstance(answer, Answer) else "unknown"
-            self.scene.history.end(op, kind, None, **self.scene.now())
+            self.scene.history.end(op, kind)
             self.scene.cluster.trace.count("purges", kind == "ok")
 
 
@@ -528,13 +526,13 @@ class Leaver(Occasional):
             name = f"{UNUSED_PREFIX}{self.declared}"
             self.declared += 1
             arguments = {"x-expires": EXPIRES_MS}
-            declared_ms = self.scene.now()["wall_ms"]  # used last not before this
+            declared_ms = self.scene.now_ms  # used last not before this
             if not isinstance(await asked(self, Declare, name, arguments), Answer):
                 continue
             self.scene.cluster.trace.count("queues left to expire")
             await asyncio.sleep(self.dice.uniform(0.1, 2.0))
             answer = await asked(self, Info, name)
-            age_ms = self.scene.now()["wall_ms"] - declared_ms
+            age_ms = self.scene.now_ms - declared_ms
             gone = isinstance(answer, Failure) and answer.code == "no_queue"
             if gone and age_ms + TOLERANCE_MS < EXPIRES_MS:
                 self.early.append(f"{name} was gone {age_ms} ms after it was declared")
@@ -623,7 +621,7 @@ class Importer(Occasional):
                 catalog = machine.cluster.catalog_machine
                 for name in self.outcomes:
                     if len(set(self.there(catalog, name))) > 1:
-                        at_ms = self.scene.now()["wall_ms"]
+                        at_ms = self.scene.now_ms
                         self.halves.setdefault(f"{name} at {machine.name}", at_ms)
 
     def there(self, catalog: CatalogMachine, name: str) -> list[bool]:

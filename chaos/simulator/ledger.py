@@ -10,8 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from chaos.history import History, Op
-from chaos.simulator.loop import World
+from chaos.history import History, Op, settle_value
 from cluster.cluster_node import ClusterNode
 from cluster.machine.commands import Command, Discard, Settle
 from cluster.machine.replies import Ok
@@ -44,15 +43,10 @@ def message_id(body: bytes) -> str:
 class Ledger:
     """One a run."""
 
-    def __init__(self, history: History, world: World) -> None:
+    def __init__(self, history: History) -> None:
         self._history = history
-        self._world = world
         self._handed: dict[tuple[str, str], deque[Row]] = {}
         self._held: dict[tuple[QueueId, ConsumerKey, int], Row] = {}
-
-    def _now(self) -> dict[str, int]:
-        now_ns = self._world.now_ns
-        return {"wall_ms": now_ns // 1_000_000, "monotonic_ns": now_ns}
 
     def hand(
         self,
@@ -91,13 +85,9 @@ class Ledger:
             self._history.invoke(
                 rows[0].client,
                 "settle" if type(command) is Settle else "discard",
-                {
-                    "queue": rows[0].queue,
-                    "consumer": int(command.consumer),
-                    "token": token,
-                    "messages": [row.message for row in rows],
-                },
-                **self._now(),
+                settle_value(
+                    rows[0].queue, int(command.consumer), token, [row.message for row in rows]
+                ),
             )
             for token, rows in found.items()
         ]
@@ -108,10 +98,10 @@ class Ledger:
         reply = outcome.reply
         for op in ops:
             if type(reply) is Ok and reply.count == asked:
-                self._history.end(op, "ok", None, **self._now())
+                self._history.end(op, "ok", None)
             else:
                 kind = "unknown" if again or type(reply) is Ok or reply is None else "refused"
-                self._history.end(op, kind, None, **self._now())
+                self._history.end(op, kind, None)
 
 
 class WatchedSettler(Settler):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chaos.history import Op
+from chaos.history import Op, publish_value
 from chaos.simulator.clients import ANSWER_S_MAX, RETRY_S, Client, Connection, Scene
 from node.outgoing import Confirm, Failure, Moved
 from node.protocols.native.requests import Publish
@@ -69,10 +69,7 @@ class Publisher(Client):
             head = f"{self.name}:{number}|".encode()
             bodies.append(head + bytes(self.dice.randint(0, plan.body_bytes_max)))
         value: dict[str, Any] = {
-            "queue": self.queue,
-            "publisher": self.name,
-            "first": first,
-            "count": count,
+            **publish_value(self.queue, self.name, first, count),
             "ordered": self.named,
         }
         attrs = None
@@ -80,12 +77,12 @@ class Publisher(Client):
             ids = [f"{self.name}:{number}" for number in range(first, first + count)]
             attrs, said = self._attributes(self.dice, ids)
             value.update(said)
-        op = self.scene.history.invoke(self.name, "publish", value, **self.scene.now())
+        op = self.scene.history.invoke(self.name, "publish", value)
         return Batch(op, first, bodies, attrs)
 
     def again(self, batch: Batch) -> Batch:
         """The same messages, by another publish."""
-        op = self.scene.history.invoke(self.name, "publish", batch.op.value, **self.scene.now())
+        op = self.scene.history.invoke(self.name, "publish", batch.op.value)
         return Batch(op, batch.first, batch.bodies, batch.attrs)
 
     def _send(self, connection: Connection, batch: Batch) -> asyncio.Future[Any]:
@@ -166,9 +163,9 @@ class Publisher(Client):
             extra = {"refused": [list(pair) for pair in reply.refused]}
         else:
             trace.count(f"publishes {kind}")
-        self.scene.history.end(batch.op, kind, extra, node=connection.node, **self.scene.now())
+        self.scene.history.end(batch.op, kind, extra, node=connection.node)
 
     def give_up(self) -> None:
         """The run ends: nobody knows what became of the rest."""
         for batch in self.unconfirmed:
-            self.scene.history.end(batch.op, "unknown", None, **self.scene.now())
+            self.scene.history.end(batch.op, "unknown", None)

@@ -26,6 +26,7 @@ from chaos.history import History, Op
 from chaos.simulator import decay
 from chaos.simulator.backups import LEAVES, RESTORED_S_MAX, SLICE_S, left
 from chaos.simulator.clients import Scene
+from chaos.simulator.clock import new_history
 from chaos.simulator.consumers import Consumer
 from chaos.simulator.decay import Directories
 from chaos.simulator.disk import SimDisk
@@ -124,10 +125,10 @@ class Recoveries:
         disaster = self.disaster
         if disaster is None:
             return []
-        history = History()
+        history = new_history(self.cluster.world)
         old = self.cluster
         world, plan = old.world, replace(old.plan, mixed_releases=False)
-        new = SimCluster(plan, world, Trace(world), LogWatch(), Ledger(history, world))
+        new = SimCluster(plan, world, Trace(world), LogWatch(), Ledger(history))
         for node, incarnation in disaster.incarnations.items():
             new.machines[node].incarnation = incarnation
         if not self._recovered(new, disaster):

@@ -21,7 +21,7 @@ from chaos.checker import (
     sac_exclusion,
     total_queue,
 )
-from chaos.history import History, Op
+from chaos.history import Op
 from chaos.simulator.amqp_clients import AmqpClient
 from chaos.simulator.amqp_consumers import AmqpConsumer
 from chaos.simulator.amqp_publishers import AmqpPublisher
@@ -35,6 +35,7 @@ from chaos.simulator.amqp_queues import (
 from chaos.simulator.amqp_tellers import AmqpTeller
 from chaos.simulator.backups import Backups
 from chaos.simulator.clients import Scene, declare
+from chaos.simulator.clock import new_history
 from chaos.simulator.consumers import Consumer
 from chaos.simulator.disk_nemesis import DiskNemesis
 from chaos.simulator.features import Occasional, features
@@ -96,8 +97,8 @@ class Run:
         self.world = World()
         self.trace = Trace(self.world, show)
         self.watch = LogWatch()
-        self.history = History()
-        ledger = Ledger(self.history, self.world)
+        self.history = new_history(self.world)
+        ledger = Ledger(self.history)
         self.cluster = SimCluster(plan, self.world, self.trace, self.watch, ledger)
         self.scene = Scene(self.cluster, self.history)
         self.publishers: list[Publisher] = []
@@ -223,7 +224,7 @@ class Run:
             for group in machine.groups().values():
                 self.cluster.check_state(machine.name, group)
         for queue in (*self.queues, *FRESH_QUEUES, *self._amqp_queues.owned):
-            self.history.saw("harness", "drain", {"queue": queue}, **self.scene.now())
+            self.history.saw("harness", "drain", {"queue": queue})
         self.trace.event("harness", "+", "drained and converged")
         return self._wrong() or (Status.OK, [])
 

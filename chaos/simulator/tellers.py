@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from chaos.history import Op, OpType
+from chaos.history import Op, OpType, publish_value
 from chaos.simulator.clients import Scene
 from chaos.simulator.sim_cluster import Machine
 from cluster.machine.commands import Enqueue, Step
@@ -111,15 +111,8 @@ class Tellers:
             self._scene.history.invoke(
                 name,
                 "publish",
-                {
-                    "queue": queue,
-                    "publisher": name,
-                    "first": first,
-                    "count": count,
-                    "ordered": False,
-                },
+                {**publish_value(queue, name, first, count), "ordered": False},
                 node=machine.name,
-                **self._scene.now(),
             )
             for queue in queues
         ]
@@ -127,8 +120,7 @@ class Tellers:
     def _end(self, name: str, kind: OpType) -> None:
         ops = self._open.pop(name)
         extra: dict[str, Any] = {"refused": []} if kind == "ok" else {}
-        for op in ops:
-            self._scene.history.end(op, kind, extra, **self._scene.now())
+        self._scene.history.end_all(ops, kind, extra)
         trace = self._scene.cluster.trace
         trace.count(f"{self.what} {'committed' if kind == 'ok' else kind}")
         if kind == "ok":
