@@ -36,7 +36,9 @@ class Core:
         tls: ssl.SSLContext | None,
         user: str | None,
         password: str | None,
+        http: aiohttp.ClientSession | None = None,
     ) -> None:
+        """`http`: instead of one of its own; it is closed with the client."""
         urls, headers = split_credentials(addresses, user, password)
         if not headers:
             _, headers = split_credentials((), "guest", "guest")
@@ -46,9 +48,11 @@ class Core:
         self.closed = False
         #: Consumers that are closed, and no leader has said yet that it cancelled them.
         self.ending: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        connector = aiohttp.TCPConnector(ssl=tls if tls is not None else True, limit=0)
-        self._http = aiohttp.ClientSession(connector=connector, headers=headers)
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order
+        if http is None:
+            connector = aiohttp.TCPConnector(ssl=tls if tls is not None else True, limit=0)
+            http = aiohttp.ClientSession(connector=connector, headers=headers)
+        self._http = http
         hello: dict[str, Any] = {
             "session": self.session,
             "resume_ms": resume_ms,
@@ -61,8 +65,8 @@ class Core:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it until it ends or the client is closed."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     def deadline_s(self, timeout_s: float | None) -> float:

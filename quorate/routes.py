@@ -152,7 +152,7 @@ class Routes:
                     timeout=wait_s if last else ANOTHER_S_MAX,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                for task in done:
+                for task in [task for task in trying if task in done]:
                     failed_url = trying.pop(task)
                     try:
                         return task.result()

@@ -28,10 +28,11 @@ class Client:
         self._scene = scene
         self._protocol: Protocols = protocol
         self.recorder = scene.recorder
+        self.pace = scene.pace
         self.dice = scene.dice(name)
         self.door: Door = scene.open_door(name, protocol)
         self.published = 0  # so far: the next number
-        self._underway: set[asyncio.Future[Answer]] = set()
+        self._underway: dict[asyncio.Future[Answer], None] = {}
 
     async def close(self) -> None:
         await self.door.close()
@@ -164,8 +165,8 @@ class Client:
         while len(self._underway) >= UNDERWAY_MAX:
             await asyncio.wait(self._underway, return_when=asyncio.FIRST_COMPLETED)
         task = asyncio.ensure_future(call)
-        self._underway.add(task)
-        task.add_done_callback(self._underway.discard)
+        self._underway[task] = None
+        task.add_done_callback(self._underway.pop)
 
     async def settle_all(self, consumption: Consumption, received: Received) -> bool:
         """A consumer that just does its work."""
@@ -176,6 +177,7 @@ async def publish_until(
     stop: asyncio.Event, client: Client, rate: float, publish: Callable[[], Awaitable[object]]
 ) -> None:
     """One call after the other, about `rate` in a second."""
+    rate *= client.pace
     while not stop.is_set():
         await publish()
         await wait(stop, client.dice.uniform(0.5, 1.5) / rate)

@@ -139,8 +139,8 @@ class Door(Protocol):
 
 def body_of(message: str, size: int) -> bytes:
     """The id, and padding."""
-    return message.encode().ljust(size, b".") if size > len(message) else message.encode() + b"."
+    return f"{message}|".encode().ljust(size, b".")
 
 
 def id_of(body: bytes) -> str:
-    return body.rstrip(b".").decode()
+    return body.partition(b"|")[0].decode()

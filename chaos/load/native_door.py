@@ -13,6 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import aiohttp
+
 from chaos.load.addresses import Address, Chooser
 from chaos.load.door import (
     CALL_S_MAX,
@@ -42,8 +44,19 @@ class NativeDoor:
 
     protocol: Protocols = "native"
 
-    def __init__(self, name: str, addresses: Sequence[Address], dice: random.Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        addresses: Sequence[Address],
+        dice: random.Random,
+        *,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        http: Callable[[], aiohttp.ClientSession | None] = lambda: None,
+    ) -> None:
+        """`http`: in another world than this one, what clients connect by."""
         self.name = name
+        self._wall_ms = wall_ms
+        self._new_http = http
         self._chooser = Chooser(addresses, dice)
         self._http = HttpCalls(self._chooser)
         self._core: Core | None = None
@@ -51,7 +64,7 @@ class NativeDoor:
         self._numbered: dict[tuple[str, str], tuple[Publisher, int]] = {}
         self._serial = itertools.count()
         self._closed = False
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[asyncio.Task[None], None] = {}
 
     # --- queues and exchanges ---------------------------------------------------------------------
 
@@ -101,7 +114,7 @@ class NativeDoor:
             if publisher is None:
                 publisher = Publisher(core, publish.key, None, None)
                 self._publishers[publish.key] = publisher
-            return await _publish(publisher, publish)
+            return await self._send(publisher, publish)
 
         return await self._answered(publish.key, published)
 
@@ -112,7 +125,7 @@ class NativeDoor:
             if line is None or expected != first:
                 # The queue counts from 1.
                 line = Publisher(core, publish.key, publisher, first + 1)
-            answer = await _publish(line, publish)
+            answer = await self._send(line, publish)
             if answer.ok:
                 self._numbered[key] = (line, first + len(publish.messages))
             return answer
@@ -143,6 +156,16 @@ class NativeDoor:
         if answer.ok and not answer.value["routed"]:
             return Answer("refused", reason="routed nowhere", node=answer.node)
         return answer
+
+    async def _send(self, publisher: Publisher, publish: Publish) -> Answer:
+        delay_ms = publish.delay_ms
+        await publisher.publish_many(
+            [body_of(message, publish.bytes_each) for message in publish.messages],
+            meta={"headers": dict(publish.headers)} if publish.headers else None,
+            ttl_ms=publish.ttl_ms,
+            deliver_at_ms=None if delay_ms is None else self._wall_ms() + delay_ms,
+        )
+        return Answer("ok")
 
     # --- consuming --------------------------------------------------------------------------------
 
@@ -210,6 +233,7 @@ class NativeDoor:
             tls=None,
             user=user,
             password=password,
+            http=self._new_http(),
         )
 
     def _replace(self, core: Core) -> None:
@@ -219,8 +243,8 @@ class NativeDoor:
             self._publishers.clear()
             self._numbered.clear()
             task = asyncio.get_running_loop().create_task(core.close())
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._ending[task] = None
+            task.add_done_callback(self._ending.pop)
 
 
 class _Consumer(Consumer):
@@ -294,17 +318,6 @@ class NativeConsumption:
     def _node(self) -> str | None:
         connection = self._core.routes.to_node(self._consumer.queue)
         return connection.node if connection is not None else None
-
-
-async def _publish(publisher: Publisher, publish: Publish) -> Answer:
-    delay_ms = publish.delay_ms
-    await publisher.publish_many(
-        [body_of(message, publish.bytes_each) for message in publish.messages],
-        meta={"headers": dict(publish.headers)} if publish.headers else None,
-        ttl_ms=publish.ttl_ms,
-        deliver_at_ms=None if delay_ms is None else time.time_ns() // 1_000_000 + delay_ms,
-    )
-    return Answer("ok")
 
 
 async def answer_of(call: Awaitable[Answer]) -> Answer:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from chaos.checker.verdict import Checker, Verdict
-from chaos.history import Op, OpType, Recorder
+from chaos.history import History, Op, OpType
 from chaos.load.door import Answer, Door, Protocols
 
 
@@ -21,9 +21,11 @@ from chaos.load.door import Answer, Door, Protocols
 class Scene:
     """What a run gives each of its workloads."""
 
-    recorder: Recorder
+    recorder: History
     open_door: Callable[[str, Protocols], Door]  # a new client of this name
     seed: int
+    #: How many times as often as on a real machine publishers publish.
+    pace: float = 1.0
     #: Set when the load ends: publishers stop, consumers go on until their queues are drained.
     ending: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -70,7 +72,7 @@ def only(queue: str, checker: Checker) -> Checker:
 
 
 async def recorded(
-    recorder: Recorder,
+    recorder: History,
     process: str,
     f: str,
     value: dict[str, Any],

@@ -9,10 +9,11 @@ from typing import Any
 from pamqp import commands
 
 from chaos.history import delivery_value
+from chaos.load.door import id_of
 from chaos.simulator.amqp_clients import AmqpChannel, AmqpClient
 from chaos.simulator.amqp_wire import Delivered
 from chaos.simulator.clients import Scene
-from chaos.simulator.ledger import Row, message_id
+from chaos.simulator.ledger import Row
 from node.protocols.amqp.events import Acks, Event
 
 Basic = commands.Basic
@@ -88,7 +89,7 @@ class AmqpConsumer(AmqpClient):
         return True
 
     def take(self, channel: AmqpChannel, frame: Delivered) -> None:
-        message = message_id(frame.body)
+        message = id_of(frame.body)
         assert frame.consumer in self._consumers, f"{frame.consumer} was cancelled, yet {message}"
         row = self.scene.cluster.ledger.take(frame.consumer, message)
         assert row is not None, f"{message} came to {frame.consumer}, and no node had sent it"

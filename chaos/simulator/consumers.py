@@ -10,9 +10,9 @@ from enum import Enum
 from typing import Any
 
 from chaos.history import OpType, delivery_value, settle_value
+from chaos.load.door import id_of
 from chaos.simulator.channel import Closed
 from chaos.simulator.clients import Client, Connection, Scene
-from chaos.simulator.ledger import message_id
 from cluster.machine.replies import UNKNOWN_DELIVERY
 from cluster.types import ConsumerKey
 from node.bodies import head_of
@@ -136,7 +136,7 @@ class Consumer(Client):
 
     def _take(self, consumer: ConsumerKey, batches: Sequence[Batch]) -> None:
         for batch in batches:
-            ids = [message_id(head_of(body)) for body in batch.bodies]
+            ids = [id_of(head_of(body)) for body in batch.bodies]
             keys = [(batch.first + offset, batch.token) for offset in range(len(ids))]
             new = [
                 (key[0], message)

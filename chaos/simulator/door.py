@@ -24,7 +24,7 @@ from node.outgoing import Delivery, Failure, Outgoing
 from node.parts import Parts
 from node.protocols.amqp.services import Services
 from node.protocols.native.handlers import Handlers
-from node.protocols.native.requests import Goodbye, Hello
+from node.protocols.native.requests import Goodbye, Hello, Ping, Pong
 from node.relay import Relay
 from node.sections import LimitSettings
 from node.sessions import Sessions
@@ -169,7 +169,10 @@ class Door:
                 peer.close("goodbye", "")
                 goodbye = True
                 break
-            await self._handlers.handle(connection, request)
+            if type(request) is Ping:
+                channel.to_client(Pong(request.number))
+            else:
+                await self._handlers.handle(connection, request)
         self.sessions.disconnect(connection, goodbye=goodbye)
 
     async def _serve_amqp(self, host: AmqpHost, inbox: asyncio.Queue[Any]) -> None:

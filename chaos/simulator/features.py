@@ -89,8 +89,14 @@ class Feature(ABC):
         """What keeps the run from ending."""
         return None
 
-    def begin(self) -> None:  # noqa: B027 -- most have clients only
+    async def prepare(self) -> None:  # noqa: B027 -- most have clients only
+        """Its queues are declared, and the cluster is whole."""
+
+    def begin(self) -> None:  # noqa: B027 -- as above
         """The load begins."""
+
+    def healed(self) -> None:  # noqa: B027 -- as above
+        """The load and all faults have ended."""
 
     def give_up(self) -> None:  # noqa: B027 -- as above
         """The run ends: nobody knows what became of the rest."""
@@ -798,25 +804,3 @@ class Room(Feature):
             judge("room", anomalies, reported=reported),
             *check_all(mine, {"total-queue": total_queue}),
         ]
-
-
-KINDS: Mapping[str, Callable[[Scene], Feature]] = {
-    "ttl": Ttl,
-    "queue_expiry": QueueExpiry,
-    "delay": Delay,
-    "priority": Priority,
-    "drop_head": DropHead,
-    "reject_publish": RejectPublish,
-    "dedup": Dedup,
-    "purge": PurgeQueue,
-    "exchanges": Exchanges,
-    "large": Large,
-    "policies": Policies,
-    "daily": Daily,
-    "imports": Imports,
-    "room": Room,
-}
-
-
-def features(scene: Scene) -> list[Feature]:
-    return [KINDS[name](scene) for name in scene.cluster.plan.features]

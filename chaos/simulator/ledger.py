@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from chaos.history import History, Op, settle_value
+from chaos.load.door import id_of
 from cluster.cluster_node import ClusterNode
 from cluster.machine.commands import Command, Discard, Settle
 from cluster.machine.replies import Ok
@@ -36,10 +37,6 @@ class Row(NamedTuple):
     acquired_count: int
 
 
-def message_id(body: bytes) -> str:
-    return body.split(b"|", 1)[0].decode()
-
-
 class Ledger:
     """One a run."""
 
@@ -60,7 +57,7 @@ class Ledger:
         """A node is about to write these."""
         for batch in batches:
             for position, body in enumerate(batch.bodies, batch.first):
-                message = message_id(head_of(body))
+                message = id_of(head_of(body))
                 counts = batch.delivery_count, batch.acquired_count
                 row = Row(client, queue, message, key, batch.token, position, *counts)
                 self._handed.setdefault((tag, message), deque()).append(row)

@@ -135,7 +135,10 @@ FEATURES_A_RUN_MAX = 4
 #: kept ones draw stays as it is.
 LARGE = "large"
 IMPORTS, ROOM = "imports", "room"
-ALL_FEATURES = (*FEATURES, LARGE, IMPORTS, ROOM)
+#: Workloads of live chaos; by the last digit of the seed, too.
+DRIVEN_BY = (1, 5)
+DRIVEN = ("w1-native", "w2-native", "w3-native", "w4-native", "w8-native", "w9-native")
+ALL_FEATURES = (*FEATURES, LARGE, IMPORTS, ROOM, *DRIVEN)
 #: By the last digit of the seed.
 LATER = {1: (IMPORTS,), 4: (IMPORTS, ROOM), 5: (ROOM,), 7: (IMPORTS, ROOM)}
 
@@ -250,7 +253,10 @@ def _features(seed: int) -> tuple[str, ...]:
     drawn = dice.sample(FEATURES, dice.randint(0, FEATURES_A_RUN_MAX))
     # Among nodes of the release before there are no bodies in parts.
     large = seed % 4 == 1 and not _mixes_releases(seed)
-    return tuple(sorted([*drawn, *([LARGE] if large else ()), *LATER.get(seed % 10, ())]))
+    later = [*([LARGE] if large else ()), *LATER.get(seed % 10, ())]
+    if seed % 10 in DRIVEN_BY:
+        later.append(DRIVEN[seed // 10 % len(DRIVEN)])
+    return tuple(sorted([*drawn, *later]))
 
 
 def _mixes_releases(seed: int) -> bool:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import chain
 from typing import Any, cast
 
 from chaos.checker import (
@@ -22,6 +23,8 @@ from chaos.checker import (
     total_queue,
 )
 from chaos.history import Op
+from chaos.report.series import workload_of
+from chaos.simulator.all_features import features
 from chaos.simulator.amqp_clients import AmqpClient
 from chaos.simulator.amqp_consumers import AmqpConsumer
 from chaos.simulator.amqp_publishers import AmqpPublisher
@@ -38,7 +41,8 @@ from chaos.simulator.clients import Scene, declare
 from chaos.simulator.clock import new_history
 from chaos.simulator.consumers import Consumer
 from chaos.simulator.disk_nemesis import DiskNemesis
-from chaos.simulator.features import Occasional, features
+from chaos.simulator.driven import Driven
+from chaos.simulator.features import Occasional
 from chaos.simulator.invariants import LogWatch, Violation
 from chaos.simulator.ledger import Ledger
 from chaos.simulator.loop import Process, Stuck, World
@@ -186,7 +190,8 @@ class Run:
                 machine.process.kill()
         for client in [*self.publishers, *self.consumers, *self.amqp_clients, *self._others]:
             client.process.kill()
-        queues = (*self.queues, *FRESH_QUEUES)
+        declared = [sorted(feature.declared) for feature in self._driven]
+        queues = (*self.queues, *FRESH_QUEUES, *chain.from_iterable(declared))
         transfers = TRANSFER_QUEUES if self.plan.transfers else ()
         return [*self.backups.restore(queues), *self.recoveries.judge(queues, transfers)]
 
@@ -205,6 +210,8 @@ class Run:
         self.cluster.heal()
         for node in self.plan.nodes:
             self.cluster.start(node)
+        for feature in self.features:
+            feature.healed()
         self._until(healed_s + CONVERGE_S_MAX, lambda: self._unfinished() is None)
         if (found := self._wrong()) is not None:
             return found
@@ -297,6 +304,10 @@ class Run:
     # --- clients
 
     @property
+    def _driven(self) -> list[Driven]:
+        return [feature for feature in self.features if isinstance(feature, Driven)]
+
+    @property
     def queues(self) -> list[str]:
         return [
             SHARED_QUEUE,
@@ -324,6 +335,8 @@ class Run:
         # One after the other: each goes to the default group with the fewest queues.
         for queue in self.queues:
             await declare(self.scene, self._admin, queue, arguments[queue])
+        for feature in self.features:
+            await feature.prepare()
 
     def _start_clients(self) -> None:
         plan, scene = self.plan, self.scene
@@ -394,7 +407,8 @@ class Run:
         return owned and op.f == "publish" and op.type == "ok"
 
     def _judge(self) -> list[Verdict]:
-        ops = self.history.ops
+        driven = {feature.name for feature in self._driven}
+        ops = [op for op in self.history if workload_of(op) not in driven]
         # What died in one queue comes out of another, perhaps before any client saw it: what is
         # lost of that the checker of dead letters says.
         judged = {queue for feature in self.features for queue in feature.queues}
@@ -408,7 +422,7 @@ class Run:
             *(
                 verdict
                 for feature in self.features
-                for verdict in feature.judge(ops, clocks_jumped=jumped)
+                for verdict in feature.judge(self.history.ops, clocks_jumped=jumped)
             ),
             *check_all(kept, {"total-queue": total_queue, "publisher-order": publisher_order}),
             *check_all(dying, {"delivery-count": delivery_count(DYING_LIMIT)}),

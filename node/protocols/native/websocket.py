@@ -49,7 +49,8 @@ CLOSE_S_MAX = 2.0
 #: Frames waiting for a client that does not read; over it nothing more is read from it either.
 OUTBOX_FRAMES_MAX = 10_000
 
-_CLOSE_CODES = {
+#: By the reason for which a node ends a connection.
+CLOSE_CODES = {
     "taken_over": CloseCode.TAKEN_OVER,
     "session_ended": CloseCode.SESSION_ENDED,
     "stopping": CloseCode.STOPPING,
@@ -130,7 +131,7 @@ class SocketPeer:
             self._may_read.set()
 
     def close(self, reason: str, detail: str) -> None:
-        self.close_with(_CLOSE_CODES[reason], detail)
+        self.close_with(CLOSE_CODES[reason], detail)
 
     def close_with(self, code: int, reason: str) -> None:
         """Say goodbye once everything before it is sent."""

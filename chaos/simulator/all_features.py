@@ -1,0 +1,49 @@
+"""All features by name, as `Plan.features` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from chaos.simulator.clients import Scene
+from chaos.simulator.driven import Driven
+from chaos.simulator.features import (
+    Daily,
+    Dedup,
+    Delay,
+    DropHead,
+    Exchanges,
+    Feature,
+    Imports,
+    Large,
+    Policies,
+    Priority,
+    PurgeQueue,
+    QueueExpiry,
+    RejectPublish,
+    Room,
+    Ttl,
+)
+from chaos.simulator.plan import DRIVEN
+
+KINDS: Mapping[str, Callable[[Scene], Feature]] = {
+    "ttl": Ttl,
+    "queue_expiry": QueueExpiry,
+    "delay": Delay,
+    "priority": Priority,
+    "drop_head": DropHead,
+    "reject_publish": RejectPublish,
+    "dedup": Dedup,
+    "purge": PurgeQueue,
+    "exchanges": Exchanges,
+    "large": Large,
+    "policies": Policies,
+    "daily": Daily,
+    "imports": Imports,
+    "room": Room,
+    **{name: partial(Driven, workload=name) for name in DRIVEN},
+}
+
+
+def features(scene: Scene) -> list[Feature]:
+    return [KINDS[name](scene) for name in scene.cluster.plan.features]

@@ -1,0 +1,75 @@
+"""The workloads of live chaos, driven in the simulated world by the same clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from chaos.checker import Verdict, check_all
+from chaos.history import Op
+from chaos.load import workload as load
+from chaos.load.all import WORKLOADS
+from chaos.report.series import workload_of
+from chaos.simulator.clients import LOOK_S, Scene
+from chaos.simulator.features import Feature, Occasional
+from chaos.simulator.sockets import SimDoors
+
+#: Simulated time costs nothing, and a run is short.
+PACE = 4.0
+
+
+class Driver(Occasional):
+    """The process that a workload's clients live in."""
+
+    def __init__(self, scene: Scene, workload: str) -> None:
+        super().__init__(scene, workload, "")
+        doors = SimDoors(scene.cluster, self.process)
+        self.stage = load.Scene(scene.history, doors.open, scene.cluster.plan.seed, PACE)
+        self.workload = WORKLOADS[workload](self.stage)
+        self.done = False
+
+    async def run(self) -> None:
+        await self.workload.run()
+        await self.workload.drain()
+        self.done = True
+
+
+class Driven(Feature):
+    """One workload: all that is judged of it is in its part of the history."""
+
+    def __init__(self, scene: Scene, workload: str) -> None:
+        super().__init__(scene)
+        self._driver = Driver(scene, workload)
+        self.others.append(self._driver)
+
+    @property
+    def name(self) -> str:
+        """Of the workload, with which the names of its processes and queues begin."""
+        return self._driver.workload.name
+
+    @property
+    def declared(self) -> set[str]:
+        """Its queues, so far."""
+        return {
+            str(op.value["queue"])
+            for op in self.scene.history
+            if op.f == "declare" and op.type == "ok" and workload_of(op) == self.name
+        }
+
+    async def prepare(self) -> None:
+        preparing = self._driver.process.spawn(self._driver.workload.prepare(), "prepare")
+        while not preparing.done():
+            await asyncio.sleep(LOOK_S)
+
+    def healed(self) -> None:
+        self._driver.stage.ending.set()
+
+    @property
+    def waits(self) -> str | None:
+        return None if self._driver.done else f"{self.name} is not drained"
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        mine = [op for op in ops if workload_of(op) == self.name]
+        verdicts = check_all(mine, self._driver.workload.checkers)
+        return [replace(each, checker=f"{self.name}: {each.checker}") for each in verdicts]

@@ -1,0 +1,76 @@
+"""Workloads of live chaos in the simulated world: the product's own client, under simulated faults,
+judged as there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from chaos.builds import broken
+from chaos.checker import Verdict
+from chaos.history import Op
+from chaos.report.series import workload_of
+from chaos.simulator.plan import DRIVEN, draw_plan
+from chaos.simulator.run import Run, Status
+
+SEED = 100_000
+HARSH = (("kill", 4), ("partition", 3), ("reset", 3), ("pause", 2), ("power_loss", 2))
+
+
+def _run(workload: str, seed: int = SEED) -> tuple[Run, list[Verdict], Status]:
+    """And what was judged of the workload."""
+    plan = replace(
+        draw_plan(seed, nodes=3, faults_s=6.0),
+        features=(workload,),
+        nemesis_weights=HARSH,
+        fault_every_s=1.0,
+        disk_weights=(),
+        recovers=False,
+        stall_ms=50.0,
+    )
+    run = Run(plan)
+    result = run.go()
+    named = f"{workload}: "
+    return run, [each for each in result.verdicts if each.checker.startswith(named)], result.status
+
+
+def _ops(run: Run, workload: str) -> list[Op]:
+    return [op for op in run.history if workload_of(op) == workload]
+
+
+@pytest.mark.parametrize("workload", DRIVEN)
+def test_each_is_confirmed_delivered_drained_and_judged(workload: str) -> None:
+    run, verdicts, status = _run(workload)
+
+    assert status is Status.OK, [verdict.describe() for verdict in verdicts]
+    seen = Counter(f"{op.f} {op.type}" for op in _ops(run, workload))
+    assert min(seen["publish ok"], seen["deliver ok"], seen["drain ok"]) > 0, seen
+    assert verdicts
+    assert all(verdict.valid is True for verdict in verdicts)
+
+
+def test_the_product_s_client_draws_nothing_but_from_the_seed() -> None:
+    first, second = (_ops(_run("w1-native")[0], "w1-native") for _ in range(2))
+
+    assert len(first) > 20
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("build", "workload", "checker"),
+    [
+        ("sac-without-fencing", "w3-native", "sac-exclusion"),
+        ("dedup-not-replicated", "w9-native", "total-queue"),
+        ("unflagged-redelivery", "w1-native", "total-queue"),
+    ],
+)
+def test_what_a_broken_build_does_to_them_is_seen(build: str, workload: str, checker: str) -> None:
+    with broken(build):
+        for seed in range(SEED, SEED + 6):
+            _, verdicts, _ = _run(workload, seed)
+            if any(v.checker == f"{workload}: {checker}" and v.valid is False for v in verdicts):
+                return
+    pytest.fail(f"{build} was not seen by {workload}")
