@@ -5,10 +5,9 @@ after a failure, and repeats nothing.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 import aiormq
 
@@ -30,7 +29,16 @@ from chaos.load.http_calls import HttpCalls
 PAUSE_S = 0.1
 
 _NOT_OFFERED = Answer("refused", reason="not offered by this protocol")
-_serials = itertools.count()
+
+
+Connect = Callable[[Address, str], Awaitable[Link]]
+
+
+class Lengths(Protocol):
+    """AMQP counts only what is ready; so another protocol is asked."""
+
+    async def length(self, queue: str) -> Answer: ...
+    async def close(self) -> None: ...
 
 
 class AmqpDoor:
@@ -38,10 +46,24 @@ class AmqpDoor:
 
     protocol: Protocols = "amqp"
 
-    def __init__(self, name: str, addresses: Sequence[Address], dice: random.Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        addresses: Sequence[Address],
+        dice: random.Random,
+        serials: Iterator[int],
+        *,
+        connect: Connect = connected,
+        lengths: Lengths | None = None,
+    ) -> None:
+        """`serials`: of consumers, never given twice. `connect`, `lengths`: in another world than
+        this one.
+        """
         self.name = name
         self._chooser = Chooser(addresses, dice)
-        self._http = HttpCalls(self._chooser)
+        self._connect = connect
+        self._serials = serials
+        self._lengths: Lengths = lengths or HttpCalls(self._chooser)
         self._link: Link | None = None
         self._linking = asyncio.Lock()
         self._committing = asyncio.Lock()
@@ -73,8 +95,7 @@ class AmqpDoor:
         return await self._ask(lambda channel: channel.queue_unbind(queue, exchange, key))
 
     async def length(self, queue: str) -> Answer:
-        """AMQP counts only what is ready, so it is asked over HTTP."""
-        return await self._http.length(queue)
+        return await self._lengths.length(queue)
 
     async def _ask(self, call: Callable[[aiormq.Channel], Awaitable[Any]]) -> Answer:
         async def asked(link: Link) -> Answer:
@@ -143,7 +164,7 @@ class AmqpDoor:
         started: list[Consumption] = []
 
         async def subscribed(link: Link) -> Answer:
-            name = f"{self.name}.{next(_serials)}"
+            name = f"{self.name}.{next(self._serials)}"
             consumption = AmqpConsumption(link, await link.channel(), queue, name)
             await consumption.start(prefetch)
             started.append(consumption)
@@ -158,7 +179,7 @@ class AmqpDoor:
         self._closed = True
         if self._link is not None:
             await self._link.close()
-        await self._http.close()
+        await self._lengths.close()
 
     async def drop(self) -> None:
         if self._link is not None:
@@ -193,7 +214,7 @@ class AmqpDoor:
                     self._link.abort()
                 for address in self._chooser.shuffled():
                     try:
-                        self._link = await connected(address, self.name)
+                        self._link = await self._connect(address, self.name)
                     except LinkFailed:
                         self._chooser.failed(address.node)
                         continue

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import aiormq
 from aiormq.connection import TransportFactory
@@ -35,7 +35,13 @@ class LinkFailed(Exception):
     """This node did not let us in now."""
 
 
-class _Grip(TransportFactory):
+class Grip(Protocol):
+    def let_go(self) -> None:
+        """The connection ends at once, without a word."""
+        ...
+
+
+class _Socket(TransportFactory):
     """Keeps hold of the socket: the library lets go of a connection only in good order."""
 
     def __init__(self) -> None:
@@ -56,7 +62,7 @@ class _Grip(TransportFactory):
 class Link:
     """Made by `connected`, and used until it is lost."""
 
-    def __init__(self, node: str, connection: aiormq.Connection, grip: _Grip) -> None:
+    def __init__(self, node: str, connection: aiormq.Connection, grip: Grip) -> None:
         self.node = node
         self._connection = connection
         self._grip = grip
@@ -111,7 +117,7 @@ class Link:
 
 async def connected(address: Address, name: str) -> Link:
     """Raises LinkFailed."""
-    grip = _Grip()
+    grip = _Socket()
     connection = aiormq.Connection(
         f"{address.amqp_url}?heartbeat={HEARTBEAT_S}",
         transport_factory=grip,

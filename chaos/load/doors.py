@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -17,10 +18,11 @@ class Doors:
     def __init__(self, addresses: Sequence[Address], seed: int) -> None:
         self._addresses = addresses
         self._seed = seed
+        self._serials = itertools.count()
 
     def open(self, name: str, protocol: Protocols) -> Door:
         """For `Scene.open_door`. It connects with its first call."""
         dice = random.Random(f"{self._seed}/{name}/door")
         if protocol == "native":
             return NativeDoor(name, self._addresses, dice)
-        return AmqpDoor(name, self._addresses, dice)
+        return AmqpDoor(name, self._addresses, dice, self._serials)

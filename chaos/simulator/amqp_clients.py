@@ -18,7 +18,7 @@ from pamqp import base, commands
 
 from chaos.history import Op, publish_value
 from chaos.simulator.amqp_host import AmqpHello
-from chaos.simulator.amqp_wire import Confirmed, Delivered, Reader, Said
+from chaos.simulator.amqp_wire import Confirmed, Delivered, Frame, Reader, Returned, Said
 from chaos.simulator.channel import Channel as Link
 from chaos.simulator.channel import Closed
 from chaos.simulator.clients import RETRY_S, Scene
@@ -44,7 +44,9 @@ class AmqpChannel:
         self.name = name  # of this life of the client: never used twice
         self.over = asyncio.Event()  # the channel, or with it the connection
         self.why = ""
+        self.code: int | None = None  # of the node, when it closed the channel
         self.on_confirm: Callable[[Confirmed], None] | None = None
+        self.on_return: Callable[[Returned], None] | None = None
         self.on_delivery: Callable[[Delivered], None] | None = None
         self.on_cancel: Callable[[], None] | None = None
         self._answers: dict[type[base.Frame], asyncio.Future[Any]] = {}
@@ -83,26 +85,33 @@ class AmqpChannel:
     def receive(self, data: bytes) -> None:
         for frame in self._reader.read(data):
             assert frame.channel == self.number or self.over.is_set() or self._closing, frame
-            if self.over.is_set() or frame.channel != self.number:
-                continue
-            match frame:
-                case Delivered():
-                    # Given once, one after the other (B01).
-                    assert frame.tag == self._tag + 1, f"{self.name}: {frame.tag} after {self._tag}"
-                    self._tag = frame.tag
-                    assert self.on_delivery is not None
-                    self.on_delivery(frame)
-                case Confirmed():
-                    assert self.on_confirm is not None
-                    self.on_confirm(frame)
-                case Said(_, commands.Channel.Close() as method):
-                    self.send(self.say(commands.Channel.CloseOk))
-                    self.end(method.reply_text)
-                case Said(_, commands.Basic.Cancel()):
-                    assert self.on_cancel is not None, f"{self.name} lost its consumer"
-                    self.on_cancel()
-                case Said(_, method):
-                    self._answer(method)
+            if not self.over.is_set() and frame.channel == self.number:
+                self.take(frame)
+
+    def take(self, frame: Frame) -> None:
+        """One frame of this channel."""
+        match frame:
+            case Delivered():
+                # Given once, one after the other (B01).
+                assert frame.tag == self._tag + 1, f"{self.name}: {frame.tag} after {self._tag}"
+                self._tag = frame.tag
+                assert self.on_delivery is not None
+                self.on_delivery(frame)
+            case Returned():
+                assert self.on_return is not None, f"{self.name} asked for no returns"
+                self.on_return(frame)
+            case Confirmed():
+                assert self.on_confirm is not None
+                self.on_confirm(frame)
+            case Said(_, commands.Channel.Close() as method):
+                self.send(self.say(commands.Channel.CloseOk))
+                self.code = method.reply_code
+                self.end(method.reply_text)
+            case Said(_, commands.Basic.Cancel()):
+                assert self.on_cancel is not None, f"{self.name} lost its consumer"
+                self.on_cancel()
+            case Said(_, method):
+                self._answer(method)
 
     def _answer(self, method: base.Frame) -> None:
         future = self._answers.pop(type(method), None)

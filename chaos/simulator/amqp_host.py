@@ -38,6 +38,8 @@ class AmqpHello:
 
     client: str
     frame_max: int
+    #: What it is handed and settles is written down for it; others keep their own account.
+    watched: bool = True
 
 
 class AmqpHost:
@@ -60,6 +62,7 @@ class AmqpHost:
         self._link = link
         self._services = services
         self._ledger = ledger
+        self._watched = hello.watched
         self._closing = False
         self._closing_channels: set[int] = set()
         self._lingering: dict[int, Channel] = {}  # closed, in the middle of a large body
@@ -191,6 +194,8 @@ class AmqpHost:
 
     def _channel(self, number: int) -> Channel:
         channel = Channel(self, number, self._services)
+        if not self._watched:
+            return channel
         deliveries = channel.deliveries
         send = deliveries.send
 

@@ -15,7 +15,7 @@ _INDEX = struct.Struct(">I")
 _SIZE = struct.Struct(">Q")
 _CONFIRM = struct.Struct(">QB")
 _METHOD, _HEADER, _BODY = 1, 2, 3
-_DELIVER, _ACK, _NACK = 0x003C003C, 0x003C0050, 0x003C0078
+_RETURN, _DELIVER, _ACK, _NACK = 0x003C0032, 0x003C003C, 0x003C0050, 0x003C0078
 _CHANNEL_CLOSE, _CHANNEL_CLOSE_OK = 0x00140028, 0x00140029
 
 
@@ -24,6 +24,14 @@ class Delivered(NamedTuple):
     consumer: str
     tag: int
     redelivered: bool
+    body: bytes
+    header: bytes
+
+
+class Returned(NamedTuple):
+    """A publish that was routed nowhere."""
+
+    channel: int
     body: bytes
 
 
@@ -41,12 +49,17 @@ class Said(NamedTuple):
     method: base.Frame
 
 
+Frame = Delivered | Returned | Confirmed | Said
+
+
 class _Content(NamedTuple):
     """A message of which not all frames have come."""
 
     consumer: str
     tag: int
     redelivered: bool
+    returned: bool
+    header: list[bytes]
     parts: list[bytes]
     left: list[int]  # bytes of the body that have yet to come, once the header has said so
 
@@ -59,7 +72,7 @@ class Reader:
     def __init__(self) -> None:
         self._contents: dict[int, _Content] = {}
 
-    def read(self, data: bytes) -> Iterator[Delivered | Confirmed | Said]:
+    def read(self, data: bytes) -> Iterator[Frame]:
         at = 0
         while at < len(data):
             kind, channel, size = _HEAD.unpack_from(data, at)
@@ -76,6 +89,7 @@ class Reader:
                 assert content is not None, "content without a method"
                 if kind == _HEADER:
                     assert not content.left
+                    content.header.append(data[at:end])
                     content.left.append(_SIZE.unpack_from(data, at + 4)[0])
                 else:
                     assert kind == _BODY
@@ -85,7 +99,10 @@ class Reader:
                 if content.left == [0]:
                     del self._contents[channel]
                     body = b"".join(content.parts)
-                    yield Delivered(channel, *content[:3], body)
+                    if content.returned:
+                        yield Returned(channel, body)
+                    else:
+                        yield Delivered(channel, *content[:3], body, content.header[0])
             at = end + 1
 
     def _method(self, channel: int, data: bytes, at: int, end: int) -> Confirmed | Said | None:
@@ -96,7 +113,11 @@ class Reader:
             stop = at + 1 + data[at]
             consumer = data[at + 1 : stop].decode()
             (tag,) = _SIZE.unpack_from(data, stop)
-            self._contents[channel] = _Content(consumer, tag, bool(data[stop + 8]), [], [])
+            redelivered = bool(data[stop + 8])
+            self._contents[channel] = _Content(consumer, tag, redelivered, False, [], [], [])
+            return None
+        if index == _RETURN:
+            self._contents[channel] = _Content("", 0, False, True, [], [], [])
             return None
         if index in (_ACK, _NACK):
             tag, bits = _CONFIRM.unpack_from(data, at)

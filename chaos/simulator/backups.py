@@ -35,8 +35,8 @@ from cluster.restoring import Beginning, Replayed, begin, beginnings, replay
 from cluster.types import GroupId
 from node.errors import BrokerError
 
-#: Queues that messages leave otherwise than into hands, or that end with their node.
-LEAVES = ("swept", "owned-")
+#: Queues that messages leave otherwise than into hands, or that end before the run does.
+LEAVES = ("swept", "owned-", "w5-")
 #: What is restored must serve, and all of it must come out, within this.
 RESTORED_S_MAX = 60.0
 SLICE_S = 0.25
@@ -194,15 +194,21 @@ def left(cluster: SimCluster) -> str | None:
     return None
 
 
+def confirmed_to_stay(ops: Sequence[Op]) -> set[str]:
+    """Messages that must come out again, unless somebody has them settled."""
+    return {
+        message
+        for op in ops
+        if op.f == "publish" and op.type == "ok"
+        if not (op.value["queue"] or op.value["key"]).startswith(LEAVES)
+        for message in published(op)
+    }
+
+
 def restored_verdict(
     before: Sequence[Op], backup: Backup, after: Sequence[Op], problem: str | None
 ) -> Verdict:
-    confirmed = {
-        message
-        for op in before[: backup.begun]
-        if op.f == "publish" and op.type == "ok" and not op.value["queue"].startswith(LEAVES)
-        for message in published(op)
-    }
+    confirmed = confirmed_to_stay(before[: backup.begun])
     settled = {key[1] for op in before[: backup.ended] for key in settled_keys(op)}
     came = {m for op in after if op.f == "deliver" for m in op.value["messages"]}
     lost = sorted(confirmed - settled - came)

@@ -54,7 +54,8 @@ class Driven(Feature):
         return {
             str(op.value["queue"])
             for op in self.scene.history
-            if op.f == "declare" and op.type == "ok" and workload_of(op) == self.name
+            if op.f == "declare" and op.type == "ok" and "queue" in op.value
+            if workload_of(op) == self.name
         }
 
     async def prepare(self) -> None:

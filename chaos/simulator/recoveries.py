@@ -24,7 +24,7 @@ from chaos.checker.deliveries import published, settled_keys
 from chaos.checker.verdict import Verdict, judge
 from chaos.history import History, Op
 from chaos.simulator import decay
-from chaos.simulator.backups import LEAVES, RESTORED_S_MAX, SLICE_S, left
+from chaos.simulator.backups import RESTORED_S_MAX, SLICE_S, confirmed_to_stay, left
 from chaos.simulator.clients import Scene
 from chaos.simulator.clock import new_history
 from chaos.simulator.consumers import Consumer
@@ -257,7 +257,7 @@ def recovered_verdict(
     problem: str | None,
     transfers: Sequence[str] = (),
 ) -> Verdict:
-    confirmed = _confirmed(before[: disaster.begun])
+    confirmed = confirmed_to_stay(before[: disaster.begun])
     settled = {key[1] for op in before[: disaster.begun] for key in settled_keys(op)}
     came = {m for op in after if op.f == "deliver" for m in op.value["messages"]}
     owed = (confirmed & disaster.held) - settled
@@ -276,7 +276,7 @@ def recovered_verdict(
         "recovery",
         {
             "lost": sorted(owed - came),
-            "lost afterwards": sorted(_confirmed(after) - came),
+            "lost afterwards": sorted(confirmed_to_stay(after) - came),
             "half done afterwards": sorted(m for m, queues in places.items() if len(queues) == 1),
             "not served": [problem] if problem else [],
         },
@@ -290,12 +290,3 @@ def recovered_verdict(
 
 def _publishes(op: Op) -> bool:
     return op.f == "publish" and op.type == "invoke"
-
-
-def _confirmed(ops: Sequence[Op]) -> set[str]:
-    return {
-        message
-        for op in ops
-        if op.f == "publish" and op.type == "ok" and not op.value["queue"].startswith(LEAVES)
-        for message in published(op)
-    }

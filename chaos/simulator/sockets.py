@@ -7,6 +7,7 @@ nodes answer is encoded for it as nodes do it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -15,8 +16,10 @@ import aiohttp
 from aiohttp import WSMessage, WSMsgType
 
 from chaos.load.addresses import Address
+from chaos.load.amqp_door import AmqpDoor
 from chaos.load.door import Door, Protocols
 from chaos.load.native_door import NativeDoor
+from chaos.simulator.amqp_sockets import SimLinks
 from chaos.simulator.channel import Channel, Closed, Welcome
 from chaos.simulator.clock import WALL_START_MS
 from chaos.simulator.loop import Process
@@ -41,16 +44,23 @@ class SimDoors:
         self._addresses = [
             Address(node, url_of(node), f"amqp://guest:guest@{node}") for node in cluster.nodes
         ]
+        self._serials = itertools.count()
+        self._links = SimLinks(cluster, process)
         # The client draws its pauses and its next node from the module.
         random.seed(f"doors/{cluster.plan.seed}")
 
     def open(self, name: str, protocol: Protocols) -> Door:
-        assert protocol == "native"
-        world = self._cluster.world
+        world, dice = self._cluster.world, random.Random(f"{self._cluster.plan.seed}/{name}/door")
+        if protocol == "amqp":
+            lengths = self.open(f"{name}/lengths", "native")
+            connect = self._links.connected
+            return AmqpDoor(
+                name, self._addresses, dice, self._serials, connect=connect, lengths=lengths
+            )
         return NativeDoor(
             name,
             self._addresses,
-            random.Random(f"{self._cluster.plan.seed}/{name}/door"),
+            dice,
             wall_ms=lambda: WALL_START_MS + world.now_ns // 1_000_000,
             http=lambda: cast("aiohttp.ClientSession", SimHttp(self._cluster, self._process)),
         )
