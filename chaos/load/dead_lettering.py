@@ -21,7 +21,6 @@ CONSUMERS = 2
 DELIVERY_LIMIT = 2
 PUBLISHES_PER_S = 12.0  # of 1 to 10 messages
 BATCH_MAX = 10
-BACKLOG_MAX = 2_000
 #: Of what a consumer is handed; the rest is settled.
 GIVE_BACK_SHARE, DISCARD_SHARE, CRASH_SHARE = 0.25, 0.1, 0.01
 
@@ -37,6 +36,7 @@ class DeadLettering:
         self._consumers = [Client(scene, f"{name}/c{n}", protocol) for n in range(CONSUMERS)]
         self._burying = Client(scene, f"{name}/d0", protocol)
         self._left = Left()
+        self._bury = self._left.taking(self._burying, self.source)
 
     @property
     def checkers(self) -> Mapping[str, Checker]:
@@ -59,8 +59,9 @@ class DeadLettering:
         await self._publisher.declare_all({self.dead: {}, self.source: arguments})
 
     async def run(self) -> None:
+        publish = partial(self._left.publish, self._publisher, self.source, BATCH_MAX)
         await asyncio.gather(
-            publish_until(self._ending, self._publisher, PUBLISHES_PER_S, self._publish),
+            publish_until(self._ending, self._publisher, PUBLISHES_PER_S, publish),
             *(
                 client.consume(
                     self.source, self._ending, partial(self._work, client, CRASH_SHARE), prefetch=10
@@ -80,14 +81,6 @@ class DeadLettering:
         await drain(self.name, self._left, takers)
         await close_all([*self._consumers, self._burying])
 
-    async def _publish(self) -> None:
-        client = self._publisher
-        if len(self._left.keys) > BACKLOG_MAX:
-            return
-        first, count = client.published, client.dice.randint(1, BATCH_MAX)
-        if (await client.publish(self.source, count)).ok:
-            self._left.confirmed(self.source, client.name, first, count)
-
     async def _work(
         self, client: Client, crash_share: float, consumption: Consumption, received: Received
     ) -> bool:
@@ -101,11 +94,6 @@ class DeadLettering:
         else:
             self._left.out(self.source, received.messages)
             await client.soon(client.settle(consumption, received))
-        return True
-
-    async def _bury(self, consumption: Consumption, received: Received) -> bool:
-        self._left.out(self.source, received.messages)
-        await self._burying.soon(self._burying.settle(consumption, received))
         return True
 
 

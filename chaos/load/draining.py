@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from chaos.load.client import PAUSE_S, Client, Handle
+from chaos.load.door import Answer, Consumption, Received
 
 #: What died may still be on its way when all queues are empty: it is waited for so long.
 QUIET_S = 15.0
+BACKLOG_MAX = 2_000
 
 MessageKey = tuple[str, str]  # the queue it was published to, its id
 
@@ -18,13 +20,40 @@ class Left:
     says how long to wait. What was lost is for the checkers to say.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = BACKLOG_MAX) -> None:
+        """`most`: above it publishers wait."""
+        self._most = most
         self.keys: set[MessageKey] = set()
         self._out: set[MessageKey] = set()  # perhaps before they were confirmed
+
+    @property
+    def too_many(self) -> bool:
+        """Publishers wait."""
+        return len(self.keys) > self._most
 
     def confirmed(self, queue: str, publisher: str, first: int, count: int) -> None:
         keys = {(queue, f"{publisher}:{first + each}") for each in range(count)}
         self.keys |= keys - self._out
+
+    async def publish(self, client: Client, queue: str, most: int) -> Answer | None:
+        """A batch of 1 to `most` messages. None: too many have not come out yet."""
+        if self.too_many:
+            return None
+        first, count = client.published, client.dice.randint(1, most)
+        answer = await client.publish(queue, count)
+        if answer.ok:
+            self.confirmed(queue, client.name, first, count)
+        return answer
+
+    def taking(self, client: Client, queue: str) -> Handle:
+        """Settles what comes out; `queue`: to which that was published."""
+
+        async def take(consumption: Consumption, received: Received) -> bool:
+            self.out(queue, received.messages)
+            await client.soon(client.settle(consumption, received))
+            return True
+
+        return take
 
     def out(self, queue: str, messages: Sequence[str]) -> None:
         keys = {(queue, message) for message in messages}

@@ -26,7 +26,6 @@ DAILY_MAX = 400  # messages of the daily queue, which nobody takes before the en
 TTLS_MS = (None, 50, 300, 1_000, 3_000)
 DELAYS_MS = (None, 100, 700, 2_000)
 PUBLISHES_PER_S = 10.0  # to each queue, of 1 to 4 messages
-BACKLOG_MAX = 2_000
 REST_SHARE, REST_S_MAX = 0.1, 1.0  # of the deliveries of a source: others expire meanwhile
 CRASH_SHARE = 0.01
 
@@ -108,7 +107,7 @@ class Expiry:
 
     def _publishing(self, queue: str, client: Client) -> Callable[[], Awaitable[None]]:
         async def publish() -> None:
-            if len(self._left.keys) > BACKLOG_MAX:
+            if self._left.too_many:
                 return
             count, dice = client.dice.randint(1, 4), client.dice
             if queue == self.delayed:

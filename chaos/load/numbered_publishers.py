@@ -14,14 +14,13 @@ from chaos.checker import ack_finality, publisher_order, total_queue, vanished
 from chaos.checker.verdict import Checker
 from chaos.history import publish_value
 from chaos.load.client import Client, Handle, close_all, publish_until
-from chaos.load.door import Answer, Consumption, Protocols, Publish, Received
+from chaos.load.door import Answer, Protocols, Publish
 from chaos.load.draining import Left, drain
 from chaos.load.workload import Scene
 
 PUBLISHERS = 2
 PUBLISHES_PER_S = 6.0  # of each, of 1 to 20 messages
 BATCH_MAX = 20
-BACKLOG_MAX = 2_000
 #: Of the publishes: the publisher is killed in the middle; it is killed after, and had not noted
 #: the confirm.
 KILL_SHARE, FORGET_SHARE = 0.03, 0.03
@@ -50,6 +49,7 @@ class NumberedPublishers:
         ]
         self._consumer = Client(scene, f"{name}/c0", protocol)
         self._left = Left()
+        self._take = self._left.taking(self._consumer, self.queue)
 
     @property
     def checkers(self) -> Mapping[str, Checker]:
@@ -82,7 +82,7 @@ class NumberedPublishers:
 
     async def _publish(self, named: _Named) -> None:
         """One batch, or once more the one before it."""
-        if len(self._left.keys) > BACKLOG_MAX:
+        if self._left.too_many:
             return
         client, dice = named.client, named.client.dice
         named.waiting = named.waiting or dice.randint(1, BATCH_MAX)
@@ -113,8 +113,3 @@ class NumberedPublishers:
             return answer
 
         return await client.record("publish", value, sent())
-
-    async def _take(self, consumption: Consumption, received: Received) -> bool:
-        self._left.out(self.queue, received.messages)
-        await self._consumer.soon(self._consumer.settle(consumption, received))
-        return True

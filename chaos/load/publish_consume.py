@@ -17,8 +17,6 @@ PUBLISHERS, CONSUMERS = 2, 2
 #: Of each publisher, of 1 to 20 messages.
 PUBLISHES_PER_S = 6.0
 BATCH_MAX = 20
-#: Publishers wait above this many that did not come out.
-BACKLOG_MAX = 2_000
 #: Of the publishes, and of what a consumer is handed.
 CRASH_SHARE = 0.01
 
@@ -56,22 +54,19 @@ class PublishConsume:
     async def drain(self) -> None:
         await close_all(self._publishers)
         client = self._consumers[0]
-        await drain(self.name, self._left, {self.queue: (client, self._taking(client))})
+        await drain(
+            self.name, self._left, {self.queue: (client, self._left.taking(client, self.queue))}
+        )
         await close_all(self._consumers)
 
     async def _publish(self, client: Client) -> None:
-        if len(self._left.keys) > BACKLOG_MAX:
-            return
-        first, count = client.published, client.dice.randint(1, BATCH_MAX)
-        answer = await client.publish(self.queue, count)
-        if answer.ok:
-            self._left.confirmed(self.queue, client.name, first, count)
+        await self._left.publish(client, self.queue, BATCH_MAX)
         if client.dice.random() < CRASH_SHARE:
             await client.crash()
 
     def _working(self, client: Client) -> Handle:
         """It dies with what it holds, before or after it has settled this."""
-        take = self._taking(client)
+        take = self._left.taking(client, self.queue)
 
         async def work(consumption: Consumption, received: Received) -> bool:
             crash = client.dice.random() < CRASH_SHARE
@@ -81,11 +76,3 @@ class PublishConsume:
             return goes_on and not crash
 
         return work
-
-    def _taking(self, client: Client) -> Handle:
-        async def take(consumption: Consumption, received: Received) -> bool:
-            self._left.out(self.queue, received.messages)
-            await client.soon(client.settle(consumption, received))
-            return True
-
-        return take

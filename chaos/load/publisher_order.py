@@ -20,7 +20,6 @@ from chaos.load.workload import Scene
 PUBLISHERS = 2
 PUBLISHES_PER_S = 6.0  # of each, of 1 to 20 messages
 BATCH_MAX = 20
-BACKLOG_MAX = 2_000
 CRASH_SHARE = 0.02
 
 
@@ -36,6 +35,7 @@ class PublisherOrder:
         self._ended = [0] * PUBLISHERS  # publishers of each place that are gone
         self._consumer = Client(scene, f"{name}/c0", protocol)
         self._left = Left()
+        self._take = self._left.taking(self._consumer, self.queue)
 
     @property
     def checkers(self) -> Mapping[str, Checker]:
@@ -65,14 +65,9 @@ class PublisherOrder:
         await self._consumer.close()
 
     async def _publish(self, place: int) -> None:
-        if len(self._left.keys) > BACKLOG_MAX:
-            return
         client = self._publishers[place]
-        first, count = client.published, client.dice.randint(1, BATCH_MAX)
-        answer = await client.publish(self.queue, count)
-        if answer.ok:
-            self._left.confirmed(self.queue, client.name, first, count)
-        elif answer.type == "unknown":
+        answer = await self._left.publish(client, self.queue, BATCH_MAX)
+        if answer is not None and answer.type == "unknown":
             self._ended[place] += 1
             self._publishers[place] = self._publisher(place, self._ended[place])
             await client.close()
@@ -82,11 +77,6 @@ class PublisherOrder:
             await self._consumer.crash()
             return False
         return await self._take(consumption, received)
-
-    async def _take(self, consumption: Consumption, received: Received) -> bool:
-        self._left.out(self.queue, received.messages)
-        await self._consumer.soon(self._consumer.settle(consumption, received))
-        return True
 
     def _publisher(self, place: int, number: int) -> Client:
         return Client(self._scene, f"{self.name}/p{place}.{number}", self._protocol)

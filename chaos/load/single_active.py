@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from chaos.checker import sac_exclusion, total_queue, vanished
 from chaos.checker.verdict import Checker
@@ -19,8 +20,8 @@ from chaos.load.workload import Scene
 ARGUMENTS = {"x-single-active-consumer": True}
 CONSUMERS = 3
 PREFETCH = 10
-PUBLISHES_PER_S = 12.0  # of 1 to 4 messages
-BACKLOG_MAX = 2_000
+PUBLISHES_PER_S = 12.0
+BATCH_MAX = 4
 STALL_SHARE = 0.02
 #: Longer than the cluster waits for a client's return, or the other way round.
 STALL_S_MIN, STALL_S_MAX = 0.5, 5.0
@@ -70,8 +71,9 @@ class SingleActive:
 
     async def run(self) -> None:
         ending = self._scene.ending
+        publish = partial(self._left.publish, self._publisher, self.queue, BATCH_MAX)
         await asyncio.gather(
-            publish_until(ending, self._publisher, PUBLISHES_PER_S, self._publish),
+            publish_until(ending, self._publisher, PUBLISHES_PER_S, publish),
             *(self._consume(client) for client in self._consumers),
         )
 
@@ -83,14 +85,6 @@ class SingleActive:
 
         await drain(self.name, self._left, {self.queue: (client, handle)})
         await close_all([self._publisher, *self._consumers])
-
-    async def _publish(self) -> None:
-        if len(self._left.keys) > BACKLOG_MAX:
-            return
-        client = self._publisher
-        first, count = client.published, client.dice.randint(1, 4)
-        if (await client.publish(self.queue, count)).ok:
-            self._left.confirmed(self.queue, client.name, first, count)
 
     async def _consume(self, client: Client) -> None:
         async def handle(consumption: Consumption, received: Received) -> bool:

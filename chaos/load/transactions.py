@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from chaos.checker import all_or_nothing, total_queue, vanished
 from chaos.checker.moves import moves
@@ -18,7 +19,8 @@ from chaos.load.workload import Scene
 
 MOVERS = 2
 PREFETCH = 4
-PUBLISHES_PER_S = 15.0  # of 1 to 3 messages
+PUBLISHES_PER_S = 15.0
+BATCH_MAX = 3
 BACKLOG_MAX = 1_000
 CRASH_SHARE = 0.01  # of the transactions
 
@@ -32,7 +34,7 @@ class Transactions:
             f"{self.name}.{place}" for place in ("source", "left", "right")
         )
         self._scene = scene
-        self._left = Left()  # in the source
+        self._left = Left(BACKLOG_MAX)  # in the source
         # On its way from there: what is done in one group is done in the others a moment later.
         self._moving = Left()
         self._names: dict[str, str] = {}  # of a moved message: that which it had in the source
@@ -56,8 +58,9 @@ class Transactions:
     async def run(self) -> None:
         ending = self._scene.ending
         one, other = self._takers
+        publish = partial(self._left.publish, self._publisher, self.source, BATCH_MAX)
         await asyncio.gather(
-            publish_until(ending, self._publisher, PUBLISHES_PER_S, self._publish),
+            publish_until(ending, self._publisher, PUBLISHES_PER_S, publish),
             *(self._move(client, ending) for client in self._movers),
             one.consume(self.one, ending, self._take(one)),
             other.consume(self.other, ending, self._take(other)),
@@ -86,14 +89,6 @@ class Transactions:
             return await client.settle_all(consumption, received)
 
         return handle
-
-    async def _publish(self) -> None:
-        if len(self._left.keys) > BACKLOG_MAX:
-            return
-        client = self._publisher
-        first, count = client.published, client.dice.randint(1, 3)
-        if (await client.publish(self.source, count)).ok:
-            self._left.confirmed(self.source, client.name, first, count)
 
     async def _move(self, client: Client, stop: asyncio.Event) -> None:
         async def handle(_: Consumption, received: Received) -> bool:

@@ -12,7 +12,7 @@ from chaos.history import delivery_value
 from chaos.load.door import id_of
 from chaos.simulator.amqp_clients import AmqpChannel, AmqpClient
 from chaos.simulator.amqp_wire import Delivered
-from chaos.simulator.clients import Scene
+from chaos.simulator.clients import Scene, first_of
 from chaos.simulator.ledger import Row
 from node.protocols.amqp.events import Acks, Event
 
@@ -64,10 +64,7 @@ class AmqpConsumer(AmqpClient):
 
     async def _wait(self, channel: AmqpChannel) -> None:
         self._came.clear()
-        waits = [asyncio.ensure_future(e.wait()) for e in (self._came, channel.over)]
-        await asyncio.wait(waits, timeout=5.0, return_when=asyncio.FIRST_COMPLETED)
-        for each in waits:
-            each.cancel()
+        await first_of(self._came, channel.over, timeout_s=5.0)
 
     async def _subscribe(self, channel: AmqpChannel) -> bool:
         plan = self.scene.cluster.plan

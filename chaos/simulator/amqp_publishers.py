@@ -11,7 +11,7 @@ from chaos.history import Op
 from chaos.simulator.amqp_clients import AmqpChannel, AmqpClient
 from chaos.simulator.amqp_queues import AmqpQueues
 from chaos.simulator.amqp_wire import Confirmed
-from chaos.simulator.clients import RETRY_S, Scene
+from chaos.simulator.clients import RETRY_S, Scene, first_of
 from node.bodies import NewBody
 from node.message import where_of
 from node.protocols.amqp import properties as props
@@ -57,10 +57,7 @@ class AmqpPublisher(AmqpClient):
             full = len(self._open) >= plan.window * plan.batch_max
             if full or (self.scene.stopping and not self._again):
                 self._told.clear()
-                waits = [asyncio.ensure_future(e.wait()) for e in (self._told, channel.over)]
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                for each in waits:
-                    each.cancel()
+                await first_of(self._told, channel.over)
                 continue
             fresh = self._others.fresh
             if fresh is not None and fresh != self._fresh:
@@ -78,14 +75,8 @@ class AmqpPublisher(AmqpClient):
         return True
 
     async def _pace(self) -> None:
-        plan, counts = self.scene.cluster.plan, self.scene.cluster.trace.counts
-        await self.pause(plan.pause_ms / 1e3)
-        while not self.scene.stopping:
-            sent = counts["messages confirmed"]
-            done = counts["messages settled"] + counts["messages discarded"]
-            loaded_s = self.scene.cluster.world.now_s - self.scene.began_s
-            if sent - done < plan.backlog_max and sent <= plan.messages_per_s_max * loaded_s:
-                return
+        await self.pause(self.scene.cluster.plan.pause_ms / 1e3)
+        while not self.scene.stopping and self.scene.crowded:
             await asyncio.sleep(RETRY_S)
 
     def _publish(self, channel: AmqpChannel) -> None:

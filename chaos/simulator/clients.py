@@ -43,9 +43,26 @@ class Scene:
         return self.cluster.world.now_s - self.began_s
 
     @property
+    def crowded(self) -> bool:
+        """So much is not settled, or was published so fast, that publishers wait."""
+        plan, counts = self.cluster.plan, self.cluster.trace.counts
+        sent = counts["messages confirmed"]
+        done = counts["messages settled"] + counts["messages discarded"]
+        slow = sent <= plan.messages_per_s_max * self.load_s
+        return not (sent - done < plan.backlog_max and slow)
+
+    @property
     def now_ms(self) -> int:
         """As the history has it."""
         return self.cluster.world.now_ns // 1_000_000
+
+
+async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Until one of them is set, or the time is up."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
 
 
 class Connection:

@@ -12,7 +12,7 @@ from typing import Any
 from chaos.history import OpType, delivery_value, settle_value
 from chaos.load.door import id_of
 from chaos.simulator.channel import Closed
-from chaos.simulator.clients import Client, Connection, Scene
+from chaos.simulator.clients import Client, Connection, Scene, first_of
 from cluster.machine.replies import UNKNOWN_DELIVERY
 from cluster.types import ConsumerKey
 from node.bodies import head_of
@@ -102,10 +102,7 @@ class Consumer(Client):
 
     async def _until(self, lost: asyncio.Event, again: asyncio.Event) -> None:
         patience_s = 60.0 if self.scene.stopping else self.dice.uniform(2.0, 20.0)
-        waits = [asyncio.ensure_future(event.wait()) for event in (lost, again)]
-        await asyncio.wait(waits, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        await first_of(lost, again, timeout_s=patience_s)
 
     async def _subscribe(self, connection: Connection) -> bool:
         plan = self.scene.cluster.plan

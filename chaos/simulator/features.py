@@ -71,7 +71,7 @@ class Occasional(Client, ABC):
     async def run(self) -> None: ...
 
 
-class Feature(ABC):
+class Feature:
     """Of one run."""
 
     #: Name and arguments.
@@ -89,20 +89,21 @@ class Feature(ABC):
         """What keeps the run from ending."""
         return None
 
-    async def prepare(self) -> None:  # noqa: B027 -- most have clients only
+    async def prepare(self) -> None:
         """Its queues are declared, and the cluster is whole."""
 
-    def begin(self) -> None:  # noqa: B027 -- as above
+    def begin(self) -> None:
         """The load begins."""
 
-    def healed(self) -> None:  # noqa: B027 -- as above
+    def healed(self) -> None:
         """The load and all faults have ended."""
 
-    def give_up(self) -> None:  # noqa: B027 -- as above
+    def give_up(self) -> None:
         """The run ends: nobody knows what became of the rest."""
 
-    @abstractmethod
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]: ...
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        """`clocks_jumped`: what is early or late cannot be told."""
+        return check_all(_of(ops, self.queues), {"total-queue": total_queue})
 
     def _consumes(self, *queues: str) -> None:
         """Consumers that settle whatever they get: what else leaves, leaves by the feature."""
@@ -237,9 +238,6 @@ class Priority(Feature):
     def _attributes(dice: random.Random, ids: Sequence[str]) -> tuple[Any, dict[str, Any]]:
         return [{ATTR_PRIORITY: dice.randint(0, 9)} for _ in ids], {}
 
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
-        return check_all(_of(ops, self.queues), {"total-queue": total_queue})
-
 
 class DropHead(Feature):
     """A full queue lets go of its oldest as dead letters: none is lost on the way."""
@@ -272,9 +270,6 @@ class RejectPublish(Feature):
         super().__init__(scene)
         self._publishes("full")
         self._consumes("full")
-
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
-        return check_all(_of(ops, self.queues), {"total-queue": total_queue})
 
 
 class RepeatingPublisher(Publisher):
@@ -312,9 +307,6 @@ class Dedup(Feature):
     @staticmethod
     def _attributes(_: random.Random, ids: Sequence[str]) -> tuple[Any, dict[str, Any]]:
         return [{ATTR_DEDUP_ID: each} for each in ids], {}
-
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
-        return check_all(_of(ops, self.queues), {"total-queue": total_queue})
 
 
 class Purger(Occasional):
@@ -414,9 +406,6 @@ class Exchanges(Feature):
         self.amqp.append(RoutedPublisher(scene, "q0", (), AmqpQueues(scene, LIMITS)))
         self._consumes(*self.queues)
 
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
-        return check_all(_of(ops, self.queues), {"total-queue": total_queue})
-
 
 PIECE_BYTES = 600
 
@@ -464,9 +453,6 @@ class Large(Feature):
         publisher = LargePublisher(scene, "p-large", (), AmqpQueues(scene, LIMITS))
         self.amqp += [publisher, LargeConsumer(scene, "r-large", "large")]
         self._consumes("large")
-
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
-        return check_all(_of(ops, self.queues), {"total-queue": total_queue})
 
 
 class Ruler(Occasional):

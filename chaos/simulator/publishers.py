@@ -91,16 +91,8 @@ class Publisher(Client):
         return connection.request(Publish, self.queue, publisher, seqno, batch.bodies, None, attrs)
 
     async def _pause(self) -> None:
-        plan, counts = self.scene.cluster.plan, self.scene.cluster.trace.counts
-        await asyncio.sleep(self.dice.expovariate(1.0) * plan.pause_ms / 1e3)
-        while not self.scene.stopping:
-            sent, done = (
-                counts["messages confirmed"],
-                counts["messages settled"] + counts["messages discarded"],
-            )
-            loaded_s = self.scene.cluster.world.now_s - self.scene.began_s
-            if sent - done < plan.backlog_max and sent <= plan.messages_per_s_max * loaded_s:
-                return
+        await asyncio.sleep(self.dice.expovariate(1.0) * self.scene.cluster.plan.pause_ms / 1e3)
+        while not self.scene.stopping and self.scene.crowded:
             await asyncio.sleep(RETRY_S)
 
     async def _send_named(self, connection: Connection) -> None:
