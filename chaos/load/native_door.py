@@ -11,7 +11,7 @@ import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -39,6 +39,61 @@ RESUME_MS = 2_000
 _NOT_OFFERED = Answer("refused", reason="not offered by this protocol")
 
 
+class Exchanges(Protocol):
+    """The native protocol knows queues alone; so another one is asked."""
+
+    async def declare_exchange(self, exchange: str, kind: str) -> Answer: ...
+    async def delete_exchange(self, exchange: str) -> Answer: ...
+    async def bind(self, queue: str, exchange: str, key: str) -> Answer: ...
+    async def unbind(self, queue: str, exchange: str, key: str) -> Answer: ...
+    async def publish(self, publish: Publish) -> Answer: ...
+    async def close(self) -> None: ...
+
+
+class HttpExchanges:
+    """By the management API."""
+
+    def __init__(self, http: HttpCalls) -> None:
+        self._http = http
+
+    async def declare_exchange(self, exchange: str, kind: str) -> Answer:
+        about = {"type": kind, "durable": True}
+        return await self._http.call("PUT", f"/api/exchanges/%2F/{named(exchange)}", about)
+
+    async def delete_exchange(self, exchange: str) -> Answer:
+        return await self._http.call("DELETE", f"/api/exchanges/%2F/{named(exchange)}")
+
+    async def bind(self, queue: str, exchange: str, key: str) -> Answer:
+        path = f"/api/bindings/%2F/e/{named(exchange)}/q/{named(queue)}"
+        return await self._http.call("POST", path, {"routing_key": key})
+
+    async def unbind(self, queue: str, exchange: str, key: str) -> Answer:
+        path = f"/api/bindings/%2F/e/{named(exchange)}/q/{named(queue)}/{named(key) or '~'}"
+        return await self._http.call("DELETE", path)
+
+    async def publish(self, publish: Publish) -> Answer:
+        """One at a time."""
+        if len(publish.messages) != 1 or publish.delay_ms is not None:
+            return _NOT_OFFERED
+        properties: dict[str, Any] = {"delivery_mode": 2, "headers": dict(publish.headers)}
+        if publish.ttl_ms is not None:
+            properties["expiration"] = str(publish.ttl_ms)
+        body = {
+            "properties": properties,
+            "routing_key": publish.key,
+            "payload": body_of(publish.messages[0], publish.bytes_each).decode(),
+            "payload_encoding": "string",
+        }
+        path = f"/api/exchanges/%2F/{named(publish.exchange)}/publish"
+        answer = await self._http.call("POST", path, body)
+        if answer.ok and not answer.value["routed"]:
+            return Answer("refused", reason="routed nowhere", node=answer.node)
+        return answer
+
+    async def close(self) -> None:
+        await self._http.close()
+
+
 class NativeDoor:
     """One client with one session; a new session when the cluster has ended it."""
 
@@ -52,13 +107,16 @@ class NativeDoor:
         *,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         http: Callable[[], aiohttp.ClientSession | None] = lambda: None,
+        exchanges: Exchanges | None = None,
     ) -> None:
-        """`http`: in another world than this one, what clients connect by."""
+        """`http`, `exchanges`: in another world than this one, what clients connect by, and who
+        does what the protocol has no words for.
+        """
         self.name = name
         self._wall_ms = wall_ms
         self._new_http = http
         self._chooser = Chooser(addresses, dice)
-        self._http = HttpCalls(self._chooser)
+        self._exchanges: Exchanges = exchanges or HttpExchanges(HttpCalls(self._chooser))
         self._core: Core | None = None
         self._publishers: dict[str, Publisher] = {}
         self._numbered: dict[tuple[str, str], tuple[Publisher, int]] = {}
@@ -76,19 +134,16 @@ class NativeDoor:
         return await self._ask(queue, wire.DELETE, False, False)
 
     async def declare_exchange(self, exchange: str, kind: str) -> Answer:
-        about = {"type": kind, "durable": True}
-        return await self._http.call("PUT", f"/api/exchanges/%2F/{named(exchange)}", about)
+        return await self._exchanges.declare_exchange(exchange, kind)
 
     async def delete_exchange(self, exchange: str) -> Answer:
-        return await self._http.call("DELETE", f"/api/exchanges/%2F/{named(exchange)}")
+        return await self._exchanges.delete_exchange(exchange)
 
     async def bind(self, queue: str, exchange: str, key: str) -> Answer:
-        path = f"/api/bindings/%2F/e/{named(exchange)}/q/{named(queue)}"
-        return await self._http.call("POST", path, {"routing_key": key})
+        return await self._exchanges.bind(queue, exchange, key)
 
     async def unbind(self, queue: str, exchange: str, key: str) -> Answer:
-        path = f"/api/bindings/%2F/e/{named(exchange)}/q/{named(queue)}/{named(key) or '~'}"
-        return await self._http.call("DELETE", path)
+        return await self._exchanges.unbind(queue, exchange, key)
 
     async def length(self, queue: str) -> Answer:
         answer = await self._ask(queue, wire.INFO)
@@ -107,7 +162,7 @@ class NativeDoor:
 
     async def publish(self, publish: Publish) -> Answer:
         if publish.exchange:
-            return await self._publish_routed(publish)
+            return await self._exchanges.publish(publish)
 
         async def published(core: Core) -> Answer:
             publisher = self._publishers.get(publish.key)
@@ -137,25 +192,6 @@ class NativeDoor:
     ) -> Answer:
         del publishes, settles
         return _NOT_OFFERED
-
-    async def _publish_routed(self, publish: Publish) -> Answer:
-        """The native protocol publishes to queues; to exchanges HTTP does, one at a time."""
-        if len(publish.messages) != 1 or publish.delay_ms is not None:
-            return _NOT_OFFERED
-        properties: dict[str, Any] = {"delivery_mode": 2, "headers": dict(publish.headers)}
-        if publish.ttl_ms is not None:
-            properties["expiration"] = str(publish.ttl_ms)
-        body = {
-            "properties": properties,
-            "routing_key": publish.key,
-            "payload": body_of(publish.messages[0], publish.bytes_each).decode(),
-            "payload_encoding": "string",
-        }
-        path = f"/api/exchanges/%2F/{named(publish.exchange)}/publish"
-        answer = await self._http.call("POST", path, body)
-        if answer.ok and not answer.value["routed"]:
-            return Answer("refused", reason="routed nowhere", node=answer.node)
-        return answer
 
     async def _send(self, publisher: Publisher, publish: Publish) -> Answer:
         delay_ms = publish.delay_ms
@@ -197,7 +233,7 @@ class NativeDoor:
         self._closed = True
         if self._core is not None:
             await self._core.close()
-        await self._http.close()
+        await self._exchanges.close()
         await asyncio.gather(*self._ending)
 
     async def drop(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from chaos.load.all import WORKLOADS
 from cluster.types import NodeId
 
 
@@ -137,10 +138,7 @@ LARGE = "large"
 IMPORTS, ROOM = "imports", "room"
 #: Workloads of live chaos; by the last digit of the seed, too.
 DRIVEN_BY = (1, 5)
-DRIVEN = (
-    *(f"{name}-native" for name in ("w1", "w2", "w3", "w4", "w8", "w9")),
-    *(f"{name}-amqp" for name in ("w1", "w2", "w3", "w4", "w5", "w7", "w8")),
-)
+DRIVEN = tuple(WORKLOADS)
 ALL_FEATURES = (*FEATURES, LARGE, IMPORTS, ROOM, *DRIVEN)
 #: By the last digit of the seed.
 LATER = {1: (IMPORTS,), 4: (IMPORTS, ROOM), 5: (ROOM,), 7: (IMPORTS, ROOM)}

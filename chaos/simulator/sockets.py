@@ -16,9 +16,9 @@ import aiohttp
 from aiohttp import WSMessage, WSMsgType
 
 from chaos.load.addresses import Address
-from chaos.load.amqp_door import AmqpDoor
+from chaos.load.amqp_door import AmqpDoor, Lengths
 from chaos.load.door import Door, Protocols
-from chaos.load.native_door import NativeDoor
+from chaos.load.native_door import Exchanges, NativeDoor
 from chaos.simulator.amqp_sockets import SimLinks
 from chaos.simulator.channel import Channel, Closed, Welcome
 from chaos.simulator.clock import WALL_START_MS
@@ -50,20 +50,32 @@ class SimDoors:
         random.seed(f"doors/{cluster.plan.seed}")
 
     def open(self, name: str, protocol: Protocols) -> Door:
-        world, dice = self._cluster.world, random.Random(f"{self._cluster.plan.seed}/{name}/door")
-        if protocol == "amqp":
-            lengths = self.open(f"{name}/lengths", "native")
-            connect = self._links.connected
-            return AmqpDoor(
-                name, self._addresses, dice, self._serials, connect=connect, lengths=lengths
-            )
+        native = self._native(name, self._amqp(f"{name}/exchanges", None))
+        return native if protocol == "native" else self._amqp(name, native)
+
+    def _native(self, name: str, exchanges: Exchanges) -> NativeDoor:
+        world = self._cluster.world
         return NativeDoor(
             name,
             self._addresses,
-            dice,
+            self._dice(name),
             wall_ms=lambda: WALL_START_MS + world.now_ns // 1_000_000,
             http=lambda: cast("aiohttp.ClientSession", SimHttp(self._cluster, self._process)),
+            exchanges=exchanges,
         )
+
+    def _amqp(self, name: str, lengths: Lengths | None) -> AmqpDoor:
+        return AmqpDoor(
+            name,
+            self._addresses,
+            self._dice(name),
+            self._serials,
+            connect=self._links.connected,
+            lengths=lengths,
+        )
+
+    def _dice(self, name: str) -> random.Random:
+        return random.Random(f"{self._cluster.plan.seed}/{name}/door")
 
 
 def url_of(node: str) -> str:
