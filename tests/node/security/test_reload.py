@@ -43,33 +43,35 @@ async def test_new_connections_get_the_new_certificate_and_open_ones_stay(
         assert float(line.rpartition(" ")[2]) == ends.timestamp()
 
 
-@pytest.mark.parametrize("broken", ["key of another", "not PEM", "missing", "locked"])
 async def test_what_cannot_be_used_is_not_taken(
-    tmp_path: Path, authority: trustme.CA, secret: Secret, broken: str
+    tmp_path: Path, authority: trustme.CA, secret: Secret
 ):
     settings = secret.settings("client", authority=False)
     async with Processes(tmp_path, **settings) as nodes:
         node, context = nodes.one, trusting(authority)
-        before = await shown(node.ports["https"], context)
-        one, other = (authority.issue_cert("127.0.0.1") for _ in range(2))
-        certificate, key = one.cert_chain_pems[0].bytes(), other.private_key_pem.bytes()
-        if broken == "missing":
-            (secret.folder / "tls.key").unlink()
-        else:
-            bad = {"key of another": key, "not PEM": b"?", "locked": locked(one)}
-            secret.put_bytes(b"", certificate, bad[broken])
+        for count, broken in enumerate(("key of another", "not PEM", "missing", "locked"), start=1):
+            before = await shown(node.ports["https"], context)
+            one, other = (authority.issue_cert("127.0.0.1") for _ in range(2))
+            certificate, key = one.cert_chain_pems[0].bytes(), other.private_key_pem.bytes()
+            if broken == "missing":
+                (secret.folder / "tls.key").unlink()
+            else:
+                bad = {"key of another": key, "not PEM": b"?", "locked": locked(one)}
+                secret.put_bytes(b"", certificate, bad[broken])
+            node.hang_up()
 
-        told = await node.logged("certificate_refused")
+            told = await node.logged("certificate_refused", count)
 
-        assert "the old one stays in use" in told["reason"]
-        assert await shown(node.ports["https"], context) == before
-        assert await shown(node.ports["amqps"], context) == before
+            assert "the old one stays in use" in told["reason"], broken
+            assert await shown(node.ports["https"], context) == before, broken
+            assert await shown(node.ports["amqps"], context) == before, broken
 
-        if broken == "missing":
-            (secret.folder / "tls.key").symlink_to("..data/tls.key")
-        secret.put(authority, "127.0.0.1")
-        await node.logged("certificate_loaded")
-        assert await shown(node.ports["https"], context) != before
+            if broken == "missing":
+                (secret.folder / "tls.key").symlink_to("..data/tls.key")
+            secret.put(authority, "127.0.0.1")
+            node.hang_up()
+            await node.logged("certificate_loaded", count)
+            assert await shown(node.ports["https"], context) != before, broken
 
 
 def locked(issued: trustme.LeafCert) -> bytes:
