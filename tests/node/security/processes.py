@@ -105,6 +105,11 @@ class Process:
             self.process.terminate()
         return await self.process.wait()
 
+    async def kill(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+
     def hang_up(self) -> None:
         self.process.send_signal(signal.SIGHUP)
 
@@ -164,7 +169,8 @@ class Processes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await asyncio.gather(*[node.stop() for node in self.nodes])
+        # Those that are told to end together wait for each other for seconds.
+        await asyncio.gather(*[node.kill() for node in self.nodes])
 
 
 def trusting(authority: trustme.CA) -> ssl.SSLContext:
