@@ -38,6 +38,7 @@ from cluster.proposals import (
 from cluster.raft.configuration import Configuration, split
 from cluster.raft.journal import RaftJournal
 from cluster.raft.member import Member, Role
+from cluster.raft.rounds import NOTHING, Ready
 from cluster.raft.snapshots import Incoming
 from cluster.seams import Clock, Links
 from cluster.snapshotting import Snapshots
@@ -258,11 +259,11 @@ class Group(GroupFacts):
 
     # --- the round
 
-    def step(self, now: float) -> None:
+    def step(self, now: float) -> Ready:
         """All that waits: messages, timers, commit, apply, new entries, appends to followers."""
         if self._installing or self.failed is not None:
             self.due = now + TICK_S_MAX
-            return
+            return NOTHING
         member = self.member
         member.now = now
         inbox, self._inbox = self._inbox, []
@@ -272,7 +273,7 @@ class Group(GroupFacts):
                 if self._installing:
                     self._inbox = inbox[position + 1 :]  # for after the install
                     self.due = now + TICK_S_MAX
-                    return
+                    return Ready(member.transport.take_late(), again=False)
             elif message is None:
                 member.link_down(peer, closed=closed)
             else:
@@ -289,6 +290,8 @@ class Group(GroupFacts):
         self._call_back()
         self._take_snapshot_when_due()
         self.due = min(member.due(), now + TICK_S_MAX)
+        again = member.leads and member.replication.commits_alone()
+        return Ready(member.transport.take_late(), again)
 
     def hear(self, now: float) -> None:
         """While a round's sync is under way: as the leader, take the answers of followers that came
@@ -309,11 +312,6 @@ class Group(GroupFacts):
             member.hear(answers, now)
             self._become_ready()
             self._call_back()
-
-    def synced(self) -> bool:
-        """After the round's sync: what waited for it leaves. True: another step would do more."""
-        self.member.transport.release()
-        return self.member.leads and self.member.replication.may_commit()
 
     def fail(self, error: Exception) -> None:
         """A bug in the protocol."""

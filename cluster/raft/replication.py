@@ -118,10 +118,10 @@ class Replication:
             member.commit(index)
             self._untold_since = min(self._untold_since, now)
 
-    def may_commit(self) -> bool:
-        """After a sync: would a tick commit more? A leader without followers learns it here."""
+    def commits_alone(self) -> bool:
+        """Its own disk is a majority: nobody else tells it that there is more to commit."""
         member = self._member
-        return not member.voters and member.journal.synced_index > member.commit_index
+        return not member.voters and member.last_index > member.commit_index
 
     def due(self) -> float:
         due = self._untold_since + self._commit_lazy_s

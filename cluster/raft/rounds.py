@@ -1,18 +1,28 @@
-"""The beat of a node: all its groups in rounds, one write and one fsync for all of them together.
+"""The drive loop of a node: all its groups, one write and one fsync for all of them together.
 
-A round: groups that have anything to do are stepped; everything they wrote goes to the log in one
-call; what may leave at once leaves, while the fsync runs; then acknowledgements and votes leave,
-and only then the next round begins. So a leader never counts what is not on its disk, and what
-arrives during the fsync becomes the next batch. Only what followers acknowledge is heard during the
-fsync: it commits what earlier rounds wrote, so while one queue keeps the disk busy, those who wait
-for an outcome in another one get it without waiting for the disk once more.
+The contract between a group and the loop. One iteration, a round,
+
+1. steps each group that has something to do. What the step writes goes into the buffer of the log.
+   What promises nothing about the disk (appends, parts of snapshots, pre-votes) goes into the
+   buffers of the links, which say at once when one is full. What does promise something
+   (acknowledgements, votes, requests for votes) is in the `Ready` that the step returns;
+2. writes the buffer of the log in one call;
+3. flushes the links: what promises nothing leaves while the disk works;
+4. syncs, if anything that was written must be;
+5. sends the messages of each `Ready`, and only then begins the next round.
+
+So nothing that a node promises is undone by a power cut, a leader never counts what is not on its
+own disk, and what arrives during the fsync becomes the next batch. When the disk fails, step 5
+never comes. Between steps 3 and 5 a leader hears what followers acknowledge (`hear`). It commits
+what earlier rounds wrote, so while one queue keeps the disk busy, those who wait for an outcome in
+another one get it without waiting for the disk once more. It says nothing that others hear of.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from cluster.log import FatalDiskError, LogCorrupt
 from cluster.seams import Clock, Links
@@ -37,6 +47,19 @@ class RoundLog(Protocol):
     async def sync(self) -> object: ...
 
 
+class Ready(NamedTuple):
+    """What a step leaves to the loop."""
+
+    #: Receivers and messages that may leave once all that was written by now is synced.
+    messages: Sequence[tuple[NodeId, list[Any]]]
+    #: Then another step would commit something, though nothing else happens.
+    again: bool
+
+
+#: Of a group that stands still.
+NOTHING = Ready((), again=False)
+
+
 class Steps(Protocol):
     """A group, as far as rounds are concerned."""
 
@@ -47,9 +70,8 @@ class Steps(Protocol):
     spawn: Callable[[Coroutine[Any, Any, None]], object] | None
 
     def receive(self, sender: NodeId, message: list[Any]) -> None: ...
-    def step(self, now: float) -> None: ...
+    def step(self, now: float) -> Ready: ...
     def hear(self, now: float) -> None: ...
-    def synced(self) -> bool: ...
     def fail(self, error: Exception) -> None: ...
     def stop(self) -> None: ...
 
@@ -152,9 +174,10 @@ class Rounds:
         for group in groups.values():
             if group.due <= now:
                 self._ready[group.id] = group
-        ready, self._ready = self._ready, {}
-        for group in ready.values():
-            self._attempt(group, group.step, now)
+        due, self._ready = self._ready, {}
+        stepped = [
+            (group, self._attempt(group, group.step, now) or NOTHING) for group in due.values()
+        ]
         must_sync = self._log.write()
         self._links.flush()
         if must_sync:
@@ -165,8 +188,12 @@ class Rounds:
                 self._syncing = False
             self.syncs += 1
         self.count += 1
-        for group in ready.values():
-            if groups.get(group.id) is group and self._attempt(group, group.synced):
+        for group, ready in stepped:
+            if groups.get(group.id) is not group:
+                continue  # it was removed meanwhile
+            for peer, message in ready.messages:
+                self._links.send(peer, message)
+            if ready.again:
                 self._ready[group.id] = group
         self._links.flush()
         if must_sync and self.on_round is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from cluster.raft.stock import Peer
 from cluster.seams import Links
+from cluster.types import NodeId
 
 # term, prev_index, prev_term, commit, [[command, term], ...] | None: commit only, no answer wanted
 APPEND = "ae"
@@ -44,21 +45,20 @@ class GroupTransport:
 
     def __init__(self, links: Links) -> None:
         self._links = links
-        self._late: list[tuple[Peer, Message]] = []
+        self._late: list[tuple[NodeId, Message]] = []
 
     def send(self, peer: Peer, message: Message) -> bool:
         """False: dropped, because the peer is not connected or too far behind with reading."""
         if message[1] in AT_ONCE:
             return self._links.send(peer.id, message)
-        self._late.append((peer, message))
+        self._late.append((peer.id, message))
         return True
 
-    def release(self) -> None:
-        """Everything written before this call is on disk: what waited for that may leave."""
+    def take_late(self) -> list[tuple[NodeId, Message]]:
+        """What waits until everything written before this call is on disk."""
         late, self._late = self._late, []
-        for peer, message in late:
-            self._links.send(peer.id, message)
+        return late
 
     def forget(self, peer: Peer) -> None:
         """The link broke: what waited for it must not be the first thing on the next one."""
-        self._late = [each for each in self._late if each[0] is not peer]
+        self._late = [each for each in self._late if each[0] != peer.id]

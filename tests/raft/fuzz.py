@@ -203,19 +203,21 @@ class Node:
     def start(self) -> None:
         fuzz = self.fuzz
         self.syncing = False
+        self.late: list[tuple[NodeId, Any]] = []
         self.up = True
         self.commit = 0
         self.had = None
         # What one that was given up had seen committed holds for nobody else.
         self.host = Host(fuzz.past if self.name in fuzz.stale else fuzz.known, self.journal)
         self.starts = getattr(self, "starts", 0) + 1
+        self.links = Links(fuzz, self.name)
         self.member = Member(
             GROUP,
             NodeId(self.name),
             [NodeId(name) for name in fuzz.names[: fuzz.founders]],
             host=self.host,  # type: ignore[arg-type]
             journal=self.journal,  # type: ignore[arg-type]
-            links=Links(fuzz, self.name),  # type: ignore[arg-type]
+            links=self.links,  # type: ignore[arg-type]
             clock=fuzz.clock,
             random=Random(f"{fuzz.seed}{self.name}{self.starts}"),
             options=OPTIONS,
@@ -241,6 +243,7 @@ class Node:
                 self._install()
         member.tick(now)
         member.flush(now)
+        self.late += member.transport.take_late()
         self.syncing = self.journal.dirty
         if not self.syncing:
             self._release()
@@ -262,7 +265,9 @@ class Node:
         self.member.tick(self.fuzz.now)
 
     def _release(self) -> None:
-        self.member.transport.release()
+        late, self.late = self.late, []
+        for peer, message in late:
+            self.links.send(peer, message)
 
     def snapshot(self) -> None:
         """Of what is applied; the positions are the state."""

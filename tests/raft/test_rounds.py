@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from cluster.log import FatalDiskError, LogCorrupt
-from cluster.raft.rounds import Rounds
+from cluster.raft.rounds import Ready, Rounds
 from cluster.raft.transport import APPEND, APPENDED
 from cluster.types import GroupId, NodeId
 from tests.raft.nodes import Cluster, enqueue, run_virtual
@@ -39,6 +39,11 @@ class FakeLinks:
     def __init__(self, events: list) -> None:
         self.events = events
 
+    def send(self, peer, message) -> bool:
+        group, events = message
+        events.append(("late", group))
+        return True
+
     def flush(self) -> None:
         self.events.append("flush")
 
@@ -57,20 +62,17 @@ class FakeGroup:
     def receive(self, sender, message) -> None:
         self.events.append(("receive", self.id, message))
 
-    def step(self, now: float) -> None:
+    def step(self, now: float) -> Ready:
         self.events.append(("step", self.id))
         if self.raises:
             raise self.raises
+        again, self.again = self.again, False
+        return Ready([(NodeId("n2"), [self.id, self.events])], again)
 
     def hear(self, now: float) -> None:
         self.events.append(("hear", self.id))
         if self.raises:
             raise self.raises
-
-    def synced(self) -> bool:
-        self.events.append(("late", self.id))
-        again, self.again = self.again, False
-        return again
 
     def fail(self, error: Exception) -> None:
         self.failed = error
@@ -260,11 +262,11 @@ async def test_messages_for_unknown_or_removed_groups_are_dropped():
 async def test_a_copy_that_was_removed_says_nothing_more_and_is_not_taken_for_the_next():
     rounds, log, events, (before,) = rounds_of(1)
     log.release = asyncio.Event()
+    before.again = True
     task = asyncio.create_task(rounds.run())
     await asyncio.sleep(0.01)
     rounds.remove(GroupId(1))
     rounds.add(FakeGroup(1, after := []))
-    before.again = True
     rounds.wake(before)
     log.release.set()
     await asyncio.sleep(0.01)

@@ -349,6 +349,7 @@ class Node:
         self.host = Recorder()
         self.busy_until = 0
         self.inbox: list[tuple[str, Any]] = []
+        self.late: list[tuple[NodeId, Any]] = []
         self.member = Member(
             GROUP,
             NodeId(self.name),
@@ -387,6 +388,7 @@ class Node:
                 member.installed(done=False)
         member.tick(now)
         member.flush(now)
+        self.late += member.transport.take_late()
         if self.journal.dirty and self.sync_ms:
             self.busy_until = self.world.wires.now_ms + self.sync_ms
         else:
@@ -394,7 +396,9 @@ class Node:
 
     def finish(self) -> None:
         self.journal.keep()
-        self.member.transport.release()
+        late, self.late = self.late + self.member.transport.take_late(), []
+        for peer, message in late:
+            self.links.send(peer, message)
 
 
 class World:
