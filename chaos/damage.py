@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chaos.faults import Damage
+from cluster.log import LogCorrupt
 from cluster.log import format as fmt
 from cluster.log.damage import decode_synced
 
@@ -61,9 +62,10 @@ def _records(data: bytes, path: str) -> tuple[list[tuple[int, int]], int]:
     """Where the records of a segment are, and up to where it says that it was synced."""
     spans: list[tuple[int, int]] = []
     synced = 0
-    if len(data) < fmt.FILE_HEADER_MIN:
+    try:
+        header = fmt.decode_file_header(data, path)
+    except LogCorrupt:  # it was cut short by a full disk or a lack of power
         return spans, synced
-    header = fmt.decode_file_header(data, path)
     at = header.size
     while fmt.record_is_valid(data, at, header.salt):
         length, _, kind, *_ = fmt.RECORD.unpack_from(data, at)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
+from chaos.damage import choose
 from chaos.faults import Damage, Faults
 from chaos.simulator.plan import DISK_SEEDS_FROM, draw_plan
 from chaos.simulator.run import Run, Status, run_seed
 from chaos.simulator.sim_cluster import SimCluster
+from cluster.log import Identity
+from cluster.log.format import encode_file_header
 from cluster.types import NodeId
 
 VICTIM = NodeId("n2")
@@ -75,6 +79,12 @@ def test_damage_is_where_it_is_said_to_be(kind: Damage) -> None:
 
     assert where is not None
     assert where.startswith("data/snapshots/" if kind == "snapshot_bit" else "data/0000")
+
+
+def test_a_segment_whose_header_was_cut_short_is_left_alone() -> None:
+    header = encode_file_header(1, 0, 0, bytes(16), Identity("n1", "test"))
+    for size in range(len(header)):
+        assert choose("log_bit", {"data/000000000001.log": header[:size]}, {}, Random(1)) is None
 
 
 def test_a_node_refuses_to_start_with_a_damaged_log_and_starts_with_a_new_disk() -> None:
