@@ -91,6 +91,8 @@ class ClusterNode:
         self.forwarder = Forwarder(
             config.node, links, random=random, group_of=self.group, leader_of=self.leader_of
         )
+        #: Proposals of this node that are made again until they are decided.
+        self.retries = self.forwarder.new_retries()
         self.transient = TransientGroups(
             config.node,
             lambda: links.incarnation,
@@ -179,7 +181,7 @@ class ClusterNode:
         self.names = QueueNames(
             config,
             self.catalog_machine,
-            self.forwarder,
+            self.retries,
             visibility=self.visibility,
             continuity=self.continuity,
             transient=self.transient,

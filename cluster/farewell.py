@@ -28,7 +28,7 @@ from typing import Any, cast
 
 import structlog
 
-from cluster.forwarding import ASK_AGAIN_S, NODE_LEVEL
+from cluster.forwarding import NODE_LEVEL
 from cluster.group import Group
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_tables import NodeInfo
@@ -49,6 +49,8 @@ GUESTS_MAX = 16
 WHO_S = 0.5
 #: A process that was told, and goes on, is told again after so long: it may not have heard.
 TELL_AGAIN_S = 60.0
+#: After a read of the catalog that nobody answered.
+READ_AGAIN_S = 0.05
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -172,7 +174,7 @@ class Farewell:
             if await self._read_catalog():
                 self._tell(here)
             else:
-                await asyncio.sleep(ASK_AGAIN_S)
+                await asyncio.sleep(READ_AGAIN_S)
                 self._arrived.set()
 
     def _tell(self, here: dict[NodeId, int]) -> None:

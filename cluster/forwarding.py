@@ -23,10 +23,10 @@ from cluster.codec.entries import (
 )
 from cluster.group_like import GroupLike
 from cluster.machine.commands import Command
-from cluster.machine.replies import NO_GROUP
 from cluster.machine.versions import MACHINE_VERSION
-from cluster.outcome import FINAL, Done, Outcome, outcome_of, refused, too_new
+from cluster.outcome import Done, Outcome, outcome_of, refused, too_new
 from cluster.peer_rpc import Answers, NotSent, Requests, TooMany
+from cluster.retries import Retries
 from cluster.seams import Links
 from cluster.types import GroupId, NodeId, Stamp
 
@@ -37,10 +37,6 @@ ANSWER = "answer"
 #: Questions to one peer that may be unanswered at a time; more are refused, so a slow leader cannot
 #: fill our memory.
 ASKS_IN_FLIGHT_MAX = 10_000
-
-#: How long an idempotent question is asked again while there is no leader.
-ASK_PATIENCE_S = 15.0
-ASK_AGAIN_S = 0.05
 
 
 class Forwarder:
@@ -65,6 +61,7 @@ class Forwarder:
         )
         #: Of this node to all that others ask of it.
         self.answers = Answers(self._send, links.connected)
+        self._all_retries: list[Retries] = []
         self._stopped = False
         #: Set by the cluster node: what to say of a group without a leader.
         self.why_no_leader: Callable[[GroupId], str] = lambda group_id: (
@@ -77,6 +74,8 @@ class Forwarder:
     def stop(self) -> None:
         """No answer comes any more."""
         self._stopped = True
+        for retries in self._all_retries:
+            retries.stop()
         self._requests.stop()
         self.answers.stop()
 
@@ -99,24 +98,10 @@ class Forwarder:
         """The same, waiting for the outcome."""
         return await outcome_of(lambda done: self.propose(group_id, command, done))
 
-    async def ask_until(self, group_id: GroupId, command: Command) -> Outcome:
-        """Ask an idempotent question again until the machine answers it or patience ends. Unknown
-        when no try was answered, and one of them may have been done.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + ASK_PATIENCE_S
-        doubt: Outcome | None = None
-        while True:
-            outcome = await self.ask(group_id, command)
-            if outcome.kind == "unknown":
-                doubt = outcome
-            reply = outcome.reply
-            # A cluster that is being born has no groups for queues yet.
-            answered = reply is not None and getattr(reply, "code", None) != NO_GROUP
-            hopeless = outcome.kind == "refused" and outcome.code in FINAL
-            if answered or hopeless or self._stopped or loop.time() >= deadline:
-                return outcome if answered or doubt is None else doubt
-            await asyncio.sleep(ASK_AGAIN_S * (1 + self._random.random()))
+    def new_retries(self) -> Retries:
+        """What is proposed through it keeps its order while it waits for a leader."""
+        self._all_retries.append(Retries(self.propose, self._leader_of, self._random))
+        return self._all_retries[-1]
 
     def _ask_peer(self, peer: NodeId, group: GroupId, command: Command, done: Done | None) -> None:
         """`done` gets the outcome as `peer` tells it; refused when it cannot be reached."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cluster.forwarding import ASK_AGAIN_S, NODE_LEVEL
+from cluster.forwarding import NODE_LEVEL
 from cluster.group_like import GroupLike
 from cluster.machine.commands import Command
 from cluster.outcome import Outcome
@@ -24,6 +24,7 @@ LEAVING = "leaving"
 STAYING = "staying"
 WAITING = "waiting"  # for the others to do without it; until then it does its share
 STOP_PATIENCE_S = 3.0
+HAND_OVER_AGAIN_S = 0.05
 
 
 class LivenessBroadcast:
@@ -115,7 +116,7 @@ class LivenessBroadcast:
             for group, successor in successors.items():
                 if successor is not None:
                     group.transfer(successor)
-            await asyncio.sleep(ASK_AGAIN_S)
+            await asyncio.sleep(HAND_OVER_AGAIN_S)
 
     def _successor(self, group: Group, lacks_max: float) -> NodeId | None:
         """The voter that stays and lacks the fewest entries; ties differ from group to group."""

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from cluster.machine.replies import BAD_ARGUMENT, PARTS_MISSING, UNKNOWN_COMMAND, Reply
+from cluster.machine.replies import (
+    BAD_ARGUMENT,
+    NO_GROUP,
+    PARTS_MISSING,
+    UNKNOWN_COMMAND,
+    Reply,
+)
 from cluster.types import NodeId, Stamp
 
 
@@ -21,6 +27,7 @@ class Outcome:
     code: str | None = None
     reason: str | None = None
     leader: NodeId | None = None  # whom to ask instead
+    in_doubt: bool = False  # nobody knows what became of an earlier try
 
 
 #: The cluster still runs a machine version that lacks what was proposed.
@@ -37,6 +44,15 @@ UPGRADE_NEEDED = frozenset({NOT_UPGRADED, UNKNOWN_COMMAND})
 FINAL = UPGRADE_NEEDED | {"too_large", BAD_ARGUMENT, "transient_full", PARTS_MISSING}
 
 Done = Callable[[Outcome], None]
+
+
+def decided(outcome: Outcome) -> bool:
+    """The machine has answered, or no repetition changes it."""
+    reply = outcome.reply
+    if reply is None:
+        return outcome.code in FINAL
+    # A cluster that is being born has no groups for queues yet.
+    return getattr(reply, "code", None) != NO_GROUP
 
 
 def refused(code: str, reason: str, leader: NodeId | None = None) -> Outcome:

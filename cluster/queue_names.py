@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from cluster.cluster_config import ClusterConfig
 from cluster.continuity import ClusterContinuity
-from cluster.forwarding import ASK_AGAIN_S, ASK_PATIENCE_S, Forwarder
 from cluster.machine.arguments import ArgumentError, parse_arguments
 from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.catalog_commands import CatalogStep
@@ -30,6 +29,7 @@ from cluster.machine.replies import BAD_ARGUMENT, NO_QUEUE, Declared, Ok
 from cluster.outcome import Outcome, refused
 from cluster.placement import place
 from cluster.reconcile import create_command
+from cluster.retries import PATIENCE_S, Retries
 from cluster.transient import TransientGroups
 from cluster.types import CATALOG_GROUP, NodeId
 from cluster.visibility import Visibility
@@ -39,6 +39,7 @@ from cluster.visibility import Visibility
 _FROM_OUTSIDE = ("arguments", "value")
 #: Queues that one change declared, made in their groups at a time.
 MAKE_AT_ONCE = 500
+LOOK_AGAIN_S = 0.05
 _NO_NUMBER = refused(BAD_ARGUMENT, "invalid arguments: NaN and infinity are no values")
 
 
@@ -49,7 +50,7 @@ class QueueNames:
         self,
         config: ClusterConfig,
         catalog: CatalogMachine,
-        forwarder: Forwarder,
+        retries: Retries,
         *,
         visibility: Visibility,
         continuity: ClusterContinuity,
@@ -61,7 +62,7 @@ class QueueNames:
         self._homes = homes  # nodes that may be given groups
         self._config = config
         self._catalog = catalog
-        self._forwarder = forwarder
+        self._retries = retries
         self._visibility = visibility
         self._continuity = continuity
         self._transient = transient
@@ -78,7 +79,7 @@ class QueueNames:
         if not all(is_finite([getattr(s, name, None) for name in _FROM_OUTSIDE]) for s in steps):
             return _NO_NUMBER
         await self._continuity.turned()
-        return await self._seen(await self._forwarder.ask_until(CATALOG_GROUP, command))
+        return await self._seen(await self._retries.ask(CATALOG_GROUP, command))
 
     async def change_all(self, steps: Sequence[CatalogStep]) -> Outcome:
         """All of them or none, as `change`; queues, as `prepared` made them, are in their groups
@@ -117,10 +118,10 @@ class QueueNames:
         """All that was in the catalog when this was called is in this node's copy. False: nobody
         could say so in time.
         """
-        outcome = await self._forwarder.ask_until(CATALOG_GROUP, Barrier())
+        outcome = await self._retries.ask(CATALOG_GROUP, Barrier())
         if outcome.kind != "ok" or outcome.stamp is None:
             return False
-        return await self._visibility.here(outcome.stamp.index, ASK_PATIENCE_S)
+        return await self._visibility.here(outcome.stamp.index, PATIENCE_S)
 
     # --- declaring
 
@@ -134,7 +135,7 @@ class QueueNames:
         if command.node is not None:
             await self._until(lambda: self._transient.own is not None)
         command = self.prepared(command, self._catalog)
-        outcome = await self._forwarder.ask_until(CATALOG_GROUP, command)
+        outcome = await self._retries.ask(CATALOG_GROUP, command)
         reply = outcome.reply
         if outcome.kind != "ok" or not isinstance(reply, Declared) or outcome.stamp is None:
             return outcome
@@ -172,9 +173,9 @@ class QueueNames:
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Or patience ends."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + ASK_PATIENCE_S
+        deadline = loop.time() + PATIENCE_S
         while not condition() and loop.time() < deadline:  # noqa: ASYNC110 -- it is no event
-            await asyncio.sleep(ASK_AGAIN_S)
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     # --- removing
 
@@ -193,20 +194,17 @@ class QueueNames:
         if outcome.kind != "ok":
             return outcome
         removal = RemoveQueue(vhost, name, info.queue)
-        removed = await self._forwarder.ask_until(CATALOG_GROUP, removal)
+        removed = await self._retries.ask(CATALOG_GROUP, removal)
         await self._seen(removed)
         self.deleted_count += removed.kind == "ok"
         return outcome if removed.kind == "ok" else removed
 
     async def _ask_home(self, info: QueueInfo, command: Command) -> Outcome | None:
         """Ask the queue's group. None: it is transient, and its node is down."""
-        if info.node is None:
-            return await self._forwarder.ask_until(info.group, command)
-        deadline = asyncio.get_running_loop().time() + ASK_PATIENCE_S
-        while self._is_up(info.node):
-            outcome = await self._forwarder.ask(info.group, command)
-            late = asyncio.get_running_loop().time() >= deadline
-            if outcome.reply is not None or outcome.code == "stopping" or late:
-                return outcome
-            await asyncio.sleep(ASK_AGAIN_S)
-        return None
+        if self._is_down(info):
+            return None
+        outcome = await self._retries.ask(info.group, command, over=lambda: self._is_down(info))
+        return None if outcome.reply is None and self._is_down(info) else outcome
+
+    def _is_down(self, info: QueueInfo) -> bool:
+        return info.node is not None and not self._is_up(info.node)

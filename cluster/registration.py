@@ -100,7 +100,7 @@ class Registration:
         addresses = {**cluster.config.addresses, VERSIONS: versions}
         command = RegisterNode(cluster.node, incarnation, addresses)
         while True:
-            outcome = await cluster.forwarder.ask_until(CATALOG_GROUP, command)
+            outcome = await cluster.retries.ask(CATALOG_GROUP, command)
             if outcome.kind == "ok":
                 log.info("node_registered", node=cluster.node, incarnation=incarnation)
                 return

@@ -42,13 +42,13 @@ from cluster.types import (
 )
 from node.bodies import may_be_whole, whole
 from node.chunks import batch_of, fitting, merged
+from node.dispatch import Counts
 from node.errors import Elsewhere, Refused, reply_of
 from node.ingress import NAME_BYTES_MAX, Ingress, check_name
 from node.message import as_map
 from node.outgoing import Batch
 from node.sections import LimitSettings
 from node.settling import Settler
-from node.tasks import Tasks
 
 PEEK_COUNT_MAX = 1_000
 GET_BYTES_MAX = 16 * 1024 * 1024
@@ -65,11 +65,16 @@ _Heard = tuple[NodeId, int, float]
 class Broker:
     """Validates, finds the queue, builds the command, asks the cluster."""
 
-    def __init__(self, cluster: ClusterNode, limits: LimitSettings, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        cluster: ClusterNode,
+        limits: LimitSettings,
+        make_settler: Callable[[ClusterNode, Counts], Settler] = Settler,
+    ) -> None:
         self.cluster = cluster
         self.limits = limits
-        #: For what this node settles or gives back by itself.
-        self.settler = Settler(cluster, tasks, counts=None)
+        self.counts = Counts()
+        self.settler = make_settler(cluster, self.counts)
         self.ingress = Ingress(cluster, limits, cut_off=lambda: self.cut_off)
         self._caught_up_with: _Heard | None = None
 
@@ -385,11 +390,13 @@ class Broker:
                 if type(bodies[0][0]) is not LargeBody:
                     taken.append((chunk.first, chunk.first + count - 1))
                 batches.append(batch_of(chunk, bodies))
+        token = max([chunk.token for chunk in reply.chunks], default=0)
         if over:
-            unseen = Return(info.queue, reply.consumer, merged(over), unsent=True)
-            self.settler.tell(info.group, unseen)
+            unseen = Return(info.queue, reply.consumer, merged(over), token=token, unsent=True)
+            self.settler.settle(info.group, unseen, by_client=False)
         if auto_settle and taken:
-            self.settler.tell(info.group, Settle(info.queue, reply.consumer, merged(taken)))
+            settled = Settle(info.queue, reply.consumer, merged(taken), token)
+            self.settler.settle(info.group, settled, by_client=False)
         given_back = sum(last - first + 1 for first, last in over)
         return reply.consumer, reply.ready + given_back, batches
 

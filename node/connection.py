@@ -12,9 +12,7 @@ from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
     Cancel,
-    Command,
     Discard,
-    Extend,
     HandedTo,
     OpenSession,
     Return,
@@ -23,16 +21,19 @@ from cluster.machine.commands import (
 )
 from cluster.machine.replies import PartKept
 from cluster.machine.replies import Subscribed as SubscribedReply
+from cluster.outcome import Outcome
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
 from node import outgoing
 from node.broker import Broker, Gone, check_credit
 from node.chunks import Held, Progress
+from node.dispatch import answer_of
 from node.errors import BrokerError, Elsewhere, Refused, reply_of
 from node.ingress import Large
 from node.metrics.client_counters import ProtocolCounters
 from node.outgoing import Outgoing
 from node.permissions import Access
 from node.plan import Detached, Drained
+from node.settling import ANSWER_S_MAX, Said
 from node.tasks import Tasks
 from node.traffic import Traffic
 
@@ -293,60 +294,28 @@ class Connection:
         assert isinstance(reply, PartKept)
         self.answer(request, [reply.index, reply.offset])
 
-    def _ask(self, request: int, info: QueueInfo, command: Command) -> None:
+    def settle(self, request: int, info: QueueInfo, command: Said) -> None:
         if self.closed:
             return
         self._check_here(info)
-        served = None if self.counted is None else self.counted.of(info)
-        self._traffic.ask(self.id, request, info.group, info.name, command, served)
+        if isinstance(command, Settle | Return | Discard):
+            self._traffic.dispatcher.settled(command)
+        elif isinstance(command, SetCredit):
+            check_credit(command.credit)
+        self._broker.settler.settle(
+            info.group,
+            command,
+            partial(self._settled, request, info.name),
+            within_s=ANSWER_S_MAX,
+            redirected=not self.forward,
+            served=None if self.counted is None else self.counted.of(info),
+        )
 
-    def settle(
-        self,
-        request: int,
-        info: QueueInfo,
-        consumer: int,
-        ranges: Sequence[tuple[int, int]],
-        token: int | None,
-    ) -> None:
-        self._ask(request, info, Settle(info.queue, ConsumerKey(consumer), ranges, token))
-
-    def return_(
-        self,
-        request: int,
-        info: QueueInfo,
-        consumer: int,
-        ranges: Sequence[tuple[int, int]],
-        *,
-        failed: bool,
-        delay_ms: int | None,
-        token: int | None,
-    ) -> None:
-        command = Return(info.queue, ConsumerKey(consumer), ranges, failed, delay_ms, token)
-        self._ask(request, info, command)
-
-    def discard(
-        self,
-        request: int,
-        info: QueueInfo,
-        consumer: int,
-        ranges: Sequence[tuple[int, int]],
-        token: int | None,
-    ) -> None:
-        self._ask(request, info, Discard(info.queue, ConsumerKey(consumer), ranges, token))
-
-    def extend(
-        self,
-        request: int,
-        info: QueueInfo,
-        consumer: int,
-        ranges: Sequence[tuple[int, int]],
-        timeout_ms: int | None,
-    ) -> None:
-        self._ask(request, info, Extend(info.queue, ConsumerKey(consumer), ranges, timeout_ms))
-
-    def set_credit(self, request: int, info: QueueInfo, consumer: int, credit: int) -> None:
-        check_credit(credit)
-        self._ask(request, info, SetCredit(info.queue, ConsumerKey(consumer), credit))
+    def _settled(self, request: int, queue: str, outcome: Outcome) -> None:
+        """Who wants no answer is told of a refusal all the same."""
+        frame = answer_of(request, queue, outcome)
+        if not self.closed and (request or not isinstance(frame, outgoing.Answer)):
+            self.peer.send(frame)
 
     # --- requests that wait -----------------------------------------------------------------------
 

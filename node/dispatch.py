@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, assert_never
 
-from cluster.machine.commands import Command, Discard, Enqueue, Handed, Return, Settle
+from cluster.machine.commands import Discard, Enqueue, Handed, Return, Settle
 from cluster.machine.consumers import UNLIMITED_CREDIT
 from cluster.machine.effects import (
     ActiveChanged,
@@ -43,7 +43,6 @@ from node.chunks import (
 )
 from node.dispatch_state import ConnectionState, ConsumerState
 from node.in_flight import InFlight
-from node.metrics.client_counters import DeliveryCounters
 from node.metrics.latencies import Latencies
 from node.outgoing import (
     Active,
@@ -100,6 +99,11 @@ class Counts:
     settled: int = 0
     latencies: Latencies = field(default_factory=Latencies)
 
+    def stored(self, door: str, reply: Enqueued, took_s: float) -> None:
+        self.confirmed += reply.stored
+        self.duplicates += reply.duplicates
+        self.latencies.confirmed[door].add(took_s, reply.stored + reply.duplicates)
+
 
 class Dispatcher:
     """Confirms, deliveries and back-pressure of all connections of one node."""
@@ -110,11 +114,12 @@ class Dispatcher:
         *,
         in_flight_bytes_max: int,
         deliver_buffer_bytes_max: int,
+        counts: Counts | None = None,
         now_s: Callable[[], float] = lambda: 0.0,
         on_first_delivery: Callable[[GroupId, int, int], None] | None = None,
     ) -> None:
         """`now_s` and `on_first_delivery` (group, entry, messages) are for latencies alone."""
-        self.counts = Counts()
+        self.counts = Counts() if counts is None else counts
         self._now_s = now_s
         self._on_first_delivery = on_first_delivery
         self._read_bodies = read_bodies
@@ -191,52 +196,30 @@ class Dispatcher:
             )
         )
 
-    def ask(
-        self,
-        connection: ConnectionId,
-        request: int,
-        group: GroupId,
-        queue: str,
-        command: Command,
-        served: DeliveryCounters | None = None,
-    ) -> None:
-        """Any other command that is done or refused. `request` 0: only a refusal is told."""
-        assert connection in self._connections
-        settles = type(command) is Settle
-        if type(command) is Settle or type(command) is Return or type(command) is Discard:
-            self._time(command)
-        ticket = Ticket(connection, request, queue, settles=settles, served=served)
-        self._outputs.append(Propose(group, command, ticket))
-
     def outcome(self, ticket: Ticket, outcome: Outcome) -> None:
-        """How a proposal ended. The connection may be gone by now."""
+        """How a publish ended. The connection may be gone by now."""
         reply = outcome.reply
         state = self._connections.get(ticket.connection)
-        if type(reply) is Enqueued and outcome.kind == "ok":
-            self.counts.confirmed += reply.stored
-            self.counts.duplicates += reply.duplicates
-            took_s = self._now_s() - ticket.at_s
-            self.counts.latencies.confirmed["native"].add(took_s, reply.stored + reply.duplicates)
-        if ticket.settles and type(reply) is Ok:
-            self.counts.settled += reply.count
-            if ticket.served is not None:
-                ticket.served.acknowledged += reply.count
+        stored = reply if type(reply) is Enqueued and outcome.kind == "ok" else None
+        if stored is not None:
+            self.counts.stored("native", stored, self._now_s() - ticket.at_s)
         if state is None:
             return
-        if ticket.size_bytes:
-            state.in_flight.done(ticket.size_bytes)
-        if outcome.kind == "ok" and type(reply) is Enqueued:
+        state.in_flight.done(ticket.size_bytes)
+        if stored is not None:
             state.confirms.append(
-                Confirm(ticket.request, reply.first, reply.stored, reply.duplicates, reply.refused)
+                Confirm(
+                    ticket.request, stored.first, stored.stored, stored.duplicates, stored.refused
+                )
             )
             self._confirming[state.id] = state
             return
-        frame = answer_of(ticket.request, ticket.queue, outcome)
-        if ticket.request or not isinstance(frame, Answer):
-            self._outputs.append(Send(ticket.connection, frame))
+        self._outputs.append(
+            Send(ticket.connection, answer_of(ticket.request, ticket.queue, outcome))
+        )
 
-    def _time(self, command: Settle | Return | Discard) -> None:
-        """Does this end the batch of the consumer that is timed, or a part of it?"""
+    def settled(self, command: Settle | Return | Discard) -> None:
+        """By its client. Does it end the batch of the consumer that is timed, or a part of it?"""
         consumer = self._consumers.get((command.queue, command.consumer))
         if consumer is None or consumer.timed is None:
             return
@@ -292,7 +275,8 @@ class Dispatcher:
         self._of_group.setdefault(group, set()).add(ref)
         if auto_settle:  # a large body is settled by who hands it to the network
             small = [chunk for chunk in holds if not is_large(chunk.first)]
-            self._settle(entry, had(small, progress))
+            token = max([chunk.token for chunk in small], default=0)
+            self._settle(entry, had(small, progress), token)
         self._queue(entry, lacking(holds, progress.held))
         # What the client has of these counts as sent: a leader's repeats must not bring it again.
         entry.mark = max([entry.mark, *[chunk.token for chunk in holds]])
@@ -454,13 +438,15 @@ class Dispatcher:
                 for b in batches
                 if consumer.auto_settle and type(b.bodies[0]) is not LargeBody
             ]
-            self._settle(consumer, ranges)
+            self._settle(consumer, ranges, max([batch.token for batch in batches]))
         self._drop_if_drained(consumer)
 
-    def _settle(self, consumer: ConsumerState, ranges: Sequence[tuple[int, int]]) -> None:
+    def _settle(
+        self, consumer: ConsumerState, ranges: Sequence[tuple[int, int]], token: int
+    ) -> None:
         """For a consumer that does not do so itself."""
         if ranges:
-            command = Settle(consumer.queue, consumer.key, merged(ranges))
+            command = Settle(consumer.queue, consumer.key, merged(ranges), token)
             self._outputs.append(Propose(consumer.group, command, None))
 
     def _fetch(self, consumer: ConsumerState) -> None:

@@ -224,7 +224,7 @@ class Node:
         self.broker, self.questions, self.bodies = parts.broker, parts.questions, parts.bodies
         self.auth, self.clients, self.sessions = parts.auth, parts.clients, parts.sessions
         self.traffic, self.relay, self.metrics = parts.traffic, parts.relay, parts.metrics
-        self.publisher, self.settler, self.backups = parts.publisher, parts.settler, parts.backups
+        self.publisher, self.backups = parts.publisher, parts.backups
         self.alarms, self.quotas, self.health = parts.alarms, parts.quotas, parts.health
         self.catch_up, self.quorum, self.drain = parts.catch_up, parts.quorum, parts.drain
         return parts
@@ -240,7 +240,6 @@ class Node:
             parts.clients,
             counters,
             parts.bodies,
-            parts.settler,
         )
         app.router.add_get("/v1/connect", sockets.connect)
         native = HttpRoutes(parts.broker, parts.sessions, counts, parts.auth, counters)

@@ -22,6 +22,7 @@ from node.broker import Broker
 from node.catch_up import CatchUp
 from node.clients import Clients
 from node.dead_letters import DeadLetters
+from node.dispatch import Counts
 from node.drain import Drain
 from node.first_user import FirstUser
 from node.health import Health
@@ -61,7 +62,7 @@ class Parts:
         watchdog: Watchdog,
         hosts: Collection[str] = (),
         make_sessions: type[Sessions] = Sessions,
-        make_settler: Callable[..., Settler] = Settler,
+        make_settler: Callable[[ClusterNode, Counts], Settler] = Settler,
     ) -> None:
         self.settings = settings
         self.cluster = cluster
@@ -69,7 +70,7 @@ class Parts:
         self._stopped = False
 
         # What is asked of queues, and what nodes ask of each other.
-        self.broker = Broker(cluster, settings.limits, tasks)
+        self.broker = Broker(cluster, settings.limits, make_settler)
         self.questions = Questions(cluster, tasks)
         self.counters = ClientCounters()
 
@@ -90,7 +91,7 @@ class Parts:
 
         # The way of messages to consumers.
         self.traffic = Traffic(self.broker, tasks)
-        counts = self.traffic.dispatcher.counts
+        counts = self.broker.counts
         self.relay = Relay(self.broker, self.traffic, self.questions)
         self.sessions = make_sessions(self.broker, self.traffic, self.relay, tasks)
         self.metrics = Metrics(
@@ -102,7 +103,6 @@ class Parts:
 
         # The way of messages into queues.
         self.publisher = Publisher(cluster, tasks, counts, self.bodies)
-        self.settler = make_settler(cluster, tasks, counts)
         self.transactions = Transactions(cluster, tasks)
         self.direct_replies = DirectReplies(cluster.node, self.questions)
 
@@ -145,7 +145,6 @@ class Parts:
             relay=self.relay,
             publisher=self.publisher,
             bodies=self.bodies,
-            settler=self.settler,
             transactions=self.transactions,
             direct_replies=self.direct_replies,
             auth=self.auth,

@@ -9,7 +9,6 @@ from cluster.machine.commands import Command
 from cluster.machine.replies import Chunk
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
 from node.chunks import Progress
-from node.metrics.client_counters import DeliveryCounters
 from node.outgoing import Outgoing
 
 ConnectionId = NewType("ConnectionId", int)
@@ -23,22 +22,20 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a proposal was for: comes back with its outcome."""
+    """What was published: comes back with its outcome."""
 
     connection: ConnectionId
     request: int
     queue: str
-    size_bytes: int = 0  # of a publish; counts as in flight until the outcome
-    settles: bool = False
-    at_s: float = 0.0  # when it was asked
-    served: DeliveryCounters | None = None  # counts what is settled, too
+    size_bytes: int  # counts as in flight until the outcome
+    at_s: float  # when it was published
 
 
 @dataclass(frozen=True, slots=True)
 class Propose:
     group: GroupId
     command: Command
-    ticket: Ticket | None  # None: nobody waits for the outcome
+    ticket: Ticket | None  # of a publish; None: a `Settle` or a `Handed` of the node's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,11 +264,8 @@ class Publisher:
             return
         reply = outcome.reply
         if type(reply) is Enqueued and outcome.kind == "ok":
-            self._counts.confirmed += reply.stored
-            self._counts.duplicates += reply.duplicates
             took_s = asyncio.get_running_loop().time() - batch.since_s
-            count = reply.stored + reply.duplicates
-            self._counts.latencies.confirmed["amqp"].add(took_s, count)
+            self._counts.stored("amqp", reply, took_s)
             self._decided(line, batch, reply.refused)
         elif outcome.code == NO_QUEUE and self._is_gone(line):
             self._decided(line, batch, ())

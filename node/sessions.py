@@ -7,6 +7,7 @@ over from an older one. In a group the session lives at the node that opened it 
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from dataclasses import replace
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from urllib.parse import quote
 import structlog
 
 from cluster.machine.commands import CloseSession, DetachSession, OpenSession
-from cluster.outcome import NOT_UPGRADED
+from cluster.outcome import NOT_UPGRADED, decided
 from cluster.types import GroupId, SessionId
 from node.broker import Broker
 from node.connection import Connection, Peer
@@ -25,10 +26,6 @@ from node.tasks import Tasks
 from node.traffic import Traffic
 
 log = structlog.get_logger(__name__)
-
-#: The end of a session is told to its groups until they have heard, with pauses up to this.
-PAUSE_S_MAX = 2.0
-PAUSE_S_MIN = 0.05
 
 
 def name_of(session: SessionId) -> str:
@@ -153,21 +150,22 @@ class Sessions:
     ) -> None:
         """Until the group has heard it, or the session is back: then it hears when that is over."""
         cluster = self._broker.cluster
-        pause_s = PAUSE_S_MIN
-        while True:
-            back = self._connections.get(session)
-            if back is not None:
-                back.moved_groups.add(group)
-                return
-            outcome = await cluster.ask(group, command)
-            if outcome.code == NOT_UPGRADED:
-                command = replace(command, handed=None)
-                continue
-            heard = outcome.kind == "ok" or outcome.reply is not None
-            if heard or cluster.transient.is_lost(group, cluster.catalog_machine):
-                return
-            await asyncio.sleep(pause_s)
-            pause_s = min(PAUSE_S_MAX, pause_s * 2)
+
+        def over() -> bool:
+            lost = cluster.transient.is_lost(group, cluster.catalog_machine)
+            return lost or session in self._connections
+
+        heard = False
+        for known in (command, replace(command, handed=None)):  # for a group of a former release
+            if over():
+                break
+            outcome = await cluster.retries.ask(group, known, within_s=math.inf, over=over)
+            heard = decided(outcome)
+            if outcome.code != NOT_UPGRADED:
+                break
+        back = self._connections.get(session)
+        if back is not None and not heard:
+            back.moved_groups.add(group)
 
     # --- sessions of one-off calls ----------------------------------------------------------------
 

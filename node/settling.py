@@ -1,102 +1,119 @@
-"""Settles that reach the leader, wherever it is and however often it changes.
+"""What became of deliveries, told to the leader: by the clients of every door, and by the node for
+those that need not say it themselves.
 
-A client that cannot be redirected says once what became of a delivery, and is not answered; nor
-does anybody else repeat what a node settles by itself. This node repeats it until a leader has
-decided. A repeat of what was applied already is refused by the machine (the delivery is gone),
-which is as good as done.
-
-While a group has no leader what is told to it waits, in its order, and one task looks for the next.
+A settle is proposed until a leader has decided (`cluster.retries`). A repetition may find that an
+earlier try was carried out; the machine refuses it then, and nobody knows which of the two it was:
+the outcome is unknown. A settle names positions, and only its token keeps a repetition from
+a later delivery of the same message. So without one, it is repeated only when surely nothing was
+done.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from cluster.cluster_node import ClusterNode
-from cluster.machine.commands import Command, Return, Settle
+from cluster.machine.commands import Discard, Extend, Return, SetCredit, Settle
 from cluster.machine.replies import Ok
-from cluster.outcome import FINAL, NOT_UPGRADED, Outcome
+from cluster.outcome import ELSEWHERE, NOT_UPGRADED, Done, Outcome, decided, outcome_of
+from cluster.retries import Ends
 from cluster.types import GroupId
 from node.dispatch import Counts
-from node.tasks import Tasks
+from node.metrics.client_counters import DeliveryCounters
 
-RETRY_S = 0.02
-#: Beyond, the group has lost its majority, and its sessions will be ended when it is back.
+#: For who is not answered. Beyond, the group has lost its majority, and its sessions will be ended
+#: when it is back.
 PATIENCE_S = 300.0
+#: For who waits for an answer.
+ANSWER_S_MAX = 15.0
 
-
-class Told(NamedTuple):
-    command: Command
-    done: Callable[[], None]
-    until_s: float  # loop time
+#: What may be said of deliveries; the last two are no settles, and go the same way, in its order.
+Said = Settle | Return | Discard | Extend | SetCredit
 
 
 class Settler:
-    """Without `counts` what it settles is not counted as the clients' doing."""
+    """One a node."""
 
-    def __init__(self, cluster: ClusterNode, tasks: Tasks, counts: Counts | None) -> None:
+    def __init__(self, cluster: ClusterNode, counts: Counts) -> None:
         self._cluster = cluster
-        self._tasks = tasks
         self._counts = counts
-        self._waiting: dict[GroupId, list[Told]] = {}  # of groups whose leader is looked for
+        self._retries = cluster.forwarder.new_retries()
 
-    def acked(self, seconds: float, count: int) -> None:
-        """So many deliveries were settled so long after they were sent."""
-        if self._counts is not None:
-            self._counts.latencies.acked.add(seconds, count)
-
-    def tell(
-        self, group: GroupId, command: Command, done: Callable[[], None] = lambda: None
+    def settle(
+        self,
+        group: GroupId,
+        command: Said,
+        done: Done | None = None,
+        *,
+        by_client: bool = True,
+        within_s: float = PATIENCE_S,
+        redirected: bool = False,
+        served: DeliveryCounters | None = None,
     ) -> None:
-        """Settle, Return, Discard or SetCredit. `done`: decided, one way or the other."""
-        told = Told(command, done, asyncio.get_running_loop().time() + PATIENCE_S)
-        waiting = self._waiting.get(group)
-        if waiting is None:
-            self._propose(group, told)
-        else:
-            waiting.append(told)
+        """`done` is told what was decided. Only what is said `by_client` counts as settled, for
+        `served` too. Who is `redirected` asks the next leader itself.
+        """
+        ends: Ends = decided
+        unguarded = type(command) is not SetCredit and getattr(command, "token", None) is None
+        if redirected or unguarded:
+            ends = partial(_ends, redirected, unguarded)
+        self._retries.propose(
+            group,
+            command,
+            partial(self._outcome, group, command, done, by_client, served),
+            within_s=within_s,
+            over=partial(self._is_lost, group),
+            ends=ends,
+        )
 
-    def _propose(self, group: GroupId, told: Told) -> None:
-        self._cluster.propose(group, told.command, partial(self._outcome, group, told))
+    async def ask(
+        self,
+        group: GroupId,
+        command: Said,
+        *,
+        redirected: bool = False,
+        served: DeliveryCounters | None = None,
+    ) -> Outcome:
+        """The same, for who waits for an answer."""
+        return await outcome_of(
+            lambda done: self.settle(
+                group, command, done, within_s=ANSWER_S_MAX, redirected=redirected, served=served
+            )
+        )
 
-    def _outcome(self, group: GroupId, told: Told, outcome: Outcome) -> None:
-        if outcome.code == NOT_UPGRADED and type(told.command) is Return:
-            told = told._replace(command=replace(told.command, unsent=False))
-            self._propose(group, told)
-            return
-        decided = outcome.reply is not None or outcome.code in FINAL
-        if decided or self._is_over(group, told):
-            self._decided(told.command, outcome)
-            told.done()
-            return
-        waiting = self._waiting.get(group)
-        if waiting is not None:
-            waiting.append(told)
-            return
-        self._waiting[group] = [told]
-        self._tasks.start(self._again(group), name="settle_again")
+    def _outcome(
+        self,
+        group: GroupId,
+        command: Said,
+        done: Done | None,
+        by_client: bool,
+        served: DeliveryCounters | None,
+        outcome: Outcome,
+    ) -> None:
+        reply = outcome.reply
+        if by_client and type(command) is Settle and type(reply) is Ok:
+            self._counts.settled += reply.count
+            if served is not None:
+                served.acknowledged += reply.count
+        elif outcome.kind == "refused":
+            if outcome.code == NOT_UPGRADED and type(command) is Return and command.unsent:
+                known = replace(command, unsent=False)
+                self.settle(group, known, done, by_client=by_client, served=served)
+                return
+            if outcome.in_doubt:
+                reason = f"it was asked for again, and then refused: {outcome.reason}"
+                outcome = Outcome("unknown", code="unknown", reason=reason)
+        if done is not None:
+            done(outcome)
 
-    def _decided(self, command: Command, outcome: Outcome) -> None:
-        counts = self._counts
-        if counts is not None and type(command) is Settle and type(outcome.reply) is Ok:
-            counts.settled += outcome.reply.count
+    def _is_lost(self, group: GroupId) -> bool:
+        """It was of a transient queue, which went with its node."""
+        return self._cluster.transient.is_lost(group, self._cluster.catalog_machine)
 
-    def _is_over(self, group: GroupId, told: Told) -> bool:
-        """Nobody will decide it: patience ended, or it was of a transient queue that is gone."""
-        cluster = self._cluster
-        late = asyncio.get_running_loop().time() >= told.until_s
-        return late or cluster.transient.is_lost(group, cluster.catalog_machine)
 
-    async def _again(self, group: GroupId) -> None:
-        """As soon as there is a leader; what it does not answer comes back."""
-        while True:
-            await asyncio.sleep(RETRY_S)
-            leader = self._cluster.leader_of(group)
-            if leader is not None or self._is_over(group, self._waiting[group][0]):
-                break
-        for told in self._waiting.pop(group):
-            self._propose(group, told)
+def _ends(redirected: bool, unguarded: bool, outcome: Outcome) -> bool:
+    """`unguarded`: said twice, it may hit a later delivery than the first time."""
+    if redirected and outcome.code in ELSEWHERE:
+        return True
+    return decided(outcome) or (unguarded and outcome.kind == "unknown")

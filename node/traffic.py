@@ -20,7 +20,6 @@ from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
 from node.broker import Broker
 from node.chunks import Progress
 from node.dispatch import Dispatcher
-from node.metrics.client_counters import DeliveryCounters
 from node.outgoing import Outgoing
 from node.plan import (
     ConnectionId,
@@ -44,8 +43,6 @@ log = structlog.get_logger(__name__)
 
 #: Deaths by the delivery limit are logged so often for one queue.
 DEATHS_LOG_S = 10.0
-#: After this a proposal for which there was no room is made again.
-OVERLOADED_S = 0.02
 
 
 class Sink(Protocol):
@@ -72,6 +69,7 @@ class Traffic:
             broker.read_bodies,
             in_flight_bytes_max=limits.in_flight_bytes_max,
             deliver_buffer_bytes_max=limits.deliver_buffer_bytes_max,
+            counts=broker.counts,
             now_s=lambda: asyncio.get_running_loop().time(),
             on_first_delivery=self._first_delivery,
         )
@@ -121,18 +119,6 @@ class Traffic:
         size_bytes: int,
     ) -> None:
         self.dispatcher.publish(connection, request, group, queue, command, size_bytes)
-        self._perform()
-
-    def ask(
-        self,
-        connection: ConnectionId,
-        request: int,
-        group: GroupId,
-        queue: str,
-        command: Command,
-        served: DeliveryCounters | None = None,
-    ) -> None:
-        self.dispatcher.ask(connection, request, group, queue, command, served)
         self._perform()
 
     def announce(
@@ -250,20 +236,12 @@ class Traffic:
         self._perform()
 
     def _propose(self, group_id: GroupId, command: Command, ticket: Ticket | None) -> None:
-        if type(command) is Settle and ticket is None:
-            self._broker.settler.tell(group_id, command)
-            return
-        if ticket is None:
-            done = partial(self._repeat, group_id, command)
+        if ticket is not None:
+            self._cluster.propose(group_id, command, partial(self._outcome, ticket))
+        elif type(command) is Settle:
+            self._broker.settler.settle(group_id, command, by_client=False)
         else:
-            done = partial(self._outcome, ticket)
-        self._cluster.propose(group_id, command, done)
-
-    def _repeat(self, group_id: GroupId, command: Command, outcome: Outcome) -> None:
-        """How far a window is: said again by itself whenever its consumer finds a new leader."""
-        if outcome.code == OVERLOADED:
-            loop = asyncio.get_running_loop()
-            loop.call_later(OVERLOADED_S, self._propose, group_id, command, None)
+            self._cluster.retries.propose(group_id, command, _ignore, ends=_has_come)
 
     def _outcome(self, ticket: Ticket, outcome: Outcome) -> None:
         self.dispatcher.outcome(ticket, outcome)
@@ -303,3 +281,11 @@ class Traffic:
             log.info("queue_expired", vhost=view.vhost, queue=view.name)
             # Somebody may have come back to it since: then it stays, and expires another time.
             await self._cluster.remove_queue(view.vhost, view.name, if_unused=True)
+
+
+def _has_come(outcome: Outcome) -> bool:
+    """How far a window is, is said again by itself whenever its consumer finds a new leader."""
+    return outcome.code != OVERLOADED
+
+
+def _ignore(_: Outcome) -> None: ...

@@ -37,7 +37,7 @@ from cluster.machine.commands import (
 from cluster.machine.effects import Effect, TransactionsDue
 from cluster.machine.interface import OpenTransaction
 from cluster.machine.replies import Committed
-from cluster.outcome import FINAL, UPGRADE_NEEDED, Outcome
+from cluster.outcome import UPGRADE_NEEDED
 from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, QueueId, Stamp
 from node.errors import Elsewhere, OutcomeUnknown, Refused, reply_of
 from node.tasks import Tasks
@@ -130,7 +130,8 @@ class Transactions:
             if not wants:
                 continue
             kept.append(group)
-            outcome, _ = await self._until_answered(group, self._reserve(number, wants))
+            reserve = self._reserve(number, wants)
+            outcome = await self._cluster.retries.ask(group, reserve, within_s=DECIDE_S_MAX)
             if outcome.kind == "unknown":
                 raise Elsewhere(None)  # whatever became of it: nothing was decided
             # A group that was not upgraded yet checks no limits of what others decide.
@@ -156,29 +157,9 @@ class Transactions:
         return config.max_length is not None or config.max_length_bytes is not None
 
     async def _decide(self, source: GroupId, command: Transaction) -> Committed:
-        outcome, doubt = await self._until_answered(source, command)
-        if doubt and outcome.reply is None:
-            raise OutcomeUnknown(outcome.reason)
+        """The group answers the same command but once, however often it is asked."""
+        outcome = await self._cluster.retries.ask(source, command, within_s=DECIDE_S_MAX)
         return cast(Committed, reply_of(outcome))
-
-    async def _until_answered(
-        self, group: GroupId, command: Transaction | Reserve
-    ) -> tuple[Outcome, bool]:
-        """The same command again and again until the group answered, which it does but once. True:
-        one that had no answer may have been done.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DECIDE_S_MAX
-        again_s = AGAIN_S_MIN
-        doubt = False
-        while True:
-            outcome = await self._cluster.ask(group, command)
-            doubt = doubt or outcome.kind == "unknown"
-            hopeless = outcome.kind == "refused" and outcome.code in FINAL
-            if outcome.reply is not None or hopeless or loop.time() >= deadline:
-                return outcome, doubt
-            await asyncio.sleep(again_s)
-            again_s = min(AGAIN_S_MAX, again_s * 2)
 
     async def _carry_out(
         self, source: GroupId, committed: Committed, others: Sequence[GroupSteps]

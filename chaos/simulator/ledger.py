@@ -6,22 +6,21 @@ delivery is part of, and which acks were decided, so nodes under simulation writ
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from chaos.history import History, Op, settle_value
 from chaos.load.door import id_of
 from cluster.cluster_node import ClusterNode
-from cluster.machine.commands import Command, Discard, Settle
+from cluster.machine.commands import Discard, Settle
 from cluster.machine.replies import Ok
-from cluster.outcome import Outcome
+from cluster.outcome import Done, Outcome
 from cluster.types import ConsumerKey, GroupId, QueueId
 from node.bodies import head_of
 from node.dispatch import Counts
 from node.outgoing import Batch
-from node.settling import Settler, Told
-from node.tasks import Tasks
+from node.settling import Said, Settler
 
 
 class Row(NamedTuple):
@@ -89,41 +88,42 @@ class Ledger:
             for token, rows in found.items()
         ]
 
-    def settled(self, ops: Sequence[Op], outcome: Outcome, *, again: bool) -> None:
-        """What was decided. One that is asked for again may have been done the time before."""
+    def settled(self, ops: Sequence[Op], outcome: Outcome) -> None:
+        """What was decided."""
         asked = sum(len(op.value["messages"]) for op in ops)
         reply = outcome.reply
         for op in ops:
             if type(reply) is Ok and reply.count == asked:
                 self._history.end(op, "ok", None)
             else:
-                kind = "unknown" if again or type(reply) is Ok or reply is None else "refused"
+                kind = "unknown" if type(reply) is Ok or reply is None else "refused"
                 self._history.end(op, kind, None)
 
 
 class WatchedSettler(Settler):
-    """Writes down what it was told to settle, and what was decided."""
+    """Writes down what clients settle, and what was decided."""
 
-    def __init__(self, cluster: ClusterNode, tasks: Tasks, counts: Counts, ledger: Ledger) -> None:
-        super().__init__(cluster, tasks, counts)
+    def __init__(self, cluster: ClusterNode, counts: Counts, ledger: Ledger) -> None:
+        super().__init__(cluster, counts)
         self._ledger = ledger
-        self._open: dict[int, list[Op]] = {}
-        self._tries: Counter[int] = Counter()
 
-    def tell(
-        self, group: GroupId, command: Command, done: Callable[[], None] = lambda: None
+    def settle(
+        self,
+        group: GroupId,
+        command: Said,
+        done: Done | None = None,
+        *,
+        by_client: bool = True,
+        **how: Any,
     ) -> None:
-        if isinstance(command, (Settle, Discard)):
-            self._open[id(command)] = self._ledger.settle(command)
-        super().tell(group, command, done)
+        if not by_client or not isinstance(command, (Settle, Discard)):
+            super().settle(group, command, done, by_client=by_client, **how)
+            return
+        ops = self._ledger.settle(command)
 
-    def _propose(self, group: GroupId, told: Told) -> None:
-        self._tries[id(told.command)] += 1
-        super()._propose(group, told)
+        def decided(outcome: Outcome) -> None:
+            self._ledger.settled(ops, outcome)
+            if done is not None:
+                done(outcome)
 
-    def _decided(self, command: Command, outcome: Outcome) -> None:
-        super()._decided(command, outcome)
-        again = self._tries.pop(id(command)) > 1
-        ops = self._open.pop(id(command), None)
-        if ops is not None:
-            self._ledger.settled(ops, outcome, again=again)
+        super().settle(group, command, decided, **how)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from cluster.machine.commands import Command, Discard, Ranges, Return, Settle
+from cluster.machine.commands import Discard, Ranges, Return, Settle
 from cluster.machine.replies import NO_QUEUE
 from cluster.types import ConsumerKey, LargeBody, QueueId
-from node.errors import Refused
+from node.errors import Refused, reply_of
 from node.management.context import Services
 from node.outgoing import Batch
 
@@ -27,7 +27,9 @@ Row = Sequence[Any]
 
 
 async def take_here(services: Services, fields: Sequence[Any]) -> list[Any]:
-    """[how many are still ready, rows]. Fields: queue, how many, and what becomes of them."""
+    """[how many are still ready, rows]. Fields: queue, how many, and what becomes of them. They are
+    shown although nobody knows what became of them: they may be gone, and nobody else shows them.
+    """
     queue, count, mode = QueueId(fields[0]), int(fields[1]), str(fields[2])
     of_release_0_2 = len(fields) == 3  # asked by a node that would not understand longer rows
     shown = -1 if of_release_0_2 else int(fields[3])
@@ -40,32 +42,40 @@ async def take_here(services: Services, fields: Sequence[Any]) -> list[Any]:
             info, session, count=count, auto_settle=False
         )
         wanted = [_range(batch) for batch in batches]
+        token = max([batch.token for batch in batches], default=0)
+        settler = services.broker.settler
         large = [b.bodies[0] for b in batches if isinstance(b.bodies[0], LargeBody)]
         if any(not 0 <= min(shown, len(body)) <= len(body.head) for body in large):
-            await services.broker.ask(info.group, Return(queue, consumer, wanted, unsent=True))
+            unseen = Return(queue, consumer, wanted, token=token, unsent=True)
+            settler.settle(info.group, unseen, by_client=False)
             raise Refused(
                 "message_too_large",
                 f"a message of {len(large[0])} bytes is not shown whole: consume it by AMQP, or"
                 f" set `truncate` to {len(large[0].head)} or less",
             )
         if batches:
-            await services.broker.ask(info.group, _decision(mode, queue, consumer, wanted))
+            decision = _decision(mode, queue, consumer, wanted, token)
+            outcome = await settler.ask(info.group, decision)
+            if outcome.kind == "refused":
+                reply_of(outcome)
         rows = [row for batch in batches for row in _rows(batch)]
         return [ready, [row[:-1] for row in rows] if of_release_0_2 else rows]
     finally:
         services.sessions.take_back(info.group, session)
 
 
-def _decision(mode: str, queue: QueueId, consumer: ConsumerKey, ranges: Ranges) -> Command:
+def _decision(
+    mode: str, queue: QueueId, consumer: ConsumerKey, ranges: Ranges, token: int
+) -> Settle | Return | Discard:
     match mode:
         case "ack_requeue_true":
-            return Return(queue, consumer, ranges, failed=False, delay_ms=0)
+            return Return(queue, consumer, ranges, failed=False, delay_ms=0, token=token)
         case "reject_requeue_true":
-            return Return(queue, consumer, ranges, failed=True)
+            return Return(queue, consumer, ranges, failed=True, token=token)
         case "reject_requeue_false":
-            return Discard(queue, consumer, ranges)
+            return Discard(queue, consumer, ranges, token)
         case _:
-            return Settle(queue, consumer, ranges)
+            return Settle(queue, consumer, ranges, token)
 
 
 def _range(batch: Batch) -> tuple[int, int]:

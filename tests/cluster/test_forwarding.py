@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster import forwarding, peer_rpc
+from cluster import peer_rpc, retries
 from cluster.codec.entries import encode_command, encode_reply
 from cluster.forwarding import Forwarder
 from cluster.machine.commands import DeclareQueue
@@ -83,9 +83,9 @@ async def test_what_an_earlier_try_may_have_done_is_not_called_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The leader gets a change and is killed; nobody leads when it is asked for again."""
-    monkeypatch.setattr(forwarding, "ASK_PATIENCE_S", 0.2)
+    monkeypatch.setattr(retries, "PATIENCE_S", 0.2)
     forwarder, wire = process(1)
-    asked = asyncio.ensure_future(forwarder.ask_until(GROUP, DeclareQueue("/", "q", {})))
+    asked = asyncio.ensure_future(forwarder.new_retries().ask(GROUP, DeclareQueue("/", "q", {})))
     await _turns()
     assert len(wire.said) == 1
     wire.leader = None
@@ -98,7 +98,7 @@ async def test_what_an_earlier_try_may_have_done_is_not_called_refused(
 
 async def test_an_answer_to_a_later_try_is_the_answer() -> None:
     forwarder, wire = process(1)
-    asked = asyncio.ensure_future(forwarder.ask_until(GROUP, DeclareQueue("/", "q", {})))
+    asked = asyncio.ensure_future(forwarder.new_retries().ask(GROUP, DeclareQueue("/", "q", {})))
     await _turns()
     forwarder.on_down(LEADER)
     await until(lambda: len(wire.said) == 2)

@@ -211,7 +211,7 @@ async def test_a_removal_that_stopped_half_way_is_finished_by_the_next_one(
 
 
 async def test_a_queue_that_only_the_catalog_knows_is_made(world: World) -> None:
-    outcome = await world["n1"].forwarder.ask_until(CATALOG_GROUP, DeclareQueue("/", "q", {}))
+    outcome = await world["n1"].retries.ask(CATALOG_GROUP, DeclareQueue("/", "q", {}))
     assert isinstance(outcome.reply, Declared)
     await world.until(
         lambda: all(

@@ -19,11 +19,11 @@ from cluster.machine.effects import (
     QueueExpired,
     SessionEnded,
 )
-from cluster.machine.replies import Chunk, Enqueued, Ok, Refused
+from cluster.machine.replies import Chunk, Enqueued, Refused
 from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId, SessionId
 from node.chunks import Progress
 from node.dispatch import FETCHING_MAX, Dispatcher
-from node.outgoing import Active, Answer, Confirm, Confirms, Delivery, Ended, Failure, Moved
+from node.outgoing import Active, Confirm, Confirms, Delivery, Ended, Failure, Moved
 from node.plan import (
     ConnectionId,
     Detached,
@@ -110,7 +110,7 @@ def test_a_publish_becomes_one_proposal():
     command = Enqueue(QUEUE, "p", 1, [b"x"] * 256)
     made.publish(ONE, 5, GROUP, "orders", command, 256)
 
-    assert made.take() == [Propose(GROUP, command, Ticket(ONE, 5, "orders", 256))]
+    assert made.take() == [Propose(GROUP, command, Ticket(ONE, 5, "orders", 256, 0.0))]
 
 
 def test_the_confirms_of_a_round_leave_as_one_frame_a_connection():
@@ -178,24 +178,6 @@ def test_an_outcome_for_a_connection_that_is_gone_is_nobody_elses():
 
     assert flushed(made) == []
     assert made.counts.confirmed == 1
-
-
-def test_an_answer_without_a_request_is_told_only_when_it_is_a_refusal():
-    made = dispatcher()
-    for request in (0, 4):
-        made.ask(ONE, request, GROUP, "orders", Settle(QUEUE, CONSUMER, [(1, 2)]))
-    silent, asked = [output.ticket for output in made.take()]
-
-    made.outcome(silent, Outcome("ok", Ok(2)))
-    made.outcome(asked, Outcome("ok", Ok(2)))
-    refusal = Outcome("refused", None, None, "unknown_delivery", "why")
-    made.outcome(silent, refusal)
-
-    assert made.take() == [
-        Send(ONE, Answer(4, 2)),
-        Send(ONE, Failure(0, "unknown_delivery", "why")),
-    ]
-    assert made.counts.settled == 4
 
 
 # --- delivering -----------------------------------------------------------------------------------
@@ -296,7 +278,7 @@ def test_auto_settle_proposes_to_settle_what_is_sent():
     made = dispatcher()
     outputs = announce(made, [chunk(1, 2, token=1), chunk(3, token=2)], auto_settle=True)
 
-    assert outputs[1:] == [Propose(GROUP, Settle(QUEUE, CONSUMER, [(1, 3)]), None)]
+    assert outputs[1:] == [Propose(GROUP, Settle(QUEUE, CONSUMER, [(1, 3)], 2), None)]
 
 
 def test_what_another_leader_sent_and_did_not_settle_is_settled():
@@ -308,9 +290,9 @@ def test_what_another_leader_sent_and_did_not_settle_is_settled():
         made, holds, progress=progress, auto_settle=True, is_large=lambda position: position == 3
     )
 
-    assert outputs[0] == Propose(GROUP, Settle(QUEUE, CONSUMER, [(1, 2), (4, 5)]), None)
+    assert outputs[0] == Propose(GROUP, Settle(QUEUE, CONSUMER, [(1, 2), (4, 5)], 6), None)
     assert positions(outputs) == [6, 7, 8]
-    assert outputs[-1] == Propose(GROUP, Settle(QUEUE, CONSUMER, [(6, 8)]), None)
+    assert outputs[-1] == Propose(GROUP, Settle(QUEUE, CONSUMER, [(6, 8)], 6), None)
     assert len(outputs) == 3
 
     made.follows(GROUP)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.machine.commands import Command, DetachSession
-from cluster.outcome import Outcome, refused
+from cluster.outcome import Done, refused
 from cluster.types import GroupId
 from tests.node.nodes import Client, Nodes, until
 
@@ -133,16 +133,17 @@ async def test_what_a_lost_connection_held_returns_though_its_session_was_back_a
 ):
     """The group had no leader while the connection was lost, and was not used by the next one."""
     cluster = one.one.cluster
-    ask, unheard = cluster.ask, list[object]()
+    propose, unheard = cluster.forwarder.propose, list[object]()
 
-    async def nobody_leads(group: GroupId, command: Command) -> Outcome:
-        if not isinstance(command, DetachSession):
-            return await ask(group, command)
+    def nobody_leads(group: GroupId, command: Command, done: Done | None = None) -> None:
+        if done is None or not isinstance(command, DetachSession):
+            propose(group, command, done)
+            return
         unheard.append(command)
-        return refused("no_leader", "nobody leads")
+        done(refused("no_leader", "nobody leads"))
 
     options = {"session": "s", "resume_ms": 50}
-    monkeypatch.setattr(cluster, "ask", nobody_leads)
+    monkeypatch.setattr(cluster.retries, "_propose", nobody_leads)
     async with Client(one.url("n1"), **options) as client:
         await client.publish("orders", b"a")
         await client.ask(20, 2, "orders", {"tag": "t"})
@@ -150,7 +151,7 @@ async def test_what_a_lost_connection_held_returns_though_its_session_was_back_a
     await until(lambda: unheard)
     async with Client(one.url("n1"), **options) as client:
         await until(lambda: all(task.get_name() != "end_session" for task in asyncio.all_tasks()))
-        monkeypatch.setattr(cluster, "ask", ask)
+        monkeypatch.setattr(cluster.retries, "_propose", propose)
         await client.send(8, 1000, "done")
         assert await client.closed() == 1000
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from cluster import retries
 from cluster.cluster_node import ClusterNode
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
@@ -27,13 +28,14 @@ from cluster.machine.commands import (
 from cluster.machine.replies import UNKNOWN_DELIVERY, Enqueued, Ok
 from cluster.machine.replies import Refused as MachineRefused
 from cluster.outcome import Done, Outcome, refused, unknown
+from cluster.retries import Retries
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, Stamp
-from node import publishing, settling
+from node import publishing
 from node.bodies import PARTS_OF_GROUP_AT_ONCE, Bodies, PartedBody
 from node.dispatch import Counts
 from node.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher, Uploaded
 from node.questions import Questions
-from node.settling import Settler
+from node.settling import Said, Settler
 from node.tasks import Tasks
 
 pytestmark = pytest.mark.virtual_time
@@ -59,6 +61,7 @@ class FakeCluster:
         self.catalog_machine = SimpleNamespace(queue_by_id=self.catalog.get, version=3)
         self.lost = False
         self.transient = self
+        self.forwarder = self
         self.machine = QueueMachine(3)
         self.at_once: Outcome | None = None  # told from inside `propose`
         self.inbox: deque[tuple[Command, Done]] = deque()
@@ -76,6 +79,9 @@ class FakeCluster:
             return
         self.inbox.append((command, done))
         self._came.set()
+
+    def new_retries(self) -> Retries:
+        return Retries(self.propose, self.leader_of, random.Random(0))
 
     def is_lost(self, _group: GroupId, _catalog: Any) -> bool:
         return self.lost
@@ -121,7 +127,7 @@ class Bench:
         self.counts = Counts()
         cluster = cast(ClusterNode, self.cluster)
         self.publisher = Publisher(cluster, self.tasks, self.counts, cast(Bodies, None))
-        self.settler = Settler(cluster, self.tasks, self.counts)
+        self.settler = Settler(cluster, self.counts)
         self.told: list[tuple[str, Ranges]] = []
 
     def publish(self, client: str, count: int = 1, metas: Any = None, attrs: Any = None) -> None:
@@ -144,7 +150,7 @@ class Bench:
 @pytest.fixture(autouse=True)
 def leaders_are_looked_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "RETRY_S", 0.001)
-    monkeypatch.setattr(settling, "RETRY_S", 0.001)
+    monkeypatch.setattr(retries, "AGAIN_S", 0.001)
 
 
 Test = Callable[[Bench], Awaitable[None]]
@@ -580,12 +586,12 @@ async def test_it_is_refused_in_its_turn(bench: Bench) -> None:
 
 # --- settles --------------------------------------------------------------------------------------
 
-SETTLE = Settle(QUEUE, ConsumerKey(1), [(1, 3)])
+SETTLE = Settle(QUEUE, ConsumerKey(1), [(1, 3)], token=1)
 GONE = Outcome("refused", MachineRefused(UNKNOWN_DELIVERY, "gone"), None, UNKNOWN_DELIVERY, "gone")
 
 
-def _tell(bench: Bench, command: Command, name: str) -> None:
-    bench.settler.tell(GROUP, command, lambda: bench.told.append((name, ())))
+def _tell(bench: Bench, command: Said, name: str) -> None:
+    bench.settler.settle(GROUP, command, lambda _: bench.told.append((name, ())))
 
 
 @in_a_loop

@@ -113,10 +113,10 @@ async def test_what_a_lost_leader_sent_and_did_not_settle_the_next_one_settles(
         await channel.basic_consume("orders", take, no_ack=True)
         lost: list[Command] = []  # with the process that would repeat them
 
-        def lose(_: GroupId, command: Command) -> None:
+        def lose(_: GroupId, command: Command, **how: Any) -> None:
             lost.append(command)
 
-        monkeypatch.setattr(nodes.nodes["n2"].broker.settler, "tell", lose)
+        monkeypatch.setattr(nodes.nodes["n2"].broker.settler, "settle", lose)
         for number in range(3):
             await channel.basic_publish(b"%d" % number, routing_key="orders")
         await until(lambda: len(got) == 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,8 @@ from cluster.machine.commands import (
     Subscribe,
 )
 from cluster.machine.replies import NO_QUEUE, QUEUE_FULL, Committed, Subscribed
-from cluster.outcome import Outcome, refused
+from cluster.outcome import Done, refused
+from cluster.retries import Retries
 from cluster.seams import Down
 from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId, SessionId
 from node.errors import BrokerError, OutcomeUnknown, Refused
@@ -387,9 +389,9 @@ async def test_a_refusal_that_no_repetition_changes_ends_a_commit_at_once() -> N
     """As it ends a publish: it was asked again for as long as a change of leader may take."""
     asked: list[Command] = []
 
-    async def ask(group: GroupId, command: Command) -> Outcome:
+    def propose(group: GroupId, command: Command, done: Done) -> None:
         asked.append(command)
-        return refused("transient_full", "consume some")
+        done(refused("transient_full", "consume some"))
 
     cluster: Any = SimpleNamespace(
         node="n1",
@@ -397,7 +399,7 @@ async def test_a_refusal_that_no_repetition_changes_ends_a_commit_at_once() -> N
         on_effects=[],
         on_role=[],
         catalog_machine=SimpleNamespace(groups=tuple),
-        ask=ask,
+        retries=Retries(propose, lambda group: NodeId("n1"), Random(0)),
     )
     step = enqueue(QueueId(1), b"body")
 
@@ -415,19 +417,19 @@ async def test_a_commit_that_is_given_up_before_the_decision_keeps_no_room(
     await world.with_queues(**LIMITED)
     await world.upgraded()
     node = world["n2"]
-    ask, asked = node.ask, asyncio.Event()
+    ask, asked = node.retries.ask, asyncio.Event()
 
-    async def slow(group: GroupId, command: Any) -> Any:
+    async def slow(group: GroupId, command: Any, **how: Any) -> Any:
         if type(command) is not Reserve or not command.wants or group != world.group_of("c"):
-            return await ask(group, command)
-        answer = asyncio.ensure_future(ask(group, command))
+            return await ask(group, command, **how)
+        answer = asyncio.ensure_future(ask(group, command, **how))
         if heard:
             await answer
         asked.set()
         await asyncio.Event().wait()
         return None
 
-    node.ask = slow  # type: ignore[method-assign]
+    node.retries.ask = slow  # type: ignore[method-assign]
     steps = world.publishes(a=[b"x"], b=[b"y"], c=[b"z"])
     commit = asyncio.ensure_future(world.transactions["n2"].commit(steps))
     await asked.wait()

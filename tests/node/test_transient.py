@@ -26,7 +26,7 @@ class Client:
 
     def __init__(self, world: World, name: str) -> None:
         self.cluster = world[name]
-        self.broker = Broker(self.cluster, LimitSettings(), Tasks())
+        self.broker = Broker(self.cluster, LimitSettings())
         self.traffic = Traffic(self.broker, Tasks())
         self.sent: list[Outgoing] = []
         self.connection = self.traffic.open(self)  # type: ignore[arg-type]

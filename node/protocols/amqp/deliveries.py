@@ -62,7 +62,7 @@ class Deliveries:
 
     def __init__(self, channel: Channel) -> None:
         self.consumers: dict[str, Consumer] = {}
-        self.settles = Settles(channel.services.settler, channel.services.counters.amqp091)
+        self.settles = Settles(channel.services.broker, channel.services.counters.amqp091)
         self.prefetch = 0  # of each new consumer; 0: no limit
         self.global_prefetch = 0  # of the channel
         self.reply_name: str | None = None  # set while it consumes from the pseudo-queue
@@ -238,7 +238,7 @@ class Deliveries:
             if consumer.no_ack:
                 ranges = [(batch.first, batch.first)]
                 settle = Settle(info.queue, consumer.key, ranges, batch.token)
-                self.settles.tell(info.group, settle)
+                self.settles.tell(info.group, settle, by_client=False)
 
         pieces = self._services.bodies.stream(info.group, body)
         self._channel.outlet.stream(Stream(head, pieces, piece, sent))

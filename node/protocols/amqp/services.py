@@ -15,7 +15,6 @@ from node.questions import Questions
 from node.relay import Relay
 from node.sessions import Sessions
 from node.settings import Settings
-from node.settling import Settler
 from node.tasks import Tasks
 from node.transactions import Transactions
 
@@ -28,7 +27,6 @@ class Services:
     relay: Relay
     publisher: Publisher
     bodies: Bodies
-    settler: Settler
     transactions: Transactions
     direct_replies: DirectReplies
     auth: Auth

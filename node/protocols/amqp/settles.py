@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Sequence
 
 from cluster.machine.commands import Command, Discard, Return, SetCredit, Settle
+from cluster.outcome import Outcome
 from cluster.types import GroupId
+from node.broker import Broker
 from node.chunks import merged
 from node.metrics.client_counters import ProtocolCounters
 from node.protocols.amqp.consumers import Consumer, Verdict
 from node.protocols.amqp.errors import PRECONDITION_FAILED, ChannelError_
 from node.protocols.amqp.unacked import Taken, Unacked, UnknownTag
-from node.settling import Settler
 
 Step = Settle | Return | Discard
 
@@ -20,10 +21,11 @@ Step = Settle | Return | Discard
 class Settles:
     """Of one channel."""
 
-    def __init__(self, settler: Settler, counted: ProtocolCounters) -> None:
+    def __init__(self, broker: Broker, counted: ProtocolCounters) -> None:
         self.unacked: Unacked[Consumer] = Unacked()
         self.open = 0  # told to a leader, not decided
-        self._settler = settler
+        self._settler = broker.settler
+        self._acked = broker.counts.latencies.acked
         self._counted = counted
         self._transaction: list[tuple[Verdict, list[Taken[Consumer]]]] | None = None
         self._all_decided: asyncio.Event | None = None
@@ -61,15 +63,15 @@ class Settles:
             for part in taken:
                 count = part.last - part.first + 1
                 self._counted.of(part.consumer.info).acknowledged += count
-                self._settler.acked(now_s - part.at_s, count)
+                self._acked.add(now_s - part.at_s, count)
 
     # --- to the leaders ---------------------------------------------------------------------------
 
-    def tell(self, group: GroupId, command: Step | SetCredit) -> None:
+    def tell(self, group: GroupId, command: Step | SetCredit, *, by_client: bool = True) -> None:
         self.open += 1
-        self._settler.tell(group, command, self._decided)
+        self._settler.settle(group, command, self._decided, by_client=by_client)
 
-    def _decided(self) -> None:
+    def _decided(self, _: Outcome) -> None:
         self.open -= 1
         if not self.open and self._all_decided is not None:
             self._all_decided.set()

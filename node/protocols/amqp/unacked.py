@@ -81,13 +81,13 @@ class Unacked(Generic[C]):
                 break
             last = min(run.last, tag)
             taken.append(_part(run, run.first, last))
+            self.count -= last - run.first + 1
             if last < run.last:
                 run.position += last + 1 - run.first
                 run.first = last + 1
                 break
             passed += 1
         del self._runs[:passed]
-        self._count(taken)
         return taken
 
     def take(self, first: int, last: int) -> tuple[list[Taken[C]], int | None]:
@@ -101,8 +101,9 @@ class Unacked(Generic[C]):
                 unknown = tag
                 break
             taken.append(part)
-            tag += part.last - part.first + 1
-        self._count(taken)
+            count = part.last - part.first + 1
+            self.count -= count
+            tag += count
         return taken, unknown
 
     def _take_from(self, tag: int, last: int) -> Taken[C] | None:
@@ -138,9 +139,6 @@ class Unacked(Generic[C]):
             self._runs.append(Run(part.tag, last, part.consumer, part.first, part.token, part.at_s))
             self.count += count
         self._runs.sort(key=_first)
-
-    def _count(self, taken: list[Taken[C]]) -> None:
-        self.count -= sum(part.last - part.first + 1 for part in taken)
 
 
 def _first(run: Run[C]) -> int:

@@ -7,12 +7,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from cluster.machine.commands import Discard, Extend, Return, SetCredit, Settle
+from cluster.types import ConsumerKey
+from node import settling
 from node.broker import Broker
 from node.connection import Connection
 from node.errors import BrokerError
 from node.permissions import Operation
 from node.protocols.native import requests
 from node.protocols.native.requests import Request
+
+#: What is said of deliveries.
+Said = requests.Settle | requests.Return | requests.Discard | requests.Extend | requests.Credit
 
 #: What a user must be allowed to do with the queue. INFO needs no more than the virtual host.
 _OPERATIONS: dict[type, Operation] = {
@@ -42,10 +48,10 @@ class Handlers:
             requests.Publish: self._publish,
             requests.PublishPart: self._publish_part,
             requests.Settle: self._settle,
-            requests.Return: self._return,
-            requests.Discard: self._discard,
-            requests.Extend: self._extend,
-            requests.Credit: self._credit,
+            requests.Return: self._settle,
+            requests.Discard: self._settle,
+            requests.Extend: self._settle,
+            requests.Credit: self._settle,
             requests.Subscribe: self._subscribe,
             requests.Cancel: self._cancel,
             requests.Get: self._get,
@@ -90,33 +96,22 @@ class Handlers:
             lambda: connection.publish_part(request, info, upload, number, data),
         )
 
-    async def _settle(self, connection: Connection, frame: requests.Settle) -> None:
+    async def _settle(self, connection: Connection, frame: Said) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
-        connection.settle(frame.request, info, frame.consumer, frame.ranges, frame.token)
-
-    async def _return(self, connection: Connection, frame: requests.Return) -> None:
-        info = await self._broker.find_shared(connection.vhost, frame.queue)
-        connection.return_(
-            frame.request,
-            info,
-            frame.consumer,
-            frame.ranges,
-            failed=frame.failed,
-            delay_ms=frame.delay_ms,
-            token=frame.token,
-        )
-
-    async def _discard(self, connection: Connection, frame: requests.Discard) -> None:
-        info = await self._broker.find_shared(connection.vhost, frame.queue)
-        connection.discard(frame.request, info, frame.consumer, frame.ranges, frame.token)
-
-    async def _extend(self, connection: Connection, frame: requests.Extend) -> None:
-        info = await self._broker.find_shared(connection.vhost, frame.queue)
-        connection.extend(frame.request, info, frame.consumer, frame.ranges, frame.timeout_ms)
-
-    async def _credit(self, connection: Connection, frame: requests.Credit) -> None:
-        info = await self._broker.find_shared(connection.vhost, frame.queue)
-        connection.set_credit(frame.request, info, frame.consumer, frame.credit)
+        consumer = ConsumerKey(frame.consumer)
+        command: settling.Said
+        match frame:
+            case requests.Settle(_, _, _, ranges, token):
+                command = Settle(info.queue, consumer, ranges, token)
+            case requests.Return(_, _, _, ranges, failed, delay_ms, token):
+                command = Return(info.queue, consumer, ranges, failed, delay_ms, token)
+            case requests.Discard(_, _, _, ranges, token):
+                command = Discard(info.queue, consumer, ranges, token)
+            case requests.Extend(_, _, _, ranges, timeout_ms):
+                command = Extend(info.queue, consumer, ranges, timeout_ms)
+            case requests.Credit(_, _, _, credit):
+                command = SetCredit(info.queue, consumer, credit)
+        connection.settle(frame.request, info, command)
 
     async def _subscribe(self, connection: Connection, frame: requests.Subscribe) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)

@@ -15,7 +15,6 @@ from cluster.machine.commands import (
     ATTR_DELIVER_AT_MS,
     ATTR_PRIORITY,
     ATTR_TTL_MS,
-    Command,
     Discard,
     Return,
     Settle,
@@ -27,7 +26,7 @@ from node.auth import Auth, User
 from node.broker import Broker, check_shared
 from node.chunks import merged
 from node.dispatch import Counts
-from node.errors import BrokerError, Elsewhere, Refused
+from node.errors import BrokerError, Elsewhere, Refused, reply_of
 from node.message import as_map
 from node.metrics.client_counters import ClientCounters
 from node.outgoing import Batch
@@ -39,6 +38,7 @@ from node.protocols.native.http_answers import CBOR, answer, failure
 from node.protocols.native.requests import BadField, MalformedFrame
 from node.protocols.native.urls import url_of
 from node.sessions import Sessions
+from node.settling import Said
 
 LEASE_MS_DEFAULT = 30_000
 LEASE_MS_MAX = 3_600_000
@@ -242,10 +242,7 @@ class HttpRoutes:
         since_s = loop.time()
         reply = await self._broker.ask(info.group, command)
         assert isinstance(reply, Enqueued)
-        spread = self._counts.latencies.confirmed["http"]
-        spread.add(loop.time() - since_s, reply.stored + reply.duplicates)
-        self._counts.confirmed += reply.stored
-        self._counts.duplicates += reply.duplicates
+        self._counts.stored("http", reply, loop.time() - since_s)
         self._counted.confirmed += reply.stored + reply.duplicates
         if reply.refused and not reply.stored and not reply.duplicates:
             raise Refused(codes.QUEUE_FULL, "the queue is at its limit: try again later")
@@ -276,7 +273,8 @@ class HttpRoutes:
             )
             large = [batch for batch in batches if isinstance(batch.bodies[0], LargeBody)]
             if large:
-                await self._broker.ask(info.group, _given_back(info, key, large))
+                unseen = _given_back(info, key, large)
+                self._broker.settler.settle(info.group, unseen, by_client=False)
                 batches = [b for b in batches if not isinstance(b.bodies[0], LargeBody)]
                 ready += len(large)
             if large and not batches:
@@ -302,21 +300,24 @@ class HttpRoutes:
         fields = await _body(request)
         consumer = ConsumerKey(_number(fields.get("consumer"), "consumer", 0, 2**63 - 1))
         ranges = ranges_of(fields.get("ranges"), "ranges")
-        command: Command
+        token = None
+        if fields.get("token") is not None:
+            token = _number(fields["token"], "token", 0, 2**63 - 1)
+        command: Said
         match fields.get("outcome", "settle"):
             case "settle":
-                command = Settle(info.queue, consumer, ranges)
+                command = Settle(info.queue, consumer, ranges, token)
             case "return":
-                command = Return(info.queue, consumer, ranges)
+                command = Return(info.queue, consumer, ranges, token=token)
             case "discard":
-                command = Discard(info.queue, consumer, ranges)
+                command = Discard(info.queue, consumer, ranges, token)
             case _:
                 raise Refused(codes.BAD_ARGUMENT, "outcome is settle, return or discard")
-        reply = await self._broker.ask(info.group, command)
+        served = self._counted.of(info)
+        settler = self._broker.settler
+        outcome = await settler.ask(info.group, command, redirected=True, served=served)
+        reply = reply_of(outcome)
         count = reply.count if isinstance(reply, Ok) else 0
-        if type(command) is Settle:
-            self._counts.settled += count
-            self._counted.of(info).acknowledged += count
         return answer(request, {"outcome": "ok", "count": count})
 
 
@@ -380,7 +381,8 @@ def _attrs(request: web.Request) -> dict[int, Any] | None:
 def _given_back(info: QueueInfo, key: ConsumerKey, batches: Sequence[Batch]) -> Return:
     """Others of the same answer may be settled already, so they are shown."""
     ranges = merged([(b.first, b.first + len(b.bodies) - 1) for b in batches])
-    return Return(info.queue, key, ranges, unsent=True)
+    token = max([batch.token for batch in batches])
+    return Return(info.queue, key, ranges, token=token, unsent=True)
 
 
 def _messages(batch: Batch) -> list[dict[str, Any]]:

@@ -212,12 +212,8 @@ class SocketPeer:
                 settle = Settle(
                     info.queue, frame.consumer, [(batch.first, batch.first)], batch.token
                 )
-                self._settler.tell(info.group, settle, _decided)
+                self._settler.settle(info.group, settle, by_client=False)
         return replace(frame, batches=batches)
-
-
-def _decided() -> None:
-    """Nobody waits for it."""
 
 
 def _large_of(batch: Batch) -> LargeBody | None:
@@ -237,10 +233,8 @@ class WebSockets:
         clients: Clients,
         counters: ClientCounters,
         bodies: Bodies,
-        settler: Settler,
     ) -> None:
         self._bodies = bodies
-        self._settler = settler
         self._broker = broker
         self._counted = counters.quorate
         self._sessions = sessions
@@ -289,7 +283,7 @@ class WebSockets:
             lambda node: url_of(cluster, node, secure=secure),
             self._broker.locate,
             self._bodies,
-            self._settler,
+            self._broker.settler,
         )
         writer = asyncio.create_task(peer.write(), name="websocket_writer")
         protocol = NativeProtocol(frame_bytes_max=frame_bytes_max)

@@ -172,7 +172,7 @@ class Timed:
         self.dispatcher.flush()
 
     def ask(self, command: Settle | Return) -> None:
-        self.dispatcher.ask(ConnectionId(1), 1, GROUP, "q", command)
+        self.dispatcher.settled(command)
 
 
 def test_one_batch_of_a_consumer_is_timed_until_it_is_settled_and_then_the_next():

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from pamqp import commands
 
+from node.dispatch import Counts
 from node.metrics.client_counters import ClientCounters
 from node.protocols.amqp import channel
 from node.protocols.amqp.channel import Channel
@@ -43,10 +44,8 @@ async def test_a_bug_of_ours_ends_the_connection_and_hangs_nobody(
 
     monkeypatch.setattr(channel, "begin", begin)
     host = FakeHost()
-    broker = SimpleNamespace(ingress=None)
-    services: Any = SimpleNamespace(
-        tasks=Tasks(), settler=None, counters=ClientCounters(), broker=broker
-    )
+    broker = SimpleNamespace(ingress=None, settler=None, counts=Counts())
+    services: Any = SimpleNamespace(tasks=Tasks(), counters=ClientCounters(), broker=broker)
     Channel(cast(Any, host), 1, services).receive(Method(1, commands.Basic.Qos()))
     async with asyncio.timeout(60):
         error = await host.failed

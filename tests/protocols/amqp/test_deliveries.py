@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from node.dispatch import Counts
 from node.errors import Refused
 from node.metrics.client_counters import ClientCounters
 from node.protocols.amqp.deliveries import Deliveries
@@ -14,7 +15,8 @@ from node.protocols.amqp.deliveries import Deliveries
 
 def test_a_closed_channel_opens_no_session_any_more() -> None:
     """Work beside the methods may be behind: nobody would end that session."""
-    services = SimpleNamespace(settler=None, sessions=None, counters=ClientCounters())
+    broker = SimpleNamespace(settler=None, counts=Counts())
+    services = SimpleNamespace(broker=broker, sessions=None, counters=ClientCounters())
     deliveries = Deliveries(cast(Any, SimpleNamespace(closed=True, host=None, services=services)))
     with pytest.raises(Refused):
         deliveries.connection  # noqa: B018
