@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from node.errors import Refused
 
 #: What a message weighs besides its body and its properties, so that empty ones count too.
 MESSAGE_OVERHEAD_BYTES = 64
+#: How long a publish by HTTP waits for others.
+ROOM_S_MAX = 10.0
 
 
 class InFlight:
@@ -34,3 +40,29 @@ class InFlight:
         if self.full and self.bytes * 2 <= self._bytes_max:
             self.full = False
             self._resume()
+
+
+class Room:
+    """The same for all publishes of a node that each have their own answer, by HTTP: any number of
+    connections may bring one at a time, so one that finds no room waits, and in the end is refused.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._free = asyncio.Event()
+        self._free.set()
+        self._in_flight = InFlight(bytes_max, pause=self._free.clear, resume=self._free.set)
+
+    @asynccontextmanager
+    async def of(self, size_bytes: int) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(ROOM_S_MAX):
+                while not self._free.is_set():  # another one that waited may have been faster
+                    await self._free.wait()
+        except TimeoutError:
+            reason = "too much is being published by HTTP: try again later"
+            raise Refused("overloaded", reason) from None
+        self._in_flight.add(size_bytes)
+        try:
+            yield
+        finally:
+            self._in_flight.done(size_bytes)

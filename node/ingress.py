@@ -29,7 +29,7 @@ from cluster.machine.publishers import CARRIER_PREFIX, is_carrier
 from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from node.alarms import Lack
 from node.errors import Refused
-from node.in_flight import MESSAGE_OVERHEAD_BYTES
+from node.in_flight import MESSAGE_OVERHEAD_BYTES, Room
 from node.permissions import Access
 from node.plain_values import wrong_beside_bodies
 from node.protocols.amqp import attributes, tables
@@ -64,6 +64,8 @@ class Ingress:
         self.lack = Lack()
         #: Why publishes to these virtual hosts are refused: see `node/vhost_quotas.py`.
         self.full_vhosts: Mapping[str, str] = {}
+        #: For what is published by HTTP, here or to the management API.
+        self.room = Room(limits.in_flight_bytes_max)
         self._cluster = cluster
         self._limits = limits
         self._cut_off = cut_off

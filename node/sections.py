@@ -201,7 +201,8 @@ class LimitSettings(Section):
         default=ByteSize(32 * MIB),
         ge=64 * KIB,
         description="Published and not yet confirmed, per connection; over it the node stops "
-        "reading from the connection, below half of it reads on.",
+        "reading from the connection, below half of it reads on. What is published by HTTP, here "
+        "or to the management API, counts together, and waits.",
     )
     deliver_buffer_bytes_max: ByteSize = Field(
         default=ByteSize(4 * MIB),

@@ -86,15 +86,16 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
     own = [ingress.own(info, attrs, given) for info in route.queues]
     counted.published([payload], queues=len(route.queues), confirm=True)
     counted.dropped += not route.queues
-    outcomes = [
-        _stored(call, info, payload, where + given, each)
-        for info, each in zip(route.queues, own, strict=True)
-    ]
-    try:
-        async with asyncio.timeout(PUBLISH_S_MAX):
-            refused = [name for name in await asyncio.gather(*outcomes) if name is not None]
-    except TimeoutError:
-        raise OutcomeUnknown("the queues did not answer in time") from None
+    async with ingress.room.of(len(payload) + len(where) + len(given)):
+        outcomes = [
+            _stored(call, info, payload, where + given, each)
+            for info, each in zip(route.queues, own, strict=True)
+        ]
+        try:
+            async with asyncio.timeout(PUBLISH_S_MAX):
+                refused = [name for name in await asyncio.gather(*outcomes) if name is not None]
+        except TimeoutError:
+            raise OutcomeUnknown("the queues did not answer in time") from None
     if refused:
         raise bad_request(f"queue '{refused[0]}' is full and did not take the message")
     counted.confirmed += 1

@@ -853,6 +853,13 @@ NODES = (
         (by_tests("tests/node/test_publishing.py"), SIMULATOR),
     ),
     Mutant(
+        "a publish by HTTP waits for no other one",
+        "node/in_flight.py",
+        "                while not self._free.is_set():",
+        "                while self._in_flight.bytes < 0:",
+        (by_tests("tests/node/test_doors.py", words="counts_together"),),
+    ),
+    Mutant(
         "what waits for a leader is overtaken by what comes later",
         "cluster/retries.py",
         "sorted(queue.proposals, key=lambda each: each.number)",

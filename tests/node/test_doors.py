@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -17,6 +18,9 @@ import pytest
 from pamqp.commands import Basic, Confirm, Connection, Queue
 
 from cluster.machine.arguments import SPAN_MS_MAX
+from cluster.machine.commands import Command, Enqueue
+from cluster.outcome import Done
+from node import in_flight
 from node.alarms import Lack
 from node.errors import Refused
 from node.protocols.native.frames import RANGES_MAX
@@ -460,6 +464,39 @@ def test_what_is_in_flight_counts_for_a_connection_and_not_for_each_of_its_chann
         confirmed = {wire.next().channel for _ in channels}
         assert confirmed == set(channels)
         wire.close()
+
+
+@pytest.mark.parametrize("door", ["http", "management"])
+def test_what_is_in_flight_by_http_counts_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str
+):
+    """Each connection has one publish at a time, and there may be any number of connections."""
+    with in_a_thread(tmp_path, **{"limits.in_flight_bytes_max": 65_536}) as running:
+        queue = declared(running)
+        info = running.node.broker.locate("/", queue)
+        assert info is not None
+        group: Any = running.node.cluster.group(info.group)
+        propose, held = group.propose, list[Callable[[], None]]()
+
+        def hold(command: Command, done: Done | None = None) -> None:
+            if isinstance(command, Enqueue):
+                held.append(partial(running.loop.call_soon_threadsafe, propose, command, done))
+            else:
+                propose(command, done)
+
+        monkeypatch.setattr(group, "propose", hold)
+        with ThreadPoolExecutor() as threads:
+            message = Message(b"x" * 40_000)
+            first = [threads.submit(DOORS[door], running, queue, message) for _ in range(2)]
+            while running.node.broker.ingress.room._free.is_set():
+                time.sleep(0.01)
+            monkeypatch.setattr(in_flight, "ROOM_S_MAX", 0.0)
+            assert DOORS[door](running, queue, message) in {503, (503, "overloaded")}
+            monkeypatch.undo()
+            for publish in held:
+                publish()
+            assert [each.result() for each in first] == [TAKEN] * 2
+            assert DOORS[door](running, queue, message) == TAKEN
 
 
 # --- what becomes of deliveries -------------------------------------------------------------------

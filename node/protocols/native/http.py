@@ -209,6 +209,12 @@ class HttpRoutes:
 
     async def _publish(self, request: web.Request) -> web.Response:
         info = await self._led(request)
+        length = request.content_length
+        size_bytes = self._broker.limits.frame_bytes_max if length is None else length
+        async with self._broker.ingress.room.of(size_bytes):  # before it is read
+            return await self._publish_now(request, info)
+
+    async def _publish_now(self, request: web.Request, info: QueueInfo) -> web.Response:
         if request.content_type == CBOR:
             fields = await _body(request)
             access = self._auth.access(await self._basic.user(request), info.vhost)
