@@ -34,7 +34,7 @@ from cluster.node_notes import NodeNotes
 from cluster.outcome import Done
 from cluster.overview import status_of
 from cluster.peers import Peers
-from cluster.queue_names import QueueNames
+from cluster.queue_names import Heard, QueueNames
 from cluster.raft.rounds import Rounds
 from cluster.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
 from cluster.registration import Registration
@@ -188,11 +188,16 @@ class ClusterNode:
             incarnation=lambda: self.links.incarnation,
             is_up=self.peers.is_up,
             homes=self.homes,
+            heard=self._catalog_heard,
         )
         self.forwarder.cluster_version = lambda: self.catalog_machine.version
         self.forwarder.why_no_leader = self._why_no_leader
         catalog.moved = self._catalog_moved
         self._catalog_moved(catalog.applied_index)
+
+    def _catalog_heard(self) -> Heard | None:
+        leader, since = self.catalog.leader, self.catalog.member.heard_since()
+        return None if leader is None or since is None else (leader, self.catalog.term, since)
 
     def _catalog_moved(self, index: int) -> None:
         self.visibility.moved(index)
@@ -563,10 +568,6 @@ class ClusterNode:
     def queues(self) -> list[QueueInfo]:
         return list(self.catalog_machine.queues())
 
-    async def find_queue(self, vhost: str, name: str) -> QueueInfo | None:
-        """A miss in the own copy is looked at again behind a barrier before it counts as a miss."""
-        return await self.names.find(vhost, name)
-
     async def change(self, command: Command) -> Outcome:
         """Any command of the catalog but those about queues. When this answers ok, this node and
         every other one that is up has applied it.
@@ -593,10 +594,17 @@ class ClusterNode:
         return await self.names.declare(DeclareQueue(vhost, name, arguments, None, None, *flags))
 
     async def remove_queue(
-        self, vhost: str, name: str, *, if_unused: bool = False, if_empty: bool = False
+        self,
+        vhost: str,
+        name: str,
+        *,
+        if_unused: bool = False,
+        if_empty: bool = False,
+        owner: str | None = None,
     ) -> Outcome:
         """The queue is gone from its group and from every node's catalog when this answers ok."""
-        return await self.names.remove(vhost, name, if_unused=if_unused, if_empty=if_empty)
+        how = {"if_unused": if_unused, "if_empty": if_empty}
+        return await self.names.remove(vhost, name, **how, owner=owner)
 
     def address_of(self, node: NodeId, kind: str) -> str | None:
         """From the catalog: kind is "http" or "peer"."""

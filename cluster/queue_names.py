@@ -42,6 +42,9 @@ MAKE_AT_ONCE = 500
 LOOK_AGAIN_S = 0.05
 _NO_NUMBER = refused(BAD_ARGUMENT, "invalid arguments: NaN and infinity are no values")
 
+#: The leader of the catalog, its term, and since when it is heard.
+Heard = tuple[NodeId, int, float]
+
 
 class QueueNames:
     """What the broker asks for by name."""
@@ -58,7 +61,10 @@ class QueueNames:
         incarnation: Callable[[], int],
         is_up: Callable[[NodeId], bool],
         homes: Callable[[], Sequence[NodeId]],
+        heard: Callable[[], Heard | None],
     ) -> None:
+        self._heard = heard
+        self._caught_up_with: Heard | None = None
         self._homes = homes  # nodes that may be given groups
         self._config = config
         self._catalog = catalog
@@ -106,22 +112,41 @@ class QueueNames:
             await self._visibility.everywhere(outcome.stamp.index)
         return outcome
 
-    async def find(self, vhost: str, name: str) -> QueueInfo | None:
-        """A miss in the own copy is looked at again behind a barrier before it counts as a miss."""
+    async def find(self, vhost: str, name: str) -> QueueInfo | Outcome:
+        """A miss in the own copy is looked at again behind a barrier before it is refused; or
+        nobody can say now whether there is such a queue.
+        """
         info = self._catalog.queue(vhost, name)
-        if info is None:
-            await self.barrier()
-            info = self._catalog.queue(vhost, name)
-        return info
+        if info is not None:
+            return info
+        caught_up = await self.barrier()
+        info = self._catalog.queue(vhost, name)
+        if info is None and not caught_up:
+            return refused("no_leader", "the catalog has no leader now: try again")
+        missing = f"there is no queue {name!r} in vhost {vhost!r}: declare it first"
+        return info or refused(NO_QUEUE, missing)
 
     async def barrier(self) -> bool:
         """All that was in the catalog when this was called is in this node's copy. False: nobody
         could say so in time.
         """
+        heard = self._heard()
         outcome = await self._retries.ask(CATALOG_GROUP, Barrier())
         if outcome.kind != "ok" or outcome.stamp is None:
             return False
-        return await self._visibility.here(outcome.stamp.index, PATIENCE_S)
+        done = await self._visibility.here(outcome.stamp.index, PATIENCE_S)
+        if done:
+            self._caught_up_with = heard
+        return done
+
+    @property
+    def cut_off(self) -> bool:
+        """The leader of the catalog is not heard, or not caught up with since it is. A change is
+        answered when the nodes that are up have it, so what was answered elsewhere meanwhile may be
+        missing in this copy: who routes by it catches up first.
+        """
+        heard = self._heard()
+        return heard is None or heard != self._caught_up_with
 
     # --- declaring
 
@@ -179,11 +204,17 @@ class QueueNames:
 
     # --- removing
 
-    async def remove(self, vhost: str, name: str, *, if_unused: bool, if_empty: bool) -> Outcome:
-        """Conditions are judged in the queue's group, then the name is dropped from the catalog."""
+    async def remove(
+        self, vhost: str, name: str, *, if_unused: bool, if_empty: bool, owner: str | None = None
+    ) -> Outcome:
+        """Conditions are judged in the queue's group, then the name is dropped from the catalog.
+        `owner`: by now the name may be that of another queue, which stays.
+        """
         info = await self.find(vhost, name)
-        if info is None:
-            return refused(NO_QUEUE, f"no queue {name!r} in vhost {vhost!r}")
+        if isinstance(info, Outcome):
+            return info
+        if owner is not None and info.owner != owner:
+            return Outcome("ok", Ok(0))
         delete = DeleteQueue(info.queue, if_unused, if_empty)
         outcome = await self._ask_home(info, delete)
         if outcome is None:

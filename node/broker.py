@@ -43,7 +43,7 @@ from cluster.types import (
 from node.bodies import may_be_whole, whole
 from node.chunks import batch_of, fitting, merged
 from node.dispatch import Counts
-from node.errors import Elsewhere, Refused, reply_of
+from node.errors import Elsewhere, Refused, error_of, reply_of
 from node.ingress import NAME_BYTES_MAX, Ingress, check_name
 from node.message import as_map
 from node.outgoing import Batch
@@ -56,10 +56,6 @@ CREDIT_MAX = 1_000_000
 
 #: Why a leader knows no such consumer.
 Gone = Literal["session_over", "queue_deleted", "cancelled"]
-
-
-#: The leader of the catalog, its term, and since when it is heard.
-_Heard = tuple[NodeId, int, float]
 
 
 class Broker:
@@ -76,7 +72,6 @@ class Broker:
         self.counts = Counts()
         self.settler = make_settler(cluster, self.counts)
         self.ingress = Ingress(cluster, limits, cut_off=lambda: self.cut_off)
-        self._caught_up_with: _Heard | None = None
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -85,19 +80,10 @@ class Broker:
         return self.cluster.queue_info(vhost, queue)
 
     async def find(self, vhost: str, queue: str) -> QueueInfo:
-        """A miss is looked up again behind a barrier before it is refused. Elsewhere: nobody can
-        say now whether there is such a queue.
-        """
-        info = self.cluster.queue_info(vhost, queue)
-        if info is None:
-            caught_up = await self.catch_up()
-            info = self.cluster.queue_info(vhost, queue)
-            if info is None and not caught_up:
-                raise Elsewhere(None)
-        if info is None:
-            raise Refused(
-                codes.NO_QUEUE, f"there is no queue {queue!r} in vhost {vhost!r}: declare it first"
-            )
+        """Refused: there is none. Elsewhere: nobody can say now."""
+        info = await self.cluster.names.find(vhost, queue)
+        if isinstance(info, Outcome):
+            raise error_of(info)
         return info
 
     async def find_shared(self, vhost: str, queue: str) -> QueueInfo:
@@ -110,25 +96,11 @@ class Broker:
         """All that was in the catalog when this was called is known here. False: nobody could say
         so in time.
         """
-        heard = self._heard()
-        done = await self.cluster.names.barrier()
-        if done:
-            self._caught_up_with = heard
-        return done
+        return await self.cluster.names.barrier()
 
     @property
     def cut_off(self) -> bool:
-        """The leader of the catalog is not heard, or not caught up with since it is. A change is
-        answered when the nodes that are up have it, so what was answered elsewhere meanwhile may be
-        missing in this copy: who routes by it catches up first.
-        """
-        heard = self._heard()
-        return heard is None or heard != self._caught_up_with
-
-    def _heard(self) -> _Heard | None:
-        catalog = self.cluster.catalog
-        leader, since = catalog.leader, catalog.member.heard_since()
-        return None if leader is None or since is None else (leader, catalog.term, since)
+        return self.cluster.names.cut_off
 
     def leads(self, group: GroupId) -> bool:
         return self.cluster.leader_of(group) == self.cluster.node

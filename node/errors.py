@@ -50,9 +50,13 @@ def reply_of(outcome: Outcome) -> Reply:
     """The reply, or the error that the outcome is."""
     if outcome.kind == "ok" and outcome.reply is not None:
         return outcome.reply
-    if outcome.kind == "refused":
-        if outcome.code in ELSEWHERE:
-            raise Elsewhere(outcome.leader)
-        detail = getattr(outcome.reply, "detail", None)
-        raise Refused(outcome.code or "refused", outcome.reason or "refused", detail)
-    raise OutcomeUnknown(outcome.reason)
+    raise error_of(outcome)
+
+
+def error_of(outcome: Outcome) -> BrokerError:
+    if outcome.kind != "refused":
+        return OutcomeUnknown(outcome.reason)
+    if outcome.code in ELSEWHERE:
+        return Elsewhere(outcome.leader)
+    detail = getattr(outcome.reply, "detail", None)
+    return Refused(outcome.code or "refused", outcome.reason or "refused", detail)

@@ -8,7 +8,7 @@ from typing import Any, cast
 from cluster.machine.commands import Discard, Ranges, Return, Settle
 from cluster.machine.replies import NO_QUEUE
 from cluster.types import ConsumerKey, LargeBody, QueueId
-from node.errors import Refused, reply_of
+from node.errors import Refused, error_of
 from node.management.context import Services
 from node.outgoing import Batch
 
@@ -57,7 +57,7 @@ async def take_here(services: Services, fields: Sequence[Any]) -> list[Any]:
             decision = _decision(mode, queue, consumer, wanted, token)
             outcome = await settler.ask(info.group, decision)
             if outcome.kind == "refused":
-                reply_of(outcome)
+                raise error_of(outcome)
         rows = [row for batch in batches for row in _rows(batch)]
         return [ready, [row[:-1] for row in rows] if of_release_0_2 else rows]
     finally:

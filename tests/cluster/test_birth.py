@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from cluster.group import Role
+from cluster.machine.catalog import QueueInfo
 from cluster.placement import preferred_leader
 from cluster.types import CATALOG_GROUP
 from tests.cluster.world import MakeWorld, World
@@ -51,8 +52,8 @@ async def test_two_of_three_are_enough_and_the_third_may_come_later(make_world: 
     queue = await world.declare("orders", at="n3")
     await world.start("n2")
     await world.settled()
-    info = await world["n2"].find_queue("/", "orders")
-    assert info is not None
+    info = await world["n2"].names.find("/", "orders")
+    assert isinstance(info, QueueInfo)
     assert info.queue == queue
     await world.until(lambda: world.ready("orders", "n2") == 0)
 

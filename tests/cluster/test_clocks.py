@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from cluster.agreed_time import CLOCK_CONFIRM_MS
+from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Enqueue
 from cluster.machine.replies import Enqueued
 from cluster.types import GroupId
@@ -30,8 +31,8 @@ async def a_world(make_world: MakeWorld, count: int = 3) -> World:
 
 async def publish(world: World, number: int) -> int:
     """As a publisher that may send the same again; how many were stored of one."""
-    info = await world.any.find_queue("/", QUEUE)
-    assert info is not None
+    info = await world.any.names.find("/", QUEUE)
+    assert isinstance(info, QueueInfo)
     outcome = await world.any.ask(info.group, Enqueue(info.queue, "p", number, [b"m"]))
     assert outcome.kind == "ok", outcome
     assert isinstance(outcome.reply, Enqueued)

@@ -12,6 +12,7 @@ from cluster.group import Outcome, Role
 from cluster.log import FatalDiskError, WrongIdentity
 from cluster.log.memory_disk import MemoryDisk
 from cluster.machine import QueueMachine
+from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import NodeDown, NodeUp, OpenSession, Subscribe
 from cluster.types import NodeId, SessionId
 from tests.cluster.world import MakeWorld, World, enqueue
@@ -299,8 +300,8 @@ def machine(node: ClusterNode, group: Any) -> QueueMachine:
 async def consume(world: World, name: str, session: str) -> None:
     """A consumer whose client is connected to that node."""
     node = world[name]
-    info = await node.find_queue("/", "q")
-    assert info is not None
+    info = await node.names.find("/", "q")
+    assert isinstance(info, QueueInfo)
     opened = OpenSession(SessionId(session), node.node, node.links.incarnation)
     assert (await node.ask(info.group, opened)).kind == "ok"
     subscribe = Subscribe(info.queue, SessionId(session), "tag", credit=10)

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from cluster import maintenance
+from cluster import maintenance, retries
 from cluster.cluster_node import ClusterNode
 from cluster.machine import QueueMachine
+from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Barrier, CreateQueue, DeclareQueue, DeleteQueue, QueueConfig
-from cluster.machine.replies import Declared
+from cluster.machine.replies import NO_QUEUE, Declared
+from cluster.outcome import Outcome
 from cluster.seams import Down
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from tests.cluster.world import MakeWorld, World, enqueue
@@ -23,6 +25,11 @@ def machine(node: ClusterNode, group: GroupId) -> QueueMachine:
     found = node.groups[group].machine
     assert isinstance(found, QueueMachine)
     return found
+
+
+async def missing(node: ClusterNode, queue: str) -> bool:
+    found = await node.names.find("/", queue)
+    return isinstance(found, Outcome) and found.code == NO_QUEUE
 
 
 # --- declare
@@ -57,7 +64,7 @@ async def test_bad_arguments_are_refused_with_the_reason(
     assert outcome.kind == "refused"
     assert outcome.code == "bad_argument"
     assert next(iter(arguments)) in (outcome.reason or "")
-    assert await world["n2"].find_queue("/", "q") is None
+    assert await missing(world["n2"], "q")
 
 
 async def test_a_name_that_cannot_be_is_refused(world: World) -> None:
@@ -135,8 +142,8 @@ async def test_a_new_group_has_as_many_members_as_were_asked_for(make_world: Mak
     sizes = {info.name: len(info.members) for info in world.any.catalog_machine.groups()}
     assert (sizes["one"], sizes["five"], sizes["default-1"]) == (1, 5, 3)
     for node in world.nodes.values():  # also from those that hold no copy
-        info = await node.find_queue("/", "one")
-        assert info is not None
+        info = await node.names.find("/", "one")
+        assert isinstance(info, QueueInfo)
         await world.until(lambda node=node, info=info: node.leader_of(info.group))
         assert (await node.ask(info.group, enqueue(info.queue, b"x"))).kind == "ok"
 
@@ -152,18 +159,34 @@ async def test_a_lagging_node_finds_a_queue_behind_a_barrier(world: World) -> No
     await world.declare("q", at=leader)
     assert node.queue_info("/", "q") is None
 
-    finding = asyncio.create_task(node.find_queue("/", "q"))
+    finding = asyncio.create_task(node.names.find("/", "q"))
     await asyncio.sleep(0.1)
     assert not finding.done()
     links.drop = lambda _peer, _message: False
     info = await finding
-    assert info is not None
+    assert isinstance(info, QueueInfo)
     assert info.queue == 1
 
 
 async def test_a_queue_that_is_nowhere_is_none(world: World) -> None:
     for node in world.nodes.values():
-        assert await node.find_queue("/", "nowhere") is None
+        assert await missing(node, "nowhere")
+
+
+async def test_what_nobody_can_look_up_now_is_not_said_to_be_missing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it as good as removed: an exclusive queue stayed behind."""
+    monkeypatch.setattr(retries, "PATIENCE_S", 0.5)
+    leader = world.leading() or ""
+    node = world.other_than(leader)
+    world.isolate(node.node)
+    await world.declare("q", at=leader)
+
+    found = await node.names.find("/", "q")
+    assert isinstance(found, Outcome)
+    assert found.code == "no_leader"
+    assert (await node.remove_queue("/", "q")).code == "no_leader"
 
 
 # --- remove
@@ -204,7 +227,7 @@ async def test_a_removal_that_stopped_half_way_is_finished_by_the_next_one(
     queue = await world.declare("q")
     await world["n1"].ask(world.group_of("q"), DeleteQueue(queue, False, False))
     assert (await world["n1"].remove_queue("/", "q")).kind == "ok"
-    assert await world["n1"].find_queue("/", "q") is None
+    assert await missing(world["n1"], "q")
 
 
 # --- reconciliation

@@ -10,6 +10,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.log import LogOptions
 from cluster.log.snapshots import SNAPSHOTS_KEPT
 from cluster.log.space import MIN_FREE_BYTES
+from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Purge
 from cluster.outcome import Outcome
 from tests.cluster.world import MakeWorld, World, enqueue
@@ -40,8 +41,8 @@ async def fill(world: World, node: ClusterNode, queues: list[str], body: bytes) 
 
 
 async def purge(world: World, queue: str) -> None:
-    info = await world.any.find_queue("/", queue)
-    assert info is not None
+    info = await world.any.names.find("/", queue)
+    assert isinstance(info, QueueInfo)
     outcome = await world.any.ask(info.group, Purge(info.queue))
     assert outcome.kind == "ok", outcome
 

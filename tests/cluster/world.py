@@ -16,6 +16,7 @@ from cluster.cluster_node import ClusterConfig, ClusterNode
 from cluster.group import Group
 from cluster.log import LogOptions
 from cluster.log.memory_disk import MemoryDisk
+from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Enqueue
 from cluster.seams import GONE_AFTER_S, Down
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
@@ -302,12 +303,12 @@ class World:
 
     def group_of(self, name: str) -> GroupId:
         info = self.any.queue_info("/", name)
-        assert info is not None
+        assert isinstance(info, QueueInfo)
         return info.group
 
     async def publish(self, name: str, *bodies: bytes) -> None:
-        info = await self.any.find_queue("/", name)
-        assert info is not None
+        info = await self.any.names.find("/", name)
+        assert isinstance(info, QueueInfo)
         outcome = await self.any.ask(info.group, enqueue(info.queue, *bodies))
         assert outcome.kind == "ok", outcome
 

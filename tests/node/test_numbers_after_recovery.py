@@ -135,9 +135,9 @@ async def test_letters_that_are_numbered_anew_all_arrive(make_world: MakeWorld) 
     await world.declare("target")
     ttl: dict[str, Any] = {"message_ttl": 0, "dead_letter_exchange": ""}
     await world.declare("source", dead_letter_routing_key="target", **ttl)
-    source, target = [await world.any.find_queue("/", name) for name in ("source", "target")]
-    assert source is not None
-    assert target is not None
+    source, target = [await world.any.names.find("/", name) for name in ("source", "target")]
+    assert isinstance(source, QueueInfo)
+    assert isinstance(target, QueueInfo)
     assert source.group != target.group
     await led_by(world, "n1")
     carriers = Carriers(world["n1"], Tasks())

@@ -67,8 +67,8 @@ class Cluster(World):
         await self.born()
         for name in "abc":
             await self.declare(name, **arguments)
-            found = await self.any.find_queue("/", name)
-            assert found is not None
+            found = await self.any.names.find("/", name)
+            assert isinstance(found, QueueInfo)
             self.infos[name] = found
         assert len({self.group_of(name) for name in "abc"}) == 3
         return self

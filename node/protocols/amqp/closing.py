@@ -58,17 +58,11 @@ def channel_close(error: AmqpError) -> commands.Channel.Close:
 
 
 async def remove_queue(broker: Broker, vhost: str, name: str, owner: str) -> None:
-    """Tried again while nobody leads; should that last, the start of this node clears it away.
-
-    By now the name may be that of another queue, which is none of the owner's.
-    """
+    """Tried again while nobody leads; should that last, the start of this node clears it away."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + REMOVE_S_MAX
     while True:
-        info = await broker.cluster.find_queue(vhost, name)
-        if info is not None and info.owner != owner:
-            return
-        outcome = await broker.cluster.remove_queue(vhost, name)
+        outcome = await broker.cluster.remove_queue(vhost, name, owner=owner)
         answered = outcome.kind == "ok" or (outcome.kind == "refused" and outcome.reply is not None)
         # An auto-delete queue may have gone already, with its last consumer.
         if answered or outcome.code == NO_QUEUE:

@@ -92,10 +92,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self.removed: list[tuple[str, str]] = []
 
-    async def find_queue(self, vhost: str, name: str) -> None:
-        return None
-
-    async def remove_queue(self, vhost: str, name: str) -> Outcome:
+    async def remove_queue(self, vhost: str, name: str, *, owner: str) -> Outcome:
         self.removed.append((vhost, name))
         return Outcome("ok")
 
