@@ -869,8 +869,8 @@ NODES = (
     Mutant(
         "a proposal whose first try was lost is said to have been refused",
         "cluster/retries.py",
-        "            proposal.done(doubt or outcome)\n",
-        "            proposal.done(outcome)\n",
+        "            doubt = proposal.doubt = outcome\n",
+        "            pass\n",
         (by_tests("tests/cluster/test_forwarding.py"),),
     ),
     Mutant(
