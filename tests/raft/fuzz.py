@@ -604,7 +604,7 @@ class Fuzz:
             journal = self.nodes[name].journal
             go_on(journal, alive[name], {*map(NodeId, lost), *view.current.lost})
             journal.keep()
-        known_to = (min(at, self.nodes[n].journal.last_index) for n, at in commits.items())
+        known_to = (self._brought(self.nodes[n], at) for n, at in commits.items())
         self._forget_above(max(known_to, default=1))
         self._after_loss(lost)
 
@@ -614,6 +614,17 @@ class Fuzz:
         first = Configuration(tuple(map(NodeId, self.names[: self.founders])))
         snapshot = journal.load_snapshot()
         return Configurations(first, journal, None if snapshot is None else snapshot.data)  # type: ignore[arg-type]
+
+    def _brought(self, node: Node, commit: int) -> int:
+        """Up to where a survivor's disk has what it knew to be committed: it may have been told of
+        a commit before it synced the entry, and have an older one there.
+        """
+        index = min(commit, node.journal.last_index)
+        while index > node.journal.base_index:
+            if self._entry(node, index) == self.known.committed.get(index):
+                break
+            index -= 1
+        return index
 
     def _forget_above(self, index: int) -> None:
         """What was committed there is lost with the majority, unless a survivor brings it."""
