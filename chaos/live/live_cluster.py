@@ -16,7 +16,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ LOG_LINES_SHOWN = 5
 SNAPSHOT_ENTRIES = 200
 #: Exit status of a node whose data is damaged and that says so.
 EXIT_DAMAGED = 3
+
+#: Linux lets a process that is `tied` end with the thread that started it: this one lasts.
+_STARTER = ThreadPoolExecutor(1, "starter")
+
+
+def from_thread_that_lasts(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Starts a process, whichever thread calls, and however soon that ends."""
+    return _STARTER.submit(start).result()
 
 
 class NotReadyError(Exception):
@@ -394,20 +403,22 @@ class LiveCluster:
             harness += ["--build", self._build]
         with machine.log_file.open("ab") as log:
             machine.log_start = log.tell()
-            machine.process = subprocess.Popen(
-                [
-                    *machine.place.launch,
-                    *(sys.executable, "-m", "chaos.live.node_process"),
-                    *("--config", str(machine.folder / "quorate.toml")),
-                    *harness,
-                ],
-                cwd=ROOT,
-                env=tied(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # Ctrl-C is for the harness, which ends its nodes itself.
-                start_new_session=True,
+            machine.process = from_thread_that_lasts(
+                lambda: subprocess.Popen(
+                    [
+                        *machine.place.launch,
+                        *(sys.executable, "-m", "chaos.live.node_process"),
+                        *("--config", str(machine.folder / "quorate.toml")),
+                        *harness,
+                    ],
+                    cwd=ROOT,
+                    env=tied(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    # Ctrl-C is for the harness, which ends its nodes itself.
+                    start_new_session=True,
+                )
             )
         machine.paused = False
 

@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from chaos.live.live_cluster import from_thread_that_lasts
+from quorate.lifetime import tied
 from tests.testkit.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -117,3 +120,34 @@ def test_a_test_run_that_is_aborted_leaves_nothing_behind(
     run.send_signal(number)
 
     until_gone(pids)
+
+
+#: Ends with its starter, like a node of a harness; else when it has read a line.
+TIED = (
+    "from quorate.lifetime import end_with_starter as begin; begin(); print(1, flush=True); input()"
+)
+
+
+def test_a_process_does_not_end_with_the_thread_that_asked_for_it():
+    started: list[subprocess.Popen[bytes]] = []
+
+    def ask() -> None:
+        process = from_thread_that_lasts(
+            lambda: subprocess.Popen(
+                [sys.executable, "-c", TIED],
+                cwd=ROOT,
+                env=tied(dict(os.environ)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        )
+        started.append(process)
+        assert started[0].stdout is not None
+        started[0].stdout.readline()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+
+    said, _ = started[0].communicate(b"go on\n")
+    assert (said, started[0].returncode) == (b"", 0)
