@@ -189,8 +189,10 @@ class Retries:
         over: list[_Proposal] = []
         now_s = asyncio.get_running_loop().time()
         if now_s >= queue.look_over_s:
-            over = [each for each in queue.proposals if self._is_over(each)]
-            queue.proposals = [each for each in queue.proposals if each not in over]
+            left: list[_Proposal] = []
+            for each in queue.proposals:
+                (over if self._is_over(each) else left).append(each)
+            queue.proposals = left
             queue.look_over_s = now_s + LOOK_OVER_S * len(queue.proposals)
         if queue.proposals:
             self._look_later(group, queue, AGAIN_S)
