@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -19,7 +20,7 @@ from typing import IO, Any, Literal, cast
 import aiohttp
 
 from quorate.lifetime import tied
-from quorate.ports import free_port, is_free
+from quorate.ports import claim, free_port
 
 #: Where the nodes are; read by the command.
 CLUSTER_FILE = "cluster.json"
@@ -29,6 +30,8 @@ AMQP_PORT_FIRST = 5672
 #: How long nodes may take to answer, and to stop, before something is wrong.
 START_S_MAX = 60.0
 Probe = Literal["startup", "ready"]
+#: By port: held as long as nobody else may have it.
+Claims = dict[int, IO[str]]
 STOP_S_MAX = 20.0
 LOG_LINES_SHOWN = 5
 
@@ -86,29 +89,31 @@ class LocalNode:
         return ""
 
 
-def _ports(first: int, taken: set[int]) -> Iterator[int]:
+def _ports(first: int, claims: Claims) -> Iterator[int]:
     """Ports from `first` on where they are free, then any free ones; `first` 0: any."""
     for port in range(first, first + 30 if first else 0):
-        if port not in taken and is_free(port):
-            taken.add(port)
+        if _claimed(port, claims):
             yield port
     while True:
-        try:
-            port = free_port()
-        except OSError as error:
-            raise LocalClusterError(f"no port for a node: {error}") from error
-        if port not in taken:
-            taken.add(port)
+        if _claimed(port := free_port(), claims):
             yield port
+
+
+def _claimed(port: int, claims: Claims) -> bool:
+    if port in claims or (claimed := claim(port)) is None:
+        return False
+    claims[port] = claimed
+    return True
 
 
 class LocalCluster:
     """The nodes of one folder. Only one process at a time may hold it."""
 
-    def __init__(self, folder: Path, nodes: list[LocalNode], lock: IO[str]) -> None:
+    def __init__(self, folder: Path, nodes: list[LocalNode], held: ExitStack) -> None:
+        """`held`: the lock of the folder and the claims to its ports, until the cluster stops."""
         self.folder = folder
         self.nodes = nodes
-        self._lock = lock
+        self._held = held
 
     @classmethod
     def prepare(
@@ -128,24 +133,29 @@ class LocalCluster:
         if fresh and folder.exists():
             _remove(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise LocalClusterError(
-                f"a cluster is running in {folder} already: stop it, or give another --dir"
-            ) from None
-        try:
+        with ExitStack() as stack:
+            lock = stack.enter_context((folder / "lock").open("w"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise LocalClusterError(
+                    f"a cluster is running in {folder} already: stop it, or give another --dir"
+                ) from None
+            claims: Claims = {}
+            stack.callback(lambda: [claimed.close() for claimed in claims.values()])
             rows = _remembered(folder)
-            if rows is None:
-                rows = _new_rows(nodes, preferred_ports)
-            elif len(rows) != nodes:
+            if rows is not None and len(rows) != nodes:
                 raise LocalClusterError(
                     f"{folder} holds a cluster of {len(rows)} nodes, not {nodes}:"
                     f" start it with --nodes {len(rows)}, or begin anew with --fresh"
                 )
-            _replace_busy_ports(rows, preferred_ports)
+            try:
+                if rows is None:
+                    rows = _new_rows(nodes, preferred_ports, claims)
+                else:
+                    _claim_ports(rows, preferred_ports, claims)
+            except OSError as error:
+                raise LocalClusterError(f"no port for a node: {error}") from error
             made = [
                 LocalNode(row["node"], row["http"], row["peer"], row["amqp"], folder / row["node"])
                 for row in rows
@@ -153,10 +163,8 @@ class LocalCluster:
             secret = _secret(folder)
             for node in made:
                 _write_settings(node, made, secret, settings)
-        except BaseException:
-            lock.close()
-            raise
-        cluster = cls(folder, made, lock)
+            held = stack.pop_all()
+        cluster = cls(folder, made, held)
         cluster.remember()
         return cluster
 
@@ -260,7 +268,7 @@ class LocalCluster:
 
         await asyncio.gather(*(ended(node) for node in running))
         self.remember()
-        self._lock.close()
+        self._held.close()
         return unusual
 
 
@@ -325,24 +333,27 @@ def _is_node(pid: int, folder: str) -> bool:
     return b"quorate" in command and folder.encode() in command
 
 
-def _new_rows(count: int, preferred: bool) -> list[dict[str, Any]]:
-    taken: set[int] = set()
-    http = _ports(HTTP_PORT_FIRST if preferred else 0, taken)
-    peer = _ports(PEER_PORT_FIRST if preferred else 0, taken)
-    amqp = _ports(AMQP_PORT_FIRST if preferred else 0, taken)
+def _new_rows(count: int, preferred: bool, claims: Claims) -> list[dict[str, Any]]:
+    http = _ports(HTTP_PORT_FIRST if preferred else 0, claims)
+    peer = _ports(PEER_PORT_FIRST if preferred else 0, claims)
+    amqp = _ports(AMQP_PORT_FIRST if preferred else 0, claims)
     return [
         {"node": f"node-{number}", "http": next(http), "peer": next(peer), "amqp": next(amqp)}
         for number in range(1, count + 1)
     ]
 
 
-def _replace_busy_ports(rows: list[dict[str, Any]], preferred: bool) -> None:
+def _claim_ports(rows: list[dict[str, Any]], preferred: bool, claims: Claims) -> None:
+    """Those of the last time; others for those that somebody else has by now."""
     firsts = {"http": HTTP_PORT_FIRST, "peer": PEER_PORT_FIRST, "amqp": AMQP_PORT_FIRST}
-    taken = {row[kind] for row in rows for kind in firsts if kind in row}
-    for row in rows:
-        for kind, first in firsts.items():
-            if kind not in row or not is_free(row[kind]):
-                row[kind] = next(_ports(first if preferred else 0, taken))
+    busy = [
+        (row, kind)
+        for row in rows
+        for kind in firsts
+        if kind not in row or not _claimed(row[kind], claims)
+    ]
+    for row, kind in busy:
+        row[kind] = next(_ports(firsts[kind] if preferred else 0, claims))
 
 
 def _secret(folder: Path) -> str:

@@ -9,6 +9,7 @@ import random
 import socket
 import tempfile
 from pathlib import Path
+from typing import IO
 
 HOST = "127.0.0.1"
 #: Below those that the kernel gives to outgoing connections: one of these, made while a node is
@@ -38,6 +39,20 @@ def free_port() -> int:
     raise OSError(f"no port of {HOST} from {PORT_MIN} to {PORT_MAX - 1} is free")
 
 
+def claim(port: int) -> IO[str] | None:
+    """This port is the caller's among the processes of one user until it closes what it gets; None
+    when it is another's, or somebody listens there. Raises OSError when no claim can be noted.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    held = open(os.open(_claims() / str(port), flags, 0o600))  # noqa: SIM115 (the caller's)
+    with contextlib.suppress(OSError):
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_free(port):
+            return held
+    held.close()
+    return None
+
+
 def is_free(port: int) -> bool:
     """Whether a server could listen there."""
     with socket.socket() as probe, contextlib.suppress(OSError):
@@ -45,6 +60,12 @@ def is_free(port: int) -> bool:
         probe.bind((HOST, port))
         return True
     return False
+
+
+def _claims() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"quorate-claims-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def _turns() -> Path:

@@ -103,16 +103,18 @@ def test_a_test_run_that_is_aborted_leaves_nothing_behind(
     """Under the project's own conftest, as every test is; not even programs of others."""
     hanging, told = tmp_path / "test_hanging.py", tmp_path / "pids"
     hanging.write_text(HANGING_TEST)
-    run = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", *options, str(hanging)],
-        cwd=ROOT,
-        env={**os.environ, "PIDS": str(told)},
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
+    printed = tmp_path / "printed"
+    with printed.open("w") as output:
+        run = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", *options, str(hanging)],
+            cwd=ROOT,
+            env={**os.environ, "PIDS": str(told)},
+            stdout=output,
+            text=True,
+        )
     here.append(run)
     wait_until(lambda: told.exists() or run.poll() is not None, within_s=120)
-    assert run.poll() is None
+    assert run.poll() is None, printed.read_text()
     pids = [int(pid) for pid in told.read_text().split()]
     assert len(pids) == 3
     assert all(map(runs, pids))

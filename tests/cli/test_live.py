@@ -81,6 +81,16 @@ def test_a_folder_is_used_by_one_cluster_at_a_time(tmp_path: Path):
     assert len({node.http for node in running.nodes}) == 3
 
 
+async def test_clusters_that_start_at_once_do_not_share_a_port(tmp_path: Path):
+    """Neither of them listens yet; the second time, both folders name their ports."""
+    for _ in range(2):
+        both = [LocalCluster.prepare(tmp_path / name) for name in ("a", "b")]
+        nodes = [node for cluster in both for node in cluster.nodes]
+        assert len({port for each in nodes for port in (each.http, each.peer, each.amqp)}) == 18
+        for cluster in both:
+            await cluster.stop()
+
+
 def test_only_a_folder_of_ours_is_deleted(tmp_path: Path):
     (tmp_path / "precious").touch()
     with pytest.raises(LocalClusterError, match="nothing is deleted"):
