@@ -212,18 +212,17 @@ async def test_a_settle_that_is_lost_on_its_way_is_repeated(tmp_path: Path) -> N
         await nodes.declare("q")
         leader = await nodes.leader("q")
         name = next(name for name in nodes.nodes if name != leader)
-        cluster: Any = nodes.nodes[name].cluster
-        propose, lost = cluster.propose, []
+        forwarder: Any = nodes.nodes[name].cluster.forwarder
+        ask_peer, lost = forwarder._ask_peer, []
 
-        def lossy(group: Any, command: Any, done: Any = None) -> None:
+        def lossy(peer: Any, group: Any, command: Any, done: Any) -> None:
             if isinstance(command, Settle) and not lost:
                 lost.append(command)
-                if done is not None:
-                    done(unknown("the link broke"))
+                done(unknown("the link broke"))
                 return
-            propose(group, command, done)
+            ask_peer(peer, group, command, done)
 
-        cluster.propose = lossy
+        forwarder._ask_peer = lossy
         async with Client(nodes.url(name), forward=True) as client:
             await asyncio.to_thread(send_by_amqp, nodes.nodes[name], body_of(3 * MIB))
             await client.ask(20, 99, "q", {"credit": 1, "auto_settle": True})
