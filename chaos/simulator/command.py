@@ -70,6 +70,7 @@ STATES = (
     "fsyncs",
     "starts",
     "nodes that stopped themselves",
+    "nodes that ended when removed",
     "damage refused",
 )
 LOAD = (

@@ -115,6 +115,8 @@ class MembersNemesis:
                 "only removed nodes are told so", f"{node} was let in before it started"
             )
             return True
+        if told:
+            return False  # it is about to end, and was not started since
         leaders = [m.cluster.catalog for m in self._serving(but=None) if m.cluster is not None]
         return any(group.ready and node in group.configuration.voters for group in leaders)
 

@@ -4,6 +4,7 @@ invariants.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,6 +29,7 @@ from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.raft.transport import APPENDED, INSTALL, VOTE, VOTED
 from cluster.types import GroupId, NodeId
+from node.node import WATCH_S
 from node.sections import LimitSettings
 
 #: Faults of live processes that a simulated world does not have.
@@ -167,9 +169,19 @@ class SimCluster(DiskFaults):
         await cluster.start()
         door.open()
         machine.door = door
+        machine.process.spawn(self._watch(machine, machine.process, cluster), "watch")
         for listener in self.on_serving:
             listener(machine)
         self.trace.event(machine.name, "+", "serves")
+
+    async def _watch(self, machine: Machine, process: Process, cluster: ClusterNode) -> None:
+        """A node that was removed ends by itself, and serves nobody until it is started again."""
+        while not cluster.left:
+            await asyncio.sleep(WATCH_S)
+        if machine.serves and not cluster.stopping:
+            self.trace.event(machine.name, "X", "ends by itself, it was removed")
+            self.trace.count("nodes that ended when removed")
+            await self._end(machine, process, cluster)
 
     def kill(self, node: NodeId, *, power_loss: bool = False) -> None:
         machine = self.machines[node]

@@ -29,14 +29,19 @@ FRESH = range(16)
 FAULTS_S = 8.0
 
 
-def _kept() -> list[int]:
+def _kept() -> dict[int, float]:
+    """With how long faults last."""
     lines = (HERE / "seeds.txt").read_text(encoding="utf-8").splitlines()
-    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+    words = [line.split()[0].partition("/") for line in lines if line and not line.startswith("#")]
+    return {int(seed): float(faults_s or FAULTS_S) for seed, _, faults_s in words}
 
 
-@pytest.mark.parametrize("seed", _kept())
+KEPT = _kept()
+
+
+@pytest.mark.parametrize("seed", KEPT)
 def test_what_was_found_stays_mended(seed: int) -> None:
-    _holds(seed)
+    _holds(seed, KEPT[seed])
 
 
 @pytest.mark.parametrize("number", FRESH)
@@ -45,8 +50,8 @@ def test_no_promise_is_broken(number: int) -> None:
     _holds(int(os.environ[FIRST_SEED]) + number)
 
 
-def _holds(seed: int) -> None:
-    result = run_seed(seed, faults_s=FAULTS_S)
+def _holds(seed: int, faults_s: float = FAULTS_S) -> None:
+    result = run_seed(seed, faults_s=faults_s)
 
     said = [*result.violations, *(v.describe() for v in result.verdicts if v.valid is not True)]
     again = f"again: pytest {__file__} --first-seed {seed}"
