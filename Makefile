@@ -169,7 +169,7 @@ bench-amqp: $(READY) ## The same through AMQP, by a C client and pika: ARGS="--q
 	@$(BIN)/python -m tests.acceptance.bench.amqp $(ARGS)
 
 .PHONY: walk
-walk: $(READY) ## Calls, functions and files of one publish, delivery and settle: ARGS="--functions publish" or ARGS=--keep
+walk: $(READY) ## Calls, functions and files of one publish, delivery and settle: ARGS="--calls publish" or ARGS=--keep
 	@$(BIN)/python -m tests.acceptance.bench.walk $(ARGS)
 
 .PHONY: fuzz-amqp

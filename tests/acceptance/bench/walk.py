@@ -15,7 +15,6 @@ import json
 import logging
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,13 +59,21 @@ class Profile:
 
     def __init__(self) -> None:
         self.called: list[CodeType] = []
+        self.depths: list[int] = []  # of each call: how many of ours are around it
+        self._depth = 0
 
     def _event(self, frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGES):
+        if not frame.f_code.co_filename.startswith(PACKAGES):
+            return
+        if event == "call":
             self.called.append(frame.f_code)
+            self.depths.append(self._depth)
+            self._depth += 1
+        elif event == "return":  # or suspended
+            self._depth -= 1
 
     def start(self) -> None:
-        self.called = []
+        self.called, self.depths, self._depth = [], [], 0
         sys.setprofile(self._event)
 
     def stop(self) -> None:
@@ -147,15 +154,21 @@ def _publish(queue: str) -> tuple[Any, ...]:
     )
 
 
-async def measure(folder: Path) -> tuple[dict[str, Walk], dict[str, Counter[CodeType]]]:
-    """The walks by name; and for each the calls by function, of its last repetition."""
+#: How deep each call is, and what is called.
+Calls = list[tuple[int, CodeType]]
+
+
+async def measure(folder: Path) -> tuple[dict[str, Walk], dict[str, Calls]]:
+    """The shortest walks by name, and the calls of each in order."""
     profile = Profile()
-    found: dict[str, list[Walk]] = {"publish": [], "delivery": [], "settle": []}
-    called: dict[str, Counter[CodeType]] = {}
+    found: dict[str, Walk] = {}
+    called: dict[str, Calls] = {}
 
     def note(name: str) -> None:
-        found[name].append(profile.walk)
-        called[name] = Counter(profile.called)
+        walk = profile.walk
+        if name not in found or walk < found[name]:
+            found[name] = walk
+            called[name] = list(zip(profile.depths, profile.called, strict=True))
 
     async with Nodes(folder) as nodes:
         host, _, port = nodes.one.amqp.address.rpartition(":")
@@ -191,7 +204,7 @@ async def measure(folder: Path) -> tuple[dict[str, Walk], dict[str, Counter[Code
             if repetition > WARM_UP:
                 note("settle")
         await client.close()
-    return {name: min(walks) for name, walks in found.items()}, called
+    return found, called
 
 
 def kept() -> dict[str, Walk]:
@@ -227,18 +240,18 @@ def _show(console: Console, walks: Mapping[str, Walk], before: Mapping[str, Walk
     console.print(table)
 
 
-def _show_functions(name: str, called: Counter[CodeType]) -> None:
-    print(f"\n{WHAT[name]}, once:")
-    for code, count in called.items():
+def _show_calls(name: str, called: Calls) -> None:
+    print(f"\n{WHAT[name]}, call by call:")
+    for depth, code in called:
         place = f"{Path(code.co_filename).relative_to(ROOT)}:{code.co_firstlineno}"
-        print(f"{count:4} {place:45} {code.co_qualname}")
+        print(f"{'  ' * depth + code.co_qualname:69} {place}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.acceptance.bench.walk", description=__doc__
     )
-    parser.add_argument("--functions", choices=WHAT, help="list the calls of this one")
+    parser.add_argument("--calls", choices=WHAT, help="show the calls of this one, in order")
     parser.add_argument("--keep", action="store_true", help=f"write {KEPT.relative_to(ROOT)}")
     args = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -248,8 +261,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         walks, called = asyncio.run(measure(Path(folder)))
     _show(console, walks, kept() if KEPT.exists() else {})
-    if args.functions:
-        _show_functions(args.functions, called[args.functions])
+    if args.calls:
+        _show_calls(args.calls, called[args.calls])
     if args.keep:
         keep(walks)
     return 0
