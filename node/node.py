@@ -46,7 +46,6 @@ from node.protocols.native.websocket import WebSockets
 from node.settings import Settings, SettingsError
 from node.settings import told as settings_told
 from node.tasks import Tasks
-from node.timed_disk import TimedDisk
 from node.tls import Certificates
 from node.watchdog import Watchdog
 
@@ -193,9 +192,10 @@ class Node:
         incarnation = self._folder.next_incarnation(clock)
         links = tcp_links(settings, incarnation, clock, self.certificates.peer)
         self.certificates.on_peer = partial(setattr, links, "tls")
+        self._disk = RealDisk()
         cluster = ClusterNode(
             cluster_config(settings, addresses),
-            disk=TimedDisk(RealDisk(), clock, self._observe_sync),
+            disk=self._disk,
             clock=clock,
             links=links,
             random=random.Random(),
@@ -203,9 +203,6 @@ class Node:
         links.on_clock = self._note_clock
         links.machine_version = lambda: cluster.catalog_machine.version
         return cluster
-
-    def _observe_sync(self, seconds: float) -> None:
-        self.metrics.fsync_seconds.observe(seconds)
 
     def _note_clock(self, sample: ClockSample) -> None:
         self.cluster.notes.clock(sample)
@@ -224,6 +221,7 @@ class Node:
         self.broker, self.questions, self.bodies = parts.broker, parts.questions, parts.bodies
         self.auth, self.clients, self.sessions = parts.auth, parts.clients, parts.sessions
         self.traffic, self.relay, self.metrics = parts.traffic, parts.relay, parts.metrics
+        self._disk.on_sync = parts.metrics.fsync_seconds.observe
         self.publisher, self.backups = parts.publisher, parts.backups
         self.alarms, self.quotas, self.health = parts.alarms, parts.quotas, parts.health
         self.catch_up, self.quorum, self.drain = parts.catch_up, parts.quorum, parts.drain

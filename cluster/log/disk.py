@@ -24,14 +24,11 @@ READ_THREADS = 2
 class SystemClock:
     """The machine's clocks."""
 
+    wall_ns = staticmethod(time.time_ns)
+    monotonic_ns = staticmethod(time.monotonic_ns)
+
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-    def wall_ns(self) -> int:
-        return time.time_ns()
-
-    def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
 
 
 class DiskThread:
@@ -114,10 +111,9 @@ def _settle(done: asyncio.Future[Any], result: Any, error: Exception | None) -> 
 class RealFile:
     """An open file that grows at its end."""
 
-    def __init__(self, fd: int, syncs: DiskThreads, reads: DiskThreads) -> None:
+    def __init__(self, fd: int, disk: RealDisk) -> None:
         self._fd = fd
-        self._syncs = syncs
-        self._reads = reads
+        self._disk = disk
         self._reading = 0  # calls of the threads: they need the descriptor
         self._closed = False
         self._size = os.fstat(fd).st_size
@@ -151,7 +147,7 @@ class RealFile:
         return data
 
     async def fetch(self, offset: int, size: int) -> bytes:
-        done = self._reads.start(self.read, offset, size)
+        done = self._disk.reads.start(self.read, offset, size)
         self._reading += 1
         done.add_done_callback(self._read_ended)
         # The thread reads on when nobody waits any more, so its future is never cancelled.
@@ -171,7 +167,9 @@ class RealFile:
         self._size = size
 
     async def sync(self) -> None:
-        await self._syncs.start(os.fdatasync, self._fd)
+        start_ns = time.monotonic_ns()
+        await self._disk.syncs.start(os.fdatasync, self._fd)
+        self._disk.on_sync((time.monotonic_ns() - start_ns) / 1e9)
 
     def close(self) -> None:
         assert not self._closed
@@ -185,12 +183,14 @@ class RealDisk:
 
     def __init__(self, *, read_only: bool = False) -> None:
         self._read_only = read_only
-        self._syncs = DiskThreads("sync", SYNC_THREADS)
-        self._reads = DiskThreads("read", READ_THREADS)
+        self.syncs = DiskThreads("sync", SYNC_THREADS)
+        self.reads = DiskThreads("read", READ_THREADS)
+        #: Told the seconds that each sync of a file took.
+        self.on_sync: Callable[[float], object] = lambda _: None
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDONLY if self._read_only else os.O_RDWR | (os.O_CREAT if create else 0)
-        return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o600), self._syncs, self._reads)
+        return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o600), self)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -208,7 +208,7 @@ class RealDisk:
         os.remove(path)
 
     async def sync_dir(self, path: str) -> None:
-        await self._syncs.start(_sync_dir, path)
+        await self.syncs.start(_sync_dir, path)
 
     def free_bytes(self, path: str) -> int:
         state = os.statvfs(path)
@@ -220,8 +220,8 @@ class RealDisk:
 
     def close(self) -> None:
         """Ends the threads; for tests and tools. A node's disk lives as long as the process."""
-        self._syncs.close()
-        self._reads.close()
+        self.syncs.close()
+        self.reads.close()
 
 
 def _sync_dir(path: str) -> None:

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from cluster.log import FatalDiskError, LogCorrupt
@@ -32,6 +34,8 @@ from cluster.types import GroupId, NodeId
 TIMER_SLACK_S = 0.0005
 #: What ends the node: going on with such a disk could break promises.
 FATAL = (FatalDiskError, LogCorrupt)
+
+_due = attrgetter("due")
 
 
 class RoundLog(Protocol):
@@ -106,7 +110,7 @@ class Rounds:
         """Drive this group from now on."""
         assert group.id not in self._groups
         self._groups[group.id] = group
-        group.wake = lambda: self.wake(group)
+        group.wake = partial(self.wake, group)
         group.spawn = self._spawn
         group.on_commit = self._committed
         self.wake(group)
@@ -175,9 +179,14 @@ class Rounds:
             if group.due <= now:
                 self._ready[group.id] = group
         due, self._ready = self._ready, {}
-        stepped = [
-            (group, self._attempt(group, group.step, now) or NOTHING) for group in due.values()
-        ]
+        stepped = list[tuple[Steps, Ready]]()
+        for group in due.values():
+            try:
+                stepped.append((group, group.step(now)))
+            except FATAL:
+                raise
+            except Exception as error:  # noqa: BLE001 -- a bug stops its group, not the node
+                group.fail(error)
         must_sync = self._log.write()
         self._links.flush()
         if must_sync:
@@ -207,20 +216,15 @@ class Rounds:
         try:
             for group_id, group in heard.items():
                 if self._groups.get(group_id) is group:
-                    self._attempt(group, group.hear, now)
+                    try:
+                        group.hear(now)
+                    except FATAL:
+                        raise
+                    except Exception as error:  # noqa: BLE001 -- as in a step
+                        group.fail(error)
         except FATAL as error:
             self._failure = error
             self.wake()
-
-    def _attempt(self, group: Steps, call: Callable[..., Any], *args: Any) -> Any:
-        """A bug in one group stops that group, not the node. Trouble of the disk is not a bug."""
-        try:
-            return call(*args)
-        except FATAL:
-            raise
-        except Exception as error:  # noqa: BLE001 -- it is told and shown
-            group.fail(error)
-            return None
 
     async def _sleep(self) -> None:
         """Until something is to do, or the next group's time has come."""
@@ -228,7 +232,7 @@ class Rounds:
             await asyncio.sleep(0)  # let sockets be read between two rounds
             return
         loop = asyncio.get_running_loop()
-        due = min((group.due for group in self._groups.values()), default=None)
+        due = min(map(_due, self._groups.values()), default=None)
         self._sleeper = loop.create_future()
         if due is not None:
             delay = max(0.0, due - self._clock.monotonic_ns() / 1e9)

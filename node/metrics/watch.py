@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from node.metrics.ages import Ages
@@ -45,11 +46,7 @@ class Watch:
         self.logins_failed = logins_failed
         cluster, wal = self._cluster, self._cluster.log.wal
         self._seen = (wal.record_count, wal.written_bytes)
-
-        def on_round(seconds: float) -> None:
-            self._round(wal, seconds)
-
-        cluster.rounds.on_round = on_round
+        cluster.rounds.on_round = partial(self._round, wal)
         cluster.rounds.on_commit = self.commit_seconds.add
 
     def _round(self, wal: Wal, seconds: float) -> None:

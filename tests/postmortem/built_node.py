@@ -101,11 +101,10 @@ class BuiltDisk(RealDisk):
     def __init__(self, time: Time) -> None:
         super().__init__()
         self.syncs: Any = _Syncs(time)
-        self._syncs = self.syncs
 
     def open(self, path: str, *, create: bool = False) -> BuiltFile:
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
-        return BuiltFile(os.open(path, flags | os.O_CLOEXEC, 0o600), self._syncs, self._reads)
+        return BuiltFile(os.open(path, flags | os.O_CLOEXEC, 0o600), self)
 
 
 class Where(NamedTuple):
