@@ -239,10 +239,6 @@ class Applying:
             return None
         return decode_entry(memoryview(data)[1:]).commands[ordinal]
 
-    def snapshot_beyond(self, data: bytes) -> NeedsNewer | None:
-        """The same of a snapshot."""
-        return self._machine.beyond(data)
-
     def restore(self, data: bytes) -> None:
         self._machine.restore(data)
         self._time.saw(self._machine.now_ms)

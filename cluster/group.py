@@ -129,6 +129,9 @@ class Group(GroupFacts):
         self._stopping = False
         self._installing = False
         self._tick_index = 0  # entry of the Tick that is on its way
+        #: When the machine waits for a tick, as of an applied entry: it changes by nothing else.
+        self._due_ms: int | None = None
+        self._due_at = -1
         #: As the leader: the machine version under which the next entry will be applied.
         self._writes = machine.version
         self.member = Member(
@@ -160,7 +163,7 @@ class Group(GroupFacts):
     def propose(self, command: Command, done: Done | None = None) -> None:
         """Ask for `command` to be applied. `done` is called exactly once."""
         weight = weigh(command)
-        refusal = self._refusal(command, weight) or self._too_new(command)
+        refusal = self._refusal(command, weight)
         if refusal is not None:
             if done is not None:
                 done(refusal)
@@ -168,8 +171,8 @@ class Group(GroupFacts):
             self.wake()
 
     def _refusal(self, command: Command, weight: int) -> Outcome | None:
-        pending = self._proposals.bytes
-        if self._stopping or not self.member.accepts or self.poisoned is not None:
+        pending, member = self._proposals.bytes, self.member
+        if self._stopping or not member.accepts or member.poisoned or self.failed:
             return self._not_now()
         if weight > ENTRY_BYTES_MAX:
             return too_large(weight)
@@ -177,13 +180,11 @@ class Group(GroupFacts):
             return refused("overloaded", f"{pending} bytes wait to be applied; try again later")
         if brings_bytes(command, weight) and pending + weight > self.room_bytes() // ROOM_PARTS:
             return refused("disk_full", "the disk of this node is nearly full: consume first")
-        return None
-
-    def _too_new(self, command: Command) -> Outcome | None:
-        """A member may be of a release that does not know it."""
         needed = version_needed(command)
-        if needed <= self._writes:
-            return None
+        return self._too_new(needed) if needed > self._writes else None
+
+    def _too_new(self, needed: int) -> Outcome:
+        """A member may be of a release that does not know the command."""
         if not self._ready:  # it leads since a moment ago, and its machine may rise yet
             return refused("no_leader", f"group {self.name} has a new leader: try again")
         return too_new(needed, self._writes)
@@ -237,7 +238,7 @@ class Group(GroupFacts):
     def _end_proposals(self, reason: str) -> None:
         self._proposals.refuse_all(self._not_now())
         self._proposals.give_up_all(unknown(reason, self.leader))
-        self._call_back()
+        self._proposals.call_back(self._guard)
 
     @property
     def time_ahead_ms(self) -> int:
@@ -279,16 +280,22 @@ class Group(GroupFacts):
             else:
                 member.link_up(peer)
         member.tick(now)
-        self._become_ready()
-        self._call_back()
+        proposals = self._proposals
+        if member.leads and not self._ready:
+            self._become_ready()
+        if proposals.answered:
+            proposals.call_back(self._guard)
         if member.leads:
             self._propose_tick()
-        if self._proposals and not self.held:
+        if proposals.waiting and not self.held:
             self._append_proposals()
         member.flush(now)
-        self._expire(now)
-        self._call_back()
-        self._take_snapshot_when_due()
+        if proposals.in_doubt:
+            self._expire(now)
+        if proposals.answered:
+            proposals.call_back(self._guard)
+        if self._snapshots.due and self._may_take_snapshot and self.spawn is not None:
+            self.spawn(self._snapshots.take(self._sound_index))
         self.due = min(member.due(), now + TICK_S_MAX)
         again = member.leads and member.replication.commits_alone()
         return Ready(member.transport.take_late(), again)
@@ -311,7 +318,7 @@ class Group(GroupFacts):
             del self._inbox[: len(answers)]
             member.hear(answers, now)
             self._become_ready()
-            self._call_back()
+            self._proposals.call_back(self._guard)
 
     def fail(self, error: Exception) -> None:
         """A bug in the protocol."""
@@ -350,7 +357,7 @@ class Group(GroupFacts):
             self._guard(listener, self, role, self.term)
 
     def _append_proposals(self) -> None:
-        if not self.member.leads or self.poisoned is not None:
+        if not self.member.leads or self.member.poisoned is not None:
             self._proposals.refuse_all(self._not_now())
             return
         now_ms = self._time.now_ms()
@@ -363,7 +370,7 @@ class Group(GroupFacts):
     def _append(self, batch: Batch, now_ms: int) -> None:
         data = encode_entry(now_ms, batch.commands, self._writes)
         if len(data) <= ENTRY_BYTES_MAX:
-            self._proposals.appended(self.member.append(data), self.term, batch)
+            self._proposals.appended(self.member.append(data), self.member.term, batch)
         elif len(batch.commands) == 1:
             self._proposals.refuse(batch, too_large(len(data)))
         else:  # weights are estimates
@@ -372,19 +379,16 @@ class Group(GroupFacts):
 
     def _propose_tick(self) -> None:
         """Tell the machine that time has passed, when something in it waits for that."""
-        if not self._ready or self._tick_index > self.applied_index:
+        member = self.member
+        if not self._ready or self._tick_index > member.applied_index or not member.accepts:
             return
-        if self.member.replication.transferring:
-            return
-        due_ms = self.machine.next_due_ms()
-        if due_ms is not None and due_ms <= self._time.now_ms():
+        if self._due_at != member.applied_index:
+            self._due_at, self._due_ms = member.applied_index, self.machine.next_due_ms()
+        if self._due_ms is not None and self._due_ms <= self._time.now_ms():
             self._proposals.add(Tick(), None, 0)
             self._tick_index = self.last_index + 1
 
     # --- calling back
-
-    def _call_back(self) -> None:
-        self._proposals.call_back(self._guard)
 
     def _guard(self, call: Callable[..., object], *args: Any) -> None:
         """A listener's bug is its own: it must not stop replication."""
@@ -519,6 +523,7 @@ class Group(GroupFacts):
 
     def restore(self, data: bytes, index: int) -> None:
         self._applying.restore(data)
+        self._due_at = -1
         self.diverged = None  # whatever it was, it is the leader's state now
         self.member.diverged = False
         self._snapshots.restart()
@@ -527,7 +532,7 @@ class Group(GroupFacts):
 
     def install(self, incoming: Incoming) -> None:
         """Until the journal is done nothing else may touch it: the group stands still."""
-        beyond = self._applying.snapshot_beyond(split(incoming.data)[1])
+        beyond = self.machine.beyond(split(incoming.data)[1])
         if beyond is not None:
             self.member.stop_before(incoming.index, beyond)
             return
@@ -577,7 +582,3 @@ class Group(GroupFacts):
     def _sound_index(self) -> int | None:
         """The entry that the machine is at; None when it stopped in the middle of one."""
         return self.applied_index if self.poisoned is None else None
-
-    def _take_snapshot_when_due(self) -> None:
-        if self._snapshots.due and self._may_take_snapshot and self.spawn is not None:
-            self.spawn(self._snapshots.take(self._sound_index))

@@ -186,7 +186,7 @@ class LocalGroup:
     # --- applying
 
     def _step(self) -> None:
-        if not self._proposals:
+        if not self._proposals.waiting:
             return  # stopped since
         now_ms = self._time.now_ms()
         if self._time.in_doubt and not self._stopping:

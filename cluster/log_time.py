@@ -19,6 +19,7 @@ class LogTime:
         self._clock = clock
         self._agreed = agreed
         self._highest_ms = 0  # of all entries
+        self._agreed_ms = 0  # at the last look
         self._since_ns = clock.monotonic_ns()  # when that was the time
 
     @property
@@ -27,19 +28,15 @@ class LogTime:
         return self._agreed is not None and self._agreed.in_doubt
 
     def now_ms(self) -> int:
-        agreed_ms, slow_ms = self._times()
+        now_ns = self._clock.monotonic_ns()
+        agreed_ms = self._clock.wall_ms() if self._agreed is None else self._agreed.at(now_ns)
+        self._agreed_ms = agreed_ms
+        slow_ms = self._highest_ms + (now_ns - self._since_ns) // (SLOWER * 1_000_000)
         return max(agreed_ms, slow_ms)
 
     def ahead_ms(self) -> int:
         """How far it is ahead of the agreed time, which it lets catch up."""
-        agreed_ms, slow_ms = self._times()
-        return max(0, slow_ms - agreed_ms)
-
-    def _times(self) -> tuple[int, int]:
-        now_ns = self._clock.monotonic_ns()
-        agreed_ms = self._clock.wall_ms() if self._agreed is None else self._agreed.at(now_ns)
-        passed_ms = (now_ns - self._since_ns) // (SLOWER * 1_000_000)
-        return agreed_ms, self._highest_ms + passed_ms
+        return self.now_ms() - self._agreed_ms
 
     def saw(self, stamped_ms: int) -> None:
         """An entry has this time: none after it has an earlier one."""

@@ -104,42 +104,42 @@ class Proposals:
         self._clock = clock
         self._since_ns = 0  # when the first one that waits was proposed
         self.bytes = 0  # of everything proposed and not yet applied
-        self._commands: list[Command] = []
+        self.waiting: list[Command] = []  # to be appended
         self._dones: list[Done | None] = []
         self._weights: list[int] = []
         self._entries: dict[int, _Entry] = {}
-        self._answered: list[tuple[Done, Outcome]] = []
+        self.in_doubt = False  # some entry has a time from which on it is unknown
+        self.answered: list[tuple[Done, Outcome]] = []  # and not called back yet
 
     # --- to be appended
 
     def add(self, command: Command, done: Done | None, weight: int) -> bool:
         """True: it is the first one that waits."""
         self.bytes += weight
-        self._commands.append(command)
+        self.waiting.append(command)
         self._dones.append(done)
         self._weights.append(weight)
-        if len(self._commands) > 1:
+        if len(self.waiting) > 1:
             return False
         self._since_ns = self._clock.monotonic_ns()
         return True
 
-    def __bool__(self) -> bool:
-        return bool(self._commands)
-
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> list[Batch]:
         """All that wait to be appended, as few entries."""
-        commands, self._commands = self._commands, []
+        commands, self.waiting = self.waiting, []
         dones, self._dones = self._dones, []
         weights, self._weights = self._weights, []
+        found = list[Batch]()
         start = size = 0
         for position, weight in enumerate(weights):
             full = size + weight > ENTRY_BYTES_TARGET or position - start == ENTRY_COMMANDS_MAX
             if full and position > start:
                 span = slice(start, position)
-                yield Batch(commands[span], dones[span], weights[span])
+                found.append(Batch(commands[span], dones[span], weights[span]))
                 start, size = position, 0
             size += weight
-        yield Batch(commands[start:], dones[start:], weights[start:])
+        found.append(Batch(commands[start:], dones[start:], weights[start:]))
+        return found
 
     def appended(self, index: int, term: int, batch: Batch) -> None:
         if index in self._entries:  # of an earlier leadership of ours, and truncated since
@@ -153,7 +153,7 @@ class Proposals:
 
     def refuse_all(self, outcome: Outcome) -> None:
         """Nothing that waits is going to be appended."""
-        if self._commands:
+        if self.waiting:
             for batch in self.batches():
                 self.refuse(batch, outcome)
 
@@ -184,11 +184,12 @@ class Proposals:
         for entry in self._entries.values():
             if entry.until is None:
                 entry.until = until
+                self.in_doubt = True
 
     def overdue(self, now: float) -> list[int]:
-        return [
-            i for i, each in self._entries.items() if each.until is not None and now >= each.until
-        ]
+        doubted = {i: at for i, each in self._entries.items() if (at := each.until) is not None}
+        self.in_doubt = bool(doubted)
+        return [i for i, at in doubted.items() if now >= at]
 
     def up_to(self, index: int) -> list[int]:
         return [each for each in self._entries if each <= index]
@@ -207,14 +208,14 @@ class Proposals:
 
     def answer(self, dones: Sequence[Done | None], outcome: Outcome) -> None:
         """To be called back when the work at hand is done, not in the middle of it."""
-        self._answered.extend([(done, outcome) for done in dones if done is not None])
+        self.answered.extend([(done, outcome) for done in dones if done is not None])
 
     def answer_one(self, done: Done, outcome: Outcome) -> None:
-        self._answered.append((done, outcome))
+        self.answered.append((done, outcome))
 
     def call_back(self, guard: Callable[[Done, Outcome], None]) -> None:
         """Callbacks may propose again, and be answered at once."""
-        while self._answered:
-            answered, self._answered = self._answered, []
+        while self.answered:
+            answered, self.answered = self.answered, []
             for done, outcome in answered:
                 guard(done, outcome)

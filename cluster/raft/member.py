@@ -143,7 +143,7 @@ class Member(MembershipView):
     @property
     def accepts(self) -> bool:
         """Leading, and not about to hand over."""
-        return self.leads and not self.replication.transferring
+        return self.leads and self.replication.successor is None
 
     @property
     def term(self) -> int:
@@ -240,7 +240,8 @@ class Member(MembershipView):
             self.replication.tick(now)
         else:
             self.elections.tick(now)
-        self._apply()
+        if self.applied_index < self.commit_index:
+            self._apply()
 
     def hear(self, messages: Sequence[tuple[NodeId, Message]], now: float) -> None:
         """As the leader, while the disk syncs: what followers acknowledged, and what that
@@ -271,7 +272,7 @@ class Member(MembershipView):
         """Add a command as the leader; returns its index."""
         assert self.leads
         index = self.journal.last_index + 1
-        self.journal.add(REGULAR + body, index, self.term)
+        self.journal.add(REGULAR + body, index, self.stock.term)
         return index
 
     def append_no_op(self) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 APPEND_BYTES_MAX = 1 << 20
 #: The first index that can be missing anywhere: entry 1 is in every journal from birth.
 FIRST_INDEX = 2
+#: So much before a majority may be lost it is counted in each step: sums of times are rounded.
+EDGE_S = 0.000_001
 
 
 class Replication:
@@ -38,16 +40,18 @@ class Replication:
         self._untold_since = (
             math.inf
         )  # when the first commit that some follower was not told of happened
-        self._transfer: Peer | None = None
+        self.successor: Peer | None = None
         self._transfer_until = 0.0
         self._transfer_sent = False
         self._built: dict[int, tuple[Message, int, int]] = {}  # in this flush, by first index
         self.followers: dict[Peer, Progress] = {}
         self.heard_at = -math.inf  # when any follower last answered
         self.heard_since = -math.inf  # since when they do, without a break
+        self._quorum_until = -math.inf  # a majority was heard lately enough at least until then
 
     def start(self, now: float) -> None:
         self.heard_at = self.heard_since = now
+        self._quorum_until = -math.inf
         next_index = self._member.last_index + 1
         self.followers = {
             peer: Progress(peer, next_index=next_index, now=now) for peer in self._member.peers
@@ -61,12 +65,13 @@ class Replication:
             peer: known.get(peer) or Progress(peer, next_index=next_index, now=now)
             for peer in self._member.peers
         }
-        if self._transfer not in self._member.voters:
-            self._transfer = None
+        self._quorum_until = -math.inf
+        if self.successor not in self._member.voters:
+            self.successor = None
 
     def stop(self) -> None:
         self.followers = {}
-        self._transfer = None
+        self.successor = None
         self._untold_since = math.inf
 
     def match_of(self, peer: Peer) -> int:
@@ -90,10 +95,12 @@ class Replication:
     # --- the round
 
     def tick(self, now: float) -> None:
-        if not self.heard_by_majority(now) or self._member.withholds_votes:
-            self._member.step_down(None)  # also when it was its own lost promises that elected it
-            return
-        self.advance_commit(now)
+        member = self._member
+        heard = now < self._quorum_until or self.heard_by_majority(now)
+        if not heard or member.journal.withholds:
+            member.step_down(None)  # also when it was its own lost promises that elected it
+        elif member.journal.last_index > member.commit_index:
+            self.advance_commit(now)
 
     def heard_by_majority(self, now: float, within_s: float | None = None) -> bool:
         """Check-quorum (Raft thesis, 6.2): a leader that is cut off must not go on as if it led."""
@@ -102,7 +109,10 @@ class Replication:
         heard = [self.followers[peer].heard for peer in member.voters]
         if member.votes:
             heard.append(math.inf)
-        return reached(heard, member.quorum) > since
+        heard_at = reached(heard, member.quorum)
+        if within_s is None:
+            self._quorum_until = heard_at + self._quorum_s - EDGE_S
+        return heard_at > since
 
     def advance_commit(self, now: float, upto: int | None = None) -> None:
         """The highest index on a majority of disks, if it is of this term (Raft, 5.4.2)."""
@@ -114,14 +124,14 @@ class Replication:
         index = reached(indexes, member.quorum)
         if upto is not None:
             index = min(index, upto)
-        if index > member.commit_index and member.journal.term_at(index) == member.term:
+        if index > member.commit_index and member.journal.term_at(index) == member.stock.term:
             member.commit(index)
             self._untold_since = min(self._untold_since, now)
 
     def commits_alone(self) -> bool:
         """Its own disk is a majority: nobody else tells it that there is more to commit."""
         member = self._member
-        return not member.voters and member.last_index > member.commit_index
+        return not member.voters and member.journal.last_index > member.commit_index
 
     def due(self) -> float:
         due = self._untold_since + self._commit_lazy_s
@@ -144,7 +154,7 @@ class Replication:
         ):  # the heartbeat tells the others
             self._untold_since = math.inf
         # Not before what was accepted earlier is in the log: a successor without it is not elected.
-        if self._transfer is not None:
+        if self.successor is not None:
             self._go_on_with_transfer(now)
 
     def _replicate(self, progress: Progress, now: float) -> None:
@@ -346,7 +356,7 @@ class Replication:
 
     @property
     def transferring(self) -> bool:
-        return self._transfer is not None
+        return self.successor is not None
 
     def transfer(self, to: Peer | None, now: float) -> bool:
         """Make `to` (or the follower that has most) the leader.
@@ -358,16 +368,16 @@ class Replication:
             to = max(able, key=self.match_of, default=None)  # of equals the first
         if to is None or to not in able:
             return False
-        if self._transfer is not to:
-            self._transfer, self._transfer_until = to, now + self._transfer_s
+        if self.successor is not to:
+            self.successor, self._transfer_until = to, now + self._transfer_s
             self._transfer_sent = False
         return True
 
     def _go_on_with_transfer(self, now: float) -> None:
         """Once it has the whole log it is told to stand; nothing new is accepted until then."""
-        to = self._transfer
+        to = self.successor
         assert to is not None
         if now >= self._transfer_until:
-            self._transfer = None  # it did not take over: go on leading
+            self.successor = None  # it did not take over: go on leading
         elif not self._transfer_sent and self.followers[to].match == self._member.last_index:
             self._transfer_sent = self._member.send(to, TIMEOUT_NOW)

@@ -83,7 +83,7 @@ CONSENSUS = (
     Mutant(
         "entries of old terms are committed by count",
         _RAFT + "replication.py",
-        "if index > member.commit_index and member.journal.term_at(index) == member.term:",
+        "if index > member.commit_index and member.journal.term_at(index) == member.stock.term:",
         "if index > member.commit_index:",
         (FUZZ, RAFT),
     ),
@@ -126,8 +126,8 @@ CONSENSUS = (
     Mutant(
         "a leader that is cut off leads on",
         _RAFT + "replication.py",
-        "if not self.heard_by_majority(now) or self._member.withholds_votes:",
-        "if self._member.withholds_votes:",
+        "if not heard or member.journal.withholds:",
+        "if member.journal.withholds:",
         (RAFT,),
         build="stale-reads",
     ),

@@ -395,6 +395,7 @@ async def test_a_tick_is_proposed_when_the_machine_waits_for_time():
     clock = cluster.nodes[group.node].clock
     for node in cluster.nodes.values():
         node.groups[1].machine.due_ms = clock.wall_ms() + 500
+    await group.ask(enqueue(b"a"))  # what a machine waits for, it waits for since some entry
     await asyncio.sleep(0.4)
     assert group.machine.ticks == 0
     await asyncio.sleep(0.3)

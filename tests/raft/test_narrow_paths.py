@@ -300,6 +300,7 @@ async def test_timers_go_on_after_a_clock_jumped_ahead_and_was_set_right_again()
     clock.skew_ms = 0
     machine: ListMachine = group.machine  # type: ignore[assignment]
     machine.due_ms = machine.now_ms + 1_000
+    await group.ask(enqueue(b"two"))  # what a machine waits for, it waits for since some entry
     await asyncio.sleep(1.9)
     assert machine.ticks == 0
     await asyncio.sleep(0.3)
@@ -318,5 +319,6 @@ async def test_a_tick_that_was_lost_with_a_leadership_does_not_stop_the_next_one
     cluster.nodes[other].groups[1].transfer(group.node)
     await cluster.until(lambda: group.ready)
     machine.due_ms = 0
+    group.propose(enqueue(b"one"))
     await cluster.until(lambda: machine.ticks == 1, 2)
     await cluster.stop()
