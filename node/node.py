@@ -32,7 +32,12 @@ from node.management.app import ManagementRoutes
 from node.management.context import Doors, Listing
 from node.management.context import Services as ManagementServices
 from node.management.parameters import named
-from node.memory import available_bytes, keep_freed_memory, resident_bytes
+from node.memory import (
+    available_bytes,
+    keep_freed_memory,
+    resident_bytes,
+    spare_what_was_imported,
+)
 from node.metrics.certificates import CertificateExpiry
 from node.metrics.sources import Process
 from node.parts import Parts
@@ -453,6 +458,7 @@ def main(settings: Settings, *, clock: Clock | None = None) -> int:
     """Run a node in this process until SIGTERM or SIGINT; `clock`: not the machine's own."""
     configure_logs(settings)
     keep_freed_memory()
+    spare_what_was_imported()
     try:
         try:
             import uvloop

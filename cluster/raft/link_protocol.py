@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
 from cluster.raft.link_auth import GOODBYE, PING, PONG, REFUSAL, Handshake, LinkRefused
+from cluster.read_slices import ReadSlices
 from cluster.seams import Clock, Down
 from cluster.types import NodeId
 
@@ -77,6 +78,7 @@ class LinkConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None
         self._rest = bytearray()  # of a frame that has not fully arrived
+        self._slices = ReadSlices(self._pause_reading, self._resume_reading)
         self._down: Down | None = None  # what the peer said of itself when it left
         self.address = "?"
         self.closed = False
@@ -128,6 +130,7 @@ class LinkConnection(asyncio.Protocol):
             return
         self.heard_s = self._loop.time()
         self.spoke = True
+        self._slices.read(len(data))
         try:
             self._receive(data)
         except LinkRefused as error:
@@ -154,6 +157,14 @@ class LinkConnection(asyncio.Protocol):
                 raise LinkRefused("oversize", "it sent too much before the handshake")
             return
         self._parse(data)
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _length(self, data: bytes | bytearray, at: int) -> int:
         (size,) = _LENGTH.unpack_from(data, at)

@@ -23,6 +23,7 @@ from cluster.log import SystemClock
 from cluster.raft import link_protocol, links
 from cluster.raft.link_auth import Handshake, Identity
 from cluster.raft.links import LINK_FRAME_BYTES_MAX, TcpLinks, TlsConfig
+from cluster.read_slices import SLICE_BYTES
 from cluster.seams import Down
 from cluster.types import NodeId
 from quorate.ports import free_port
@@ -882,6 +883,39 @@ def test_links_work_the_same_on_uvloop(
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
+
+
+def test_what_comes_fast_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others on the loop have their turn between two of them."""
+    turn = 0
+    read: dict[int, int] = {}  # bytes, by turn
+    receive = link_protocol.LinkConnection.data_received
+
+    def data_received(self: link_protocol.LinkConnection, data: bytes) -> None:
+        read[turn] = read.get(turn, 0) + len(data)
+        receive(self, data)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        a, b = End("n1"), End("n2")
+        async with started(a, b):
+            await asyncio.gather(a.until_event("up", "n2", 1), b.until_event("up", "n1", 1))
+            turns = asyncio.create_task(count_turns())
+            for number in range(32):
+                a.links.send(NodeId("n2"), [0, number, bytes(1 << 20)])
+            a.links.flush()
+            await b.until(lambda: len(b.received) == 32)
+            turns.cancel()
+
+    monkeypatch.setattr(link_protocol.LinkConnection, "data_received", data_received)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+    assert max(read.values()) < 2 * SLICE_BYTES
 
 
 def test_a_frame_has_room_for_the_largest_entry() -> None:

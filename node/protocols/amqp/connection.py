@@ -131,7 +131,7 @@ class AmqpConnection(asyncio.Protocol):
             self.wire.abort()
 
     def data_received(self, data: bytes) -> None:
-        self.wire.received_bytes += len(data)
+        self.wire.received(len(data))
         if self.phase is Phase.RUNNING:
             events = self.reader.feed(data)
             self.receive(events)

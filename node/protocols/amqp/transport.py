@@ -7,8 +7,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from cluster.read_slices import ReadSlices
 from node.handed import Handed, Piece, keep_unsent_small
 from node.protocols.amqp.writer import HEARTBEAT
 
@@ -16,6 +18,7 @@ from node.protocols.amqp.writer import HEARTBEAT
 #: transport, which does not say how much of it was sent.
 FLUSH_BYTES: Final = 64 * 1024
 CONGESTED: Final = "congested"
+NEXT_TURN: Final = "next turn"  # others on the loop come first
 #: A client that was silent for this many of its heartbeats is gone.
 MISSED_MAX: Final = 2
 #: Looks a heartbeat: at each of them a heartbeat is sent if nothing else was since the last.
@@ -36,6 +39,7 @@ class Wire:
         self._buffers: deque[bytes] = deque()
         self._flush_soon = False
         self._paused: set[str] = set()
+        self._slices = ReadSlices(partial(self.pause, NEXT_TURN), partial(self.resume, NEXT_TURN))
         self._looks: asyncio.TimerHandle | None = None
         self._look_s = 0.0
         self._seen = (0, 0)
@@ -99,6 +103,11 @@ class Wire:
             self.resume(CONGESTED)
 
     # --- in ---------------------------------------------------------------------------------------
+
+    def received(self, size_bytes: int) -> None:
+        """By one read."""
+        self.received_bytes += size_bytes
+        self._slices.read(size_bytes)
 
     @property
     def paused(self) -> bool:

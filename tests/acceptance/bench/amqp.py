@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tests.acceptance.bench.amqp_works import AmqpConsume, AmqpPublish, PikaConsume, PikaPublish
 from tests.acceptance.bench.hard import FAILOVER_RATE, FAILOVER_WINDOW, measure_gaps
 from tests.acceptance.bench.measure import percentile
-from tests.acceptance.bench.neighbours import cold, shares
+from tests.acceptance.bench.neighbours import cold, large, shares
 from tests.acceptance.bench.program import main
 from tests.acceptance.bench.report import Goal, Row
 from tests.acceptance.bench.runs import KIB, Bench, size_name
@@ -241,6 +241,7 @@ RUNS = {
     "failover": failover,
     "cold": cold,
     "shares": shares,
+    "large": large,
 }
 
 if __name__ == "__main__":

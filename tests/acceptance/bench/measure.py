@@ -31,11 +31,19 @@ def cpu_s(pids: Sequence[int]) -> float:
     return total / TICKS_PER_S
 
 
-def rss_bytes(pid: int) -> int:
+def rss_bytes(pid: int, *, peak: bool = False) -> int:
+    """`peak`: the most since `forget_peak`."""
+    name = "VmHWM:" if peak else "VmRSS:"
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(name):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def forget_peak(pid: int) -> int:
+    """What the process has now, from which its peak is counted anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+    return rss_bytes(pid)
 
 
 @dataclass(frozen=True)

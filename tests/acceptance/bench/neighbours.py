@@ -2,6 +2,8 @@
 
 `cold`: how long messages of a queue take while a large backlog of another one is read from disk.
 `shares`: what a consumer of a backlog and the publishers of another queue leave each other.
+`large`: how long confirms of small messages take, and how long the event loop stands still, while
+large bodies are published and delivered.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import aiohttp
 
 from quorate.local import LocalNode
 from tests.acceptance.bench.amqp_works import AmqpConsume, AmqpPublish
-from tests.acceptance.bench.measure import Meter, percentile
+from tests.acceptance.bench.measure import Meter, forget_peak, percentile, rss_bytes
 from tests.acceptance.bench.nodes import NodesError
+from tests.acceptance.bench.probe import Probe
 from tests.acceptance.bench.report import Goal, Row
 from tests.acceptance.bench.runs import Bench
 from tests.acceptance.bench.workers import Outcome, Work, run_all, worker
@@ -34,6 +37,12 @@ FILLED_A_S = 250_000
 PUBLISHERS = 4
 #: Of what each has alone, when both take all they can get.
 SHARE_MIN = 0.4
+MIB = 1 << 20
+LARGE_SIZES = (64 * MIB, 128 * MIB)
+LARGE_BODIES = 4
+SMALL_RATE = 200
+SMALL_S = 8.0
+STANDSTILL_MS_MAX = 50.0
 
 
 class Pair(NamedTuple):
@@ -212,3 +221,105 @@ async def _for(
         )
     )
     return rates
+
+
+# --- large ----------------------------------------------------------------------------------------
+
+
+class Calm(NamedTuple):
+    """Without large bodies: the slowest of a hundred confirms in each group, and what each node
+    had in memory.
+    """
+
+    p99_ms: list[float]
+    held_bytes: list[int]
+
+
+async def large(bench: Bench) -> None:
+    """Small messages in the group of the large bodies and in another one of the same leader."""
+    bodies = 2 if bench.quick else LARGE_BODIES
+    async with two_queues(bench) as pair:
+        group = str((await bench.nodes.about(pair.one))["group"])
+        async with bench.queues(1, group) as (beside,):
+            queues = (beside, pair.other)
+            calm = await _beside(bench, pair, queues, "no large body")
+            for size in LARGE_SIZES:
+                ports = [pair.node.amqp]
+                works: list[tuple[str, Work]] = [
+                    ("published", AmqpPublish(ports, pair.one, bodies, size, window=1)),
+                    ("delivered", AmqpConsume(ports, pair.one, bodies, prefetch=1)),
+                ]
+                for what, work in works:
+                    about = f"{bodies} bodies of {size // MIB} MiB {what}"
+                    now = await _beside(bench, pair, queues, about, work)
+                    _compare(bench.rows[-1], calm, now, size)
+
+
+async def _beside(
+    bench: Bench, pair: Pair, queues: Sequence[str], what: str, work: Work | None = None
+) -> Calm:
+    """Confirms of small messages, and answers of the nodes, until the work is done."""
+    nodes = [pair.node, *[node for node in bench.nodes.all if node is not pair.node]]
+    pids = [node.pid for node in nodes if node.pid is not None]
+    small = [AmqpPublish([pair.node.amqp], queue, 0, rate=SMALL_RATE) for queue in queues]
+    probes = [Probe(node.amqp, pid) for node, pid in zip(nodes, pids, strict=True)]
+    before, meter = await lags(pair.node), Meter(bench.nodes.pids)
+    async with AsyncExitStack() as stack:
+        started = [await stack.enter_async_context(worker(each, _quiet)) for each in small + probes]
+        for each in started:
+            await each.ready.wait()
+        for pid in pids:
+            forget_peak(pid)
+        if work is None:
+            await asyncio.sleep(SMALL_S)
+            rate = None
+        else:
+            rate = _rate((await run_all([work], _quiet))[0])
+        peaks = [rss_bytes(pid, peak=True) for pid in pids]
+        for each in started:
+            each.close_input()
+        outcomes = [await each.result() for each in started]
+    confirms, answers = outcomes[: len(small)], outcomes[len(small) :]
+    now = Calm([percentile(each.latencies_ms, 99) for each in confirms], peaks)
+    own = [max(each.extra["own_ms"]) for each in answers]
+    row = Row(
+        "amqp large",
+        f"{what}; confirms of small messages in the same group",
+        messages=confirms[0].count,
+        rate=_rate(confirms[0]),
+        p50_ms=percentile(confirms[0].latencies_ms, 50),
+        p99_ms=now.p99_ms[0],
+        cost=meter.stop(),
+        figures={
+            "nodes": [node.name for node in nodes],  # the leader first
+            "other_group_p99_ms": now.p99_ms[1],
+            "standstill_ms": own,
+            "answer_ms_max": [max(each.latencies_ms) for each in answers],
+            "bodies_a_s": rate,
+            "peak_bytes": peaks,
+        },
+    )
+    row.detail = (
+        f"in another group p99 {now.p99_ms[1]:.1f} ms; the loop of the leader stood still for "
+        f"{own[0]:.0f} ms at most, of a follower for {max(own[1:]):.0f}; with waits for a core "
+        f"{worst_lag(before, await lags(pair.node))}"
+    )
+    bench.rows.append(row)
+    return now
+
+
+def _compare(row: Row, calm: Calm, now: Calm, size: int) -> None:
+    times = [ours / alone for ours, alone in zip(now.p99_ms, calm.p99_ms, strict=True)]
+    peaks = zip(now.held_bytes, calm.held_bytes, strict=True)
+    grown = [(peak - held) / size for peak, held in peaks]
+    rate = row.figures["bodies_a_s"] * size / MIB
+    own = max(row.figures["standstill_ms"])
+    row.figures |= {"p99_times": times, "memory_times": grown}
+    row.detail = (
+        f"p99 x {times[0]:.1f}, in another group x {times[1]:.1f}; {rate:.0f} MiB/s; memory of the "
+        f"leader + {grown[0]:.2f} bodies, of a follower + {max(grown[1:]):.2f}; {row.detail}"
+    )
+    row.goals = [Goal(f"loop ≤ {STANDSTILL_MS_MAX:.0f} ms", own <= STANDSTILL_MS_MAX)]
+
+
+def _quiet(_: int) -> None: ...

@@ -16,6 +16,10 @@ LEADER_S_MAX = 60.0
 READY_S_MAX = 120.0
 POLL_S = 0.02
 HTTP_S_MAX = 5.0
+SETTINGS = """log_level = "warning"
+[limits]
+message_bytes_max = "512MiB"
+"""
 
 
 class NodesError(Exception):
@@ -34,9 +38,7 @@ class Nodes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._cluster = LocalCluster.prepare(
-            folder, preferred_ports=False, settings='log_level = "warning"\n'
-        )
+        self._cluster = LocalCluster.prepare(folder, preferred_ports=False, settings=SETTINGS)
 
     @property
     def all(self) -> list[LocalNode]:
@@ -71,6 +73,10 @@ class Nodes:
 
     async def leader(self, queue: str) -> LocalNode:
         """The node that leads this queue's group now, and is alive."""
+        return self._cluster.named(str((await self.about(queue))["leader"]))
+
+    async def about(self, queue: str) -> dict[str, Any]:
+        """What a node says of it, once its group has a leader that is alive."""
         path = f"/v1/queues/%2F/{quote(queue, safe='')}"
         end_s = time.monotonic() + LEADER_S_MAX
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HTTP_S_MAX)) as http:
@@ -78,8 +84,8 @@ class Nodes:
                 for node in self.all:
                     about = await _ask(http, node, path) if node.running else None
                     name = about.get("leader") if about else None
-                    if name and self._cluster.named(str(name)).running:
-                        return self._cluster.named(str(name))
+                    if about and name and self._cluster.named(str(name)).running:
+                        return about
                 await asyncio.sleep(POLL_S)
         raise NodesError(f"{queue} has no leader after {LEADER_S_MAX:.0f} s; see {self.folder}")
 

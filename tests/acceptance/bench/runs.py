@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import quorate
 from tests.acceptance.bench.measure import Cost, Meter, percentile
@@ -41,14 +42,14 @@ class Bench:
         return max(full // 10, 2 * BATCH) // BATCH * BATCH if self.quick else full
 
     @contextlib.asynccontextmanager
-    async def queues(self, count: int = 1) -> AsyncGenerator[list[str]]:
+    async def queues(self, count: int = 1, group: str | None = None) -> AsyncGenerator[list[str]]:
         """New queues, whose leader is known, deleted afterwards."""
         first = self._queues
         self._queues += count
         names = [f"bench-{first + i}" for i in range(count)]
         async with quorate.connect(self.nodes.urls) as client:
             for name in names:
-                await _declare(client, name)
+                await _declare(client, name, {"x-queue-group": group} if group else {})
         for name in names:
             await self.nodes.leader(name)
         yield names
@@ -63,12 +64,12 @@ class Bench:
         return outcomes, meter.stop()
 
 
-async def _declare(client: quorate.Client, name: str) -> None:
+async def _declare(client: quorate.Client, name: str, arguments: Mapping[str, Any]) -> None:
     """A cluster that has just been born needs a moment for its groups."""
     async with asyncio.timeout(GROUPS_S_MAX):
         while True:
             try:
-                await client.declare(name)
+                await client.declare(name, arguments)
                 return
             except quorate.Refused as refused:
                 if refused.code != "no_group":

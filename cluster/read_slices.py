@@ -1,0 +1,43 @@
+"""How much of one socket is read before others on the loop have their turn.
+
+When a read has filled uvloop's buffer it reads on at once, 32 times: a large body came in slices of
+8 MB, each of which held up the loop for 20 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+#: A read of this much filled the buffer: more may follow in this turn.
+FULL_READ_BYTES: Final = 250_000
+#: Of one socket in one turn, or a little more. A window of small messages comes as one batch.
+SLICE_BYTES: Final = 1 << 20
+
+
+class ReadSlices:
+    """Of one socket."""
+
+    def __init__(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self._pause = pause
+        self._resume = resume
+        self._loop = asyncio.get_running_loop()
+        self._bytes = 0  # by full reads in this turn
+
+    def read(self, size_bytes: int) -> None:
+        """By one call of `data_received`."""
+        if size_bytes < FULL_READ_BYTES:
+            return  # nothing follows
+        before = self._bytes
+        if not before:
+            self._loop.call_soon(self._next_turn)
+        self._bytes = before + size_bytes
+        if before < SLICE_BYTES <= self._bytes:
+            self._pause()
+
+    def _next_turn(self) -> None:
+        paused = self._bytes >= SLICE_BYTES
+        self._bytes = 0
+        if paused:
+            self._resume()
