@@ -180,24 +180,27 @@ class Retries:
         queue.timer = loop.call_later(seconds, self._look, group, queue)
 
     def _look(self, group: GroupId, queue: _Queue) -> None:
-        """Is there a leader? Else: who has waited long enough?"""
+        """Is there a leader, for who still wants one? Else: who has waited long enough?"""
+        over: list[_Proposal] = []
         if self._leader_of(group) is not None:
             del self._waiting[group]
             for proposal in sorted(queue.proposals, key=lambda each: each.number):
-                self._propose(group, proposal.command, partial(self._outcome, proposal))
-            return
-        over: list[_Proposal] = []
-        now_s = asyncio.get_running_loop().time()
-        if now_s >= queue.look_over_s:
-            left: list[_Proposal] = []
-            for each in queue.proposals:
-                (over if self._is_over(each) else left).append(each)
-            queue.proposals = left
-            queue.look_over_s = now_s + LOOK_OVER_S * len(queue.proposals)
-        if queue.proposals:
-            self._look_later(group, queue, AGAIN_S)
+                if proposal.over is not None and proposal.over():
+                    over.append(proposal)
+                else:
+                    self._propose(group, proposal.command, partial(self._outcome, proposal))
         else:
-            del self._waiting[group]
+            now_s = asyncio.get_running_loop().time()
+            if now_s >= queue.look_over_s:
+                left: list[_Proposal] = []
+                for each in queue.proposals:
+                    (over if self._is_over(each) else left).append(each)
+                queue.proposals = left
+                queue.look_over_s = now_s + LOOK_OVER_S * len(queue.proposals)
+            if queue.proposals:
+                self._look_later(group, queue, AGAIN_S)
+            else:
+                del self._waiting[group]
         outcome = refused("no_leader", f"group {group} has no known leader now; try again")
         for proposal in over:
             proposal.done(proposal.doubt or outcome)

@@ -867,6 +867,13 @@ NODES = (
         (by_tests("tests/node/test_publishing.py", words="keeps_its_order"),),
     ),
     Mutant(
+        "what is over when the next leader is found is proposed to it",
+        "cluster/retries.py",
+        "                if proposal.over is not None and proposal.over():\n",
+        "                if proposal is None:\n",
+        (by_tests("tests/cluster/test_retries.py"),),
+    ),
+    Mutant(
         "a proposal whose first try was lost is said to have been refused",
         "cluster/retries.py",
         "            doubt = proposal.doubt = outcome\n",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,27 @@ async def test_a_session_that_comes_back_gets_only_what_it_lacks(one: Nodes):
         assert await client.ask(30, 2, "orders", consumer, [[1, 3]]) == [3, 2, 3]
 
 
+async def test_a_session_that_is_back_is_not_ended_by_what_waited_for_a_leader(
+    one: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    """Its connection was lost while nobody led, and the next leader heard first that it is back."""
+    retries, looks = one.one.cluster.retries, list[Any]()
+    options = {"session": "s", "resume_ms": 60_000}
+    with monkeypatch.context() as patch:
+        _nobody_leads_when_a_session_is_detached(one, patch)
+        patch.setattr(retries, "_look_later", lambda *about: looks.append(about))
+        async with Client(one.url("n1"), **options) as client:
+            await client.ask(20, 2, "orders", {"tag": "t"})
+        await until(lambda: looks)
+    async with Client(one.url("n1"), **options) as client, Client(one.url("n1")) as other:
+        await client.ask(20, 2, "orders", {"tag": "t"})
+        ((group, queue, _),) = looks
+        retries._look(group, queue)
+        await other.publish("orders", b"a")
+
+        assert await client.deliveries(1) == [(1, b"a")]
+
+
 async def test_a_newer_connection_takes_the_session_over(one: Nodes):
     url = one.url("n1")
     async with Client(url, session="s") as older, Client(url, session="s"):
@@ -133,17 +155,9 @@ async def test_what_a_lost_connection_held_returns_though_its_session_was_back_a
 ):
     """The group had no leader while the connection was lost, and was not used by the next one."""
     cluster = one.one.cluster
-    propose, unheard = cluster.forwarder.propose, list[object]()
-
-    def nobody_leads(group: GroupId, command: Command, done: Done | None = None) -> None:
-        if done is None or not isinstance(command, DetachSession):
-            propose(group, command, done)
-            return
-        unheard.append(command)
-        done(refused("no_leader", "nobody leads"))
-
+    propose = cluster.retries._propose
+    unheard = _nobody_leads_when_a_session_is_detached(one, monkeypatch)
     options = {"session": "s", "resume_ms": 50}
-    monkeypatch.setattr(cluster.retries, "_propose", nobody_leads)
     async with Client(one.url("n1"), **options) as client:
         await client.publish("orders", b"a")
         await client.ask(20, 2, "orders", {"tag": "t"})
@@ -161,6 +175,24 @@ async def test_what_a_lost_connection_held_returns_though_its_session_was_back_a
             return (await other.ask(54, 1, "orders"))[2]["unsettled"] == 0
 
         await until(returned)
+
+
+def _nobody_leads_when_a_session_is_detached(
+    one: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> list[Command]:
+    """What was not heard."""
+    retries, unheard = one.one.cluster.retries, list[Command]()
+    propose = retries._propose
+
+    def nobody_leads(group: GroupId, command: Command, done: Done) -> None:
+        if not isinstance(command, DetachSession):
+            propose(group, command, done)
+            return
+        unheard.append(command)
+        done(refused("no_leader", "nobody leads"))
+
+    monkeypatch.setattr(retries, "_propose", nobody_leads)
+    return unheard
 
 
 async def test_goodbye_closes_normally(one: Nodes):
