@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol
 
 from cluster.codec.entries import (
@@ -238,6 +238,14 @@ class Applying:
         if data is None or data[:1] != REGULAR:
             return None
         return decode_entry(memoryview(data)[1:]).commands[ordinal]
+
+    def commands_after(self, index: int) -> Iterator[AnyCommand]:
+        """Those in the log behind this entry, be they committed or not."""
+        while found := self._journal.entries(index + 1, None, REPLAY_BYTES):
+            for command, _, _ in found:
+                if command[:1] == REGULAR:
+                    yield from decode_entry(memoryview(command)[1:]).commands
+            index = found[-1][1]
 
     def restore(self, data: bytes) -> None:
         self._machine.restore(data)

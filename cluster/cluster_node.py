@@ -176,6 +176,10 @@ class ClusterNode:
         if catalog.needs_newer is not None:
             raise catalog.needs_newer
         catalog.on_needs_newer = self._fail
+        if config.join and catalog.term == 0:
+            # The folder is empty. Perhaps there was an earlier one, and those that are asked for
+            # votes with this node have not heard of it.
+            catalog.withhold_votes()
         self._recovered_index = catalog.commit_index
         self.continuity = ClusterContinuity(catalog.last_index)
         self.names = QueueNames(
@@ -473,6 +477,7 @@ class ClusterNode:
 
     def _on_up(self, peer: NodeId, incarnation: int) -> None:
         if self.farewell.on_up(peer, incarnation):
+            self.liveness.announce([peer])  # it may be one that the log has, and was wiped
             for group in self.groups.values():
                 group.peer_up(peer)
             return

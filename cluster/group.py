@@ -7,7 +7,7 @@ and the truth did not arrive in time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -518,6 +518,10 @@ class Group(GroupFacts):
 
     def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
         return self._applying.read_command(index, ordinal)
+
+    def unapplied(self) -> Iterator[AnyCommand]:
+        """The commands in its log that it has not applied yet, be they committed or not."""
+        return self._applying.commands_after(self.applied_index)
 
     # --- snapshots
 

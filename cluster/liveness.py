@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cluster.forwarding import NODE_LEVEL
 from cluster.group_like import GroupLike
+from cluster.known_starts import KnownStarts
 from cluster.machine.commands import Command
 from cluster.outcome import Outcome
 from cluster.raft.member import Role
@@ -32,6 +33,7 @@ class LivenessBroadcast:
 
     def __init__(self, cluster: ClusterNode) -> None:
         self._cluster = cluster
+        self._known_starts = KnownStarts()
         self._missed: set[GroupId] = set()  # groups that may lack a NodeUp or NodeDown
         self.word = STAYING  # LEAVING: about to stop, or drained: wants no leadership
 
@@ -72,8 +74,7 @@ class LivenessBroadcast:
         cluster = self._cluster
         led: list[int] = [g.id for g in cluster.groups.values() if g.role is Role.LEADER]
         for peer in peers:
-            info = cluster.catalog_machine.node(peer)
-            known = 0 if info is None else info.incarnation
+            known = self._known_starts.of(peer, cluster.catalog)
             cluster.links.send(peer, [NODE_LEVEL, LEADS, led, known, cluster.continuity.warm])
             if self.word != STAYING:  # it may have come after it was said
                 cluster.links.send(peer, [NODE_LEVEL, self.word])

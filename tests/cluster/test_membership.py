@@ -322,7 +322,7 @@ async def _replaced_while_away(make_world: MakeWorld, replaced: str, away: str =
     return world
 
 
-async def _back(world: World, name: str, *unknown: str) -> None:
+async def come_back(world: World, name: str, *unknown: str) -> None:
     """It is started, and is called again and again, as links do. Who came meanwhile is in no
     settings.
     """
@@ -347,7 +347,7 @@ async def test_a_majority_elects_though_one_of_it_does_not_know_the_other(
 ) -> None:
     """In each group: n4 has all that is committed, and needs the vote of n2."""
     world = await _replaced_while_away(make_world, replaced)
-    await _back(world, "n2", "n4")
+    await come_back(world, "n2", "n4")
     await world.until(lambda: world.leading() == "n4", 60)
     assert "n4" in world.links["n2"].up
     group = world.group_of("q")
@@ -363,7 +363,7 @@ async def test_an_empty_folder_elects_nobody_who_calls_as_a_stranger(make_world:
     """n2 may have acknowledged what n4 lacks, and has forgotten it."""
     world = await _replaced_while_away(make_world, "n3")
     world.disks["n2"] = MemoryDisk()
-    await _back(world, "n2", "n4")
+    await come_back(world, "n2", "n4")
     connections: set[int] = set()
     for _ in range(600):
         await asyncio.sleep(0.05)
@@ -396,7 +396,7 @@ async def test_a_group_elects_a_guest_while_the_catalog_has_no_majority(
     await world.until(lambda: set(voters(world, group)) == {*names}, 60)
     for name in ("n1", "n3", "n5"):
         world.kill(name)
-    await _back(world, "n2", "n4", "n5")
+    await come_back(world, "n2", "n4", "n5")
     await world.until(lambda: world.leading(group) == "n4", 60)
     outcome = await world["n4"].groups[group].barrier()
     assert outcome.kind == "ok", outcome
@@ -439,7 +439,7 @@ async def test_a_guest_votes_for_a_copy_that_counts_it_and_follows_it(
     for name in ("n1", "n3"):
         world.kill(name)
     world.links["n4"].drop = lambda _peer, _message: False
-    await _back(world, "n2", "n4")
+    await come_back(world, "n2", "n4")
     await world.until(lambda: world.leading(group) == "n2", 60)
     assert world["n2"].farewell.is_guest(NodeId("n4"))
     assert world["n2"].catalog_machine.node(NodeId("n4")) is None

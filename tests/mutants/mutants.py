@@ -916,6 +916,27 @@ NODES = (
         (by_tests("tests/cluster/test_membership.py", words="empty_folder"),),
     ),
     Mutant(
+        "of starts that are not applied yet nothing is said",
+        "cluster/known_starts.py",
+        "                if isinstance(each, RegisterNode):\n",
+        "                if isinstance(each, str):\n",
+        (by_tests("tests/cluster/test_wiped.py"),),
+    ),
+    Mutant(
+        "a guest does not hear which start of it is known",
+        "cluster/cluster_node.py",
+        "            self.liveness.announce([peer])  # it",
+        "            # it",
+        (by_tests("tests/cluster/test_wiped.py"),),
+    ),
+    Mutant(
+        "the empty folder of a node that joins votes at once",
+        "cluster/cluster_node.py",
+        "if config.join and catalog.term == 0:",
+        "if config.join and catalog.term < 0:",
+        (by_tests("tests/cluster/test_wiped.py"),),
+    ),
+    Mutant(
         "groups do not hear that a guest is connected",
         "cluster/cluster_node.py",
         "        if self.farewell.on_up(peer, incarnation):\n",
