@@ -885,7 +885,10 @@ def test_links_work_the_same_on_uvloop(
         runner.run(run())
 
 
-def test_what_comes_fast_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_what_comes_fast_is_read_in_slices(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_tls: bool
+) -> None:
     """Others on the loop have their turn between two of them."""
     turn = 0
     read: dict[int, int] = {}  # bytes, by turn
@@ -902,7 +905,8 @@ def test_what_comes_fast_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> N
             await asyncio.sleep(0)
 
     async def run() -> None:
-        a, b = End("n1"), End("n2")
+        tls = tls_of(authority, tmp_path, "127.0.0.1") if with_tls else None
+        a, b = End("n1", tls=tls), End("n2", tls=tls)
         async with started(a, b):
             await asyncio.gather(a.until_event("up", "n2", 1), b.until_event("up", "n1", 1))
             turns = asyncio.create_task(count_turns())
