@@ -52,8 +52,8 @@ class Room:
         self._free.set()
         self._in_flight = InFlight(bytes_max, pause=self._free.clear, resume=self._free.set)
 
-    @asynccontextmanager
-    async def of(self, size_bytes: int) -> AsyncGenerator[None]:
+    async def free(self) -> None:
+        """Refused: there is no room for long."""
         try:
             async with asyncio.timeout(ROOM_S_MAX):
                 while not self._free.is_set():  # another one that waited may have been faster
@@ -61,6 +61,11 @@ class Room:
         except TimeoutError:
             reason = "too much is being published by HTTP: try again later"
             raise Refused("overloaded", reason) from None
+
+    @asynccontextmanager
+    async def of(self, size_bytes: int) -> AsyncGenerator[None]:
+        """For what is here: what a client only says that it sends keeps no room from others."""
+        await self.free()
         self._in_flight.add(size_bytes)
         try:
             yield

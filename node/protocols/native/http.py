@@ -209,14 +209,17 @@ class HttpRoutes:
 
     async def _publish(self, request: web.Request) -> web.Response:
         info = await self._led(request)
-        length = request.content_length
-        size_bytes = self._broker.limits.frame_bytes_max if length is None else length
-        async with self._broker.ingress.room.of(size_bytes):  # before it is read
-            return await self._publish_now(request, info)
+        room = self._broker.ingress.room
+        await room.free()  # until then it is not read
+        data = await _read(request)
+        async with room.of(len(data)):
+            return await self._publish_now(request, info, data)
 
-    async def _publish_now(self, request: web.Request, info: QueueInfo) -> web.Response:
+    async def _publish_now(
+        self, request: web.Request, info: QueueInfo, data: bytes
+    ) -> web.Response:
         if request.content_type == CBOR:
-            fields = await _body(request)
+            fields = _fields(request, data)
             access = self._auth.access(await self._basic.user(request), info.vhost)
             command, _ = self._broker.ingress.batch(
                 access,
@@ -238,7 +241,7 @@ class HttpRoutes:
                 info,
                 request.headers.get("X-Quorate-Publisher"),
                 _number(request.headers.get("X-Quorate-Seqno", "0"), "seqno", 0, 2**63 - 1),
-                [await _read(request)],
+                [data],
                 meta or None,
                 _attrs(request),
             )
@@ -331,15 +334,21 @@ class HttpRoutes:
 
 
 async def _read(request: web.Request) -> bytes:
+    size_bytes, size_bytes_max = request.content_length or 0, request.client_max_size
     try:
+        if size_bytes > size_bytes_max:
+            raise web.HTTPRequestEntityTooLarge(size_bytes_max, size_bytes)
         return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
         raise Refused("message_too_large", f"the body is too large: {error.text}") from error
 
 
 async def _body(request: web.Request) -> dict[str, Any]:
+    return _fields(request, await _read(request))
+
+
+def _fields(request: web.Request, data: bytes) -> dict[str, Any]:
     """The map that a request brings, in JSON or CBOR; an empty one when it brings nothing."""
-    data = await _read(request)
     if not data:
         return {}
     try:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
+from aiohttp import web
 
-from tests.node.nodes import Nodes, until
+from node import in_flight
+from node.protocols.native import http
+from tests.node.nodes import WAIT_S, Nodes, until
 from tests.node.security.processes import Processes, Secret, get, trusting
 
 HEAD = b"POST /v1/queues/%2F/q/messages HTTP/1.1\r\nHost: localhost\r\n"
@@ -106,6 +110,56 @@ async def test_a_request_whose_body_does_not_end_is_ended(tmp_path: Path):
             await reader.readuntil(b"}\n")
             await asyncio.sleep(pause_s)
         writer.close()
+
+
+@pytest.mark.parametrize("how", [b"Content-Length: 100000", b"Transfer-Encoding: chunked"])
+async def test_a_body_that_does_not_come_keeps_nobody_else_from_publishing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: bytes
+):
+    monkeypatch.setattr(in_flight, "ROOM_S_MAX", 0.0)
+    read, reads = http._read, list[web.Request]()
+
+    def begins(request: web.Request) -> Awaitable[bytes]:
+        reads.append(request)
+        return read(request)
+
+    monkeypatch.setattr(http, "_read", begins)
+    async with Nodes(tmp_path, **{"limits.in_flight_bytes_max": 65_536}) as nodes:
+        await nodes.declare("q")
+        host, _, port = nodes.one.http_address.rpartition(":")
+        _, stalled = await asyncio.open_connection(host, int(port))
+        stalled.write(HEAD + how + b"\r\n\r\n")
+        await until(lambda: reads)
+
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(HEAD + b"Content-Length: 3\r\n\r\nabc")
+        assert b"200" in await reader.readline()
+        writer.close()
+        stalled.close()
+
+
+async def test_a_body_that_is_too_long_or_finds_no_room_is_refused_before_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(in_flight, "ROOM_S_MAX", 0.0)
+    async with Nodes(tmp_path) as nodes:
+        await nodes.declare("q")
+
+        async def answer_to(length: int) -> bytes:
+            host, _, port = nodes.one.http_address.rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % length)
+            async with asyncio.timeout(WAIT_S):
+                found = await reader.readuntil(b"}")
+            writer.close()
+            return found
+
+        limits = nodes.one.broker.limits
+        answer = await answer_to(limits.frame_bytes_max + 1)
+        assert b"413" in answer
+        assert str(limits.frame_bytes_max).encode() in answer
+        nodes.one.broker.ingress.room._in_flight.add(limits.in_flight_bytes_max + 1)
+        assert b"503" in await answer_to(3)
 
 
 async def test_a_head_that_is_too_long_is_refused(tmp_path: Path):
