@@ -25,21 +25,28 @@ from rich.console import Console
 from rich.table import Table
 
 from chaos.checker.verdict import Verdict, check_all, merge
-from chaos.history import Recorder
+from chaos.history import History, Op, Recorder
 from chaos.live import disks, networks
 from chaos.live.live_cluster import NODES, LiveCluster, NotReadyError
 from chaos.live.loop_disks import SETTINGS, FileSystem
+from chaos.load.door import PROTOCOLS
 from chaos.load.doors import Doors
-from chaos.load.workload import Scene
-from chaos.power_load import CHECKERS, Load
+from chaos.load.numbered_publishers import NumberedPublishers
+from chaos.load.publish_consume import PublishConsume
+from chaos.load.workload import Scene, Workload
+from chaos.report.series import published_by, workload_of
 
 ROUNDS = 20
+#: How many times as often as in other runs publishers publish, and how slow consumers are.
+PACE = 2.5
+WORK_S = 0.03
 #: Load between two cuts, counted from when both protocols confirm again, and time without power.
 LOAD_S = (0.5, 4.0)
 DARK_S = (0.1, 1.0)
 #: How long nodes may take until clients have confirms again, and the last drain.
 RECOVERY_S_MAX = 60.0
 DRAIN_S_MAX = 300.0
+LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +126,16 @@ async def _campaign(campaign: Campaign, cluster: LiveCluster, console: Console) 
     recorder = Recorder(campaign.folder / "history.jsonl")
     addresses = [cluster.address(node) for node in cluster.nodes]
     doors = Doors(addresses, campaign.options.seed)
-    scene = Scene(recorder, doors.open, campaign.options.seed)
-    load = Load(scene)
+    scene = Scene(recorder, doors.open, campaign.options.seed, PACE)
+    load: list[Workload] = [
+        *(PublishConsume(scene, protocol, work_s=WORK_S) for protocol in PROTOCOLS),
+        NumberedPublishers(scene, "native"),
+    ]
     try:
         cluster.start_all()
         await cluster.until_ready()
-        await load.declare()
-        loading = asyncio.create_task(load.run())
+        await _prepare(load)
+        loading = asyncio.gather(*(workload.run() for workload in load))
         try:
             await _rounds(campaign, cluster, load, loading, scene, console)
         finally:
@@ -133,31 +143,37 @@ async def _campaign(campaign: Campaign, cluster: LiveCluster, console: Console) 
             async with asyncio.timeout(RECOVERY_S_MAX):
                 await loading
         async with asyncio.timeout(DRAIN_S_MAX):
-            await load.drain()
+            await asyncio.gather(*(workload.drain() for workload in load))
     except (NotReadyError, TimeoutError) as error:
         campaign.broken = str(error) or "not everything went on, or was drained, in time"
     finally:
-        await load.close()
         recorder.close()
-    campaign.verdicts = check_all(recorder.ops, CHECKERS)
+    checkers = {name: each for workload in load for name, each in workload.checkers.items()}
+    campaign.verdicts = check_all(recorder.ops, checkers)
+
+
+async def _prepare(load: Sequence[Workload]) -> None:
+    for workload in load:
+        await workload.prepare()
 
 
 async def _rounds(
     campaign: Campaign,
     cluster: LiveCluster,
-    load: Load,
-    loading: asyncio.Task[None],
+    load: Sequence[Workload],
+    loading: asyncio.Future[list[None]],
     scene: Scene,
     console: Console,
 ) -> None:
     dice = random.Random(f"{campaign.options.seed}/power")
-    await _confirming(load, loading, time.monotonic())
+    recorder = scene.recorder
+    await _confirming(recorder, loading)
     if campaign.options.lie:
         await _lie(cluster)
     for number in range(1, campaign.options.rounds + 1):
         await asyncio.sleep(dice.uniform(*LOAD_S))
-        cut_s, confirmed = time.monotonic(), load.confirmed
-        scene.recorder.saw("nemesis", "fault", {"kind": "power loss", "nodes": cluster.nodes})
+        cut_s, confirmed = time.monotonic(), sum(_confirmed(op) for op in recorder)
+        recorder.saw("nemesis", "fault", {"kind": "power loss", "nodes": cluster.nodes})
         await asyncio.to_thread(cluster.power_loss_all)
         await asyncio.sleep(dice.uniform(*DARK_S))
         start_s = time.monotonic()
@@ -167,8 +183,8 @@ async def _rounds(
         await cluster.until_ready(timeout_s=RECOVERY_S_MAX)
         ready_s = time.monotonic() - start_s
         if campaign.options.lie:
-            await load.declare()  # the queues may be gone, too
-        again_s = await _confirming(load, loading, start_s)
+            await _prepare(load)  # the queues may be gone, too
+        again_s = await _confirming(recorder, loading)
         row = Round(confirmed, again_s - cut_s, ready_s, again_s - start_s)
         campaign.rounds.append(row)
         console.print(
@@ -178,19 +194,24 @@ async def _rounds(
         )
 
 
-async def _confirming(load: Load, loading: asyncio.Task[None], start_s: float) -> float:
-    """When both protocols confirmed after that time. Raises TimeoutError, and what ended the
-    load.
+async def _confirming(recorder: History, loading: asyncio.Future[list[None]]) -> float:
+    """When both protocols have confirmed something from now on. Raises TimeoutError, and what ended
+    the load.
     """
-    waiting = asyncio.create_task(load.confirmed_since(start_s))
-    try:
-        async with asyncio.timeout(RECOVERY_S_MAX):
-            await asyncio.wait([waiting, loading], return_when=asyncio.FIRST_COMPLETED)
-        if loading.done():
-            await loading
-        return await waiting
-    finally:
-        waiting.cancel()
+    began, confirming = len(recorder), set[str]()
+    async with asyncio.timeout(RECOVERY_S_MAX):
+        while confirming != {*PROTOCOLS}:
+            if loading.done():
+                await loading
+            await asyncio.sleep(LOOK_S)
+            new = recorder.ops[began:]
+            confirming |= {workload_of(op).partition("-")[2] for op in new if _confirmed(op)}
+    return time.monotonic()
+
+
+def _confirmed(op: Op) -> int:
+    """Messages."""
+    return published_by(op) if op.type == "ok" else 0
 
 
 async def _lie(cluster: LiveCluster) -> None:
