@@ -1,7 +1,6 @@
 """Judges of histories: pure functions, three-valued verdicts."""
 
 from chaos.checker.ack_finality import ack_finality
-from chaos.checker.all_or_nothing import all_or_nothing, transactions
 from chaos.checker.convergence import convergence
 from chaos.checker.dead_letters import dead_letters
 from chaos.checker.delivery_count import delivery_count
@@ -12,6 +11,7 @@ from chaos.checker.low_disk import low_disk
 from chaos.checker.publisher_order import publisher_order
 from chaos.checker.sac_exclusion import sac_exclusion
 from chaos.checker.total_queue import total_queue
+from chaos.checker.transactions import transactions
 from chaos.checker.vanished import vanished
 from chaos.checker.verdict import Checker, Verdict, check_all, merge
 
@@ -19,7 +19,6 @@ __all__ = [
     "Checker",
     "Verdict",
     "ack_finality",
-    "all_or_nothing",
     "check_all",
     "convergence",
     "dead_letters",

@@ -125,7 +125,7 @@ class AmqpDoor:
         return _NOT_OFFERED
 
     async def transaction(
-        self, publishes: Sequence[Publish], settles: Sequence[Received]
+        self, publishes: Sequence[Publish], settles: Sequence[Received], *, commit: bool = True
     ) -> Answer:
         """Deliveries are acknowledged where they came, so they must be of one consumer."""
         handles = [cast("tuple[AmqpConsumption, list[int]]", each.handle) for each in settles]
@@ -137,8 +137,7 @@ class AmqpDoor:
                 async with self._committing:
                     channel = await link.shared("commit")
                     await channel.tx_select()
-                    await _commit(channel, publishes)
-                return Answer("ok")
+                    return await _transaction(channel, publishes, commit=commit)
 
             return await self._answered(committed)
         consumption = handles[0][0]
@@ -153,8 +152,7 @@ class AmqpDoor:
                 for _, tags in handles:
                     for tag in tags:
                         await consumption.ack(tag)
-                await _commit(consumption.channel, publishes)
-            return Answer("ok")
+                return await _transaction(consumption.channel, publishes, commit=commit)
 
         return await answer_of(consumption.link, settled())
 
@@ -246,11 +244,17 @@ def _is_refusal(outcome: BaseException | None) -> bool:
     return isinstance(outcome, aiormq.DeliveryError)
 
 
-async def _commit(channel: aiormq.Channel, publishes: Sequence[Publish]) -> None:
+async def _transaction(
+    channel: aiormq.Channel, publishes: Sequence[Publish], *, commit: bool
+) -> Answer:
     for publish in publishes:
         for message in publish.messages:
             await _send(channel, publish, message, mandatory=False)
+    if not commit:
+        await channel.tx_rollback()
+        return Answer("refused", reason="rolled back")
     await channel.tx_commit()
+    return Answer("ok")
 
 
 async def _send(

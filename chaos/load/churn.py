@@ -21,7 +21,7 @@ WORKERS = 3
 NAMES = 5
 #: In both protocols what a declaration names has to be told again alike.
 ARGUMENTS = {"x-max-length": 100_000}
-EXCHANGES = ("direct", "fanout")
+EXCHANGES = ("direct", "fanout", "topic")
 PUBLISHES_PER_S = 15.0  # of the one who publishes whatever is bound
 PUBLISHES_MAX = 12  # to one queue, by the one who made it
 DRAINED_SHARE, UNBOUND_SHARE, EXCHANGE_DELETED_SHARE = 0.7, 0.5, 0.15

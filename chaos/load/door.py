@@ -118,9 +118,11 @@ class Door(Protocol):
         ...
 
     async def transaction(
-        self, publishes: Sequence[Publish], settles: Sequence[Received]
+        self, publishes: Sequence[Publish], settles: Sequence[Received], *, commit: bool = True
     ) -> Answer:
-        """All of it or nothing, one after the other in time."""
+        """All of it or nothing, one after the other in time. Without `commit` it is rolled back,
+        and so refused.
+        """
         ...
 
     async def consume(self, queue: str, *, prefetch: int) -> Consumption | Answer: ...

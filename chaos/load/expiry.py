@@ -22,8 +22,9 @@ from chaos.load.workload import Scene, only
 TOLERANCE_MS = 100
 QUEUE_TTL_MS = 400
 DAY_MS = 86_400_000
+DAILY = "daily"
 DAILY_MAX = 400  # messages of the daily queue, which nobody takes before the end
-TTLS_MS = (None, 50, 300, 1_000, 3_000)
+TTLS_MS = (None, 0, 50, 300, 1_000, 3_000)
 DELAYS_MS = (None, 100, 700, 2_000)
 PUBLISHES_PER_S = 10.0  # to each queue, of 1 to 4 messages
 REST_SHARE, REST_S_MAX = 0.1, 1.0  # of the deliveries of a source: others expire meanwhile
@@ -38,11 +39,11 @@ class Expiry:
     ) -> None:
         self.name = name = f"w6-{protocol}"
         self._scene = scene
-        self._tolerance_ms = tolerance_ms
+        self.tolerance_ms = tolerance_ms
         # Its own time; the queue's, with consumers; the queue's, and nobody consumes.
         self.mixed, self.short, self.waiting = (f"{name}.{q}" for q in ("mixed", "short", "wait"))
         self.delayed = f"{name}.delayed" if protocol == "native" else None
-        self.daily = f"{name}.daily"
+        self.daily = f"{name}.{DAILY}"
         self.sources = (self.mixed, self.short, self.waiting)
         self.dead = {f"{source}.dead": source for source in self.sources}
         queues = (*self.sources, self.daily, *([self.delayed] if self.delayed else []))
@@ -62,7 +63,7 @@ class Expiry:
     def checkers(self) -> Mapping[str, Checker]:
         times = {self.short: QUEUE_TTL_MS, self.waiting: QUEUE_TTL_MS}
         checkers: dict[str, Checker] = {
-            "expiry": expiry(self.dead, times, tolerance_ms=self._tolerance_ms)
+            "expiry": expiry(self.dead, times, tolerance_ms=self.tolerance_ms)
         }
         for target, source in self.dead.items():
             checkers[f"dead-letters of {source}"] = dead_letters(source, target)

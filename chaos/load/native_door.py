@@ -188,9 +188,9 @@ class NativeDoor:
         return await self._answered(publish.key, published)
 
     async def transaction(
-        self, publishes: Sequence[Publish], settles: Sequence[Received]
+        self, publishes: Sequence[Publish], settles: Sequence[Received], *, commit: bool = True
     ) -> Answer:
-        del publishes, settles
+        del publishes, settles, commit
         return _NOT_OFFERED
 
     async def _send(self, publisher: Publisher, publish: Publish) -> Answer:

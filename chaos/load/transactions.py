@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
-from chaos.checker import all_or_nothing, total_queue, vanished
+from chaos.checker import total_queue, transactions, vanished
 from chaos.checker.moves import moves
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, Handle, close_all, publish_until, until_empty
@@ -22,7 +22,8 @@ PREFETCH = 4
 PUBLISHES_PER_S = 15.0
 BATCH_MAX = 3
 BACKLOG_MAX = 1_000
-CRASH_SHARE = 0.01  # of the transactions
+#: Of the transactions.
+CRASH_SHARE, ROLLBACK_SHARE = 0.01, 0.05
 
 
 class Transactions:
@@ -46,7 +47,7 @@ class Transactions:
     @property
     def checkers(self) -> Mapping[str, Checker]:
         return {
-            "all-or-nothing": all_or_nothing(self.one, self.other),
+            "all-or-nothing": transactions,
             "moves": moves(self.source, self.one),
             "total-queue": total_queue,
             "vanished": vanished,
@@ -117,5 +118,6 @@ class Transactions:
             "settles": [[self.source, message] for message in received.messages],
         }
         publishes = [Publish(queue, messages) for queue in queues]
-        call = client.door.transaction(publishes, [received])
+        commit = client.dice.random() >= ROLLBACK_SHARE
+        call = client.door.transaction(publishes, [received], commit=commit)
         return await client.record("transaction", value, call)

@@ -8,9 +8,7 @@ from functools import partial
 from chaos.simulator.clients import Scene
 from chaos.simulator.driven import Driven
 from chaos.simulator.features import (
-    Daily,
     Dedup,
-    Delay,
     DropHead,
     Exchanges,
     Feature,
@@ -22,14 +20,11 @@ from chaos.simulator.features import (
     QueueExpiry,
     RejectPublish,
     Room,
-    Ttl,
 )
 from chaos.simulator.plan import DRIVEN
 
 KINDS: Mapping[str, Callable[[Scene], Feature]] = {
-    "ttl": Ttl,
     "queue_expiry": QueueExpiry,
-    "delay": Delay,
     "priority": Priority,
     "drop_head": DropHead,
     "reject_publish": RejectPublish,
@@ -38,7 +33,6 @@ KINDS: Mapping[str, Callable[[Scene], Feature]] = {
     "exchanges": Exchanges,
     "large": Large,
     "policies": Policies,
-    "daily": Daily,
     "imports": Imports,
     "room": Room,
     **{name: partial(Driven, workload=name) for name in DRIVEN},

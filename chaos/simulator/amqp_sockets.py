@@ -198,6 +198,9 @@ class SimChannel:
     async def tx_select(self) -> None:
         await self.ask(Tx.Select, Tx.SelectOk)
 
+    async def tx_rollback(self) -> None:
+        await self.ask(Tx.Rollback, Tx.RollbackOk)
+
     async def tx_commit(self) -> None:
         await self.ask(Tx.Commit, Tx.CommitOk)
 

@@ -52,12 +52,10 @@ class Consumer(Client):
         queue: str,
         *,
         guarded: bool = False,
-        fails: bool = False,
         patient: bool = False,
     ) -> None:
         super().__init__(scene, name, queue)
         self.patient = patient  # discards nothing
-        self.fails = fails  # often, so that messages die
         self.guarded = guarded  # writes to a store that checks tokens
         self._life = 0
         self._consumer: ConsumerKey | None = None
@@ -202,12 +200,11 @@ class Consumer(Client):
         for key in keys:
             if key in self._held:
                 self._held[key] = Held.DONE
-        settled, returned = (0.5, 0.9) if self.fails else (0.9, 0.98)
         chance = self.dice.random()
-        if chance < settled or self.scene.stopping:
+        if chance < 0.9 or self.scene.stopping:
             f = "settle"
         else:
-            f = "return" if chance < returned or self.patient else "discard"
+            f = "return" if chance < 0.98 or self.patient else "discard"
         await self._finish(consumer, keys, f)
 
     async def _finish(
@@ -250,7 +247,7 @@ class Consumer(Client):
         ranges = _ranges([position for position, _ in keys])
         token = max(token for _, token in keys)
         if f == "return":
-            failed = self.dice.random() < (0.9 if self.fails else 0.5)
+            failed = self.dice.random() < 0.5
             return connection.request(Return, self.queue, consumer, ranges, failed, None, token)
         kind = Settle if f == "settle" else Discard
         return connection.request(kind, self.queue, consumer, ranges, token)

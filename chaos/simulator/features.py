@@ -11,14 +11,12 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from pamqp import commands
 
 from chaos.checker import Verdict, check_all, dead_letters, publisher_order, total_queue
 from chaos.checker.deliveries import deliveries_by_message, published_keys
-from chaos.checker.expiry import expiry
 from chaos.checker.verdict import Checker, judge
 from chaos.history import Op
 from chaos.simulator.amqp_clients import AmqpChannel, AmqpClient
@@ -35,7 +33,6 @@ from chaos.simulator.clients import (
     asked,
     change,
 )
-from chaos.simulator.clock import WALL_START_MS
 from chaos.simulator.consumers import Consumer
 from chaos.simulator.publishers import Attributes, Batch, Publisher
 from chaos.simulator.tellers import Tellers
@@ -44,9 +41,7 @@ from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
-    ATTR_DELIVER_AT_MS,
     ATTR_PRIORITY,
-    ATTR_TTL_MS,
     Bind,
     DeclareExchange,
     DeclareQueue,
@@ -121,107 +116,6 @@ class Feature:
 
 def _of(ops: Sequence[Op], queues: Collection[str]) -> list[Op]:
     return [op for op in ops if op.value.get("queue") in queues]
-
-
-class Ttl(Feature):
-    """Messages expire, by their own time or their queue's, and come out as dead letters: none is
-    lost on the way, and none goes before its time.
-    """
-
-    queues: ClassVar = {
-        "brief": {
-            **LIMITS,
-            "x-message-ttl": 1_500,
-            "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": "expired",
-        },
-        "expired": LIMITS,
-    }
-
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._publishes("brief", self._attributes)
-        self._consumes("brief", "expired")
-
-    @staticmethod
-    def _attributes(dice: random.Random, _: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-        ttl_ms = dice.choice((None, 0, 200, 1_000, 60_000))
-        return (None, {}) if ttl_ms is None else ({ATTR_TTL_MS: ttl_ms}, {"ttl_ms": ttl_ms})
-
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
-        def reason(op: Op) -> Op:
-            """Nothing else sends a message there: nobody discards, and the limit is never met."""
-            dead = op.f == "deliver" and op.value["queue"] == "expired"
-            return replace(op, value={**op.value, "reason": "expired"}) if dead else op
-
-        tolerance_ms = None if clocks_jumped else TOLERANCE_MS
-        times = {"brief": 1_500}
-        mine = [reason(op) for op in _of(ops, self.queues)]
-        checkers: dict[str, Checker] = {
-            "expiry": expiry({"expired": "brief"}, times, tolerance_ms=tolerance_ms),
-            "dead-letters": dead_letters("brief", "expired"),
-        }
-        return check_all(mine, checkers)
-
-
-class Rare(Consumer):
-    """Comes now and then, so that messages wait in the queue meanwhile."""
-
-    async def _subscribe(self, connection: Connection) -> bool:
-        if not self.scene.stopping:
-            await asyncio.sleep(self.dice.uniform(1.0, 5.0))
-        return await super()._subscribe(connection)
-
-    async def _until(self, lost: asyncio.Event, again: asyncio.Event) -> None:
-        if self.scene.stopping:
-            await super()._until(lost, again)
-        else:
-            await asyncio.sleep(self.dice.uniform(0.2, 1.0))
-
-
-class Daily(Feature):
-    """Messages may stay for a day, so none expires in a run; nor does what is known of their
-    publisher. Unless a majority of the clocks was wrong, which nobody can tell from the truth.
-    """
-
-    queues: ClassVar = {"daily": {**LIMITS, "x-message-ttl": 86_400_000}}
-
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._publishes("daily")
-        self.consumers.append(Rare(scene, "k-daily", "daily", patient=True))
-
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
-        mine = _of(ops, self.queues)
-        if self.scene.cluster.trace.counts["most clocks wrong"]:
-            mine = [op for op in mine if op.f != "publish" or op.type == "invoke"]
-        return check_all(mine, {"total-queue": total_queue, "publisher-order": publisher_order})
-
-
-class Delay(Feature):
-    """Messages wait until their time has come, and are not lost meanwhile."""
-
-    queues: ClassVar = {"later": LIMITS}
-
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._publishes("later", self._attributes)
-        self._consumes("later")
-
-    def _attributes(self, dice: random.Random, _: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-        delay_ms = dice.choice((None, 100, 1_000, 4_000))
-        if delay_ms is None:
-            return None, {}
-        at_ms = WALL_START_MS + self.scene.now_ms + delay_ms
-        return {ATTR_DELIVER_AT_MS: at_ms}, {"delay_ms": delay_ms}
-
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
-        tolerance_ms = None if clocks_jumped else TOLERANCE_MS
-        checkers: dict[str, Checker] = {
-            "total-queue": total_queue,
-            "expiry": expiry({}, {}, tolerance_ms=tolerance_ms),
-        }
-        return check_all(_of(ops, self.queues), checkers)
 
 
 class Priority(Feature):

@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass
 
 from chaos.load.all import WORKLOADS
+from chaos.load.door import PROTOCOLS
 from cluster.types import NodeId
 
 
@@ -44,8 +45,6 @@ class Plan:
     credit: int
     resume_ms: int
     deliver_buffer_bytes: int  # unsent, per connection: deliveries wait above it
-    letters: bool  # two more queues: one's dead letters go to the other, in another group
-    transfers: bool  # two more queues, in two groups: transactions publish to both
     amqp_publishers: int
     amqp_consumers: int
     prefetch: int  # of an AMQP consumer, or of its whole channel; 0: no limit
@@ -76,8 +75,6 @@ class Plan:
             f"{self.window} under way, {self.messages_per_s_max} messages/s",
             f"{self.consumers} consumers and {self.sac_consumers} behind a single active one",
             f"credit {self.credit}, resume {self.resume_ms} ms",
-            f"dead letters {'across groups' if self.letters else 'none'}",
-            f"transactions {'over two groups' if self.transfers else 'none'}",
             f"{self.amqp_publishers} AMQP publishers",
             f"{self.amqp_consumers} AMQP consumers with prefetch {self.prefetch}",
             f"features {'/'.join(self.features) or 'none'}",
@@ -94,7 +91,8 @@ class Plan:
 
 #: Seeds from here on draw every kind of fault and load by their own dice. Those below mean what
 #: they always meant, so that the kept ones show what they were kept for: faults of disks only from
-#: `DISK_SEEDS_FROM`, members that come and go only from `MEMBER_SEEDS_FROM`, and no features.
+#: `DISK_SEEDS_FROM`, members that come and go only from `MEMBER_SEEDS_FROM`, and of the features
+#: dead letters and transactions alone.
 ALL_KINDS_FROM = 100_000
 DISK_SEEDS_FROM = 10_000
 MEMBER_SEEDS_FROM = 20_000
@@ -117,11 +115,12 @@ FIRST_FAULT_KINDS = (
 #: New kinds are added here, never above: what old seeds draw from must stay as it is.
 FAULT_KINDS = (*FIRST_FAULT_KINDS, "conflict", "backup", "wrong_clock", "reject")
 DISK_KINDS = ("wipe", "old_copy", "damage", "disk_full", "terminate")
-#: Each brings a queue or more, clients and a judge: see `features`.
+#: Each brings a queue or more, clients and a judge: see `features`. The others are workloads of
+#: live chaos. What stands twice is drawn twice as often.
 FEATURES = (
-    "ttl",
+    "w6-amqp",
     "queue_expiry",
-    "delay",
+    "w6-native",
     "priority",
     "drop_head",
     "reject_publish",
@@ -129,7 +128,7 @@ FEATURES = (
     "purge",
     "exchanges",
     "policies",
-    "daily",
+    "w6-native",
 )
 FEATURES_A_RUN_MAX = 4
 #: Came later, so they are drawn beside the others, by seeds of which none was kept before: what
@@ -139,6 +138,8 @@ IMPORTS, ROOM = "imports", "room"
 #: Workloads of live chaos; by the last digit of the seed, too.
 DRIVEN_BY = (1, 5)
 DRIVEN = tuple(WORKLOADS)
+#: With one group they would show less.
+OVER_GROUPS = {ROOM, "w2-native", "w2-amqp", "w7-amqp"}
 ALL_FEATURES = (*FEATURES, LARGE, IMPORTS, ROOM, *DRIVEN)
 #: By the last digit of the seed.
 LATER = {1: (IMPORTS,), 4: (IMPORTS, ROOM), 5: (ROOM,), 7: (IMPORTS, ROOM)}
@@ -151,8 +152,6 @@ LINK_BYTES_MIN = 1536 << 10
 def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) -> Plan:
     dice = random.Random(f"plan/{seed}")
     ways = random.Random(f"ways/{seed}")
-    letters = random.Random(f"letters/{seed}").random() < 0.4
-    transfers = random.Random(f"transfers/{seed}").random() < 0.3
     amqp = random.Random(f"amqp/{seed}")
     with_amqp = amqp.random() < 0.6
     batch_max = dice.choice((1, 16, 128))
@@ -172,9 +171,7 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
     return Plan(
         seed=seed,
         nodes=tuple(NodeId(f"n{number}") for number in range(1, count + 1)),
-        default_groups=max(
-            dice.choice((1, 1, 2)), 1 + (letters or transfers or ROOM in _features(seed))
-        ),
+        default_groups=max(dice.choice((1, 1, 2)), 1 + bool(OVER_GROUPS & {*_features(seed)})),
         election_min_ms=election_min_ms,
         election_max_ms=2 * election_min_ms,
         heartbeat_ms=election_min_ms // 5,
@@ -201,8 +198,6 @@ def draw_plan(seed: int, *, faults_s: float = 15.0, nodes: int | None = None) ->
         credit=credit,
         resume_ms=dice.choice((0, 1000, 10_000)),
         deliver_buffer_bytes=ways.choice((64 << 10, 4 << 20)),
-        letters=letters,
-        transfers=transfers,
         amqp_publishers=with_amqp * amqp.randint(1, 2),
         amqp_consumers=with_amqp * amqp.randint(1, 2),
         prefetch=amqp.choice((0, 1, 10, 100)),
@@ -249,15 +244,20 @@ def _disk_weights(seed: int) -> tuple[tuple[str, int], ...]:
 
 def _features(seed: int) -> tuple[str, ...]:
     dice = random.Random(f"features/{seed}")
+    drawn: list[str] = []
+    if random.Random(f"letters/{seed}").random() < 0.4:
+        drawn.append(f"w2-{PROTOCOLS[seed % 2]}")
+    if random.Random(f"transfers/{seed}").random() < 0.3:
+        drawn.append("w7-amqp")
     if seed < ALL_KINDS_FROM:
-        return ()
-    drawn = dice.sample(FEATURES, dice.randint(0, FEATURES_A_RUN_MAX))
+        return tuple(drawn)
+    drawn += dice.sample(FEATURES, dice.randint(0, FEATURES_A_RUN_MAX))
     # Among nodes of the release before there are no bodies in parts.
     large = seed % 4 == 1 and not _mixes_releases(seed)
     later = [*([LARGE] if large else ()), *LATER.get(seed % 10, ())]
     if seed % 10 in DRIVEN_BY:
         later.append(DRIVEN[seed // 10 % len(DRIVEN)])
-    return tuple(sorted([*drawn, *later]))
+    return tuple(sorted({*drawn, *later}))
 
 
 def _mixes_releases(seed: int) -> bool:

@@ -14,15 +14,14 @@ from typing import Any, cast
 from chaos.checker import (
     Verdict,
     ack_finality,
-    all_or_nothing,
     check_all,
-    dead_letters,
     delivery_count,
     publisher_order,
     sac_exclusion,
     total_queue,
 )
 from chaos.history import Op
+from chaos.load.transactions import Transactions
 from chaos.report.series import workload_of
 from chaos.simulator.all_features import features
 from chaos.simulator.amqp_clients import AmqpClient
@@ -35,7 +34,6 @@ from chaos.simulator.amqp_queues import (
     FreshConsumer,
     Owner,
 )
-from chaos.simulator.amqp_tellers import AmqpTeller
 from chaos.simulator.backups import Backups
 from chaos.simulator.clients import Scene, declare
 from chaos.simulator.clock import new_history
@@ -52,19 +50,12 @@ from chaos.simulator.plan import Plan, draw_plan
 from chaos.simulator.publishers import Publisher
 from chaos.simulator.recoveries import Recoveries
 from chaos.simulator.sim_cluster import SimCluster
-from chaos.simulator.tellers import Tellers
 from chaos.simulator.trace import Trace
 from cluster.machine import QueueMachine
 
 SHARED_QUEUE = "orders"
 SAC_QUEUE = "ledger"
 DELIVERY_LIMIT = 1_000_000
-#: Messages die here often, and come out there.
-DYING_QUEUE = "parcels"
-DEAD_QUEUE = "morgue"
-DYING_LIMIT = 2
-#: Every transaction publishes to both; they are in different groups.
-TRANSFER_QUEUES = ("debits", "credits")
 SETUP_S_MAX = 30.0
 #: After everything is healed, all must be confirmed, consumed and equal on every node within this.
 CONVERGE_S_MAX = 150.0
@@ -112,7 +103,6 @@ class Run:
         self.backups = Backups(self.cluster, self.history)
         self._others: list[Occasional] = []
         self._amqp_queues = AmqpQueues(self.scene, {"x-delivery-limit": DELIVERY_LIMIT})
-        self.tellers = Tellers(self.scene, TRANSFER_QUEUES)
         self._admin = Process(self.world, "admin")
         self._nemesis = Process(self.world, "nemesis")
         self._members = MembersNemesis(self.cluster)
@@ -192,7 +182,9 @@ class Run:
             client.process.kill()
         declared = [sorted(feature.declared) for feature in self._driven]
         queues = (*self.queues, *FRESH_QUEUES, *chain.from_iterable(declared))
-        transfers = TRANSFER_QUEUES if self.plan.transfers else ()
+        workloads = [feature.workload for feature in self._driven]
+        moving = [each for each in workloads if isinstance(each, Transactions)]
+        transfers = (moving[0].one, moving[0].other) if moving else ()
         return [*self.backups.restore(queues), *self.recoveries.judge(queues, transfers)]
 
     def _converge(self) -> tuple[Status, list[str]]:
@@ -220,7 +212,6 @@ class Run:
         alive = dict(self._amqp_queues.owned)
         for client in self.amqp_clients:
             client.give_up()
-        self.tellers.give_up()
         for feature in self.features:
             feature.give_up()
         self._amqp_queues.owned = alive
@@ -268,8 +259,6 @@ class Run:
         if self._members.doing is not None:
             return self._members.doing
         machines = list(self.cluster.machines.values())
-        if (teller := self.tellers.waiting(machines)) is not None:
-            return f"{teller} waits for its transaction"
         for feature in self.features:
             if (wait := feature.waits) is not None:
                 return wait
@@ -312,8 +301,6 @@ class Run:
         return [
             SHARED_QUEUE,
             SAC_QUEUE,
-            *((DYING_QUEUE, DEAD_QUEUE) if self.plan.letters else ()),
-            *(TRANSFER_QUEUES if self.plan.transfers else ()),
             *(queue for feature in self.features for queue in feature.queues),
         ]
 
@@ -322,13 +309,6 @@ class Run:
         arguments: dict[str, dict[str, Any]] = {
             SHARED_QUEUE: limits,
             SAC_QUEUE: {**limits, "x-single-active-consumer": True},
-            DYING_QUEUE: {
-                "x-delivery-limit": DYING_LIMIT,
-                "x-dead-letter-exchange": "",
-                "x-dead-letter-routing-key": DEAD_QUEUE,
-            },
-            DEAD_QUEUE: limits,
-            **dict.fromkeys(TRANSFER_QUEUES, limits),
         }
         for feature in self.features:
             arguments.update(feature.queues)
@@ -350,17 +330,6 @@ class Run:
             )
             self.publishers.append(publisher)
             publisher.process.spawn(publisher.run(), "run")
-        if plan.letters:
-            publisher = Publisher(scene, "d0", DYING_QUEUE, named=True)
-            self.publishers.append(publisher)
-            publisher.process.spawn(publisher.run(), "run")
-            self.consumers.append(Consumer(scene, "d1", DYING_QUEUE, fails=True))
-            self.consumers.append(Consumer(scene, "d2", DYING_QUEUE, fails=True))
-            self.consumers.append(Consumer(scene, "m0", DEAD_QUEUE))
-        if plan.transfers:
-            for number, queue in enumerate(TRANSFER_QUEUES):
-                self.consumers.append(Consumer(scene, f"x{number}", queue))
-            self.tellers.begin()
         self._start_amqp()
         for number in range(plan.consumers):
             self.consumers.append(Consumer(scene, f"c{number}", SHARED_QUEUE))
@@ -390,9 +359,6 @@ class Run:
             )
         for number in range(plan.amqp_consumers):
             clients.append(AmqpConsumer(scene, f"r{number}", SHARED_QUEUE))
-        if plan.transfers and clients:
-            clients.append(AmqpTeller(scene, "y0", SHARED_QUEUE, TRANSFER_QUEUES))
-            clients.append(AmqpConsumer(scene, "z0", TRANSFER_QUEUES[0]))
         if clients:
             for number, queue in enumerate(FRESH_QUEUES):
                 clients.append(FreshConsumer(scene, f"f{number}", queue, self._amqp_queues))
@@ -409,15 +375,9 @@ class Run:
     def _judge(self) -> list[Verdict]:
         driven = {feature.name for feature in self._driven}
         ops = [op for op in self.history if workload_of(op) not in driven]
-        # What died in one queue comes out of another, perhaps before any client saw it: what is
-        # lost of that the checker of dead letters says.
         judged = {queue for feature in self.features for queue in feature.queues}
-        judged |= {DYING_QUEUE, DEAD_QUEUE}
         kept = [op for op in ops if op.value.get("queue") not in judged and not self._ended(op)]
         jumped = self.trace.counts["clock jumps"] > 0
-        dying = [op for op in ops if op.value.get("queue") == DYING_QUEUE]
-        tried = [op for op in dying if op.f != "publish" or op.type == "invoke"]
-        others = [op for op in ops if op.value.get("queue") != DYING_QUEUE]
         return [
             *(
                 verdict
@@ -425,16 +385,12 @@ class Run:
                 for verdict in feature.judge(self.history.ops, clocks_jumped=jumped)
             ),
             *check_all(kept, {"total-queue": total_queue, "publisher-order": publisher_order}),
-            *check_all(dying, {"delivery-count": delivery_count(DYING_LIMIT)}),
-            *check_all(tried, {"total-queue": total_queue}),
-            *check_all(others, {"delivery-count": delivery_count(DELIVERY_LIMIT)}),
             *check_all(
                 ops,
                 {
+                    "delivery-count": delivery_count(DELIVERY_LIMIT),
                     "ack-finality": ack_finality,
                     "sac-exclusion": sac_exclusion(lambda queue: queue == SAC_QUEUE),
-                    "dead-letters": dead_letters(DYING_QUEUE, DEAD_QUEUE),
-                    "all-or-nothing": all_or_nothing(*TRANSFER_QUEUES),
                 },
             ),
         ]

@@ -82,12 +82,12 @@ def test_a_disk_that_forgot_and_votes_is_seen(name: str) -> None:
 @pytest.mark.parametrize("name", CLOCKS)
 def test_a_clock_that_is_believed_alone_is_seen(name: str) -> None:
     with broken(name):
-        assert _first_unsafe(CLOCKS[name], features=("daily",), or_stuck=True) is not None
+        assert _first_unsafe(CLOCKS[name], features=("w6-native",), or_stuck=True) is not None
 
 
 def test_a_clock_that_is_days_off_breaks_nothing_while_a_majority_is_asked() -> None:
     faults = CLOCKS["own-clock"]
-    assert _first_unsafe(faults, features=("daily",), or_stuck=True) is None
+    assert _first_unsafe(faults, features=("w6-native",), or_stuck=True) is None
 
 
 @pytest.mark.parametrize("faults", sorted(set(FAULTS.values())))

@@ -10,39 +10,11 @@ from collections.abc import Sequence
 from chaos.checker.deliveries import (
     MessageKey,
     deliveries_by_message,
-    published,
     published_keys,
     settled_keys,
 )
-from chaos.checker.verdict import Checker, Verdict, judge
+from chaos.checker.verdict import Verdict, judge
 from chaos.history import Op
-
-
-def all_or_nothing(one: str, other: str) -> Checker:
-    """A checker of two drained queues that get the same messages, in transactions only."""
-
-    def check(ops: Sequence[Op]) -> Verdict:
-        attempted: set[str] = set()
-        drained: set[str] = set()
-        for op in ops:
-            if op.f == "drain" and op.type == "ok":
-                drained.add(op.value["queue"])
-            elif op.f == "publish" and op.value["queue"] in (one, other):
-                attempted.update(published(op))
-        found = deliveries_by_message(ops)
-        here = {message for queue, message in found if queue == one}
-        there = {message for queue, message in found if queue == other}
-        halves = [f"{message} came out of {one} only" for message in sorted(here - there)]
-        halves += [f"{message} came out of {other} only" for message in sorted(there - here)]
-        both = {one, other} <= drained
-        return judge(
-            "all-or-nothing",
-            {"half done": halves if both else []},
-            undecided={"half done, not drained": [] if both else halves},
-            reported={"transactions": len(attempted), "done": len(here & there)},
-        )
-
-    return check
 
 
 def transactions(ops: Sequence[Op]) -> Verdict:
@@ -80,7 +52,7 @@ def transactions(ops: Sequence[Op]) -> Verdict:
                 if takers[key] == 1 and key[0] in drained
             ]
     return judge(
-        "transactions",
+        "all-or-nothing",
         {"half done": halves, "settled without publishing": taken},
         undecided={"half done, not drained": undecided},
         reported={"transactions": asked, "done": done},
