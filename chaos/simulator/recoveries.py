@@ -151,7 +151,8 @@ class Recoveries:
             new.world.run(new.world.now_s + RESTORED_S_MAX, work.done)
             found = work.result()
             making.kill()
-            told.append([(each.group, each.survivors) for each in found])
+            # A copy that was not told yet that it is one cannot tell who the others are.
+            told.append([(each.group, each.survivors) for each in found if node in each.survivors])
         known: dict[GroupId, tuple[NodeId, ...]] = {}
         for group, survivors in chain.from_iterable(told):
             if known.setdefault(group, survivors) != survivors:
@@ -224,10 +225,11 @@ async def _give_up(machine: Machine, process: Process, disaster: Disaster) -> li
         clock=machine.clock,
         identity=Identity(machine.name, "simulated"),
     )
-    disaster.held |= _messages(log)
     nodes = [*disaster.survivors, *disaster.lost]
     _, found = examine(log, sorted(nodes), disaster.lost)
     mine = [each for each in found if machine.name in each.survivors]
+    others = {each.group for each in found if machine.name not in each.survivors}
+    disaster.held |= _messages(log, {*map(GroupId, log.groups())} - others)
     give_up(log, mine, machine.name, disaster.lost)
     log.write()
     await log.sync()
@@ -235,10 +237,10 @@ async def _give_up(machine: Machine, process: Process, disaster: Disaster) -> li
     return found
 
 
-def _messages(log: Log) -> set[str]:
-    """Of all entries that the copy has, also below its snapshots where they are still needed."""
+def _messages(log: Log, groups: Collection[GroupId]) -> set[str]:
+    """Of all entries that these copies have, also below snapshots where they are still needed."""
     found: set[str] = set()
-    for group in log.groups():
+    for group in groups:
         journal = log.journal(group)
         indexes = chain(journal.old.indexes, range(journal.first_index, journal.last_index + 1))
         for command in filter(None, map(journal.read, indexes)):

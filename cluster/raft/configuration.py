@@ -7,13 +7,14 @@ list, so whoever reads only the newest knows all. A learner receives the log and
 When a majority was lost for good, a person may override that on each survivor (`Forced`). The
 override is kept beside the log, which stays as it is. The first leader has the votes of all
 survivors, so it has whatever one of them has; it writes the survivors as an entry of a new era, and
-with that entry in its log a member goes by entries again.
+with that entry in its log a member goes by entries again. Learners survive as such, except for one
+that leads (`cluster/raft/elections.py` says why).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -72,6 +73,12 @@ class Configuration:
     def without(self, node: NodeId) -> Configuration:
         kept = tuple(voter for voter in self.voters if voter != node)
         return replace(self, voters=kept, learners=self._learners_but(node))
+
+    def with_voters_only(self, nodes: Collection[NodeId], *, era: int) -> Configuration:
+        """In a new era, with the others as learners."""
+        voters = tuple(voter for voter in self.voters if voter in nodes)
+        others = (voter for voter in self.voters if voter not in nodes)
+        return replace(self, voters=voters, learners=_sorted(*self.learners, *others), era=era)
 
     def _learners_but(self, node: NodeId) -> tuple[NodeId, ...]:
         return tuple(learner for learner in self.learners if learner != node)
@@ -160,6 +167,14 @@ class Configurations:
         if self._forced is None or self._known[-1][1].era >= self._forced.configuration.era:
             return None
         return self._forced.configuration
+
+    @property
+    def voters_before(self) -> tuple[NodeId, ...]:
+        """Of the members by order of a person those whom the log names as voters; all of them, if
+        it names none.
+        """
+        voters = self.current.voters
+        return tuple(node for node in voters if node in self._known[-1][1].voters) or voters
 
     @property
     def era(self) -> int:

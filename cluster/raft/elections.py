@@ -2,6 +2,26 @@
 
 A member asks for pre-votes before it stands (Raft thesis, 9.6), so one that was cut off comes back
 without ending the term of a healthy leader. Times are seconds of the node's monotonic clock.
+
+A disk that forgot what it promised votes like any other, and says that its vote is *withheld*
+(`None` in place of `True`). Such a vote elects nobody. But the first leader after a lost majority
+(`cluster/raft/configuration.py`) needs an answer of every survivor, to lack nothing that one of
+them has, and for that a withheld vote will do. Else the survivors would wait for ever for a copy
+that was being made when the majority was lost: its own log does not say yet that it is a member, so
+a person's order does not reach it, and only the leader that they wait for brings it up to date.
+
+Why that is safe:
+
+- That leader does lack nothing. A withheld vote, too, is only given to a log that is as up to date
+  as the voter's own (Raft, 5.4.1).
+- All such leaders of one era have a survivor in common that forgot nothing. Each needs votes that
+  are not withheld of a majority of the survivors that its log names as voters (`voters_before`),
+  and by the entry that it writes first these are the voters, with itself. So whatever that entry's
+  majority commits, one of those whose votes a later candidate needs has it, and refuses a log
+  without it. This is Raft's own argument (5.4.3), and like that it holds though the logs of two
+  candidates are one change of voters apart (thesis, 4.1). Learners may forget: no majority of
+  theirs decides anything. If the log names no survivor as a voter, all survivors stand in for them.
+- It is a vote all the same: one for each term, and on disk before it is told.
 """
 
 from __future__ import annotations
@@ -48,6 +68,7 @@ class Elections:
         self._lost_tries = 0
         self._pre_votes: set[Peer] | None = None  # None: not asking
         self._votes: set[Peer] = set()
+        self._withheld: set[Peer] = set()  # who granted the one or the other, and withholds it
         self.deadline = math.inf  # when to ask, unless a leader is heard
         self.heard_at = -math.inf  # when a live leader was last heard
         self.heard_since = -math.inf  # since when it was, without a break
@@ -115,7 +136,7 @@ class Elections:
         member.leader = None
         if not member.may_lead:
             return
-        self._pre_votes = {member.me}
+        self._pre_votes, self._withheld = {member.me}, set()
         if member.elects(self._pre_votes):
             self.stand(now)
             return
@@ -134,22 +155,23 @@ class Elections:
             else member.now - self.heard_at < self._min_s and member.leader is not peer
         )
         granted = (
-            not member.withholds_votes
-            and term > member.term
-            and not leader_lives
-            and self._up_to_date(last_index, last_term)
+            term > member.term and not leader_lives and self._up_to_date(last_index, last_term)
         )
-        member.send(peer, PRE_VOTED, term, granted)
+        member.send(peer, PRE_VOTED, term, self._answer(granted))
 
-    def on_pre_voted(self, peer: Peer, term: int, granted: bool) -> None:
+    def on_pre_voted(self, peer: Peer, term: int, granted: bool | None) -> None:
         member = self._member
-        if self._pre_votes is None or term != member.term + 1 or not granted:
+        if self._pre_votes is None or term != member.term + 1 or granted is False:
             return
         if not member.may_lead:
             return  # not any more
-        self._pre_votes.add(peer)
-        if member.elects(self._pre_votes):
+        (self._pre_votes if granted else self._withheld).add(peer)
+        if member.elects(self._pre_votes, self._withheld):
             self.stand(member.now)
+
+    def _answer(self, granted: bool) -> bool | None:
+        """As the message has it. Versions before 0.3 take None for a refusal."""
+        return None if granted and self._member.withholds_votes else granted
 
     # --- votes
 
@@ -161,7 +183,7 @@ class Elections:
         self._again(now)
         self.stood += 1
         member.become_candidate()
-        self._votes = {member.me}
+        self._votes, self._withheld = {member.me}, set()
         if member.elects(self._votes):
             self._won()
             return
@@ -172,7 +194,6 @@ class Elections:
         member = self._member
         granted = (
             not member.leads
-            and not member.withholds_votes
             and member.voted_for in (None, peer.id)
             and self._up_to_date(last_index, last_term)
         )
@@ -180,17 +201,17 @@ class Elections:
             if member.voted_for is None:
                 member.vote_for(peer)
             self.deadline = member.now + self._timeout
-        member.send(peer, VOTED, granted)
+        member.send(peer, VOTED, self._answer(granted))
 
-    def on_voted(self, peer: Peer, granted: bool) -> None:
+    def on_voted(self, peer: Peer, granted: bool | None) -> None:
         """One voter, one vote: a repeated answer counts once, an observer's never."""
         member = self._member
-        if not granted or not member.stands or peer not in member.voters:
+        if granted is False or not member.stands or peer not in member.voters:
             return
         if not member.may_lead:
             return  # not any more
-        self._votes.add(peer)
-        if member.elects(self._votes):
+        (self._votes if granted else self._withheld).add(peer)
+        if member.elects(self._votes, self._withheld):
             self._won()
 
     def _won(self) -> None:

@@ -7,7 +7,6 @@ ours: what is sent, received, truncated, committed and applied. docs/raft.md say
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -320,7 +319,8 @@ class Member(MembershipView):
         self.stock.become_leader()
         forced = self.configurations.forced
         if forced is not None:
-            self._write_members(replace(forced, era=era_of(self.term)))
+            voters = {*self.configurations.voters_before, self.me.id}
+            self._write_members(forced.with_voters_only(voters, era=era_of(self.term)))
 
     def vote_for(self, peer: Peer) -> None:
         self.stock.set_term(self.term, peer.id)

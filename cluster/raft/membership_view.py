@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from cluster.raft.configuration import Configurations
 from cluster.raft.journal import RaftJournal
-from cluster.raft.quorum import votes_needed
+from cluster.raft.quorum import majority, votes_needed
 from cluster.raft.stock import Peer
 from cluster.types import NodeId
 
@@ -55,11 +55,17 @@ class MembershipView:
             found = self._peers[node] = Peer(node, zlib.crc32(node.encode()))
         return found
 
-    def elects(self, peers: Collection[Peer]) -> bool:
-        """Enough of the voters, this member among them if it is one."""
+    def elects(self, votes: Collection[Peer], withheld: Collection[Peer] = ()) -> bool:
+        """Enough of the voters, this member among them if it is one. After a lost majority all of
+        them must have answered, and a majority of those who were voters with a vote that counts.
+        """
         voters = self.configuration.voters
-        needed = votes_needed(len(voters), forced=self.configurations.forced is not None)
-        return sum(peer.id in voters for peer in peers) >= needed
+        forced = self.configurations.forced is not None
+        answers = {*votes, *withheld} if forced else votes
+        if _among(answers, voters) < votes_needed(len(voters), forced=forced):
+            return False
+        before = self.configurations.voters_before
+        return not forced or _among(votes, before) >= majority(len(before))
 
     @property
     def rank(self) -> int:
@@ -68,3 +74,7 @@ class MembershipView:
 
     def rank_of(self, peer: Peer) -> int:
         return bisect_left(self.configuration.members, peer.id) + 1
+
+
+def _among(peers: Collection[Peer], nodes: Collection[NodeId]) -> int:
+    return sum(peer.id in nodes for peer in peers)

@@ -21,9 +21,9 @@ APPENDED = (
 )
 REJECTED = "an"  # term, prev_index, hint_index, hint_term (0: my log is too short)
 PRE_VOTE = "pv"  # term asked for, last_index, last_term
-PRE_VOTED = "pr"  # own term, term asked for, granted
+PRE_VOTED = "pr"  # own term, term asked for, granted (None: yes, by a disk that does not count)
 VOTE = "rv"  # term, last_index, last_term
-VOTED = "vr"  # term, granted
+VOTED = "vr"  # term, granted (None: as above)
 TIMEOUT_NOW = "tn"  # term
 INSTALL = "si"  # term, snapshot index, number, part
 DIGEST = "dg"  # term, index, digest of the leader's state after it

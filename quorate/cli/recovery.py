@@ -58,6 +58,7 @@ def _as_json(found: Survey) -> dict[str, Any]:
                 "group": group.name,
                 "voters": list(group.voters),
                 "survivors": list(group.survivors),
+                "counts": group.name not in found.elsewhere,
                 "last_index": group.last_index,
                 "commit_index": group.commit_index,
                 "last_ms": group.last_ms,
@@ -83,7 +84,7 @@ def _show(found: Survey) -> None:
         table.add_row(
             group.name,
             " ".join(group.voters),
-            " ".join(group.survivors) or "[red]nobody[/red]",
+            _goes_on_with(found, group),
             f"entry {group.last_index}, {group.last_index - group.commit_index} of them in doubt",
             _time(group),
         )
@@ -101,8 +102,9 @@ def _show(found: Survey) -> None:
     )
     if found.elsewhere:
         console.print(
-            f"No copy of {', '.join(found.elsewhere)} that counts is on this node: what only such"
-            " a copy has is lost, too."
+            f"This node's copy of {', '.join(found.elsewhere)} does not count: it does not say of"
+            " itself that it is one. The others' tables say who goes on; if they name this node, it"
+            " is brought up to date. What only such a copy has is lost, too."
         )
     _show_gone(found)
 
@@ -127,6 +129,12 @@ def _show_gone(found: Survey) -> None:
         " queues under other names, with an x-queue-group of their own: a new queue without one"
         " may be put into such a group."
     )
+
+
+def _goes_on_with(found: Survey, group: LostMajority) -> str:
+    if group.name in found.elsewhere:
+        return "[dim]see the others[/dim]"  # what it says of the members may be long over
+    return " ".join(group.survivors)
 
 
 def _time(group: LostMajority) -> str:

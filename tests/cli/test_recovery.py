@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import node.recovery
 from cluster.lost_majority import LostMajority, NoCopy
 from cluster.machine.catalog import CatalogMachine
-from cluster.types import CATALOG_GROUP, NodeId
+from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from node.recovery import Survey
 from quorate.cli import recovery
 
@@ -62,4 +63,28 @@ def test_all_their_queues_are_in_the_json(
     queues = [{"vhost": vhost, "name": name} for vhost, name in QUEUES]
     assert found["without_copy"] == [
         {"group": "default-1", "homes": ["n1", "n2", "n3"], "queues": queues}
+    ]
+
+
+def test_of_a_copy_that_does_not_count_the_others_say_who_goes_on(
+    survey: Survey, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+):
+    voters = [NodeId(f"n{number}") for number in range(1, 6)]
+    learning = LostMajority(GroupId(3), "default-3", voters[:3], (voters[2],), 5, 5, None)
+    found = replace(survey, groups=[*survey.groups, learning], elsewhere=["default-3"])
+
+    async def surveyed(*_: Any) -> Survey:
+        return found
+
+    monkeypatch.setattr(node.recovery, "survey", surveyed)
+    assert run(tmp_path, as_json=False) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "see the others" in said
+    assert "This node's copy of default-3 does not count" in said
+    assert run(tmp_path, as_json=True) == 1
+    out = capsys.readouterr().out
+    told, _ = json.JSONDecoder().raw_decode(out[out.index("{") :])
+    assert [(g["group"], g["counts"]) for g in told["groups"]] == [
+        ("catalog", True),
+        ("default-3", False),
     ]

@@ -419,6 +419,42 @@ async def test_a_copy_that_was_not_told_that_it_is_one_brings_nothing_and_can_be
     await world.until(lambda: set(voters(world, group)) == {"n3", "n4"}, 60)
 
 
+@pytest.mark.parametrize("received", ["nothing", "all but that it is a learner"])
+async def test_a_learner_that_was_not_told_yet_is_not_waited_for_and_is_made_a_voter_later(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, received: str
+) -> None:
+    """Its own log does not count, so nobody can give it the order; the voters' logs name it."""
+    monkeypatch.setattr(replication, "APPEND_BYTES_MAX", 1)
+    world, group = await _joined_by_a_fourth(make_world)
+    await world.publish("q", b"1")
+    await world.until(lambda: world.ready("q", "n3") == 1)
+
+    def drop(peer: str, message: list[Any]) -> bool:
+        if message[0] != group or peer != "n4":
+            return False
+        entries = message[6] if message[1] == "ae" else ()
+        told = any(bytes(command)[:1] == MEMBERSHIP for command, _ in entries or ())
+        return told or (received == "nothing" and message[1] in ("ae", "si"))
+
+    world.links["n1"].drop = drop
+    await changed(world, MoveGroup(group, [NodeId(name) for name in ("n1", "n2", "n3", "n4")]))
+    await world.until(lambda: "n4" in world["n3"].groups[group].configuration.learners)
+    await world.until(lambda: group in world["n4"].groups)
+    if received != "nothing":
+        await world.until(lambda: world.ready("q", "n4") == 1)
+    for name in list(world.nodes):
+        world.kill(name)
+    assert await order(world, "n3", "n1", "n2") == ["catalog", "default-1"]
+    assert await order(world, "n4", "n1", "n2") == ["catalog"]
+
+    await world.start("n3", "n4")
+    await world.until(lambda: world.leading(group) == "n3")
+    assert world.ready("q", "n3") == 1
+    await world.publish("q", b"2")
+    await world.until(lambda: world.ready("q", "n4") == 2)
+    await world.until(lambda: set(voters(world, group)) == {"n3", "n4"}, 60)
+
+
 async def test_a_survivor_may_be_lost_as_well_before_the_others_have_a_leader(
     make_world: MakeWorld,
 ) -> None:

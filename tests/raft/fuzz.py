@@ -14,10 +14,13 @@ likely each is, the seed decides too, so that rare things meet in some of them. 
 - a member goes by the newest members that its own log names;
 - a voter is added or removed only when the change before is committed.
 
-After a lost majority what a survivor has, and knows to be committed, is still committed; a copy
-that was not told yet that it is one is no survivor (docs/members.md).
+After a lost majority what a survivor has, and knows to be committed, is still committed. A copy
+that was not told yet that it is one is given no order, as the command gives it none: what it alone
+has is lost (docs/members.md).
 
-When the faults end, a leader is found and all members become equal.
+When the faults end, a leader is found and all members become equal. So it is after a lost majority,
+though some survivor was never told that it is a member, unless that one has more than those who
+were: then the command's tables differ, and a person must decide whom to name as lost, too.
 """
 
 from __future__ import annotations
@@ -298,9 +301,14 @@ class Fuzz:
         self.wipes = dice.random() < 0.25
         other = Random(f"lost majority/{seed}")  # so that other seeds stay what they are
         self.loses_majority = other.random() < 0.3
+        self._names_emptied = Random(f"copies/{seed}").random() < 0.5
         self.dead: set[str] = set()  # their disks are gone
         self.stale: set[str] = set()  # given up, and back on the disk that they had
         self.past = Known()  # what these say among themselves
+        #: Copies that those who were given up had made, and of which no survivor knows. They would
+        #: go on with these; but their nodes know of the recovery, and end these when they meet
+        #: (`cluster/readmission.py`).
+        self._unknown: set[str] = set()
         count = 5 if self.changes else dice.choice((3, 3, 5))
         self.founders = FIRST_VOTERS
         if self.loses_majority and other.random() < 0.5:
@@ -334,7 +342,10 @@ class Fuzz:
     def send(self, source: str, target: str, message: list[Any]) -> bool:
         if not self.connected(source, target):
             return False
+        if source in self.stale and target in self._unknown:
+            return False
         kind, term = message[1], message[2]
+        self.known.counts["votes withheld"] += kind == VOTED and message[3] is None
         if kind == VOTE or (kind == VOTED and message[3]):
             candidate = source if kind == VOTE else target
             before = self.known.votes.setdefault((source, term), candidate)
@@ -579,22 +590,26 @@ class Fuzz:
     def _lose_majority(self) -> None:
         """All lose power, some for good; the others are told so, and go on."""
         lost = set(self.dice.sample(self.names, self.dice.randint(1, len(self.names) - 1)))
-        # A copy that began anew and was told nothing yet is none.
-        lost |= {n for n in self.names if self.nodes[n].journal.crash().begins_anew}
+        # A copy that began anew and was told nothing yet is none; it may be named as lost, or not.
+        anew = {n for n in self.names if self.nodes[n].journal.crash().begins_anew}
+        if self._names_emptied:
+            lost |= anew
         survivors = [name for name in self.names if name not in lost | self.stale]
-        views = {name: self._view(name) for name in survivors}
+        views = {name: self._view(name) for name in survivors if name not in anew}
         kept = {name: view for name, view in views.items() if name in view.current.members}
         if self.dead or self.stale or not kept:
             return
         if not all(lacks_majority(view, lost) for view in kept.values()):
             return  # it goes on by itself, as far as one of them knows
         alive = {n: [v for v in view.current.members if v not in lost] for n, view in kept.items()}
-        journals = {name: self.nodes[name].journal for name in kept}
-        most = max(kept, key=lambda n: (journals[n].safe_last[1], journals[n].safe_last[0]))
-        if any(most not in each for each in alive.values()):
-            return  # members of which the others have not heard: a person must see that
-        # A learner that has not heard that it is one brings nothing: no survivor knows of it.
-        commits = {name: self.nodes[name].commit for name in kept if self.nodes[name].up}
+        named = {*kept, *(name for each in alive.values() for name in each)}
+        most = max(named, key=lambda name: (*self._last_of(name)[::-1], name in kept))
+        if most not in kept or any(most not in each for each in alive.values()):
+            return  # the tables differ in who has most: a person must see that
+        before = [v for v in views[most].voters_before if v not in lost] or alive[most]
+        if sum(voter in kept for voter in before) <= len(before) // 2:
+            return  # as many were emptied: those count as lost, and must be named
+        commits = {name: self._known_by(self.nodes[name]) for name in kept}
         for node in self.nodes.values():
             if node.up:
                 self._take_power(node)
@@ -606,7 +621,12 @@ class Fuzz:
             journal.keep()
         known_to = (self._brought(self.nodes[n], at) for n, at in commits.items())
         self._forget_above(max(known_to, default=1))
+        self._unknown = {*self.names} - lost - named
         self._after_loss(lost)
+
+    def _last_of(self, name: str) -> tuple[int, int]:
+        """Index and term of the newest entry on its disk."""
+        return self.nodes[name].journal.safe_last
 
     def _view(self, name: str) -> Configurations:
         """Of what is on the disk."""
@@ -614,6 +634,11 @@ class Fuzz:
         first = Configuration(tuple(map(NodeId, self.names[: self.founders])))
         snapshot = journal.load_snapshot()
         return Configurations(first, journal, None if snapshot is None else snapshot.data)  # type: ignore[arg-type]
+
+    def _known_by(self, node: Node) -> int:
+        """Up to where a member knows what is committed, or its disk does while it is down."""
+        journal = node.journal
+        return node.commit if node.up else max(journal.commit_index, journal.base_index)
 
     def _brought(self, node: Node, commit: int) -> int:
         """Up to where a survivor's disk has what it knew to be committed: it may have been told of

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.lost_majority import go_on
 from cluster.membership import Transfer, next_step
 from cluster.raft.configuration import Configuration, Configurations, decode, encode, split
+from cluster.raft.host import Role
 from cluster.types import NodeId
 from tests.raft.world import MemoryJournal, World
 
@@ -172,6 +174,49 @@ def test_a_word_of_trust_for_an_earlier_copy_is_none_for_the_next() -> None:
     world.until(lambda: follower.leader is not None)
     follower.following.on_trust(world["n3"].member.leader, proof + 1)
     assert follower.withholds_votes
+
+
+@pytest.mark.parametrize(("learner", "ahead"), [(True, False), (True, True), (False, False)])
+def test_the_first_leader_after_a_lost_majority_takes_a_withheld_vote_of_a_learner_not_ahead(
+    learner: bool, ahead: bool
+) -> None:
+    """Nobody else takes one from anybody."""
+    world = World(3)
+    leader = world.elect("n1").member
+    if learner:
+        for change in ("without", "with_learner"):
+            world.until(leader.may_change)
+            leader.change(getattr(leader.configuration, change)(NodeId("n3")))
+    world.propose(b"1")
+    world.until(lambda: leader.commit_index == leader.last_index)
+    survivor, forgot = world["n2"], world["n3"]
+    world.until(lambda: survivor.member.last_index == forgot.member.last_index)
+    if ahead:
+        world.cut("n1", "n2")
+        index = world.propose(b"2")
+        world.until(lambda: forgot.journal.last_index == index)
+    world.kill("n1")
+    for node in (survivor, forgot):
+        world.kill(node.name)
+    forgot.journal.withhold(True)
+    forgot.journal.keep()
+    for node in (survivor, forgot):
+        world.restart(node.name)
+    world.run(6_000)
+    assert survivor.member.role is forgot.member.role is Role.FOLLOWER
+
+    world.kill("n2")
+    go_on(survivor.journal, nodes("n2 n3"), nodes("n1"))  # type: ignore[arg-type]
+    survivor.journal.keep()
+    world.restart("n2")
+    world.run(6_000)
+    assert survivor.member.leads is (learner and not ahead)
+    if survivor.member.leads:
+        assert forgot.journal.voted_for == "n2"
+        assert survivor.member.configuration.voters == nodes("n2")
+        assert survivor.member.configuration.learners == nodes("n3")
+        world.until(lambda: forgot.journal.last_index == survivor.journal.last_index)
+        world.until(lambda: not forgot.member.withholds_votes)
 
 
 def test_a_leader_that_learns_that_its_disk_forgot_leads_no_longer() -> None:
