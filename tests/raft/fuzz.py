@@ -26,12 +26,13 @@ were: then the command's tables differ, and a person must decide whom to name as
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import secrets
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from random import Random
 from typing import Any
 
@@ -52,6 +53,8 @@ STEPS = 350
 CALM_ROUNDS = 400
 #: A quick seed judges convergence too; it costs as much as all steps.
 CALM_SHARE = 0.25
+#: In so many seeds a majority may be lost for good.
+RECOVERY_SHARE = 0.3
 FIRST_VOTERS = 3
 
 Entry = tuple[bytes, int]
@@ -150,8 +153,9 @@ class Links:
 class Host:
     """Applies entries to a state that is the hash of all of them."""
 
-    def __init__(self, known: Known, journal: Journal) -> None:
+    def __init__(self, known: Known, journal: Journal, stale: Collection[str]) -> None:
         self._known = known
+        self._stale = stale
         snapshot = journal.snapshot
         self.index = 1 if snapshot is None else snapshot.index
         self.state = 0 if snapshot is None else int.from_bytes(split(snapshot.data)[1])
@@ -179,7 +183,8 @@ class Host:
         self._check()
 
     def let_in(self, node: NodeId) -> bool:
-        return False
+        """A lost node that is back on a new disk says so when it is asked, as in `Readmission`."""
+        return node not in self._stale
 
     def role_changed(self, role: Role, term: int) -> None:
         """Seen after each step."""
@@ -211,7 +216,8 @@ class Node:
         self.commit = 0
         self.had = None
         # What one that was given up had seen committed holds for nobody else.
-        self.host = Host(fuzz.past if self.name in fuzz.stale else fuzz.known, self.journal)
+        known = fuzz.past if self.name in fuzz.stale else fuzz.known
+        self.host = Host(known, self.journal, fuzz.stale)
         self.starts = getattr(self, "starts", 0) + 1
         self.links = Links(fuzz, self.name)
         self.member = Member(
@@ -291,16 +297,19 @@ class Node:
 class Fuzz:
     """One seed."""
 
-    def __init__(self, seed: int, show: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, show: Callable[[str], None] | None = None, calm_share: float = CALM_SHARE
+    ) -> None:
         self.seed = seed
+        self._calm_share = calm_share
         self.dice = dice = Random(f"raft/{seed}")
         self._show = show
         self.known = Known()
         self.clock = FakeClock()
         self.changes = dice.random() < 0.5  # of the members
         self.wipes = dice.random() < 0.25
-        other = Random(f"lost majority/{seed}")  # so that other seeds stay what they are
-        self.loses_majority = other.random() < 0.3
+        other = _about_recovery(seed)
+        self.loses_majority = other.random() < RECOVERY_SHARE
         self._names_emptied = Random(f"copies/{seed}").random() < 0.5
         self.dead: set[str] = set()  # their disks are gone
         self.stale: set[str] = set()  # given up, and back on the disk that they had
@@ -396,7 +405,7 @@ class Fuzz:
         for step in dice.choices(kinds, weights, k=STEPS):
             step()
             self._look()
-        if dice.random() < CALM_SHARE:
+        if dice.random() < self._calm_share:
             self._calm()
         return self.known
 
@@ -786,9 +795,23 @@ class Fuzz:
         return all(node.host.index == last == node.journal.last_index for node in members)
 
 
-def fuzz(seed: int, show: Callable[[str], None] | None = None) -> Known:
+def fuzz(
+    seed: int, show: Callable[[str], None] | None = None, calm_share: float = CALM_SHARE
+) -> Known:
     """Broken, or what the members assert of themselves: a promise was broken."""
-    return Fuzz(seed, show).run()
+    return Fuzz(seed, show, calm_share).run()
+
+
+def _about_recovery(seed: int) -> Random:
+    """Of its own, so that seeds without one stay what they are."""
+    return Random(f"lost majority/{seed}")
+
+
+def _recoveries(seed: int) -> Iterator[int]:
+    """Those seeds from here on that may lose a majority."""
+    return (
+        each for each in itertools.count(seed) if _about_recovery(each).random() < RECOVERY_SHARE
+    )
 
 
 def main() -> int:
@@ -797,21 +820,29 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, help="so many seeds instead")
     parser.add_argument("--first", type=int, help="the first seed; by default a fresh one")
     parser.add_argument("--seed", type=int, help="this one, with its steps")
+    parser.add_argument(
+        "--recoveries",
+        action="store_true",
+        help="only seeds that may lose a majority, and each judged to the end",
+    )
     args = parser.parse_args()
+    calm_share = 1.0 if args.recoveries else CALM_SHARE
     if args.seed is not None:
-        fuzz(args.seed, print)
+        fuzz(args.seed, print, calm_share)
         return 0
     first = secrets.randbelow(1 << 40) if args.first is None else args.first
     print(f"seeds from {first} on; the same again: --first {first}", flush=True)
     began_s, done = time.monotonic(), 0
     counts: Counter[str] = Counter()
+    seeds = _recoveries(first) if args.recoveries else itertools.count(first)
     while done < args.seeds if args.seeds else time.monotonic() - began_s < args.seconds:
-        seed = first + done
+        seed = next(seeds)
         try:
-            known = fuzz(seed)
+            known = fuzz(seed, calm_share=calm_share)
         except Exception as error:  # noqa: BLE001 -- a bug of a member is a finding as well
+            how = " --recoveries" if args.recoveries else ""
             print(f"seed {seed}: {type(error).__name__}: {error}")
-            print(f"after {done} seeds; its steps: python -m tests.raft.fuzz --seed {seed}")
+            print(f"after {done} seeds; its steps: python -m tests.raft.fuzz{how} --seed {seed}")
             return 1
         done += 1
         counts += known.counts

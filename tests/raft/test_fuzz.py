@@ -13,11 +13,14 @@ from tests import FIRST_SEED
 from tests.raft.fuzz import Broken, Known, fuzz
 
 SEEDS = 400
-#: Each broke a promise once. They are played again for as long as their steps stay what they were.
+#: Each broke a promise once, or the judge of this one erred. They are played to their end.
 FOUND = {
     77312002913: "a survivor was told of a commit, and had another entry on its disk",
     860371848079: "survivors wait for ever for a learner that was not told that it is one",
     962064825149: "the same, and it had just begun to receive a snapshot",
+    653966809926: "a learner still goes by members of which its leader is a lost one",
+    687742737645: "a copy that no survivor knows of follows nodes that were given up",
+    787252395765: "a survivor that is down has a snapshot, so it knows what is committed",
 }
 
 
@@ -42,7 +45,7 @@ def test_no_promise_is_broken_by_random_steps() -> None:
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_what_a_seed_found_holds_now(seed: int) -> None:
-    fuzz(seed)
+    fuzz(seed, calm_share=1)
 
 
 def test_a_seed_is_the_same_run_again() -> None:
