@@ -112,16 +112,17 @@ class QueueNames:
             await self._visibility.everywhere(outcome.stamp.index)
         return outcome
 
-    async def find(self, vhost: str, name: str) -> QueueInfo | Outcome:
+    async def find(self, vhost: str, name: str, *, now: bool = False) -> QueueInfo | Outcome:
         """A miss in the own copy is looked at again behind a barrier before it is refused; or
-        nobody can say now whether there is such a queue.
+        nobody can say now whether there is such a queue. `now`: so is a hit of a node that is cut
+        off; the name may be that of another queue by now.
         """
         info = self._catalog.queue(vhost, name)
-        if info is not None:
+        if info is not None and not (now and self.cut_off):
             return info
         caught_up = await self.barrier()
         info = self._catalog.queue(vhost, name)
-        if info is None and not caught_up:
+        if not caught_up and (info is None or now):
             return refused("no_leader", "the catalog has no leader now: try again")
         missing = f"there is no queue {name!r} in vhost {vhost!r}: declare it first"
         return info or refused(NO_QUEUE, missing)
@@ -210,7 +211,7 @@ class QueueNames:
         """Conditions are judged in the queue's group, then the name is dropped from the catalog.
         `owner`: by now the name may be that of another queue, which stays.
         """
-        info = await self.find(vhost, name)
+        info = await self.find(vhost, name, now=True)
         if isinstance(info, Outcome):
             return info
         if owner is not None and info.owner != owner:

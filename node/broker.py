@@ -79,9 +79,9 @@ class Broker:
         """From this node's copy of the catalog, at once."""
         return self.cluster.queue_info(vhost, queue)
 
-    async def find(self, vhost: str, queue: str) -> QueueInfo:
-        """Refused: there is none. Elsewhere: nobody can say now."""
-        info = await self.cluster.names.find(vhost, queue)
+    async def find(self, vhost: str, queue: str, *, now: bool = False) -> QueueInfo:
+        """Refused: there is none. Elsewhere: nobody can say now. `now`: see `QueueNames.find`."""
+        info = await self.cluster.names.find(vhost, queue, now=now)
         if isinstance(info, Outcome):
             raise error_of(info)
         return info

@@ -219,6 +219,25 @@ async def test_what_is_not_there_cannot_be_removed(world: World) -> None:
     assert (outcome.kind, outcome.code) == ("refused", "no_queue")
 
 
+async def test_a_node_that_was_cut_off_removes_the_queue_that_has_the_name_now(
+    world: World,
+) -> None:
+    """Simulator: what it knew under that name was gone, so it said that the name was free."""
+    await world.declare("q")
+    node = world.other_than(world.leading() or "")
+    world.isolate(node.node)
+    await world.until(lambda: world.leading() not in (None, node.node))
+    other = world.leading() or ""
+    assert (await world[other].remove_queue("/", "q")).kind == "ok"
+    await world.declare("q", at=other)
+
+    removing = asyncio.create_task(node.remove_queue("/", "q"))
+    await asyncio.sleep(0.1)
+    world.heal()
+    assert (await removing).kind == "ok"
+    assert await missing(world[other], "q")
+
+
 async def test_a_removal_that_stopped_half_way_is_finished_by_the_next_one(
     make_world: MakeWorld,
 ) -> None:

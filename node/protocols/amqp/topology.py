@@ -51,7 +51,7 @@ NAME_BYTES_MAX = 255
 # --- finding --------------------------------------------------------------------------------------
 
 
-async def find_queue(channel: Channel, name: str) -> QueueInfo:
+async def find_queue(channel: Channel, name: str, *, now: bool = False) -> QueueInfo:
     """The queue, if this connection may touch it. An empty name is the one declared last."""
     host = channel.host
     if not name:
@@ -60,9 +60,9 @@ async def find_queue(channel: Channel, name: str) -> QueueInfo:
             raise ChannelError_(NOT_FOUND, "no previously declared queue")
     broker = channel.services.broker
     info = broker.locate(host.vhost, name)
-    if info is None:
+    if info is None or now:
         try:
-            info = await channel.patiently(lambda: broker.find(host.vhost, name))
+            info = await channel.patiently(lambda: broker.find(host.vhost, name, now=now))
         except Refused as error:
             if error.code == codes.NO_QUEUE:
                 raise no_queue(host.vhost, name) from error
@@ -351,7 +351,7 @@ async def _delete(channel: Channel, method: commands.Queue.Delete) -> int:
     host, cluster = channel.host, channel.services.broker.cluster
     count = 0
     try:
-        info = await find_queue(channel, method.queue)
+        info = await find_queue(channel, method.queue, now=True)
     except ChannelError_ as error:
         if error.code != NOT_FOUND or not (method.queue or channel.last_queue):
             raise
