@@ -2,9 +2,10 @@
 changes. What this rests on is told in `cluster.outcome`: which refusals a repetition can change.
 
 What has to wait for a leader waits in its order within its group, and later proposals behind it.
-One timer a group looks for the next leader. A repetition may find that an earlier try was carried
-out: the machine answers the same again where it can, and refuses what it did before elsewhere; such
-a refusal is `in_doubt`.
+What is refused on its way comes after those that were taken meanwhile; who would undo one of them
+drops it (`over`). One timer a group looks for the next leader. A repetition may find that an
+earlier try was carried out: the machine answers the same again where it can, and refuses what it
+did before elsewhere; such a refusal is `in_doubt`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ A settle is proposed until a leader has decided (`cluster.retries`). A repetitio
 earlier try was carried out; the machine refuses it then, and nobody knows which of the two it was:
 the outcome is unknown. A settle names positions, and only its token keeps a repetition from
 a later delivery of the same message. So without one, it is repeated only when surely nothing was
-done.
+done. A repetition comes after what was said meanwhile: a credit that would undo a later one is
+dropped.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from cluster.cluster_node import ClusterNode
 from cluster.machine.commands import Discard, Extend, Return, SetCredit, Settle
 from cluster.machine.replies import Ok
 from cluster.outcome import ELSEWHERE, NOT_UPGRADED, Done, Outcome, decided, outcome_of
-from cluster.retries import Ends
-from cluster.types import GroupId
+from cluster.retries import Ends, Over
+from cluster.types import ConsumerKey, GroupId, QueueId
 from node.dispatch import Counts
 from node.metrics.client_counters import DeliveryCounters
 
@@ -39,6 +40,8 @@ class Settler:
         self._cluster = cluster
         self._counts = counts
         self._retries = cluster.forwarder.new_retries()
+        #: The latest of each consumer, until it is decided.
+        self._credits: dict[tuple[GroupId, QueueId, ConsumerKey], SetCredit] = {}
 
     def settle(
         self,
@@ -55,7 +58,13 @@ class Settler:
         `served` too. Who is `redirected` asks the next leader itself.
         """
         ends: Ends = decided
-        unguarded = type(command) is not SetCredit and getattr(command, "token", None) is None
+        over: Over = partial(self._is_lost, group)
+        if type(command) is SetCredit:
+            self._credits[group, command.queue, command.consumer] = command
+            over = partial(self._is_lost_or_outdated, group, command)
+            unguarded = False
+        else:
+            unguarded = getattr(command, "token", None) is None
         if redirected or unguarded:
             ends = partial(_ends, redirected, unguarded)
         self._retries.propose(
@@ -63,7 +72,7 @@ class Settler:
             command,
             partial(self._outcome, group, command, done, by_client, served),
             within_s=within_s,
-            over=partial(self._is_lost, group),
+            over=over,
             ends=ends,
         )
 
@@ -91,6 +100,11 @@ class Settler:
         served: DeliveryCounters | None,
         outcome: Outcome,
     ) -> None:
+        if type(command) is SetCredit:
+            if self._is_latest(group, command):
+                del self._credits[group, command.queue, command.consumer]
+            elif not decided(outcome):  # whatever became of it, the later one holds
+                outcome = Outcome("ok", Ok())
         reply = outcome.reply
         if by_client and type(command) is Settle and type(reply) is Ok:
             self._counts.settled += reply.count
@@ -110,6 +124,12 @@ class Settler:
     def _is_lost(self, group: GroupId) -> bool:
         """It was of a transient queue, which went with its node."""
         return self._cluster.transient.is_lost(group, self._cluster.catalog_machine)
+
+    def _is_lost_or_outdated(self, group: GroupId, command: SetCredit) -> bool:
+        return self._is_lost(group) or not self._is_latest(group, command)
+
+    def _is_latest(self, group: GroupId, command: SetCredit) -> bool:
+        return self._credits.get((group, command.queue, command.consumer)) is command
 
 
 def _ends(redirected: bool, unguarded: bool, outcome: Outcome) -> bool:

@@ -902,6 +902,13 @@ NODES = (
         (by_tests("tests/cluster/test_forwarding.py"),),
     ),
     Mutant(
+        "a credit is repeated though a later one was decided",
+        "node/settling.py",
+        "self._is_lost(group) or not self._is_latest(group, command)",
+        "self._is_lost(group)",
+        (by_tests("tests/node/test_publishing.py", words="credit_whose"),),
+    ),
+    Mutant(
         "a settle without a token is repeated though it may have been done",
         "node/settling.py",
         '(unguarded and outcome.kind == "unknown")',

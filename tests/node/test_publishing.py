@@ -621,9 +621,8 @@ async def test_a_settle_of_unknown_outcome_is_repeated_until_it_is_decided(bench
 
 @in_a_loop
 async def test_what_is_told_while_there_is_no_leader_keeps_its_order(bench: Bench) -> None:
-    """A credit that overtook a later one would stay."""
     bench.cluster.leader = None
-    commands = [SetCredit(QUEUE, ConsumerKey(1), credit) for credit in (1, 2, 3)]
+    commands = [Settle(QUEUE, ConsumerKey(1), [(at, at)], token=1) for at in (1, 2, 3)]
     _tell(bench, commands[0], "1")
     await bench.cluster.answer(NOBODY)
     _tell(bench, commands[1], "2")
@@ -636,6 +635,32 @@ async def test_what_is_told_while_there_is_no_leader_keeps_its_order(bench: Benc
 
     assert found == commands
     assert [name for name, _ in bench.told] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("redirected", [False, True])
+@pytest.mark.parametrize("late", [refused("not_leader", "an entry took its place"), LINK_LOST])
+def test_a_credit_whose_outcome_comes_after_a_later_one_is_not_proposed_again(
+    late: Outcome, redirected: bool
+) -> None:
+    """It was on its way to a leader that was replaced meanwhile."""
+
+    @in_a_loop
+    async def scenario(bench: Bench) -> None:
+        told: list[Outcome] = []
+        for credit in (0, 100):
+            command = SetCredit(QUEUE, ConsumerKey(1), credit)
+            bench.settler.settle(GROUP, command, told.append, redirected=redirected)
+        _, older = await bench.cluster.next()
+        _, newer = await bench.cluster.next()
+        newer(Outcome("ok", Ok()))
+        older(late)
+        await asyncio.sleep(10 * retries.AGAIN_S)
+
+        assert [outcome.kind for outcome in told] == ["ok", "ok"]
+        assert len(bench.cluster.proposed) == 2
+        assert not bench.settler._credits
+
+    scenario()
 
 
 @in_a_loop
