@@ -79,12 +79,15 @@ def examine(
     return catalog, found
 
 
-def without_copy(catalog: CatalogMachine, lost: Collection[NodeId]) -> list[NoCopy]:
-    """The groups whose copies were all on the lost nodes, as far as this catalog knows."""
+def without_copy(log: Log, catalog: CatalogMachine, lost: Collection[NodeId]) -> list[NoCopy]:
+    """The groups whose copies were all on lost nodes, as far as this disk's catalog knows: on those
+    that were declared lost before, too, and have not been let in again.
+    """
+    before = _configurations(log.journal(CATALOG_GROUP), Configuration(())).current.lost
     gone = {
         info.id: NoCopy(info.name, tuple(sorted(info.homes)), [])
         for info in catalog.groups()
-        if info.homes <= {*lost}
+        if info.homes <= {*lost, *before}
     }
     for queue in catalog.queues():
         if queue.group in gone:

@@ -120,5 +120,5 @@ def _look(settings: Settings, opened: Log, lost: Sequence[str]) -> Survey:
             f"lost: {settings.node} is this node, and its data is here; allowed: other nodes"
         )
     elsewhere = [group.name for group in found if settings.node not in group.survivors]
-    gone = without_copy(catalog, [NodeId(node) for node in lost])
+    gone = without_copy(opened, catalog, [NodeId(node) for node in lost])
     return Survey(settings.node, lost, found, elsewhere, gone, catalog)

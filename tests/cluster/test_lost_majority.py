@@ -38,6 +38,17 @@ async def order(world: World, node: str, *lost: str) -> list[str]:
     return [each.name for each in found]
 
 
+async def named_without_copy(world: World, node: str, *lost: str) -> list[NoCopy]:
+    """As the command looks before it is ordered."""
+    identity = Identity(node, "test")
+    log = await Log.open("/data", disk=world.disks[node], clock=SystemClock(), identity=identity)
+    gone = [NodeId(each) for each in lost]
+    catalog, _ = examine(log, [NodeId(name) for name in world.founders], gone)
+    found = without_copy(log, catalog, gone)
+    await log.close()
+    return found
+
+
 async def test_a_group_without_any_copy_left_is_named_and_says_why_it_has_no_leader(
     make_world: MakeWorld,
 ) -> None:
@@ -53,14 +64,9 @@ async def test_a_group_without_any_copy_left_is_named_and_says_why_it_has_no_lea
         world.kill(name)
     for name in survivors:
         assert await order(world, name, *lost) == ["catalog"]
-    identity = Identity(survivors[0], "test")
-    log = await Log.open(
-        "/data", disk=world.disks[survivors[0]], clock=SystemClock(), identity=identity
-    )
-    catalog, _ = examine(log, [NodeId(name) for name in world.founders], lost)
-    await log.close()
-    assert without_copy(catalog, lost) == [NoCopy("default-1", tuple(lost), [("/", "q")])]
-    assert without_copy(catalog, lost[:2]) == []
+    named = [NoCopy("default-1", tuple(map(NodeId, lost)), [("/", "q")])]
+    assert await named_without_copy(world, survivors[0], *lost) == named
+    assert await named_without_copy(world, survivors[0]) == named, "as it was told before"
 
     await world.start(*survivors)
     await world.until(lambda: world.leading() is not None)
@@ -74,6 +80,36 @@ async def test_a_group_without_any_copy_left_is_named_and_says_why_it_has_no_lea
     await world.declare("p", at=survivors[0], queue_group="new")
     await world.publish("p", b"1")
     await world.until(lambda: world.ready("p", survivors[0]) == 1)
+
+
+async def test_a_group_whose_copies_were_lost_in_two_recoveries_is_named_by_the_second(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(5, default_groups=1).born()
+    await world.declare("q")
+    (info,) = world.any.catalog_machine.groups()
+    first, second, last = sorted(info.homes)
+    other, survivor = sorted(set(world.names) - info.homes)
+    await world.until(lambda: all(world[name].queue_info("/", "q") for name in world.names))
+    for name in world.names:
+        world.kill(name)
+    gone = [first, second, other]
+    assert await named_without_copy(world, survivor, *gone) == []
+    await order(world, last, *gone)
+    await order(world, survivor, *gone)
+    await world.start(last, survivor)
+    await world.until(lambda: world.leading() is not None)
+    await world.until(lambda: world.leading(info.id) == last)
+    await asyncio.sleep(10)
+    world.kill(last)
+    world.kill(survivor)
+    found = await named_without_copy(world, survivor, last)
+    assert [each.name for each in found] == ["default-1"]
+    assert await order(world, survivor, last) == ["catalog"]
+    await world.start(survivor)
+    await world.until(lambda: world.leading() is not None)
+    outcome = await world[survivor].ask(info.id, Barrier())
+    assert "has no copy left" in outcome.reason, outcome.reason
 
 
 async def test_the_only_survivor_goes_on_with_what_it_has(make_world: MakeWorld) -> None:
