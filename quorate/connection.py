@@ -77,6 +77,8 @@ class Receiver(Protocol):
 
 
 class _FutureAsker:
+    """Goes on later than what was read together with the answer is handed out."""
+
     __slots__ = ("future",)
 
     def __init__(self, future: asyncio.Future[list[Any]]) -> None:
@@ -85,6 +87,22 @@ class _FutureAsker:
     def answered(self, request: int, opcode: int, frame: list[Any]) -> None:
         if not self.future.done():
             self.future.set_result(frame if opcode else [wire.LOST])
+
+
+class _SubscribeAsker(_FutureAsker):
+    __slots__ = ("subscribed",)
+
+    def __init__(
+        self, future: asyncio.Future[list[Any]], subscribed: Callable[[int], object]
+    ) -> None:
+        """`subscribed` is told the consumer at once."""
+        super().__init__(future)
+        self.subscribed = subscribed
+
+    def answered(self, request: int, opcode: int, frame: list[Any]) -> None:
+        if opcode == wire.SUBSCRIBED:
+            self.subscribed(frame[2])
+        super().answered(request, opcode, frame)
 
 
 Moved = Callable[[str, "str | None", "str | None"], None]
@@ -116,7 +134,7 @@ class Connection:
         self._outbox: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._receivers: dict[tuple[str, int], Receiver] = {}
-        self._unclaimed: dict[tuple[str, int], list[list[Any]]] = {}
+        self._unclaimed: dict[tuple[str, int], list[list[Any]]] = {}  # frames, until `attach`
         self._parts: dict[tuple[str, int, int], list[bytes]] = {}  # of large bodies, by position
         self._subscribing = 0
         self._blocked: dict[Callable[[], None], None] = {}
@@ -214,20 +232,24 @@ class Connection:
     # --- consumers --------------------------------------------------------------------------------
 
     async def subscribe(self, queue: str, options: dict[str, Any]) -> list[Any]:
-        """SUBSCRIBED or another answer. Deliveries that overtake it wait for `attach`."""
+        """SUBSCRIBED or another answer. What comes for the consumer waits for `attach`."""
+        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        request = self.next_request()
+        asker = _SubscribeAsker(future, lambda key: self._unclaimed.setdefault((queue, key), []))
         self._subscribing += 1
         try:
-            return await self.call(wire.SUBSCRIBE, queue, options)
+            self.ask(request, wire.encode([wire.SUBSCRIBE, request, queue, options]), asker)
+            return await future
         finally:
             self._subscribing -= 1
 
     def attach(self, queue: str, consumer: int, receiver: Receiver) -> None:
         self._receivers[queue, consumer] = receiver
-        early = self._unclaimed.pop((queue, consumer), None)
+        early = self._unclaimed.pop((queue, consumer), ())
         if not self._subscribing:
             self._unclaimed.clear()
-        if early:
-            receiver.delivered(early)
+        for frame in early:
+            self._received(frame)
 
     def detach(self, queue: str, consumer: int) -> None:
         self._receivers.pop((queue, consumer), None)
@@ -348,7 +370,7 @@ class Connection:
             for row in frame[1]:
                 self._answer(row[0], opcode, row)
         elif opcode == wire.DELIVER:
-            self._deliver(frame[1], frame[2], frame[3])
+            self._deliver(frame)
         elif opcode == wire.DELIVER_PART:
             _, queue, consumer, position, data = frame[:5]
             self._parts.setdefault((queue, consumer, position), []).append(data)
@@ -367,10 +389,19 @@ class Connection:
             receiver = self._receivers.pop((frame[1], frame[2]), None)
             if receiver is not None:
                 receiver.ended(frame[3])
+            else:
+                self._keep_early((frame[1], frame[2]), frame)
         elif opcode == wire.ACTIVE:
             receiver = self._receivers.get((frame[1], frame[2]))
             if receiver is not None:
                 receiver.active_changed(bool(frame[3]), int(frame[4] or 0))
+            else:
+                self._keep_early((frame[1], frame[2]), frame)
+
+    def _keep_early(self, key: tuple[str, int], frame: list[Any]) -> None:
+        """Of a consumer whose subscription was answered a moment ago."""
+        if key in self._unclaimed:
+            self._unclaimed[key].append(frame)
 
     def _answer(self, request: int, opcode: int, frame: list[Any]) -> None:
         entry = self._pending.pop(request, None)
@@ -387,14 +418,15 @@ class Connection:
         for resume in blocked:
             resume()
 
-    def _deliver(self, queue: str, consumer: int, chunks: list[list[Any]]) -> None:
+    def _deliver(self, frame: list[Any]) -> None:
+        _, queue, consumer, chunks = frame[:4]
         if self._parts:
             self._join_parts(queue, consumer, chunks)
         receiver = self._receivers.get((queue, consumer))
         if receiver is not None:
             receiver.delivered(chunks)
         elif self._subscribing:
-            self._unclaimed.setdefault((queue, consumer), []).extend(chunks)
+            self._unclaimed.setdefault((queue, consumer), []).append(frame)
 
     def _join_parts(self, queue: str, consumer: int, chunks: list[list[Any]]) -> None:
         """Large bodies, whose parts came before."""
@@ -410,3 +442,5 @@ class Connection:
             return
         for key in [key for key in self._receivers if key[0] == queue]:
             self._receivers.pop(key).disturbed()
+        for key in [key for key in self._unclaimed if key[0] == queue]:
+            self._keep_early(key, frame)
