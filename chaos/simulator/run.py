@@ -262,6 +262,9 @@ class Run:
         for feature in self.features:
             if (wait := feature.waits) is not None:
                 return wait
+        for node in self.plan.nodes:
+            # One that was told that it is removed ends by itself, even if it was let in since.
+            self.cluster.start(node)
         apart = self.cluster.converged()
         if apart is not None:
             return apart
