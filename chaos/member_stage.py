@@ -252,12 +252,21 @@ class MemberStage:
                 raise SceneFailed(f"not whole again: {why}")
 
     async def held_by(self, group: str, members: Sequence[NodeId]) -> None:
+        """A copy that is not wanted any more is dropped a moment after the move has ended."""
+        until_s = time.monotonic() + SETTLED_S_MAX
+        while (why := await self._not_held(group, members)) is not None:
+            if time.monotonic() > until_s:
+                raise SceneFailed(f"{group} shall be on {members}; {why}")
+            await asyncio.sleep(SLOW_LOOK_S)
+
+    async def _not_held(self, group: str, members: Sequence[NodeId]) -> str | None:
         for status in await self._statuses():
             copies = [row for row in status["groups"] if row["name"] == group]
             if bool(copies) != (status["node"] in members):
-                raise SceneFailed(f"{group} shall be on {members}; {status['node']}: {copies}")
+                return f"{status['node']} has {copies}"
             if copies and set(copies[0]["members"]) != set(members):
-                raise SceneFailed(f"{group} shall be on {members}, is on {copies[0]['members']}")
+                return f"{status['node']} has it on {copies[0]['members']}"
+        return None
 
     async def disturbed_since(self, before: Mapping[str, int]) -> dict[str, int]:
         """Groups whose terms grew since they were calm, but for those whose leader moved to the
