@@ -13,7 +13,6 @@ SEEDS  ?= 300
 JOBS   ?= 2
 SECONDS ?= 120
 MINUTES ?= 10
-RUNS   ?= 30
 SEED   ?=
 ARGS   ?=
 IMAGE  ?= quorate:dev
@@ -123,10 +122,6 @@ $(CHAOS_READY): $(READY)
 .PHONY: chaos
 chaos: $(CHAOS_READY) ## Real nodes under load and faults, judged: MINUTES=10, seeds from: SEED=7
 	@$(BIN)/python -m chaos run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
-
-.PHONY: chaos-leader
-chaos-leader: $(CHAOS_READY) ## Kill the leader again and again, measure the publishers' gaps: RUNS=30
-	@$(BIN)/python -m chaos leader --runs $(RUNS) $(ARGS)
 
 .PHONY: chaos-power
 chaos-power: $(CHAOS_READY) ## All nodes lose their power at once under load, 20 times

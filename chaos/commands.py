@@ -10,23 +10,19 @@ import asyncio
 import logging
 import random
 import shlex
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
 import structlog
 from rich.console import Console
-from rich.table import Table
 
 from chaos.live.tools import advice
 from chaos.plan import SECONDS, NoSuchPlan, Plan, mix_of, workloads_of
 from chaos.report.tables import REPORT_WIDTH
 
 RUNS = Path("var/chaos")
-LEADER_RUNS = 30
 SEED_MAX = 10**6
 #: Commands that have a module of their own.
 ELSEWHERE = {
@@ -36,7 +32,7 @@ ELSEWHERE = {
     "selftest": ("chaos.selftest", "the suite against builds that are broken on purpose"),
 }
 #: Those that start no nodes, or break nothing for which this machine must allow it.
-QUIET = {"show", "leader", "incident", "-h", "--help"}
+QUIET = {"show", "incident", "-h", "--help"}
 UNKNOWN = 2
 
 
@@ -78,10 +74,6 @@ def _parser() -> argparse.ArgumentParser:
         "--keep", action="store_true", help="all that nodes logged, for a post-mortem, if valid too"
     )
     run.set_defaults(run=_run)
-    leader = commands.add_parser("leader", help="how long publishers wait when a leader is killed")
-    leader.add_argument("--runs", type=int, default=LEADER_RUNS, help="how many kills")
-    leader.add_argument("--out", type=Path, default=RUNS / "leader")
-    leader.set_defaults(run=_leader)
     show = commands.add_parser("show", help="a run's report again, and its picture anew")
     show.add_argument("folder", type=Path)
     show.set_defaults(run=_show)
@@ -124,55 +116,6 @@ def _run(given: argparse.Namespace, console: Console) -> int:
         words += ["--history", folder / "history.jsonl"]
         console.print(shlex.join(map(str, words)), markup=False, soft_wrap=True)
     return exit_status([outcome])
-
-
-def _leader(given: argparse.Namespace, console: Console) -> int:
-    from chaos.leader import (
-        MEDIAN_MS_TARGET,
-        P95_MS_TARGET,
-        MeasureFailed,
-        Measurement,
-        by_protocol,
-        gaps_after_kills,
-        spread_of,
-    )
-    from chaos.report.leader_gap import draw_gaps
-
-    with tempfile.TemporaryDirectory(prefix="chaos-leader-") as folder:
-        try:
-            ops = asyncio.run(Measurement(Path(folder), console.print).run(given.runs))
-        except MeasureFailed as error:
-            console.print(str(error), markup=False, style="red")
-            return UNKNOWN
-        given.out.mkdir(parents=True, exist_ok=True)
-        shutil.copy(Path(folder) / "history.jsonl", given.out)
-    found = by_protocol(gaps_after_kills(ops))
-    table = Table("protocol", "gaps", "min ms", "median ms", "p95 ms", "max ms", "on target")
-    spreads = {name: spread_of([gap.gap_ms for gap in mine]) for name, mine in found.items()}
-    for name, spread in spreads.items():
-        numbers = (spread.min_ms, spread.median_ms, spread.p95_ms, spread.max_ms)
-        table.add_row(
-            name,
-            str(spread.count),
-            *(f"{number:.0f}" for number in numbers),
-            "yes" if spread.on_target else "[bold red]NO[/]",
-        )
-    console.print(table)
-    console.print(f"targets: median {MEDIAN_MS_TARGET:g} ms, p95 {P95_MS_TARGET:g} ms")
-    picture = given.out / "leader-gap.png"
-    draw_gaps(
-        picture,
-        {name: [(gap.kill, gap.gap_ms) for gap in mine] for name, mine in found.items()},
-        labels={
-            name: f"{name}: median {spread.median_ms:.0f} ms, p95 {spread.p95_ms:.0f} ms,"
-            f" max {spread.max_ms:.0f} ms"
-            for name, spread in spreads.items()
-        },
-        median_ms_target=MEDIAN_MS_TARGET,
-        p95_ms_target=P95_MS_TARGET,
-    )
-    console.print(str(picture), soft_wrap=True)
-    return 0 if spreads and all(spread.on_target for spread in spreads.values()) else 1
 
 
 def _show(given: argparse.Namespace, console: Console) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from cluster.types import NodeId
 
@@ -28,90 +28,6 @@ class Weather:
 
 
 FAIR = Weather()
-
-
-class Faults(Protocol):
-    """What can be done to a cluster. Each can be asked at any time; what makes no sense does
-    nothing.
-    """
-
-    @property
-    def nodes(self) -> list[NodeId]: ...
-    @property
-    def missing(self) -> Mapping[str, str]:
-        """Faults that cannot be had here, by the name of the method or its variant, and why."""
-        ...
-
-    def partition(self, grudge: Grudge, *, reset: bool = False) -> None:
-        """Replace the current cuts by these. `reset`: connections over a cut are reset, not just
-        silent.
-        """
-        ...
-
-    def degrade(self, weather: Weather) -> None:
-        """All links between nodes are like this from now on."""
-        ...
-
-    def heal(self) -> None:
-        """End all cuts, bad weather, full, slow, failing and lying disks, and wrong clocks. What is
-        down stays down.
-        """
-        ...
-
-    # --- processes
-
-    def kill(self, node: NodeId, *, power_loss: bool = False) -> None:
-        """End its process at once; with a power loss the machine is gone too, and what it had not
-        synced.
-        """
-        ...
-
-    def terminate(self, node: NodeId) -> None:
-        """Ask it to end in good order; it hands over what it leads."""
-        ...
-
-    def start(self, node: NodeId) -> None: ...
-    def pause(self, node: NodeId) -> None: ...
-    def resume(self, node: NodeId) -> None: ...
-
-    # --- disks of running nodes
-
-    def slow_disk(self, node: NodeId, sync_ms: float) -> None: ...
-    def fail_fsync(self, node: NodeId) -> None:
-        """Its next fsync fails: it must end itself."""
-        ...
-
-    def lie_fsync(self, node: NodeId) -> None:
-        """Its fsyncs do nothing and say that they did, until `heal`."""
-        ...
-
-    def fill_disk(self, node: NodeId) -> None:
-        """No room is left for it, until `heal`."""
-        ...
-
-    # --- the folders of nodes that are down
-
-    def wipe(self, node: NodeId) -> None:
-        """All that it had is gone, as after a new disk."""
-        ...
-
-    def copy_data(self, node: NodeId) -> None:
-        """Keep a copy of its folder as it is now."""
-        ...
-
-    def restore_data(self, node: NodeId) -> None:
-        """Put the kept copy in the place of its folder."""
-        ...
-
-    def damage(self, node: NodeId, kind: Damage) -> str | None:
-        """Where something was damaged: file and offset. None: there was nothing to damage."""
-        ...
-
-    # --- clocks
-
-    def skew_clock(self, node: NodeId, offset_ms: int) -> None:
-        """Its wall clock jumps to this far from the true time."""
-        ...
 
 
 def isolate(node: NodeId, nodes: list[NodeId]) -> dict[NodeId, set[NodeId]]:

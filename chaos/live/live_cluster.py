@@ -1,6 +1,7 @@
-"""Real nodes as processes, and all that can befall them: `Faults` on the machine that this is.
+"""Real nodes as processes, and all that can befall them.
 
-Its calls block for some milliseconds, some for a second: from a loop they belong in a thread.
+Calls that inject a fault can be made at any time; what makes no sense does nothing. They block for
+some milliseconds, some for a second: from a loop they belong in a thread.
 """
 
 from __future__ import annotations
@@ -252,6 +253,9 @@ class LiveCluster:
     # --- faults: network
 
     def partition(self, grudge: Grudge, *, reset: bool = False) -> None:
+        """Replace the current cuts by these. `reset`: connections over a cut are reset, not just
+        silent.
+        """
         self.network.partition(grudge, reset=reset)
 
     def degrade(self, weather: Weather) -> None:
@@ -272,6 +276,7 @@ class LiveCluster:
     # --- faults: processes
 
     def kill(self, node: NodeId, *, power_loss: bool = False) -> None:
+        """With a power loss the machine is gone too, and what it had not synced."""
         if power_loss:
             self._cut_power([node])
         else:
@@ -309,6 +314,7 @@ class LiveCluster:
             self.disks.fail(node, pid)
 
     def lie_fsync(self, node: NodeId) -> None:
+        """Its fsyncs do nothing and say that they did, until `heal`."""
         if (pid := self.pid(node)) is not None:
             self._machines[node].lied_to = True
             self.disks.lie(node, pid)
@@ -346,6 +352,7 @@ class LiveCluster:
             to_disk(machine.data)
 
     def damage(self, node: NodeId, kind: Damage) -> str | None:
+        """Where something was damaged: file and offset. None: there was nothing to damage."""
         self._at_rest(node)
         self._damages += 1
         dice = random.Random(f"{kind}/{node}/{self._damages}")
@@ -356,6 +363,7 @@ class LiveCluster:
     # --- faults: clocks
 
     def skew_clock(self, node: NodeId, offset_ms: int) -> None:
+        """Its wall clock jumps to this far from the true time."""
         self._machines[node].clock.set(offset_ms)
 
     # ---

@@ -1,7 +1,7 @@
 """Where a live cluster touches the machine: the network between its nodes, and their disks.
 
 Each has an implementation for what the machine allows. `missing` names what it does not: faults by
-the name of a method of `chaos.faults.Faults`, or `method:variant`, and why they cannot be had.
+the name of a method of `LiveCluster`, or `method:variant`, and why they cannot be had.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "degrade": ("delay", "loss", "bandwidth"),
 }
 
-#: What a kind needs, by the names in `Faults.missing`; kinds that are not here need nothing.
+#: What a kind needs, by the names in `LiveCluster.missing`; kinds that are not here need nothing.
 NEEDS: Mapping[str, str] = {
     "partition": "partition",
     "degrade": "degrade",

@@ -188,7 +188,6 @@ class Platter:
         self.syncs = 0
         self.failures = 0  # fsyncs that raised
         self.syncing = 0  # fsyncs under way right now: a moment that a nemesis waits for
-        self.fetches = 0  # reads off the loop
         self._dice = dice
         self._read_dice = random.Random("reads")  # so that reads change nothing else that is drawn
 
@@ -292,7 +291,6 @@ class SimDisk:
 
     async def wait_to_read(self) -> None:
         self.check()
-        self._platter.fetches += 1
         await asyncio.sleep(self._platter.read_seconds())
 
     async def wait_for_platter(self) -> bool:

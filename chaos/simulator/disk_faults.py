@@ -15,7 +15,7 @@ DATA_DIR = "data"
 
 
 class DiskFaults:
-    """The part of `chaos.faults.Faults` that is about disks."""
+    """The part of a simulated cluster that is about disks."""
 
     machines: dict[NodeId, Machine]
 
@@ -34,11 +34,6 @@ class DiskFaults:
             self.machines[node].platter.options.fails_next = True
             self.trace.event(node, "!", "disk: the next fsync fails")
             self.trace.count("failing fsyncs")
-
-    def lie_fsync(self, node: NodeId) -> None:
-        self.machines[node].platter.options.lies = True
-        self.trace.event(node, "!", "disk: fsync does nothing")
-        self.trace.count("lying disks")
 
     def fill_disk(self, node: NodeId) -> None:
         self.machines[node].platter.options.full = True

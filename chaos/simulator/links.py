@@ -78,7 +78,6 @@ class SimNetwork:
         self.on_deliver: Callable[[NodeId, NodeId, list[Any], int], None] | None = None
         self.on_flush: Callable[[NodeId], None] | None = None  # before anything leaves a node
         self.delivered = 0
-        self.resets = 0
         self._dice = dice
         self._ends: dict[NodeId, SimLinks] = {}
         self._connections: dict[frozenset[NodeId], Connection] = {}
@@ -249,7 +248,6 @@ class SimNetwork:
         """Both ends are told that the connection was reset; what was in flight is lost."""
         connection = self.connection(a, b)
         if connection is not None:
-            self.resets += 1
             for way in connection.ways.values():
                 self._close_if_open(way, down)
 

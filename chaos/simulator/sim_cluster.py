@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from chaos.faults import Grudge, Weather
+from chaos.faults import Grudge
 from chaos.simulator.channel import Channel
 from chaos.simulator.clock import SimClock
 from chaos.simulator.disk import DiskOptions, Platter, SimDisk
@@ -32,11 +32,6 @@ from cluster.types import GroupId, NodeId
 from node.node import WATCH_S
 from node.sections import LimitSettings
 
-#: Faults of live processes that a simulated world does not have.
-MISSING = {
-    "degrade:loss": "links between nodes are connections: what they lose they send again,"
-    " until a cut or a reset ends them"
-}
 #: Digests are compared at indexes divisible by this; machines check themselves at the same ones.
 DIGEST_EVERY = 8
 #: From here on a clock is wrong, and counts as wrong by days.
@@ -58,7 +53,7 @@ OLDER_RELEASE = (OlderCatalog, OlderQueues)
 
 
 class SimCluster(DiskFaults):
-    """All machines of a run; implements `chaos.faults.Faults`."""
+    """All machines of a run."""
 
     def __init__(
         self, plan: Plan, world: World, trace: Trace, watch: LogWatch, ledger: Ledger
@@ -113,10 +108,6 @@ class SimCluster(DiskFaults):
     @property
     def nodes(self) -> list[NodeId]:
         return list(self.plan.nodes)
-
-    @property
-    def missing(self) -> Mapping[str, str]:
-        return MISSING
 
     def start(self, node: NodeId) -> None:
         machine = self.machines[node]
@@ -260,20 +251,10 @@ class SimCluster(DiskFaults):
             self.trace.event("network", "+", "healed")
             self.network.set_cut(set())
 
-    def degrade(self, weather: Weather) -> None:
-        options, plan = self.network.options, self.plan
-        options.latency_ms = plan.latency_ms + weather.delay_ms
-        options.jitter_ms = plan.jitter_ms + weather.jitter_ms
-        options.bytes_per_s = weather.bytes_per_s or plan.bytes_per_s
-        self.trace.event("network", "!", f"{weather}")
-        self.trace.count("bad weather")
-
     def heal(self) -> None:
+        """End all cuts, full, slow and failing disks, and wrong clocks. What is down stays down."""
         self.heal_network()
         self.network.set_refused(set())
-        self.network.options.latency_ms = self.plan.latency_ms
-        self.network.options.jitter_ms = self.plan.jitter_ms
-        self.network.options.bytes_per_s = self.plan.bytes_per_s
         for machine in self.machines.values():
             machine.platter.options.sync_ms_typical = self.plan.sync_ms
             machine.platter.options.stall_share = 0.0
