@@ -196,6 +196,7 @@ class ClusterNode:
         )
         self.forwarder.cluster_version = lambda: self.catalog_machine.version
         self.forwarder.why_no_leader = self._why_no_leader
+        self.visibility.trust_s = catalog.member.elections.break_s
         catalog.moved = self._catalog_moved
         self._catalog_moved(catalog.applied_index)
 
@@ -204,7 +205,7 @@ class ClusterNode:
         return None if leader is None or since is None else (leader, self.catalog.term, since)
 
     def _catalog_moved(self, index: int) -> None:
-        self.visibility.moved(index)
+        self.visibility.moved(index, self.catalog.term, self.catalog_machine.changes)
         self.continuity.moved(index, self.catalog_machine.generation)
 
     def renumber(self, incarnation: int) -> None:
@@ -482,6 +483,7 @@ class ClusterNode:
                 group.peer_up(peer)
             return
         self.peers.up(peer, incarnation, asyncio.get_running_loop().time())
+        self.visibility.up()
         self.notes.link_up(peer, incarnation)
         for group in self.groups.values():
             group.peer_up(peer)

@@ -8,7 +8,9 @@ waits for when it is asked.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from cluster.forwarding import NODE_LEVEL
@@ -55,6 +57,15 @@ class Visibility:
         self._asked: dict[NodeId, int] = {}  # the open questions
         self._waiting: dict[NodeId, list[tuple[int, asyncio.Future[None]]]] = {}
         self._questions: dict[NodeId, int] = {}  # of peers, until our own copy is there
+        # Of this node's copy, loop times in s: when what is routed by changed last, and when the
+        # present term had its first entry.
+        self._version = -1
+        self._changed_at = 0.0
+        self._term = -1
+        self._led_at = 0.0
+        self._back = asyncio.Event()  # a peer is up again
+        #: For how long a node that is cut off may take its copy for that of the cluster.
+        self.trust_s = VISIBLE_S_MAX
 
     # --- waiting
 
@@ -63,9 +74,30 @@ class Visibility:
         return await self._wait([self._future(self._node, index)], seconds)
 
     async def everywhere(self, index: int) -> None:
-        """As many nodes as can be had within the bound hold all up to `index`."""
-        up = [node for node, state in self._peers.states.items() if state.up]
-        await self._wait([self._future(node, index) for node in up], VISIBLE_S_MAX)
+        """As many nodes as can be had within the bound hold all up to `index`. A node whose link
+        was lost a moment ago may route by its copy as it is, until it notices; then it no more
+        does, and is not waited for.
+        """
+        time = asyncio.get_running_loop().time
+        until = time() + VISIBLE_S_MAX
+        while True:
+            self._back.clear()
+            up = [node for node, state in self._peers.states.items() if state.up]
+            await self._wait([self._future(node, index) for node in up], until - time())
+            waits_s = min(self._trusted_until(), until) - time()
+            if waits_s <= 0:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._back.wait(), waits_s)
+
+    def _trusted_until(self) -> float:
+        """When the last of those that are cut off knows that it is, from this node or with a leader
+        of before; in the past where each has had the time to see the last change before.
+        """
+        states = self._peers.states.values()
+        lost = [max(s.since, self._led_at) for s in states if not s.up and not s.gone]
+        recent = [since for since in lost if self._changed_at > since - VISIBLE_S_MAX]
+        return max(recent, default=-math.inf) + self.trust_s
 
     async def _wait(self, futures: list[asyncio.Future[None] | None], seconds: float) -> bool:
         waiting = [future for future in futures if future is not None]
@@ -111,12 +143,25 @@ class Visibility:
 
     # --- what happens
 
-    def moved(self, index: int) -> None:
-        """This node's copy holds all up to `index`."""
+    def moved(self, index: int, term: int, version: int) -> None:
+        """This node's copy holds all up to `index`. `version`: another one when what is routed by
+        changed.
+        """
+        now = asyncio.get_running_loop().time()
+        if term != self._term:
+            self._term = term
+            self._led_at = now
+        if version != self._version:
+            self._version = version
+            self._changed_at = now
         self._applied[self._node] = index
         self._release(self._node, index)
         for peer in [peer for peer, asked in self._questions.items() if asked <= index]:
             self._answer(peer)
+
+    def up(self) -> None:
+        """A peer is there again: it can be asked, which is quicker than to wait until it knows."""
+        self._back.set()
 
     def down(self, peer: NodeId) -> None:
         """What it holds when it comes back is another question."""

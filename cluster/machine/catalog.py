@@ -254,6 +254,11 @@ class CatalogMachine:
         return self._routing.version(vhost)
 
     @property
+    def changes(self) -> int:
+        """Another one whenever that of some vhost is; of this copy alone."""
+        return self._routing.changes
+
+    @property
     def policy_version(self) -> int:
         """Another one whenever a policy changed; of this copy alone."""
         return self._policies.version

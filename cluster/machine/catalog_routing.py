@@ -92,7 +92,7 @@ class Routing:
         self._queues = queues
         self._machine_version = version
         self._versions: dict[str, int] = {}
-        self._changes = 0
+        self.changes = 0
         self._base = 0
 
     # --- versions: what is worked out from the tables is good as long as these stay the same
@@ -101,12 +101,12 @@ class Routing:
         return self._versions.get(vhost, self._base)
 
     def changed(self, vhost: str) -> None:
-        self._changes += 1
-        self._versions[vhost] = self._changes
+        self.changes += 1
+        self._versions[vhost] = self.changes
 
     def all_changed(self) -> None:
-        self._changes += 1
-        self._base = self._changes
+        self.changes += 1
+        self._base = self.changes
         self._versions.clear()
 
     # --- vhosts and queues ------------------------------------------------------------------------

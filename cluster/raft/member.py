@@ -201,7 +201,7 @@ class Member(MembershipView):
         """Since when the leader is heard without a break, or it leads; None: neither is so now."""
         now, break_s = self._clock.monotonic_ns() / 1e9, self.elections.break_s
         if self.leads:
-            heard = self.replication.heard_by_majority(now, break_s)
+            heard = self.replication.answered_by_majority(now - break_s)
             return self.replication.heard_since if heard else None
         heard = self.leader is not None and now - self.elections.heard_at < break_s
         return self.elections.heard_since if heard else None

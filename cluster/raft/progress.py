@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from cluster.raft.snapshots import Outgoing
@@ -21,6 +22,7 @@ class Progress:
     """
 
     __slots__ = (
+        "answered",
         "commit_sent",
         "counts",
         "heard",
@@ -43,6 +45,7 @@ class Progress:
         self.proof = 0  # an entry from after it said that it does not count; 0: none
         self.next = next_index  # first index not sent yet; > match
         self.heard = now  # when it last answered
+        self.answered = now  # the same, on the connection that there is now
         self.sent_at = 0.0  # when something was last sent
         self.commit_sent = 0  # commit index it was last told
         self.probing = True
@@ -93,6 +96,7 @@ class Progress:
     def disconnected(self) -> None:
         """All that was on its way is lost."""
         self.outgoing = None
+        self.answered = -math.inf
         self.probe_from(self.match + 1 if self.match else self.next)
 
     def connected(self) -> None:

@@ -102,17 +102,23 @@ class Replication:
         elif member.journal.last_index > member.commit_index:
             self.advance_commit(now)
 
-    def heard_by_majority(self, now: float, within_s: float | None = None) -> bool:
+    def heard_by_majority(self, now: float) -> bool:
         """Check-quorum (Raft thesis, 6.2): a leader that is cut off must not go on as if it led."""
-        member = self._member
-        since = now - (self._quorum_s if within_s is None else within_s)
-        heard = [self.followers[peer].heard for peer in member.voters]
-        if member.votes:
-            heard.append(math.inf)
-        heard_at = reached(heard, member.quorum)
-        if within_s is None:
-            self._quorum_until = heard_at + self._quorum_s - EDGE_S
-        return heard_at > since
+        heard_at = self._reached([self.followers[peer].heard for peer in self._member.voters])
+        self._quorum_until = heard_at + self._quorum_s - EDGE_S
+        return heard_at > now - self._quorum_s
+
+    def answered_by_majority(self, since: float) -> bool:
+        """On the connections that there are now. When they are reset the followers need not wait
+        for a timeout to elect another leader, so what was heard before says nothing any more.
+        """
+        answered = [self.followers[peer].answered for peer in self._member.voters]
+        return self._reached(answered) > since
+
+    def _reached(self, times: list[float]) -> float:
+        if self._member.votes:
+            times.append(math.inf)
+        return reached(times, self._member.quorum)
 
     def advance_commit(self, now: float, upto: int | None = None) -> None:
         """The highest index on a majority of disks, if it is of this term (Raft, 5.4.2)."""
@@ -141,9 +147,12 @@ class Replication:
 
     def flush(self, now: float) -> None:
         commit = self._member.commit_index
+        # Without a majority others may have elected a leader: who follows this one must come to
+        # doubt that it leads.
+        speaks = self._connected_to_majority()
         told = True
         for progress in self.followers.values():
-            if progress.peer in self._member.connected:
+            if speaks and progress.peer in self._member.connected:
                 self._replicate(progress, now)
                 told = told and progress.commit_sent >= commit
             else:
@@ -156,6 +165,11 @@ class Replication:
         # Not before what was accepted earlier is in the log: a successor without it is not elected.
         if self.successor is not None:
             self._go_on_with_transfer(now)
+
+    def _connected_to_majority(self) -> bool:
+        member = self._member
+        connected = sum(peer in member.connected for peer in member.voters)
+        return connected + member.votes >= member.quorum
 
     def _replicate(self, progress: Progress, now: float) -> None:
         member = self._member
@@ -235,7 +249,7 @@ class Replication:
         now = self._member.now
         if now - self.heard_at >= self._member.elections.break_s:
             self.heard_since = now
-        self.heard_at = progress.heard = now
+        self.heard_at = progress.heard = progress.answered = now
 
     def on_appended(self, peer: Peer, match: int, counts: bool = True) -> None:
         """`counts` is false of a disk that forgot what it promised: it may have helped a later

@@ -5,10 +5,13 @@ durable in it outlives any node, but not all of them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from cluster.machine.commands import DeclareExchange, ForgetVolatile
+from cluster.seams import Down
+from cluster.types import NodeId
 from cluster.visibility import VISIBLE_S_MAX
 from tests.cluster.world import MakeWorld, World
 
@@ -63,13 +66,15 @@ async def test_concurrent_changes_share_their_questions(world: World) -> None:
 async def test_a_node_that_is_down_is_not_waited_for(world: World) -> None:
     name = next(name for name in world.names if name != world.leading())
     world.kill(name)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(world.other_than(name).visibility.trust_s)
     before = world.loop.time()
     assert (await world.other_than(name).change(exchange("e"))).kind == "ok"
     assert world.loop.time() - before < 0.1
 
 
-async def test_a_node_that_goes_down_meanwhile_is_not_waited_for(world: World) -> None:
+async def test_a_node_that_goes_down_meanwhile_is_waited_for_until_it_must_know(
+    world: World,
+) -> None:
     name = next(name for name in world.names if name != world.leading())
     asker = world.other_than(name)
     world.links[name].drop = lambda _peer, message: message[:2] == [-1, "applied"]
@@ -77,7 +82,9 @@ async def test_a_node_that_goes_down_meanwhile_is_not_waited_for(world: World) -
     await asyncio.sleep(0.5)
     assert not task.done()
     world.kill(name)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(asker.visibility.trust_s - 0.1)
+    assert not task.done()
+    await asyncio.sleep(0.11)
     assert task.done()
 
 
@@ -87,6 +94,86 @@ async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(world: Wo
     before = world.loop.time()
     assert (await world.other_than(name).change(exchange("e"))).kind == "ok"
     assert VISIBLE_S_MAX <= world.loop.time() - before < VISIBLE_S_MAX + 0.5
+
+
+# --- nodes whose links were lost a moment ago
+
+
+MANY = ("n3", "n4", "n5")
+
+
+def part(world: World, few: Sequence[str], many: Sequence[str]) -> None:
+    """A firewall resets and refuses the links between these and those."""
+    for one in few:
+        for other in many:
+            world.cut.add(frozenset((one, other)))
+            world.break_link(one, other, Down.CLOSED)
+
+
+async def led_by_the_first_of_five(make_world: MakeWorld) -> World:
+    world = make_world(5)
+    await world.born()
+    assert (await world.any.change(exchange("old"))).kind == "ok"
+    world[world.leading()].catalog.transfer(NodeId("n1"))
+    await world.until(lambda: world.leading() == "n1")
+    await asyncio.sleep(VISIBLE_S_MAX + 1)
+    await world["n1"].names.barrier()
+    await world["n2"].names.barrier()
+    return world
+
+
+async def test_who_is_cut_off_routes_by_its_copy_no_more_when_a_change_is_answered(
+    make_world: MakeWorld,
+) -> None:
+    """The leader of the catalog and one that follows it; both take what they hold for all."""
+    world = await led_by_the_first_of_five(make_world)
+    few = ("n1", "n2")
+    assert not any(world[name].names.cut_off for name in few)
+
+    part(world, few, MANY)
+    assert (await world["n3"].change(exchange("new"))).kind == "ok"
+    assert not any(world[name].catalog_machine.exchange("/", "new") for name in few)
+    assert all(world[name].names.cut_off for name in few)
+    world.heal()
+    await world.until(lambda: all(seen(world, "new")))
+
+
+async def test_who_follows_the_leader_of_before_is_waited_for_though_its_link_was_lost_long_ago(
+    make_world: MakeWorld,
+) -> None:
+    world = await led_by_the_first_of_five(make_world)
+    few = ("n1", "n2")
+    part(world, few, ["n3"])
+    await asyncio.sleep(VISIBLE_S_MAX + 1)
+    assert not any(world[name].names.cut_off for name in few)
+
+    part(world, few, ["n4", "n5"])
+    assert (await world["n3"].change(exchange("new"))).kind == "ok"
+    assert all(world[name].names.cut_off for name in few)
+
+
+async def test_what_has_been_there_is_answered_at_once_though_a_link_was_just_lost(
+    make_world: MakeWorld,
+) -> None:
+    """What clients declare again as they connect again."""
+    world = await led_by_the_first_of_five(make_world)
+    part(world, ("n1", "n2"), MANY)
+    await world.until(lambda: world["n3"].catalog.leader not in {None, "n1"})
+    before = world.loop.time()
+    assert (await world["n3"].change(exchange("old"))).kind == "ok"
+    assert world.loop.time() - before < 0.1
+
+
+async def test_a_node_that_is_back_is_asked(make_world: MakeWorld) -> None:
+    world = await led_by_the_first_of_five(make_world)
+    part(world, ["n5"], ["n1", "n2", "n3", "n4"])
+    changing = asyncio.create_task(world["n3"].change(exchange("new")))
+    await asyncio.sleep(0.2)
+    assert not changing.done()
+    world.heal()
+    await asyncio.sleep(0.2)
+    assert changing.done()
+    assert all(seen(world, "new"))
 
 
 # --- what is not durable

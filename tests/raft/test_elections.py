@@ -139,6 +139,35 @@ def test_it_is_also_replaced_quickly_when_the_others_learn_of_it_one_after_the_o
     assert gap <= 250
 
 
+def test_a_leader_whose_links_were_reset_vouches_for_nothing_before_a_majority_answers_again():
+    """The others need not wait for a timeout: they may have elected another one by now."""
+    world = World(3)
+    leader = world.elect("n1")
+    world.run(100)
+    assert leader.member.heard_since() is not None
+    for other in ("n2", "n3"):
+        world.cut("n1", other, closed=True)
+    assert leader.member.leads
+    assert leader.member.heard_since() is None
+
+    world.heal_all()
+    assert leader.member.heard_since() is None
+    world.until(lambda: world.leader() is not None and world.leader().member.heard_since())
+
+
+def test_a_leader_without_a_majority_does_not_keep_its_followers_believing_in_it():
+    world = World(5)
+    leader, follower = world.elect("n1"), world["n2"]
+    world.run(100)
+    for one in ("n1", "n2"):
+        for other in ("n3", "n4", "n5"):
+            world.cut(one, other, closed=True)
+    world.propose(b"1")
+    world.run(1_000)
+    assert leader.member.leads
+    assert follower.member.heard_since() is None
+
+
 def test_a_silent_leader_is_replaced_after_an_election_timeout_only():
     world = World(3)
     leader = world.elect()
