@@ -120,6 +120,8 @@ class ClusterNode:
         self._recovered_index = 0  # committed of the catalog when this process started
         self.replay = Progress()
         self.stopping = False
+        self.catalog: Group
+        self.catalog_machine: CatalogMachine
         self.log: Log
         self.notes: NodeNotes
         self.rounds: Rounds
@@ -170,9 +172,10 @@ class ClusterNode:
 
     def _start_catalog(self) -> None:
         config = self.config
-        machine = config.machines[0]()
+        machine = self.catalog_machine = config.machines[0]()
         self._add_group(CATALOG_GROUP, "catalog", config.founders, machine, CatalogGroup)
-        catalog = cast(CatalogGroup, self.catalog)
+        catalog = cast(CatalogGroup, self.groups[CATALOG_GROUP])
+        self.catalog = catalog
         if catalog.needs_newer is not None:
             raise catalog.needs_newer
         catalog.on_needs_newer = self._fail
@@ -277,14 +280,6 @@ class ClusterNode:
     def now_ms(self) -> int:
         """What time the nodes agree that it is."""
         return self.time.at(self._clock.monotonic_ns())
-
-    @property
-    def catalog(self) -> Group:
-        return self.groups[CATALOG_GROUP]
-
-    @property
-    def catalog_machine(self) -> CatalogMachine:
-        return cast(CatalogMachine, self.catalog.machine)
 
     def _add_group(
         self,

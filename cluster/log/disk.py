@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -19,6 +20,9 @@ BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 SYNC_THREADS = 2
 #: Reads off the event loop that may run at the same time; others wait in line.
 READ_THREADS = 2
+
+
+_waiting = attrgetter("waiting")
 
 
 class SystemClock:
@@ -86,7 +90,7 @@ class DiskThreads:
         return self._freest().start(call, *arguments)
 
     def _freest(self) -> DiskThread:
-        freest = min(self._threads, key=lambda thread: thread.waiting, default=None)
+        freest = min(self._threads, key=_waiting, default=None)
         if freest is not None and (not freest.waiting or len(self._threads) == self._count):
             return freest
         thread = DiskThread(f"quorate-{self._name}-{len(self._threads)}")

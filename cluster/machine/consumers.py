@@ -202,7 +202,8 @@ class Consumers:
     @property
     def in_use(self) -> bool:
         """Somebody is subscribed."""
-        return any(consumer.registered for consumer in self.by_key.values())
+        consumers = self.by_key
+        return bool(consumers) and any(each.registered for each in consumers.values())
 
     def find(self, session: SessionId, tag: str) -> Consumer | None:
         return self._by_tag.get((session, tag))

@@ -6,6 +6,7 @@ differently. Whatever is asked of it is asked of two moments and subtracted.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -23,7 +24,6 @@ from cluster.machine.commands import (
 from cluster.machine.effects import Deliver, Effect
 from cluster.machine.kinds import QueueKind
 from cluster.machine.replies import Enqueued, Got, Ok, Refused, Reply
-from cluster.types import QueueId
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class GroupCounters:
     __slots__ = ("changed", "dead", "of", "watched")
 
     def __init__(self) -> None:
-        self.of: dict[int, QueueCounters] = {}
+        self.of = defaultdict[int, QueueCounters](QueueCounters)
         #: Queues in which anything may have happened since somebody last took them from here, while
         #: somebody does: queues may come and go for ever.
         self.changed: dict[int, None] = {}
@@ -66,15 +66,9 @@ class GroupCounters:
         #: By why, and whether they went on as dead letters: what left otherwise than settled.
         self.dead: dict[tuple[str, bool], int] = {}
 
-    def _at(self, queue: QueueId) -> QueueCounters:
-        counters = self.of.get(queue)
-        if counters is None:
-            counters = self.of[queue] = QueueCounters()
-        return counters
-
     def advanced(self, queue: QueueKind, now_ms: int) -> None:
         """What could happen in the queue has happened; what waits now has to wait."""
-        counters = self._at(queue.id)
+        counters = self.of[queue.id]
         counters.changes += 1
         if self.watched:
             self.changed[queue.id] = None
@@ -95,31 +89,31 @@ class GroupCounters:
         kind = cast("type[Any]", type(command))
         if kind is Enqueue:
             if type(reply) is Enqueued:
-                counters = self._at(command.queue)
+                counters = self.of[command.queue]
                 counters.published += reply.stored
                 counters.used_ms = now_ms
         elif kind is Settle:
             if type(reply) is Ok:
-                self._at(command.queue).settled += reply.count
+                self.of[command.queue].settled += reply.count
         elif kind is Get:
             if type(reply) is Got:
                 self._got(command, reply, now_ms)
         elif kind is Transaction or kind is TransactionPart:
             for step in command.steps:
                 if type(step) is Enqueue:
-                    self._at(step.queue).published += len(step.bodies)
+                    self.of[step.queue].published += len(step.bodies)
                 elif type(step) is Settle:
-                    self._at(step.queue).settled += _count(step.ranges)
+                    self.of[step.queue].settled += _count(step.ranges)
         elif kind is CreateQueue:
             if type(reply) is Ok and reply.count:
-                self._at(command.queue).used_ms = now_ms
+                self.of[command.queue].used_ms = now_ms
         elif kind is DeleteQueue:
             self.of.pop(command.queue, None)
             if self.watched:
                 self.changed[command.queue] = None
         for effect in effects:
             if type(effect) is Deliver:
-                counters = self._at(effect.queue)
+                counters = self.of[effect.queue]
                 counters.used_ms = now_ms
                 for chunk in effect.chunks:
                     counters.delivered += chunk.bodies.count
@@ -127,7 +121,7 @@ class GroupCounters:
                         counters.redelivered += chunk.bodies.count
 
     def _got(self, command: Get, reply: Got, now_ms: int) -> None:
-        counters = self._at(command.queue)
+        counters = self.of[command.queue]
         counters.used_ms = now_ms
         count = sum(chunk.bodies.count for chunk in reply.chunks)
         if not count:

@@ -100,12 +100,17 @@ class QueueMachine:
         if self.now_ms < stamp.now_ms <= NOW_MS_MAX:
             self.now_ms = stamp.now_ms
         context = ApplyContext(stamp, self.now_ms, self)
-        self._transactions.forget_reserved(context)
+        now_ms, touched, counted = context.now_ms, context.touched, self._recorder is None
+        if self._transactions.reserved:
+            self._transactions.forget_reserved(context)
         reply = self._do(context, command)
-        self._sessions.end_due(context)
-        touched, counted = context.touched, self._recorder is None
-        for queue_id in self._timetable.take_due(context.now_ms):
-            touched[queue_id] = None
+        due_ms = self._sessions.due_ms
+        if due_ms is not None and due_ms <= now_ms:
+            self._sessions.end_due(context)
+        scheduled = self._timetable.heap
+        if scheduled and scheduled[0][0] <= now_ms:
+            for queue_id in self._timetable.take_due(now_ms):
+                touched[queue_id] = None
         while touched:
             queue_id = min(touched) if len(touched) > 1 else next(iter(touched))
             del touched[queue_id]
@@ -116,9 +121,9 @@ class QueueMachine:
                 queue.advance(context)
                 self._timetable.schedule(queue)
                 if counted:
-                    self.counters.advanced(queue, context.now_ms)
+                    self.counters.advanced(queue, now_ms)
         if counted:
-            self.counters.applied(context.now_ms, command, reply, context.effects)
+            self.counters.applied(now_ms, command, reply, context.effects)
         return made(Applied, (reply, context.effects))
 
     def _do(self, context: ApplyContext, command: Any) -> Reply:

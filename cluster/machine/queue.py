@@ -209,11 +209,12 @@ class Queue:
         if messages.delayed:
             messages.end_delays(now_ms)
         if messages.ready.count:
-            if self.expiry.possible:
+            may_expire = self.expiry.possible
+            if may_expire:
                 self.expiry.sweep(context, inclusive=False)
-            if not checkout.paused:
+            if self.consumers.by_key and not checkout.paused:
                 checkout.hand_out(context)
-            if messages.ready.count and self.expiry.possible:
+            if may_expire and messages.ready.count:
                 self.expiry.sweep(context, inclusive=True)
         if self.limits.drops_head:
             self.limits.drop_head(context)
@@ -230,7 +231,8 @@ class Queue:
         if self.messages.ready.count:
             if self.expiry.possible and (expires_at_ms := self.expiry.head_ms()) is not None:
                 self.deadline.wake_at(expires_at_ms)
-            if not self.checkout.paused and self.consumers.serving() is not None:
+            may_serve = self.consumers.by_key and not self.checkout.paused
+            if may_serve and self.consumers.serving() is not None:
                 self.deadline.wake_at(now_ms)  # there was more than one command may hand out
         self.lifetime.look_ahead()
 

@@ -106,7 +106,7 @@ class Transactions:
     _nodes: dict[NodeId, _Node] = field(default_factory=dict[NodeId, _Node])
     _sources: dict[GroupId, _Source] = field(default_factory=dict[GroupId, _Source])
     #: By node, incarnation and number; oldest first.
-    _reserved: dict[tuple[NodeId, int, int], _Reserved] = field(default_factory=dict[Any, Any])
+    reserved: dict[tuple[NodeId, int, int], _Reserved] = field(default_factory=dict[Any, Any])
 
     # --- deciding ---------------------------------------------------------------------------------
 
@@ -205,9 +205,9 @@ class Transactions:
         key = (command.node, command.incarnation, command.number)
         if not command.wants:
             return Ok(self._give_back(context, key))
-        if key in self._reserved:
+        if key in self.reserved:
             return Ok(len(command.wants))
-        if len(self._reserved) >= RESERVATIONS_MAX:
+        if len(self.reserved) >= RESERVATIONS_MAX:
             return Refused(
                 LIMIT_REACHED, f"{RESERVATIONS_MAX} transactions are under way: try again later"
             )
@@ -224,19 +224,19 @@ class Transactions:
                 return _full(queue, count)
             kept.append((queue_id, count, size))
             queue.limits.reserve(count, size)
-        self._reserved[key] = _Reserved(context.now_ms + RESERVED_MS, kept)
+        self.reserved[key] = _Reserved(context.now_ms + RESERVED_MS, kept)
         return Ok(len(kept))
 
     def forget_reserved(self, context: ApplyContext) -> None:
         """Whose time is over."""
-        while self._reserved:
-            key = next(iter(self._reserved))
-            if self._reserved[key].until_ms > context.now_ms:
+        while self.reserved:
+            key = next(iter(self.reserved))
+            if self.reserved[key].until_ms > context.now_ms:
                 break
             self._give_back(context, key)
 
     def _give_back(self, context: ApplyContext, key: tuple[NodeId, int, int]) -> int:
-        reserved = self._reserved.pop(key, None)
+        reserved = self.reserved.pop(key, None)
         if reserved is None:
             return 0
         self._keep_room(reserved.wants, -1)
@@ -294,7 +294,7 @@ class Transactions:
 
     def dump(self) -> list[Any]:
         """Empty when the group never saw a transaction."""
-        if not self._nodes and not self._sources and not self._reserved:
+        if not self._nodes and not self._sources and not self.reserved:
             return []
         nodes = [
             [
@@ -314,11 +314,11 @@ class Transactions:
             for each in self._open.values()
         ]
         state: list[Any] = [self._decided, opened, nodes, sources]
-        if self._reserved:
+        if self.reserved:
             state.append(
                 [
                     [*key, reserved.until_ms, [list(want) for want in reserved.wants]]
-                    for key, reserved in self._reserved.items()
+                    for key, reserved in self.reserved.items()
                 ]
             )
         return [state]
@@ -339,14 +339,14 @@ class Transactions:
                 source.done.put(first, last, None)
         for node, incarnation, number, until_ms, rows in later[0] if later else ():
             wants = [(queue, count, size) for queue, count, size in rows]
-            self._reserved[node, incarnation, number] = _Reserved(until_ms, wants)
+            self.reserved[node, incarnation, number] = _Reserved(until_ms, wants)
             self._keep_room(wants)
 
     def invariants(self) -> None:
         assert list(self._open) == sorted(self._open), "open transactions are not in order"
         assert all(number <= self._decided for number in self._open), "open, but not decided"
         kept: dict[int, tuple[int, int]] = {}
-        for reserved in self._reserved.values():
+        for reserved in self.reserved.values():
             for queue_id, count, size in reserved.wants:
                 before = kept.get(queue_id, (0, 0))
                 kept[queue_id] = before[0] + count, before[1] + size

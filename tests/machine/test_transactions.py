@@ -403,7 +403,7 @@ class Rooms(RuleBasedStateMachine):
         for group in self.groups:
             group.world.now_ms += RESERVED_MS
             group.apply(Tick())
-            assert not group.machine._transactions._reserved
+            assert not group.machine._transactions.reserved
 
     @rule(number=st.integers(1, 3))
     def a_consumer_settles(self, number: int) -> None:

@@ -11,14 +11,12 @@ from typing import Any
 
 from cluster.machine.arguments import DEDUP_HEADER, SPAN_MS_MAX
 from cluster.machine.marks import DEDUP_ID_CHARS_MAX
-from node.protocols.amqp import properties as props
 
 #: In how many ms; whoever is delivered the message sees the number negated.
 DELAY = "x-delay"
 #: When, in ms since the epoch.
 DELIVERY_TIME = "x-opt-delivery-time"
 _NAMES = (DELAY.encode(), DELIVERY_TIME.encode())
-_HAS_ID = props.flag_of("message_id") | props.flag_of("headers")
 
 
 def may_be_delayed(properties: bytes) -> bool:
@@ -54,10 +52,6 @@ def negated(headers: Mapping[str, Any]) -> dict[str, int]:
     """What consumers see instead: a message that is published again is not delayed again."""
     delay_ms = headers.get(DELAY)
     return {} if delay_ms is None else {DELAY: -_number(DELAY, delay_ms)}
-
-
-def may_have_id(properties: bytes) -> bool:
-    return bool(props.flags(properties) & _HAS_ID)
 
 
 def dedup_id(

@@ -124,8 +124,21 @@ class Channel:
             self.publishes.flush()
 
     def _handle(self, event: ChannelEvent) -> None:
+        work: Coroutine[Any, Any, None] | None = None
         try:
-            work = self._begin(event)
+            match event:
+                case Publish():
+                    work = self.publishes.receive(event)
+                case Acks(_, ranges):
+                    self.deliveries.ack(ranges)
+                case Method(_, method):
+                    self.publishes.flush()
+                    work = begin(self, method)
+                    if work is not None and self.publishes.uploading:
+                        work = self._behind_publishes(work)
+                case ContentTooLarge(_, size_bytes, limit_bytes):
+                    what = f"{size_bytes} is larger than configured max size {limit_bytes}"
+                    raise ChannelError_(PRECONDITION_FAILED, f"message size {what}", 60, 40)
         except Exception as error:  # noqa: BLE001 -- told to the client, whatever it is
             self._failed(event, error)
             return
@@ -146,27 +159,6 @@ class Channel:
     def idle(self) -> bool:
         """Nothing that the client said waits."""
         return self._task is None and not self.publishes.uploading
-
-    def _begin(self, event: ChannelEvent) -> Coroutine[Any, Any, None] | None:
-        match event:
-            case Publish():
-                return self.publishes.receive(event)
-            case Acks(_, ranges):
-                self.deliveries.ack(ranges)
-            case Method(_, method):
-                self.publishes.flush()
-                work = begin(self, method)
-                if work is not None and self.publishes.uploading:
-                    return self._behind_publishes(work)
-                return work
-            case ContentTooLarge(_, size_bytes, limit_bytes):
-                raise ChannelError_(
-                    PRECONDITION_FAILED,
-                    f"message size {size_bytes} is larger than configured max size {limit_bytes}",
-                    60,
-                    40,
-                )
-        return None
 
     async def _behind_publishes(self, work: Coroutine[Any, Any, None]) -> None:
         """What asks the cluster comes after what this channel published, however large that is."""

@@ -83,8 +83,10 @@ class Confirms:
         refused, self._refused = self._refused, []
         if not fresh:
             return []
-        outcomes = [Outcome(tag, multiple=False, refused=True) for tag in refused]
         nacked = set(refused)
+        outcomes = list[Outcome]()
+        for tag in refused:
+            outcomes.append(Outcome(tag, multiple=False, refused=True))
         ahead = self._ahead
         for each in fresh:
             insort(ahead, each)
@@ -104,5 +106,6 @@ class Confirms:
             into.extend(tags if not nacked else [tag for tag in tags if tag not in nacked])
         if below:
             outcomes.append(Outcome(below[-1], multiple=len(below) > 1, refused=False))
-        outcomes.extend(Outcome(tag, multiple=False, refused=False) for tag in beyond)
+        for tag in beyond:
+            outcomes.append(Outcome(tag, multiple=False, refused=False))
         return outcomes

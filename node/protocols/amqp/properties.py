@@ -47,6 +47,7 @@ _LOOK: Final = (
 )
 _WIDTH: Final = {_SHORT: 0, _TABLE: -1, _OCTET: 1, _TIME: 8}
 _WIDTHS: Final[dict[int, tuple[int, ...]]] = {}  # by flags: at most as many as 14 bits allow
+_HAS_ID: Final = _FLAG["message_id"] | _FLAG["headers"]
 _FLAGS = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
 
@@ -100,17 +101,14 @@ class Properties:
         return found
 
 
-def flag_of(name: str) -> int:
-    return _FLAG[name]
-
-
-def flags(properties: bytes) -> int:
-    return _FLAGS.unpack_from(properties)[0]
-
-
 def needs_look(properties: bytes) -> bool:
     """False: nothing in it concerns the broker."""
     return bool((properties[0] << 8 | properties[1]) & _LOOK)
+
+
+def may_have_id(properties: bytes) -> bool:
+    """False: nothing in it tells this message from others."""
+    return bool((properties[0] << 8 | properties[1]) & _HAS_ID)
 
 
 def check(properties: bytes) -> None:

@@ -24,8 +24,8 @@ from node.errors import Elsewhere
 from node.in_flight import MESSAGE_OVERHEAD_BYTES
 from node.ingress import Attrs, check_reply, shown
 from node.message import exchange_and_key
-from node.protocols.amqp import attributes, writer
 from node.protocols.amqp import properties as props
+from node.protocols.amqp import writer
 from node.protocols.amqp.confirms import Confirms, ConfirmTracker
 from node.protocols.amqp.direct_reply import PREFIX
 from node.protocols.amqp.errors import (
@@ -185,7 +185,7 @@ class Publishes:
             return
         meta = event.where + properties
         each = [attrs] * len(route.queues)
-        if attributes.may_have_id(properties):
+        if props.may_have_id(properties):
             each = [self._ingress.own(info, attrs, properties) for info in route.queues]
         for info, own in zip(route.queues, each, strict=True):
             batch = self._batches.get(info.queue)
@@ -374,13 +374,11 @@ class Publishes:
         confirms = self.confirms
         if confirms is None or self._channel.closed:
             return
-        number = self._channel.number
-        frames = [
-            (writer.nack if refused else writer.ack)(number, tag, multiple=multiple)
-            for tag, multiple, refused in confirms.take()
-        ]
-        if frames:
-            self._channel.outlet.write(b"".join(frames))
+        number, said = self._channel.number, b""
+        for tag, multiple, refused in confirms.take():
+            said += (writer.nack if refused else writer.ack)(number, tag, multiple=multiple)
+        if said:
+            self._channel.outlet.write(said)
 
     # --- transactions -----------------------------------------------------------------------------
 

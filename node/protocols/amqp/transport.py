@@ -66,14 +66,11 @@ class Wire:
             self.flush()
         elif not self._flush_soon:
             self._flush_soon = True
-            self._loop.call_soon(self._flush_now)
-
-    def _flush_now(self) -> None:
-        self._flush_soon = False
-        self.flush()
+            self._loop.call_soon(self.flush)
 
     def flush(self, *, all_of_it: bool = False) -> None:
         """As much as the transport takes; what it cannot send now waits here."""
+        self._flush_soon = False
         buffers = self._buffers
         if self._transport.is_closing():
             buffers.clear()
