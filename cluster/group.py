@@ -18,7 +18,6 @@ from cluster.applying import SKIPPED_BYTES_MAX, Applying, Notes
 from cluster.codec.cbor import pack
 from cluster.codec.entries import AnyCommand, encode_entry, version_needed
 from cluster.cold_reads import OnArrival
-from cluster.group_facts import GroupFacts
 from cluster.group_options import GroupOptions
 from cluster.log import KIND_ROLE, KIND_SKIPPED, SnapshotRefused
 from cluster.log_time import LogTime
@@ -64,7 +63,7 @@ OnApplied = Callable[["Group", Stamp, Sequence[Effect]], None]
 OnRole = Callable[["Group", Role, int], None]
 
 
-class Group(GroupFacts):
+class Group:
     """Driven by `Rounds`: `receive` collects, `step` works.
 
     All listeners and `done` callbacks run inside a step.
@@ -112,6 +111,7 @@ class Group(GroupFacts):
         #: Set by the cluster node: bytes that the log may grow by before only its reserve is left.
         self.room_bytes: Callable[[], int] = lambda: ROOMY_BYTES
         self.failed: str | None = None
+        #: Index, own digest and the leader's of the last comparison, when they differed.
         self.diverged: tuple[int, bytes, bytes] | None = None
         self.commit_s = 0.0  # what the last entry took that was proposed here, until it was applied
         self.due = 0.0  # when it must be stepped next though nothing happens
@@ -157,6 +157,111 @@ class Group(GroupFacts):
                 self._applying.restore(state)
             else:
                 self.member.stop_before(snapshot.index, beyond)
+
+    # --- what it is
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        """Voters and learners, as this copy knows them."""
+        return self.configuration.members
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.member.configuration
+
+    @property
+    def configured_at(self) -> int:
+        """Index of the entry that says so."""
+        return self.member.configurations.index
+
+    @property
+    def role(self) -> Role:
+        return Role.FOLLOWER if self.failed is not None else self.member.role
+
+    @property
+    def ready(self) -> bool:
+        """Leads, and the machine holds everything that was ever confirmed."""
+        return self._ready
+
+    @property
+    def leader(self) -> NodeId | None:
+        leader = self.member.leader
+        return None if leader is None or self.failed is not None else leader.id
+
+    @property
+    def term(self) -> int:
+        return self.member.term
+
+    @property
+    def commit_index(self) -> int:
+        return self.member.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        return self.member.applied_index
+
+    @property
+    def last_index(self) -> int:
+        return self.journal.last_index
+
+    @property
+    def pending_bytes(self) -> int:
+        """Proposed here and not applied yet."""
+        return self._proposals.bytes
+
+    @property
+    def poisoned(self) -> str | None:
+        """Why this copy stopped, if it did: a bug, or what a later release wrote; never a client's
+        doing.
+        """
+        return self.failed or self.member.poisoned
+
+    @property
+    def withholds_votes(self) -> bool:
+        return self.member.withholds_votes
+
+    @property
+    def skipped(self) -> int:
+        """Commands at which the machine raised, since the process started."""
+        return self._applying.skipped_count
+
+    def caught_up(self, node: NodeId) -> bool:
+        """As the leader: `node` could take over now or in a moment."""
+        return self.lacks(node) <= 1
+
+    def lacks(self, node: NodeId) -> int:
+        return self.member.replication.lacks(node)
+
+    def lag(self) -> dict[NodeId, int]:
+        """As the leader: entries that each other member lacks."""
+        return self.member.replication.lag()
+
+    def status(self) -> dict[str, Any]:
+        """For people and tests. Indexes are of the group's log; `lag` counts entries, and only a
+        leader knows it.
+        """
+        return {
+            "id": self.id,
+            "name": self.name,
+            "members": list(self.members),
+            "learners": list(self.configuration.learners),
+            "withholds_votes": self.withholds_votes,
+            "role": self.role.name.lower(),
+            "leader": self.leader,
+            "term": self.term,
+            "commit": self.commit_index,
+            "applied": self.applied_index,
+            "last": self.last_index,
+            "base": self.journal.base_index,
+            "lag": self.lag(),
+            "poisoned": self.poisoned,
+            "skipped": self.skipped,
+            "diverged": self.member.diverged,
+            "machine_version": self.machine.version,
+            "needs_version": None if self.needs_newer is None else self.needs_newer.needed,
+            "pending_bytes": self.pending_bytes,
+            "machine": self.machine.overview(),
+        }
 
     # --- proposing
 
