@@ -1,4 +1,5 @@
-"""What time it is, by this node's clock and those of its peers.
+"""What time it is, by this node's clock and those of its peers, and what a leader makes of that
+for the entries of its group.
 
 Log time never goes back, so one stamp from a clock that is days ahead would expire at once what
 should have stayed for days. Hence a node believes its own wall clock only as far as a majority of
@@ -20,6 +21,9 @@ from cluster.types import NodeId
 CLOCK_OFFSET_MS_MAX = 5_000
 #: Agreed time jumps further than that only after the clocks have said the same for so long.
 CLOCK_CONFIRM_MS = 5_000
+#: Log time that is ahead of the agreed time goes on, at this fraction of its speed, until that has
+#: caught up: it can neither go back nor stand still, as timers of the group go by it.
+SLOWER = 2
 #: The same complaint about a clock is logged once in this time.
 COMPLAIN_S = 60.0
 
@@ -199,6 +203,43 @@ class AgreedTime:
                 for peer, reading in sorted(self._readings.items())
             },
         }
+
+
+class LogTime:
+    """The agreed time, except that it neither goes back nor stands still. Without an `agreed`
+    time, it goes by the wall clock.
+    """
+
+    def __init__(self, clock: Clock, agreed: AgreedTime | None = None) -> None:
+        self._clock = clock
+        self._agreed = agreed
+        self._highest_ms = 0  # of all entries
+        self._agreed_ms = 0  # at the last look
+        self._since_ns = clock.monotonic_ns()  # when that was the time
+
+    @property
+    def in_doubt(self) -> bool:
+        """Known by the last `now_ms`: nothing is to be stamped with it."""
+        return self._agreed is not None and self._agreed.in_doubt
+
+    def now_ms(self) -> int:
+        now_ns = self._clock.monotonic_ns()
+        agreed_ms = self._clock.wall_ms() if self._agreed is None else self._agreed.at(now_ns)
+        self._agreed_ms = agreed_ms
+        slow_ms = self._highest_ms + (now_ns - self._since_ns) // (SLOWER * 1_000_000)
+        return max(agreed_ms, slow_ms)
+
+    def ahead_ms(self) -> int:
+        """How far it is ahead of the agreed time, which it lets catch up."""
+        return self.now_ms() - self._agreed_ms
+
+    def saw(self, stamped_ms: int) -> None:
+        """An entry has this time: none after it has an earlier one."""
+        if stamped_ms > self._highest_ms:
+            # Parts of a millisecond are not lost, however many entries there are.
+            passed_ns = (stamped_ms - self._highest_ms) * SLOWER * 1_000_000
+            self._since_ns = min(self._clock.monotonic_ns(), self._since_ns + passed_ns)
+            self._highest_ms = stamped_ms
 
 
 def _span(ms: int) -> str:

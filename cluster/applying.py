@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from cluster.agreed_time import LogTime
 from cluster.codec.entries import (
     AnyCommand,
     body_count,
     decode_entry,
     encode_command,
     part_of,
-    written_under,
 )
 from cluster.cold_reads import Arrived, ColdReads, OnArrival
 from cluster.entry_cache import EntryCache
-from cluster.log import KIND_DIGEST, MEMBERSHIP
-from cluster.log_time import LogTime
 from cluster.machine.commands import BodyPart
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
 from cluster.machine.replies import COMMAND_SKIPPED, Refused
-from cluster.machine.versions import NeedsNewer
 from cluster.outcome import Done, Outcome, unknown
 from cluster.proposals import Proposals
 from cluster.raft.configuration import split
 from cluster.raft.journal import RaftJournal
-from cluster.raft.stock import NO_OP, REGULAR
+from cluster.raft.stock import REGULAR
 from cluster.types import Body, BodyRef, Stamp
 
-#: A digest of the state is noted every so many entries, at the same indexes on every replica.
-DIGEST_ENTRIES = 1_000
 #: Read at a time when the state of before a command is computed again.
 REPLAY_BYTES = 4 << 20
 
 #: Of a command that was skipped, kept in the note of it; the entry has all of it.
 SKIPPED_BYTES_MAX = 4 << 10
-
-KINDS_OF_RAFT = frozenset({NO_OP, MEMBERSHIP})
 
 OnEffects = Callable[[Stamp, Sequence[Effect]], None]
 
@@ -50,12 +43,6 @@ def skipped_reason(error: Exception) -> str:
     )
 
 
-class Notes(Protocol):
-    """The part of the log that takes notes for a later reader."""
-
-    def note(self, kind: int, group: int, index: int, term: int, payload: bytes) -> None: ...
-
-
 class Applying:
     """One machine, and the entries that it was or will be given."""
 
@@ -64,7 +51,6 @@ class Applying:
         machine: Machine,
         journal: RaftJournal,
         proposals: Proposals,
-        notes: Notes,
         time: LogTime,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
@@ -73,7 +59,6 @@ class Applying:
         self._machine = machine
         self._journal = journal
         self._proposals = proposals
-        self._notes = notes
         self._cache = EntryCache()
         self._cold = ColdReads(journal, self._cache, spawn)
         self._blank = machine.snapshot()
@@ -163,28 +148,11 @@ class Applying:
         self.on_skipped(stamp, reason, encode_command(command))
         return Refused(COMMAND_SKIPPED, skipped_reason(error))
 
-    def beyond(self, command: bytes) -> NeedsNewer | None:
-        """Why an entry must not be taken here: a later release wrote it."""
-        newest = self._machine.newest
-        kind = command[:1]
-        if kind == REGULAR:
-            version = written_under(command, 1)
-            return NeedsNewer("an entry", version, newest) if version > newest else None
-        return None if kind in KINDS_OF_RAFT else NeedsNewer("an entry", None, newest)
-
     def keep(self, keeps: bool) -> None:
         """A leader delivers what it just applied, so it keeps that; others would for nothing."""
         self._keeps = keeps
         if not keeps:
             self._cache.clear()
-
-    def note_digest(self, group: int, index: int, term: int) -> bytes | None:
-        """What was noted after this entry, if anything."""
-        if index % DIGEST_ENTRIES:
-            return None
-        digest = self._machine.digest()
-        self._notes.note(KIND_DIGEST, group, index, term, digest)
-        return digest
 
     def read_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]] | None:
         """Body and meta of each message; empty when they are settled and gone, None when they are

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.codec.entries import Entry, bodies_of, decode_entry, metas_of
+from cluster.codec.entries import Entry, decode_entry, messages_of
 from cluster.raft.stock import REGULAR
 from cluster.types import Body
 
@@ -34,7 +34,7 @@ class CachedEntry:
             if isinstance(entry, bytes):
                 entry = _decoded(entry)
                 self.now_ms = entry.now_ms
-            self._messages = list(zip(bodies_of(entry), metas_of(entry), strict=True))
+            self._messages = messages_of(entry)
             self._entry = None
         return self._messages[offset : offset + count]
 

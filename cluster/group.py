@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
-from cluster.agreed_time import AgreedTime
-from cluster.applying import SKIPPED_BYTES_MAX, Applying, Notes
+from cluster.agreed_time import AgreedTime, LogTime
+from cluster.applying import SKIPPED_BYTES_MAX, Applying
 from cluster.codec.cbor import pack
-from cluster.codec.entries import AnyCommand, encode_entry, version_needed
+from cluster.codec.entries import AnyCommand, encode_entry, version_needed, written_under
 from cluster.cold_reads import OnArrival
 from cluster.group_options import GroupOptions
-from cluster.log import KIND_ROLE, KIND_SKIPPED, SnapshotRefused
-from cluster.log_time import LogTime
+from cluster.log import KIND_DIGEST, KIND_ROLE, KIND_SKIPPED, MEMBERSHIP, SnapshotRefused
 from cluster.machine.commands import Barrier, Command, Tick, UpgradeMachine
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
@@ -39,6 +38,7 @@ from cluster.raft.journal import RaftJournal
 from cluster.raft.member import Member, Role
 from cluster.raft.rounds import NOTHING, Ready
 from cluster.raft.snapshots import Incoming
+from cluster.raft.stock import NO_OP, REGULAR
 from cluster.seams import Clock, Links
 from cluster.snapshotting import Snapshots
 from cluster.types import Body, BodyRef, GroupId, NodeId, Stamp
@@ -59,8 +59,18 @@ TICK_S_MAX = 0.050
 ROOM_PARTS = 4
 ROOMY_BYTES = 1 << 60
 
+#: A digest of the state is noted every so many entries, at the same indexes on every replica.
+DIGEST_ENTRIES = 1_000
+KINDS_OF_RAFT = frozenset({NO_OP, MEMBERSHIP})
+
 OnApplied = Callable[["Group", Stamp, Sequence[Effect]], None]
 OnRole = Callable[["Group", Role, int], None]
+
+
+class Notes(Protocol):
+    """The part of the log that takes notes for a later reader."""
+
+    def note(self, kind: int, group: int, index: int, term: int, payload: bytes) -> None: ...
 
 
 class Group:
@@ -121,9 +131,7 @@ class Group:
         self._inbox: list[tuple[NodeId, list[Any] | None, bool]] = []
         self._proposals = Proposals(clock)
         self._time = LogTime(clock, agreed_time)
-        self._applying = Applying(
-            machine, journal, self._proposals, log, self._time, self._spawn_read
-        )
+        self._applying = Applying(machine, journal, self._proposals, self._time, self._spawn_read)
         self._applying.on_skipped = self._skipped
         self._ready = False  # leads, and its machine holds all that was committed before
         self._stopping = False
@@ -402,7 +410,9 @@ class Group:
         if self._snapshots.due and self._may_take_snapshot and self.spawn is not None:
             self.spawn(self._snapshots.take(self._sound_index))
         self.due = min(member.due(), now + TICK_S_MAX)
-        again = member.leads and member.replication.commits_alone()
+        # Its own disk is a majority: nobody else tells it that there is more to commit.
+        alone = member.leads and not member.voters
+        again = alone and member.journal.last_index > member.commit_index
         return Ready(member.transport.take_late(), again)
 
     def hear(self, now: float) -> None:
@@ -485,7 +495,9 @@ class Group:
     def _propose_tick(self) -> None:
         """Tell the machine that time has passed, when something in it waits for that."""
         member = self.member
-        if not self._ready or self._tick_index > member.applied_index or not member.accepts:
+        if not self._ready or self._tick_index > member.applied_index:
+            return
+        if member.replication.successor is not None:
             return
         if self._due_at != member.applied_index:
             self._due_at, self._due_ms = member.applied_index, self.machine.next_due_ms()
@@ -537,8 +549,9 @@ class Group:
             self.commit_s = self._proposals.age_s(since_ns)
             if self.on_commit is not None:
                 self.on_commit(self.commit_s)
-        digest = self._applying.note_digest(self.id, index, term)
-        if digest is not None:
+        if index % DIGEST_ENTRIES == 0:
+            digest = self.machine.digest()
+            self._notes.note(KIND_DIGEST, self.id, index, term, digest)
             self.member.digests.noted(index, digest)
 
     def _skipped(self, stamp: Stamp, reason: str, command: bytes) -> None:
@@ -575,7 +588,13 @@ class Group:
             self._guard(listener, self, stamp, effects)
 
     def beyond(self, command: bytes) -> NeedsNewer | None:
-        return self._applying.beyond(command)
+        """Why an entry must not be taken here: a later release wrote it."""
+        newest = self.machine.newest
+        kind = command[:1]
+        if kind == REGULAR:
+            version = written_under(command, 1)
+            return NeedsNewer("an entry", version, newest) if version > newest else None
+        return None if kind in KINDS_OF_RAFT else NeedsNewer("an entry", None, newest)
 
     def poison(self, index: int, error: Exception) -> None:
         where = {"group": self.name, "node": self.node, "index": index}

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple, cast
 
 import structlog
 
-from cluster.agreed_time import AgreedTime
+from cluster.agreed_time import AgreedTime, LogTime
 from cluster.applying import SKIPPED_BYTES_MAX, skipped_reason
 from cluster.codec.entries import AnyCommand, Entry, encode_command
 from cluster.cold_reads import OnArrival
 from cluster.entry_cache import CachedEntry
-from cluster.log_time import LogTime
 from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.commands import BodyPart, Command, Enqueue, Tick
 from cluster.machine.effects import Effect

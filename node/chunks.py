@@ -133,7 +133,8 @@ class Progress:
         if token > self._token:
             self._token = token
             self.mark = max(self.mark, token - 1)
-            self.held = [each for each in self.held if each[2] >= token]
+            if self.held:
+                self.held = [each for each in self.held if each[2] >= token]
         held = self.held
         if held and held[-1][2] == token and held[-1][1] == first - 1:
             held[-1] = (held[-1][0], last, token)

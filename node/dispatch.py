@@ -373,11 +373,13 @@ class Dispatcher:
             self._pump(state)
 
     def _queue(self, consumer: ConsumerState, chunks: Iterable[Chunk]) -> None:
-        fresh = [chunk for chunk in chunks if chunk.token > consumer.mark]
-        if not fresh:
-            return
-        consumer.mark = max(chunk.token for chunk in fresh)
-        consumer.pending.extend(fresh)
+        before = consumer.mark
+        for chunk in chunks:
+            if chunk.token > before:
+                consumer.pending.append(chunk)
+                consumer.mark = max(consumer.mark, chunk.token)
+        if consumer.mark == before:
+            return  # nothing in it is new
         ref, connection = (consumer.queue, consumer.key), consumer.connection
         if not consumer.fetching and ref not in connection.cold:
             connection.waiting[ref] = consumer
@@ -418,7 +420,8 @@ class Dispatcher:
         if not consumer.fetching and ref not in state.cold:
             if consumer.pending:
                 state.waiting[ref] = consumer  # behind the others
-            self._thaw(state)
+            if state.cold:
+                self._thaw(state)
         if batches:
             state.unsent_bytes += size_bytes
             self._send(consumer, Delivery(consumer.name, consumer.key, batches, size_bytes))
@@ -432,13 +435,14 @@ class Dispatcher:
                 first = batches[0].first
                 end = first + len(batches[0].bodies) - 1
                 consumer.timed = (first, end, self._now_s())
-            # A large body is settled by who hands it to the network, when all of it left.
-            ranges = [
-                (b.first, b.first + len(b.bodies) - 1)
-                for b in batches
-                if consumer.auto_settle and type(b.bodies[0]) is not LargeBody
-            ]
-            self._settle(consumer, ranges, max([batch.token for batch in batches]))
+            if consumer.auto_settle:
+                # A large body is settled by who hands it to the network, when all of it left.
+                ranges = [
+                    (b.first, b.first + len(b.bodies) - 1)
+                    for b in batches
+                    if type(b.bodies[0]) is not LargeBody
+                ]
+                self._settle(consumer, ranges, max([batch.token for batch in batches]))
         self._drop_if_drained(consumer)
 
     def _settle(

@@ -195,8 +195,9 @@ class Transactions:
     # --- what was left behind ---------------------------------------------------------------------
 
     def _effects(self, group: GroupLike, stamp: Stamp, effects: Sequence[Effect]) -> None:
-        if any(type(effect) is TransactionsDue for effect in effects):
-            self._due(group.id)
+        for effect in effects:
+            if type(effect) is TransactionsDue:
+                self._due(group.id)
 
     def _role(self, group: Group, role: Role, term: int) -> None:
         if role is Role.LEADER and group.id != CATALOG_GROUP:

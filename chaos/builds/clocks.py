@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from chaos.builds.build import Build, Change
-from cluster.log_time import LogTime
+from cluster.agreed_time import LogTime
 
 
 def _alone(honest: Callable[..., None]) -> Callable[..., None]:

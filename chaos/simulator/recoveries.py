@@ -39,7 +39,7 @@ from chaos.simulator.publishers import Publisher
 from chaos.simulator.sim_cluster import SimCluster
 from chaos.simulator.tellers import Tellers
 from chaos.simulator.trace import Trace
-from cluster.codec.entries import bodies_of, decode_entry
+from cluster.codec.entries import decode_entry, messages_of
 from cluster.log import Identity, Log
 from cluster.lost_majority import LostMajority, examine, give_up
 from cluster.raft.stock import REGULAR
@@ -245,7 +245,7 @@ def _messages(log: Log, groups: Collection[GroupId]) -> set[str]:
         indexes = chain(journal.old.indexes, range(journal.first_index, journal.last_index + 1))
         for command in filter(None, map(journal.read, indexes)):
             if group != CATALOG_GROUP and command[:1] == REGULAR:
-                bodies = bodies_of(decode_entry(command[1:]))
+                bodies = [body for body, _ in messages_of(decode_entry(command[1:]))]
                 found |= {
                     head_of(body).partition(b"|")[0].decode(errors="replace") for body in bodies
                 }

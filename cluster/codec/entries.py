@@ -16,6 +16,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, cast
 
 from cluster.codec.cbor import pack, unpack
@@ -412,17 +413,23 @@ def body_count(command: AnyCommand) -> int:
     return 1 if type(command) is BodyPart else 0
 
 
-def bodies_of(entry: Entry) -> list[Body]:
-    """All bodies of the entry in order, parts of large ones among them: `BodyRef.offset` indexes
-    this list.
+def messages_of(entry: Entry) -> list[tuple[Body, Any]]:
+    """Body and meta of all messages of the entry in order, parts of large bodies among them:
+    `BodyRef.offset` indexes this list. A shared meta is repeated; a list always means one a body.
     """
-    bodies: list[Body] = []
+    found: list[tuple[Body, Any]] = []
     for command in entry.commands:
         if type(command) is BodyPart:
-            bodies.append(command.data)
-        for enqueue in enqueues_in(command):
-            bodies.extend(_bodies_in(enqueue))
-    return bodies
+            found.append((command.data, None))
+            continue
+        for enqueue in (command,) if type(command) is Enqueue else enqueues_in(command):
+            bodies = enqueue.bodies if enqueue.large is None else _bodies_in(enqueue)
+            metas = cast("list[Any]", enqueue.meta)
+            if type(metas) is list and len(metas) == len(bodies):
+                found.extend(zip(bodies, metas, strict=True))
+            else:
+                found.extend(zip(bodies, repeat(enqueue.meta), strict=False))
+    return found
 
 
 def part_of(entry: Entry, offset: int) -> bytes | None:
@@ -433,21 +440,6 @@ def part_of(entry: Entry, offset: int) -> bytes | None:
             return command.data
         at += body_count(command)
     return None
-
-
-def metas_of(entry: Entry) -> list[Any]:
-    """One meta for each of `bodies_of`: a shared one repeated. A list always means one a body."""
-    metas: list[Any] = []
-    for command in entry.commands:
-        if type(command) is BodyPart:
-            metas.append(None)
-        for enqueue in enqueues_in(command):
-            count = len(enqueue.bodies)
-            each = enqueue.meta
-            if type(each) is not list or len(cast("list[Any]", each)) != count:
-                each = [enqueue.meta] * count
-            metas.extend(cast("list[Any]", each))
-    return metas
 
 
 def body_offsets(commands: Sequence[AnyCommand]) -> list[int]:

@@ -237,8 +237,10 @@ class QueueMachine:
     # --- time -------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        times = (self._timetable.next_due_ms(), self._sessions.due_ms)
-        return min((due_ms for due_ms in times if due_ms is not None), default=None)
+        queue_ms, session_ms = self._timetable.next_due_ms(), self._sessions.due_ms
+        if queue_ms is None or session_ms is None:
+            return session_ms if queue_ms is None else queue_ms
+        return min(queue_ms, session_ms)
 
     def _upgrade(self, context: ApplyContext, command: UpgradeMachine) -> Reply:
         if not self.version <= command.to <= self.newest:

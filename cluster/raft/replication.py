@@ -134,11 +134,6 @@ class Replication:
             member.commit(index)
             self._untold_since = min(self._untold_since, now)
 
-    def commits_alone(self) -> bool:
-        """Its own disk is a majority: nobody else tells it that there is more to commit."""
-        member = self._member
-        return not member.voters and member.journal.last_index > member.commit_index
-
     def due(self) -> float:
         due = self._untold_since + self._commit_lazy_s
         for progress in self.followers.values():

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.agreed_time import CLOCK_CONFIRM_MS, CLOCK_OFFSET_MS_MAX, AgreedTime, majority_time
-from cluster.log_time import LogTime
+from cluster.agreed_time import (
+    CLOCK_CONFIRM_MS,
+    CLOCK_OFFSET_MS_MAX,
+    AgreedTime,
+    LogTime,
+    majority_time,
+)
 from cluster.types import NodeId
 from tests.testkit.clocks import FakeClock
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cluster import applying
+from cluster import group as group_module
 from cluster.group import Group
 from cluster.machine.commands import MoveGroup
 from cluster.raft.transport import DIGESTED
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.virtual_time
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "DIGEST_ENTRIES", 10)
+    monkeypatch.setattr(group_module, "DIGEST_ENTRIES", 10)
 
 
 def spoil(group: Group) -> None:

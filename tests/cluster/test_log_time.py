@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.log_time import LogTime
+from cluster.agreed_time import LogTime
 from tests.testkit.clocks import FakeClock
 
 

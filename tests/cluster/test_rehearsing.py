@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster import applying, lifecycle
+from cluster import group as group_module
+from cluster import lifecycle
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.rehearsing import Rehearsed, rehearse
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.virtual_time
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "DIGEST_ENTRIES", 10)
+    monkeypatch.setattr(group_module, "DIGEST_ENTRIES", 10)
 
 
 async def rehearsed(world: World) -> Sequence[Rehearsed]:

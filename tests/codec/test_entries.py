@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from cluster.codec.entries import (
     Entry,
     Unknown,
-    bodies_of,
     body_offsets,
     decode_command,
     decode_entry,
@@ -24,7 +23,7 @@ from cluster.codec.entries import (
     encode_command,
     encode_entry,
     encode_reply,
-    metas_of,
+    messages_of,
     pack_stamp,
     unpack_stamp,
     version_needed,
@@ -364,8 +363,8 @@ def test_bodies_are_numbered_over_all_enqueues_of_an_entry() -> None:
         c.Purge(1),
     ]
     entry = decode_entry(encode_entry(5, commands))
-    assert bodies_of(entry) == [b"a", b"b", b"c"]
-    assert metas_of(entry) == ["shared", "shared", "own"]
+    assert [body for body, _ in messages_of(entry)] == [b"a", b"b", b"c"]
+    assert [meta for _, meta in messages_of(entry)] == ["shared", "shared", "own"]
     assert body_offsets(entry.commands) == [0, 2, 2, 3]
 
 
@@ -377,9 +376,9 @@ def test_parts_count_as_bodies_and_a_large_body_knows_its_size() -> None:
     ]
     entry = decode_entry(encode_entry(5, commands, version=3))
     large = LargeBody(b"he", ((5, 0, 4), (6, 0, 10)))
-    assert bodies_of(entry) == [b"part", b"a", large, b"c"]
+    assert [body for body, _ in messages_of(entry)] == [b"part", b"a", large, b"c"]
     assert len(large) == 16
-    assert metas_of(entry) == [None, "m", "m", None]
+    assert [meta for _, meta in messages_of(entry)] == [None, "m", "m", None]
     assert body_offsets(entry.commands) == [0, 1, 3]
     assert [version_needed(each) for each in commands] == [3, 3, 1]
 
@@ -394,8 +393,8 @@ def test_bodies_of_a_transaction_are_numbered_but_not_those_for_other_groups() -
 
     entry = decode_entry(encode_entry(5, commands))
 
-    assert bodies_of(entry) == [b"a", b"b", b"c", b"d"]
-    assert metas_of(entry) == ["x", None, "shared", "shared"]
+    assert [body for body, _ in messages_of(entry)] == [b"a", b"b", b"c", b"d"]
+    assert [meta for _, meta in messages_of(entry)] == ["x", None, "shared", "shared"]
     assert body_offsets(entry.commands) == [0, 2, 4]
 
 

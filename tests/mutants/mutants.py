@@ -797,7 +797,7 @@ NODES = (
     ),
     Mutant(
         "log time follows a clock that steps back",
-        "cluster/log_time.py",
+        "cluster/agreed_time.py",
         "return max(agreed_ms, slow_ms)",
         "return agreed_ms",
         (RAFT, by_tests("tests/cluster"), SIMULATOR),
@@ -825,7 +825,7 @@ NODES = (
     ),
     Mutant(
         "log time that is ahead stays ahead",
-        "cluster/log_time.py",
+        "cluster/agreed_time.py",
         "SLOWER = 2\n",
         "SLOWER = 1\n",
         (by_tests("tests/cluster/test_log_time.py"),),

@@ -20,8 +20,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Self
 
-from cluster.applying import DIGEST_ENTRIES
 from cluster.codec.entries import AnyCommand, body_offsets, encode_entry
+from cluster.group import DIGEST_ENTRIES
 from cluster.log import (
     KIND_CLOCK,
     KIND_DIGEST,

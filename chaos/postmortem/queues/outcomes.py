@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.tables import Tables
-from cluster.codec.entries import bodies_of, decode_entry
+from cluster.codec.entries import decode_entry, messages_of
 from cluster.codec.errors import CodecError
 from cluster.machine.publishers import EPHEMERAL_PREFIX
 from cluster.types import LargeBody
@@ -93,7 +93,7 @@ def _begun(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = []
         for row in batch.to_pylist():
             try:
-                bodies = bodies_of(decode_entry(row["command"][1:]))
+                bodies = [body for body, _ in messages_of(decode_entry(row["command"][1:]))]
             except CodecError:  # which is told by the replay
                 continue
             for offset in row["offsets"]:

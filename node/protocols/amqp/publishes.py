@@ -347,8 +347,8 @@ class Publishes:
         self._services.publisher.publish(
             batch.info,
             cast("list[bytes]", batch.bodies),
-            _spread(batch.metas),
-            _spread(batch.attrs),
+            batch.metas[0][0] if len(batch.metas) == 1 else _spread(batch.metas),
+            batch.attrs[0][0] if len(batch.attrs) == 1 else _spread(batch.attrs),
             batch.size_bytes,
             partial(self._answered, batch),
         )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cluster import applying
+from cluster import group as group_module
 from cluster.cluster_node import ClusterNode
 from cluster.group import Group
 from cluster.raft.transport import DIGEST
@@ -44,7 +44,7 @@ def copies(world: World, group: Group) -> dict[str, Group]:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "DIGEST_ENTRIES", 10)
+    monkeypatch.setattr(group_module, "DIGEST_ENTRIES", 10)
 
 
 def mismatches(world: World, group: Group) -> dict[str, float]:
