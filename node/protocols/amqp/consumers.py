@@ -36,13 +36,11 @@ class Consumer:
     cancel_on_failover: bool = False
     silent: bool = False  # the client wants no consume-ok
     fenced: bool = field(init=False)  # its deliveries carry their tokens
+    wire_tag: bytes = field(init=False)
 
     def __post_init__(self) -> None:
         self.fenced = self.info.arguments.get(SINGLE_ACTIVE) is True
-
-    @property
-    def wire_tag(self) -> bytes:
-        return self.tag.encode()
+        self.wire_tag = self.tag.encode()
 
 
 def runs(batch: Batch, queue: str, *, fenced: bool = False) -> list[tuple[int, int, bytes, bytes]]:

@@ -476,7 +476,8 @@ class Deliveries:
                 self.settles.up_to("ack", last)
             else:
                 self.settles.each("ack", first, last)
-        self._emit_held()
+        if self._held:
+            self._emit_held()
 
     def settle(self, verdict: Verdict, tag: int, *, multiple: bool) -> None:
         if multiple:
