@@ -122,7 +122,7 @@ class Cluster(World):
         await self.until(lambda: all(self.machine(name).version >= 3 for name in "abc"))
 
     def reserved(self, name: str) -> bool:
-        return bool(self.machine(name)._transactions._reserved)
+        return bool(self.machine(name)._transactions.reserved)
 
     def is_over(self) -> bool:
         """Every group has a leader and no transaction that waits for another."""
