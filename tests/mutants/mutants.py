@@ -774,7 +774,7 @@ QUEUES = (
     Mutant(
         "room that nobody gives back is kept for ever",
         _MACHINE + "transactions.py",
-        "            if self._reserved[key].until_ms > context.now_ms:\n",
+        "            if self.reserved[key].until_ms > context.now_ms:\n",
         "            if True:\n",
         (by_tests("tests/machine/test_transactions.py"),),
     ),
