@@ -211,8 +211,10 @@ class MaintenanceLoop:
         now = asyncio.get_running_loop().time()
         if cluster.stopping:
             return
+        leaving = {info.node for info in cluster.catalog_machine.nodes() if info.state == "leaving"}
         for group in cluster.groups.values():
-            preferred = preferred_leader(group.id, group.configuration.voters)
+            voters = group.configuration.voters
+            preferred = preferred_leader(group.id, sorted({*voters} - leaving) or voters)
             if not group.ready or preferred == cluster.node:
                 continue
             if cluster.time.out_of_bounds or not cluster.time.trusts(preferred):

@@ -101,7 +101,8 @@ class Moving:
             return False
         now = asyncio.get_running_loop().time()
         since = self._empty_since_s.setdefault(node, now)
-        heard = now - since > LEAVE_S and cluster.catalog.lacks(node) == 0
+        lacks = 0 if node == cluster.node else cluster.catalog.lacks(node)
+        heard = now - since > LEAVE_S and lacks == 0
         return heard or not cluster.peers.is_up(node) or now - since > LEAVE_S_MAX
 
     def _change(self, group: Group) -> None:

@@ -22,6 +22,7 @@ from cluster.machine.commands import (
     OpenSession,
     RemoveNode,
 )
+from cluster.moving import LEAVE_S_MAX
 from cluster.outcome import Outcome
 from cluster.raft.configuration import first_term_of
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId
@@ -130,6 +131,20 @@ async def test_a_node_leaves_and_others_take_its_places(world: World) -> None:
     await world.until(lambda: all("n1" not in links.known for links in world.links.values()))
     assert [info.node for info in world.any.catalog_machine.nodes()] == ["n2", "n3", "n4"]
     await world.publish("q", b"2")
+
+
+@pytest.mark.parametrize("node", ["n1", "n2", "n3"])
+async def test_a_node_leaves_within_seconds_and_is_given_nothing_to_lead_meanwhile(
+    make_world: MakeWorld, node: str
+) -> None:
+    """One of them leads the catalog, and is preferred for that."""
+    world = await make_world(default_groups=1, balance_after_s=0.1).born()
+    await join(world, "n4")
+    began_s, term = world.loop.time(), world["n4"].catalog.term
+    await changed(world, RemoveNode(NodeId(node)))
+    await world.until(lambda: _state(world["n4"], node) == "removed", 60)
+    assert world.loop.time() - began_s < LEAVE_S_MAX
+    assert world["n4"].catalog.term <= term + 1
 
 
 async def test_a_dead_node_is_replaced_by_another(world: World) -> None:
