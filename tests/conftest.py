@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -63,6 +64,11 @@ def pytest_configure(config: pytest.Config) -> None:
     elif not hasattr(config, "workerinput"):
         of_commit = _seed_of_commit() if "CI" in os.environ else None
         os.environ[FIRST_SEED] = str(fresh_seed() if of_commit is None else of_commit)
+    # Hundreds of processes import the same modules: compiled once, where no checkout sees it. Not
+    # for a few tests, which might be those of a mutant.
+    if sys.dont_write_bytecode and config.getoption("numprocesses", default=None):
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(config.rootpath / ".pytest_cache" / "bytecode")
     # A shell's background jobs ignore it, and so would every process that a test interrupts.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

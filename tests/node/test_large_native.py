@@ -38,7 +38,7 @@ def depth(node: Node, queue: str) -> int:
 
 
 async def test_a_large_body_comes_out_as_it_went_in(tmp_path: Path) -> None:
-    bodies = [body_of(17 * MIB), b"small", body_of(40 * MIB, 2)]
+    bodies = [body_of(17 * MIB), b"small", body_of(20 * MIB, 2)]
     async with Nodes(tmp_path, 3, **LIMIT) as nodes:
         await nodes.declare("q")
         addresses = ",".join(nodes.url(name) for name in nodes.nodes)
@@ -59,7 +59,7 @@ async def test_a_large_body_comes_out_as_it_went_in(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("auto_settle", [True, False])
 async def test_get_and_auto_settle_take_it_once(tmp_path: Path, *, auto_settle: bool) -> None:
-    body = body_of(20 * MIB)
+    body = body_of(17 * MIB)
     async with Nodes(tmp_path, 1, **LIMIT) as nodes:
         await nodes.declare("q")
         async with quorate.connect(nodes.url("n1"), timeout=60) as client:
@@ -72,7 +72,7 @@ async def test_get_and_auto_settle_take_it_once(tmp_path: Path, *, auto_settle: 
 
 
 async def test_a_forwarding_client_and_a_change_of_leader(tmp_path: Path) -> None:
-    body = body_of(60 * MIB)
+    body = body_of(24 * MIB)
     async with Nodes(tmp_path, 3, **LIMIT) as nodes:
         await nodes.declare("q")
         info = nodes.one.cluster.queue_info("/", "q")
@@ -102,7 +102,7 @@ async def test_over_the_limit_it_is_refused(tmp_path: Path) -> None:
 
 
 async def test_http_shows_how_it_begins_and_does_not_take_it(tmp_path: Path) -> None:
-    body = body_of(20 * MIB)
+    body = body_of(17 * MIB)
     async with Nodes(tmp_path, 1, **LIMIT) as nodes:
         await nodes.declare("q")
         url = nodes.url("n1")
