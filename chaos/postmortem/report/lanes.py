@@ -18,6 +18,7 @@ from chaos.postmortem.report.panel import (
     fits,
     linked,
     panel,
+    rect,
 )
 from chaos.postmortem.report.units import clock, duration, duration_ns
 
@@ -52,15 +53,7 @@ def strip(scene: Scene) -> Markup:
             continue
         free[lane : lane + 1] = [end]
         top = HEAD + LANE * lane + 3
-        bar = tag(
-            "rect",
-            x=left,
-            y=top,
-            width=width,
-            height=BAR,
-            rx=1.5,
-            class_=f"incident {each.finding.severity}",
-        )
+        bar = rect(left, top, width, BAR, f"incident {each.finding.severity}", rx=1.5)
         name = tag("text", label, x=x, y=top + 11, class_=f"label{side}")
         drawn.append(linked(each, [bar, name]))
     height = LANE * max(len(free), 1) + 2
@@ -112,17 +105,7 @@ def _life(scene: Scene, life: Life, then_ns: int | None, top: float) -> list[Mar
         f"{life.node} ran {clock(life.from_ns)} – {clock(life.to_ns)}"
         f" ({duration_ns(life.to_ns - life.from_ns)}), ended: {life.ended}"
     )
-    found = [
-        tag(
-            "rect",
-            tag("title", told),
-            x=left,
-            y=top,
-            width=width,
-            height=BAR,
-            class_=f"fill {scene.colour(life.node)}",
-        )
-    ]
+    found = [rect(left, top, width, BAR, f"fill {scene.colour(life.node)}", told)]
     if life.ended == "open" or not scene.time.shows(life.to_ns, life.to_ns):
         return found
     mark = "✕" if life.ended == "killed" else "|"
@@ -148,15 +131,7 @@ def _standstill(time: TimeAxis, each: Standstill, top: float) -> Markup:
     why = _CAUSES.get(each.cause, "while it synced" if each.syncing else "no sync was under way")
     told = f"{each.node} stood still from {clock(each.from_ns)} for {duration(each.ms)}, {why}"
     left, width = extent(time, each.from_ns, each.to_ns, INSTANT_WIDTH)
-    return tag(
-        "rect",
-        tag("title", told),
-        x=left,
-        y=top - 2,
-        width=width,
-        height=BAR + 4,
-        class_="standstill",
-    )
+    return rect(left, top - 2, width, BAR + 4, "standstill", told)
 
 
 def _moment(time: TimeAxis, each: Moment, top: float) -> Markup:
@@ -216,7 +191,7 @@ def _lead(scene: Scene, each: Lead, before: Sequence[Lead], top: float) -> list[
         f" {clock(each.to_ns)} ({duration_ns(each.to_ns - each.from_ns)}), ended: {each.ended}"
     )
     style = f"fill {scene.colour(each.leader)}" + (" twice" if twice else "")
-    bar = tag("rect", tag("title", told), x=left, y=y, width=width, height=height, class_=style)
+    bar = rect(left, y, width, height, style, told)
     labels = () if others else (f"{each.leader} · term {each.term}", each.leader)
     return [bar, *_inside(labels, left, width, top)]
 
@@ -235,17 +210,7 @@ def _without(time: TimeAxis, spans: Iterable[tuple[int, int]], top: float) -> li
         if end_ns is not None and from_ns > end_ns and time.shows(end_ns, from_ns):
             left, width = extent(time, end_ns, from_ns, 0.0)
             told = f"nobody from {clock(end_ns)} for {duration_ns(from_ns - end_ns)}"
-            found.append(
-                tag(
-                    "rect",
-                    tag("title", told),
-                    x=left,
-                    y=top,
-                    width=width,
-                    height=BAR,
-                    class_="nobody",
-                )
-            )
+            found.append(rect(left, top, width, BAR, "nobody", told))
         end_ns = max(to_ns, end_ns or to_ns)
     return found
 
@@ -294,6 +259,6 @@ def _active(
     told = f"{who} from token {each.token}, {clock(each.from_ns)} – {until}"
     colour = f"c{consumers.index(each.consumer) % CONSUMER_COLOURS}"
     style = f"fill {colour}" + (" twice" if twice else "")
-    bar = tag("rect", tag("title", told), x=left, y=y, width=width, height=height, class_=style)
+    bar = rect(left, y, width, height, style, told)
     labels = () if twice else (f"{who} · token {each.token}", who, str(each.consumer))
     return [bar, *_inside(labels, left, width, top)]

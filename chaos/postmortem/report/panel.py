@@ -72,16 +72,7 @@ def _bands(scene: Scene, bottom: float) -> list[Markup]:
     for severity in ("warning", "unreadable", "violation"):
         mine = [each for each in shown if each.finding.severity == severity]
         for left, right in _joined([_borders(scene.time, each) for each in mine]):
-            found.append(
-                tag(
-                    "rect",
-                    x=left,
-                    y=HEAD,
-                    width=right - left,
-                    height=bottom - HEAD,
-                    class_=f"band {severity}",
-                )
-            )
+            found.append(rect(left, HEAD, right - left, bottom - HEAD, f"band {severity}"))
     free = 0.0  # from here on a number has room
     for each in sorted(shown, key=lambda each: sum(_borders(scene.time, each))):
         middle = sum(_borders(scene.time, each)) / 2
@@ -146,10 +137,24 @@ def values(axis: ValueAxis) -> list[Markup]:
 def swatch(colour: str, label: str, *, area: bool = False) -> list[Markup]:
     """A note that says what a colour means."""
     if area:
-        mark = tag("rect", x=0, y=-8, width=14, height=9, class_=f"fill {colour}")
+        mark = rect(0, -8, 14, 9, f"fill {colour}")
     else:
         mark = tag("line", x1=0, x2=14, y1=-4, y2=-4, class_=f"stroke {colour}")
     return [mark, tag("text", cut(label, 84), x=19, y=0, class_="note")]
+
+
+def rect(
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    style: str,
+    told: str | None = None,
+    **more: float,
+) -> Markup:
+    """`told` shows when the mouse rests on it."""
+    title = None if told is None else tag("title", told)
+    return tag("rect", title, x=x, y=y, width=width, height=height, **more, class_=style)
 
 
 def note(label: str) -> Markup:

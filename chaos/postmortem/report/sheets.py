@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from chaos.postmortem.report.facts import (
+    Active,
     ClientRow,
     ClockRow,
     Damage,
@@ -71,25 +73,25 @@ def folded(
 
 def sheets(facts: Facts) -> list[Markup]:
     """Those that have rows."""
+    more: Counter[str] = Counter(facts.more)
+    held = [row for row in facts.queues if row.held or row.longest_ms]
     found = [
-        _nodes(facts.nodes),
-        _damages(facts.damages, facts.more.get("damages", 0)),
-        _moments(facts.moments, facts.more.get("moments", 0) + facts.more.get("noted", 0)),
-        _elections(facts.elections, facts.more.get("elections", 0)),
-        _queues(facts.queues, facts.more.get("queues", 0)),
-        _held(facts.queues),
-        _storms(facts.storms, facts.more.get("storms", 0)),
-        _active(facts),
-        _clocks(facts.clocks),
-        _replays(facts.replays),
-        _clients(facts.clients),
+        _nodes(facts.nodes) if facts.nodes else None,
+        _damages(facts.damages, more["damages"]) if facts.damages else None,
+        _moments(facts.moments, more["moments"] + more["noted"]) if facts.moments else None,
+        _elections(facts.elections, more["elections"]) if facts.elections else None,
+        _queues(facts.queues, more["queues"]) if facts.queues else None,
+        _held(held) if held else None,
+        _storms(facts.storms, more["storms"]) if facts.storms else None,
+        _active(facts.active, more["active"]) if facts.active else None,
+        _clocks(facts.clocks) if facts.clocks else None,
+        _replays(facts.replays) if facts.replays else None,
+        _clients(facts.clients) if facts.clients else None,
     ]
-    return [each for each in found if each]
+    return [each for each in found if each is not None]
 
 
-def _nodes(rows: Sequence[NodeRow]) -> Markup | None:
-    if not rows:
-        return None
+def _nodes(rows: Sequence[NodeRow]) -> Markup:
     columns: list[Column[NodeRow]] = [
         ("node", lambda row: row.node),
         ("from", lambda row: row.source),
@@ -113,9 +115,7 @@ def _nodes(rows: Sequence[NodeRow]) -> Markup | None:
     return folded("Nodes and their files", told, sheet(rows, columns))
 
 
-def _damages(rows: Sequence[Damage], more: int) -> Markup | None:
-    if not rows:
-        return None
+def _damages(rows: Sequence[Damage], more: int) -> Markup:
     columns: list[Column[Damage]] = [
         ("node", lambda row: row.node),
         ("what", lambda row: row.kind),
@@ -127,9 +127,7 @@ def _damages(rows: Sequence[Damage], more: int) -> Markup | None:
     return folded("Damage", plural(len(rows) + more, "place"), sheet(rows, columns, more))
 
 
-def _moments(rows: Sequence[Moment], more: int) -> Markup | None:
-    if not rows:
-        return None
+def _moments(rows: Sequence[Moment], more: int) -> Markup:
     columns: list[Column[Moment]] = [
         ("=time", lambda row: stamp(row.at_ns)),
         ("node", lambda row: row.node),
@@ -138,9 +136,7 @@ def _moments(rows: Sequence[Moment], more: int) -> Markup | None:
     return folded("What nodes noted", plural(len(rows) + more, "note"), sheet(rows, columns, more))
 
 
-def _elections(rows: Sequence[Election], more: int) -> Markup | None:
-    if not rows:
-        return None
+def _elections(rows: Sequence[Election], more: int) -> Markup:
     columns: list[Column[Election]] = [
         ("=time", lambda row: stamp(row.at_ns)),
         (">group", lambda row: str(row.group)),
@@ -157,9 +153,7 @@ def _elections(rows: Sequence[Election], more: int) -> Markup | None:
     return folded("Elections", told, sheet(rows, columns, more))
 
 
-def _queues(rows: Sequence[QueueRow], more: int) -> Markup | None:
-    if not rows:
-        return None
+def _queues(rows: Sequence[QueueRow], more: int) -> Markup:
 
     def worst(kind: str) -> Callable[[QueueRow], Content]:
         return lambda row: duration(row.p99.get(kind))
@@ -186,23 +180,18 @@ def _queues(rows: Sequence[QueueRow], more: int) -> Markup | None:
     return folded("Queues", told, [about, sheet(rows, columns, more)])
 
 
-def _held(rows: Sequence[QueueRow]) -> Markup | None:
-    held = [row for row in rows if row.held or row.longest_ms]
-    if not held:
-        return None
+def _held(rows: Sequence[QueueRow]) -> Markup:
     columns: list[Column[QueueRow]] = [
         ("queue", lambda row: row.queue.title),
         (">unsettled at the end", lambda row: number(row.held)),
         ("=the oldest since", lambda row: stamp(row.oldest_ns)),
         (">longest ever", lambda row: duration(row.longest_ms)),
     ]
-    told = f"{sum(row.held for row in held):,} unsettled at the end of the log"
-    return folded("With consumers", told, sheet(held, columns))
+    told = f"{sum(row.held for row in rows):,} unsettled at the end of the log"
+    return folded("With consumers", told, sheet(rows, columns))
 
 
-def _storms(rows: Sequence[Storm], more: int) -> Markup | None:
-    if not rows:
-        return None
+def _storms(rows: Sequence[Storm], more: int) -> Markup:
     columns: list[Column[Storm]] = [
         ("=minute", lambda row: stamp(row.minute_ns)[:16]),
         ("queue", lambda row: row.queue.title),
@@ -216,30 +205,22 @@ def _storms(rows: Sequence[Storm], more: int) -> Markup | None:
     return folded("Redeliveries", told, sheet(rows, columns, more))
 
 
-def _active(facts: Facts) -> Markup | None:
-    if not facts.active:
-        return None
-    table = sheet(
-        facts.active,
-        [
-            ("queue", lambda row: row.queue.title),
-            ("consumer", lambda row: "nobody" if row.consumer is None else str(row.consumer)),
-            ("session", lambda row: row.session),
-            (">from token", lambda row: str(row.token)),
-            (">until token", lambda row: None if row.until_token is None else str(row.until_token)),
-            ("=from", lambda row: stamp(row.from_ns)),
-            ("=to", lambda row: stamp(row.to_ns) or "the end of the log"),
-            (">entry", lambda row: None if row.entry is None else str(row.entry)),
-        ],
-        facts.more.get("active", 0),
-    )
-    queues = len({row.queue for row in facts.active})
-    return folded("Single active consumers", plural(queues, "queue"), table)
+def _active(rows: Sequence[Active], more: int) -> Markup:
+    columns: list[Column[Active]] = [
+        ("queue", lambda row: row.queue.title),
+        ("consumer", lambda row: "nobody" if row.consumer is None else str(row.consumer)),
+        ("session", lambda row: row.session),
+        (">from token", lambda row: str(row.token)),
+        (">until token", lambda row: None if row.until_token is None else str(row.until_token)),
+        ("=from", lambda row: stamp(row.from_ns)),
+        ("=to", lambda row: stamp(row.to_ns) or "the end of the log"),
+        (">entry", lambda row: None if row.entry is None else str(row.entry)),
+    ]
+    told = plural(len({row.queue for row in rows}), "queue")
+    return folded("Single active consumers", told, sheet(rows, columns, more))
 
 
-def _clocks(rows: Sequence[ClockRow]) -> Markup | None:
-    if not rows:
-        return None
+def _clocks(rows: Sequence[ClockRow]) -> Markup:
     columns: list[Column[ClockRow]] = [
         ("clock of", lambda row: row.peer),
         ("against", lambda row: row.node),
@@ -252,9 +233,7 @@ def _clocks(rows: Sequence[ClockRow]) -> Markup | None:
     return folded("Clocks", f"{duration(most)} apart at most", sheet(rows, columns))
 
 
-def _replays(rows: Sequence[ReplayRow]) -> Markup | None:
-    if not rows:
-        return None
+def _replays(rows: Sequence[ReplayRow]) -> Markup:
     columns: list[Column[ReplayRow]] = [
         (">group", lambda row: str(row.group)),
         (">spans", lambda row: number(row.spans)),
@@ -271,9 +250,7 @@ def _replays(rows: Sequence[ReplayRow]) -> Markup | None:
     return folded("Replay", told, sheet(rows, columns), open_=bool(failed))
 
 
-def _clients(rows: Sequence[ClientRow]) -> Markup | None:
-    if not rows:
-        return None
+def _clients(rows: Sequence[ClientRow]) -> Markup:
     columns: list[Column[ClientRow]] = [
         ("checker", lambda row: row.checker),
         ("what", lambda row: row.kind),
