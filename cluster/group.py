@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import structlog
 
 from cluster.agreed_time import AgreedTime, LogTime
-from cluster.applying import SKIPPED_BYTES_MAX, Applying
 from cluster.codec.cbor import pack
 from cluster.codec.entries import AnyCommand, encode_entry, version_needed, written_under
 from cluster.cold_reads import OnArrival
@@ -27,6 +26,8 @@ from cluster.machine.versions import NeedsNewer
 from cluster.outcome import Done, Outcome, outcome_of, refused, too_new, unknown
 from cluster.proposals import (
     ENTRY_BYTES_MAX,
+    SKIPPED_BYTES_MAX,
+    Applying,
     Batch,
     Proposals,
     brings_bytes,

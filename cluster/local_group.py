@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, cast
 import structlog
 
 from cluster.agreed_time import AgreedTime, LogTime
-from cluster.applying import SKIPPED_BYTES_MAX, skipped_reason
 from cluster.codec.entries import AnyCommand, Entry, encode_command
 from cluster.cold_reads import OnArrival
 from cluster.entry_cache import CachedEntry
@@ -26,8 +25,10 @@ from cluster.outcome import Done, Outcome, outcome_of, refused, unknown
 from cluster.proposals import (
     COMMAND_OVERHEAD_BYTES,
     ENTRY_BYTES_MAX,
+    SKIPPED_BYTES_MAX,
     Proposals,
     brings_bytes,
+    skipped_reason,
     too_large,
     weigh,
 )

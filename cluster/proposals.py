@@ -1,4 +1,5 @@
-"""Commands on their way into a group's log, and who waits for what became of them.
+"""Commands on their way into a group's log, through its machine once they are committed, and who
+waits for what became of them.
 
 What is proposed until the next round becomes entries of about 1 MiB (`ENTRY_BYTES_TARGET`), mostly
 one, so the batch grows with the disk's slowness and no timer is needed. Every proposal is answered
@@ -7,10 +8,15 @@ exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from cluster.agreed_time import LogTime
+from cluster.codec.entries import AnyCommand, body_count, decode_entry, encode_command, part_of
+from cluster.cold_reads import Arrived, ColdReads, OnArrival
+from cluster.entry_cache import EntryCache
 from cluster.machine.commands import (
     BodyPart,
     ChangeCatalog,
@@ -19,9 +25,15 @@ from cluster.machine.commands import (
     Transaction,
     TransactionPart,
 )
+from cluster.machine.effects import Effect
+from cluster.machine.interface import Machine
+from cluster.machine.replies import COMMAND_SKIPPED, Refused
 from cluster.outcome import Done, Outcome, refused, unknown
+from cluster.raft.configuration import split
+from cluster.raft.journal import RaftJournal
+from cluster.raft.stock import REGULAR
 from cluster.seams import Clock
-from cluster.types import COMMANDS_PER_ENTRY_MAX
+from cluster.types import COMMANDS_PER_ENTRY_MAX, Body, BodyRef, Stamp
 
 #: An entry is closed when it reaches this; one command may be larger...
 ENTRY_BYTES_TARGET = 1 << 20
@@ -219,3 +231,197 @@ class Proposals:
             answered, self.answered = self.answered, []
             for done, outcome in answered:
                 guard(done, outcome)
+
+
+#: Read at a time when the state of before a command is computed again.
+REPLAY_BYTES = 4 << 20
+
+#: Of a command that was skipped, kept in the note of it; the entry has all of it.
+SKIPPED_BYTES_MAX = 4 << 10
+
+OnEffects = Callable[[Stamp, Sequence[Effect]], None]
+
+
+def skipped_reason(error: Exception) -> str:
+    return (
+        f"the machine cannot do this ({type(error).__name__}): it was skipped on every copy and"
+        " changed nothing; this is a bug, please report it"
+    )
+
+
+class Applying:
+    """One machine, and the committed entries that it was or will be given."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        journal: RaftJournal,
+        proposals: Proposals,
+        time: LogTime,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._time = time
+        self._keeps = False
+        self._machine = machine
+        self._journal = journal
+        self._proposals = proposals
+        self._cache = EntryCache()
+        self._cold = ColdReads(journal, self._cache, spawn)
+        self._blank = machine.snapshot()
+        self._skipped: set[tuple[int, int]] = set()  # index and ordinal, above the newest snapshot
+        self.skipped_count = 0  # since the process started
+        #: Told the stamp of a command that was skipped, why, and its bytes.
+        self.on_skipped: Callable[[Stamp, str, bytes], object] = lambda _, __, ___: None
+
+    def apply(
+        self,
+        command: bytes,
+        stamped: tuple[int, int],
+        dones: Sequence[Done | None],
+        on_effects: OnEffects | None,
+    ) -> None:
+        """All commands of one entry; `stamped` is its index and term. A command at which the
+        machine raises is skipped. What is raised here has no way out: the copy is no use.
+        """
+        if command[:1] != REGULAR:
+            return  # of Raft itself
+        index, term = stamped
+        apply = self._machine.apply
+        answer = self._proposals.answer_one
+        offset = ordinal = 0
+        try:
+            entry = decode_entry(memoryview(command)[1:])
+            now_ms = entry.now_ms
+            self._time.saw(now_ms)
+            for ordinal, each in enumerate(entry.commands):
+                stamp = Stamp(index, term, now_ms, ordinal, offset)
+                try:
+                    reply, effects = apply(stamp, each)
+                except Exception as error:  # noqa: BLE001 -- a bug, whatever it is
+                    self._go_back(index, ordinal)
+                    reply, effects = self._skip(stamp, each, error), ()
+                offset += body_count(each)
+                if dones and (done := dones[ordinal]) is not None:
+                    if type(reply) is Refused:
+                        outcome = Outcome("refused", reply, stamp, reply.code, reply.reason)
+                    else:
+                        outcome = Outcome("ok", reply, stamp)
+                    answer(done, outcome)
+                if effects and on_effects is not None:
+                    on_effects(stamp, effects)
+        except Exception as error:
+            reason = f"{type(error).__name__} in the machine at entry {index}"
+            self._proposals.answer(dones[ordinal:], unknown(reason))
+            raise
+        if offset and self._keeps and type(entry.commands[0]) is not BodyPart:
+            self._cache.put(index, entry, len(command))
+
+    # --- commands at which the machine raises
+
+    def _go_back(self, index: int, ordinal: int) -> None:
+        """The state as it was before this command, which has left some of it changed: from the
+        newest snapshot, with all that was applied since, but what was skipped. Every copy that has
+        the same log and machine does the same, so they stay equal.
+        """
+        machine, journal = self._machine, self._journal
+        snapshot = journal.load_snapshot()
+        machine.restore(self._blank if snapshot is None else split(snapshot.data)[1])
+        wanted = journal.base_index + 1
+        while wanted <= index:
+            found = journal.entries(wanted, index - wanted + 1, REPLAY_BYTES)
+            assert found, f"entry {wanted} is above the snapshot, and not in the log"
+            for command, at, term in found:
+                assert at == wanted, f"entry {wanted} is missing"
+                wanted = at + 1
+                if command[:1] != REGULAR:
+                    continue
+                entry = decode_entry(memoryview(command)[1:])
+                offset = 0
+                for number, each in enumerate(entry.commands):
+                    if (at, number) == (index, ordinal):
+                        return
+                    if (at, number) not in self._skipped:
+                        machine.apply(Stamp(at, term, entry.now_ms, number, offset), each)
+                    offset += body_count(each)
+        raise AssertionError(f"entry {index} has no command {ordinal}")
+
+    def _skip(self, stamp: Stamp, command: AnyCommand, error: Exception) -> Refused:
+        base = self._journal.base_index
+        self._skipped = {each for each in self._skipped if each[0] > base}
+        self._skipped.add((stamp.index, stamp.ordinal))
+        self.skipped_count += 1
+        reason = f"{type(error).__name__}: {error}"
+        self.on_skipped(stamp, reason, encode_command(command))
+        return Refused(COMMAND_SKIPPED, skipped_reason(error))
+
+    def keep(self, keeps: bool) -> None:
+        """A leader delivers what it just applied, so it keeps that; others would for nothing."""
+        self._keeps = keeps
+        if not keeps:
+            self._cache.clear()
+
+    def read_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]] | None:
+        """Body and meta of each message; empty when they are settled and gone, None when they are
+        not in memory.
+        """
+        cached = self._cache.get(ref.index)
+        if cached is None:
+            command = self._journal.in_memory(ref.index)
+            if command is None:
+                return None if self._journal.holds(ref.index) else []
+            cached = self._cache.put(ref.index, command, len(command))
+        return cached.messages(ref.offset, ref.count)
+
+    def fetch(self, first: int, last: int, done: OnArrival) -> None:
+        """See `ColdReads.fetch`."""
+        self._cold.fetch(first, last, done)
+
+    async def load_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]]:
+        """As `read_bodies`, wherever they are."""
+        found = self.read_bodies(ref)
+        if found is not None:
+            return found
+        future: asyncio.Future[Arrived] = asyncio.get_running_loop().create_future()
+        self._cold.fetch(ref.index, ref.index, lambda it: future.done() or future.set_result(it))
+        arrived = await future
+        if isinstance(arrived, BaseException):
+            raise arrived
+        return [] if arrived is None else arrived.messages(ref.offset, ref.count)
+
+    async def load_part(self, index: int, offset: int) -> bytes | None:
+        """A part of a large body, wherever it is; None: it is gone. It is remembered nowhere: it is
+        read once for each delivery.
+        """
+        command = self._journal.in_memory(index)
+        if command is not None:
+            found = command[:1] == REGULAR
+            return part_of(decode_entry(memoryview(command)[1:]), offset) if found else None
+        if not self._journal.holds(index):
+            return None
+        ((body, _),) = await self.load_bodies(BodyRef(index, offset, 1)) or ((None, None),)
+        return body if isinstance(body, bytes) else None
+
+    def age_s(self, index: int) -> float | None:
+        """Since it was proposed; of an entry whose bodies were read a moment ago."""
+        cached = self._cache.peek(index)
+        return None if cached is None else (self._time.now_ms() - cached.now_ms) / 1000
+
+    def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
+        """One command of an entry that is still in the log."""
+        data = self._journal.read(index)
+        if data is None or data[:1] != REGULAR:
+            return None
+        return decode_entry(memoryview(data)[1:]).commands[ordinal]
+
+    def commands_after(self, index: int) -> Iterator[AnyCommand]:
+        """Those in the log behind this entry, be they committed or not."""
+        while found := self._journal.entries(index + 1, None, REPLAY_BYTES):
+            for command, _, _ in found:
+                if command[:1] == REGULAR:
+                    yield from decode_entry(memoryview(command)[1:]).commands
+            index = found[-1][1]
+
+    def restore(self, data: bytes) -> None:
+        self._machine.restore(data)
+        self._time.saw(self._machine.now_ms)
+        self._cache.clear()

@@ -8,7 +8,7 @@ took from that name and skips what comes again, after a crash, a lost answer or 
 however it is cut; that is all it remembers, one number a source.
 
 Some numbers are never given, and what went to another queue is missing from a target's; so these
-names, and only these, may skip some (cluster.machine.publishers). Nothing is lost by it: a letter
+names, and only these, may skip some (cluster.machine.admission). Nothing is lost by it: a letter
 leaves only when all lower numbers are safe. A full target takes the first of a batch, in order, and
 the rest comes again.
 
@@ -26,10 +26,10 @@ import structlog
 
 from cluster.group import Outcome
 from cluster.group_like import GroupLike
+from cluster.machine.admission import CARRIER_PREFIX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import ATTR_DEATHS, ATTR_PRIORITY, DeadLettersMoved, Enqueue
 from cluster.machine.effects import DeadLetter
-from cluster.machine.publishers import CARRIER_PREFIX
 from cluster.machine.replies import NO_QUEUE, PARTS_MISSING, Enqueued
 from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId
 from node.bodies import Bodies, BodyGone, NotTaken, Stored, head_of

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from cluster.cluster_node import ClusterNode
 from cluster.machine import replies as codes
+from cluster.machine.admission import CARRIER_PREFIX, is_carrier
 from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
@@ -25,7 +26,6 @@ from cluster.machine.commands import (
     Enqueue,
 )
 from cluster.machine.marks import DEDUP_ID_CHARS_MAX
-from cluster.machine.publishers import CARRIER_PREFIX, is_carrier
 from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from node.alarms import Lack
 from node.errors import Refused

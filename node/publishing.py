@@ -3,7 +3,7 @@
 One line a queue. A line is a named publisher of this node: it numbers what all clients here publish
 to its queue, sends batches without waiting for the outcome of the one before, and after a change of
 leader sends again, in order, all that has no outcome yet. The queue's machine confirms a number
-that it has seen already and does not store it twice (cluster.machine.publishers), so a client sees
+that it has seen already and does not store it twice (cluster.machine.admission), so a client sees
 nothing of it but time.
 
 What the clients of one iteration of the loop publish to a queue leaves as one command.
@@ -23,9 +23,9 @@ import structlog
 
 from cluster.cluster_node import ClusterNode
 from cluster.codec.entries import LARGE_SINCE
+from cluster.machine.admission import EPHEMERAL_PREFIX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Enqueue
-from cluster.machine.publishers import EPHEMERAL_PREFIX
 from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, Enqueued
 from cluster.outcome import FINAL, Outcome
 from cluster.types import QueueId

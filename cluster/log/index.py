@@ -1,4 +1,5 @@
-"""Where entries lie: packed columns, since a million entries must cost megabytes.
+"""Where entries lie: packed columns, since a million entries must cost megabytes. The newest ones
+are in memory themselves.
 
 A place is (segment number, offset of the record, length of its payload).
 """
@@ -7,8 +8,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Place(NamedTuple):
@@ -115,3 +117,26 @@ def ranges_of(indexes: Sequence[int]) -> list[tuple[int, int]]:
         else:
             ranges.append((index, index))
     return ranges
+
+
+#: What a command in memory costs besides its bytes.
+_COMMAND_OVERHEAD: Final = 150
+
+
+class HotTail:
+    """The newest commands of all groups, kept in memory up to a number of bytes."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self._queue = deque[tuple[dict[int, bytes], int, bytes]]()
+
+    def keep(self, commands: dict[int, bytes], index: int, command: bytes) -> None:
+        commands[index] = command
+        self._queue.append((commands, index, command))
+        self.bytes += len(command) + _COMMAND_OVERHEAD
+        while self.bytes > self.bytes_max and len(self._queue) > 1:
+            commands, index, command = self._queue.popleft()
+            if commands.get(index) is command:
+                del commands[index]
+            self.bytes -= len(command) + _COMMAND_OVERHEAD

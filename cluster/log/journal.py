@@ -9,8 +9,7 @@ import cbor2
 
 from cluster.log import format as fmt
 from cluster.log.errors import SnapshotRefused
-from cluster.log.hot_tail import HotTail
-from cluster.log.index import Place, Sparse, Tail, ranges_of
+from cluster.log.index import HotTail, Place, Sparse, Tail, ranges_of
 from cluster.log.replay import Replay
 from cluster.log.snapshots import BIRTH, Mark, Ranges, Snapshot, SnapshotStore
 from cluster.log.wal import Wal

@@ -12,7 +12,7 @@ from cluster.log import format as fmt
 from cluster.log.cleaner import Cleaner
 from cluster.log.damage import encode_synced
 from cluster.log.errors import FatalDiskError, LogError
-from cluster.log.hot_tail import HotTail
+from cluster.log.index import HotTail
 from cluster.log.journal import Journal
 from cluster.log.recovery import Progress, Recovered, assemble, recover
 from cluster.log.snapshots import BIRTH, SNAPSHOTS_KEPT, SnapshotStore

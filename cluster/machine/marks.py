@@ -18,10 +18,10 @@ from cluster.machine.commands import (
     ATTR_TTL_MS,
 )
 from cluster.machine.deadletters import Deaths, valid_deaths
-from cluster.machine.ready import PRIORITY_MAX
 from cluster.machine.runs import CUTS_ONE_BY_ONE, RangeMap
 from cluster.machine.sums import factor, packed, weight
 
+PRIORITY_MAX = 255
 DEDUP_ID_CHARS_MAX = 256
 TIME_MS_MAX = 1 << 53
 

@@ -8,8 +8,7 @@ keeps the machine sound.
 from __future__ import annotations
 
 from cluster.machine.commands import QueueConfig
-from cluster.machine.marks import TIME_MS_MAX
-from cluster.machine.ready import PRIORITY_MAX
+from cluster.machine.marks import PRIORITY_MAX, TIME_MS_MAX
 
 COUNT_MAX = (1 << 63) - 1
 OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.metrics.spread import LONG_SECONDS, Spread
+from node.metrics.client_counters import LONG_SECONDS, Spread
 
 #: By which clients publish.
 CONFIRMING = ("amqp", "native", "http")

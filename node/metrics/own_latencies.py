@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
+from node.metrics.client_counters import Spread
 from node.metrics.scrape import Scrape
 from node.metrics.sources import Sources
-from node.metrics.spread import Spread
 
 
 def collect(sources: Sources, _: Scrape) -> Iterator[Metric]:

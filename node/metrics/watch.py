@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from node.metrics.ages import Ages
+from node.metrics.client_counters import Spread
 from node.metrics.queue_rows import QueueRows
-from node.metrics.spread import Spread
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode

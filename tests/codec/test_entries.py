@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from cluster.codec.entries import (
     Entry,
+    Layout,
     Unknown,
     body_offsets,
     decode_command,
@@ -29,7 +30,6 @@ from cluster.codec.entries import (
     version_needed,
 )
 from cluster.codec.errors import CodecError
-from cluster.codec.fields import Layout
 from cluster.machine import commands as c
 from cluster.machine import replies as r
 from cluster.machine.catalog_commands import CatalogStep

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.machine import QueueMachine, uploads
+from cluster.machine.admission import CARRIER_PREFIX
 from cluster.machine.commands import (
     BodyPart,
     CreateQueue,
@@ -24,7 +25,6 @@ from cluster.machine.commands import (
     Transaction,
     UpgradeMachine,
 )
-from cluster.machine.publishers import CARRIER_PREFIX
 from cluster.machine.replies import (
     BAD_ARGUMENT,
     OUT_OF_SEQUENCE,

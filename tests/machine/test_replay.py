@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.machine import MACHINE_VERSION, QueueMachine, publishers
+from cluster.machine import MACHINE_VERSION, QueueMachine, admission
+from cluster.machine.admission import DedupIds
 from cluster.machine.commands import CreateQueue, QueueConfig, TransactionDone
 from cluster.machine.marks import Mark
-from cluster.machine.publishers import DedupIds
 from cluster.machine.queue import Queue
 from cluster.types import QueueId, Stamp
 from tests.machine.histories import History, outcome
@@ -117,13 +117,13 @@ def test_a_checkpoint_is_the_snapshot_of_its_moment_whatever_is_done_later(seed:
 
 def test_a_digest_tells_dedup_ids_apart_and_costs_what_changed(monkeypatch: pytest.MonkeyPatch):
     hashed: list[str] = []
-    hash_of = publishers._hash_of
+    hash_of = admission._hash_of
 
     def counted(dedup_id: str, at_ms: int) -> int:
         hashed.append(dedup_id)
         return hash_of(dedup_id, at_ms)
 
-    monkeypatch.setattr(publishers, "_hash_of", counted)
+    monkeypatch.setattr(admission, "_hash_of", counted)
     one, other = DedupIds(), DedupIds()
     for number in range(1_000):
         one.remember(f"id-{number}", number)

@@ -646,7 +646,7 @@ QUEUES = (
     ),
     Mutant(
         "a repeated publish is stored again",
-        _MACHINE + "publishers.py",
+        _MACHINE + "admission.py",
         "            if last > publisher.last:\n                publisher.last = last\n",
         "            pass\n",
         (MACHINE,),
@@ -689,7 +689,7 @@ QUEUES = (
     ),
     Mutant(
         "a window of ids is forgotten at once",
-        _MACHINE + "publishers.py",
+        _MACHINE + "admission.py",
         "if window_ms is not None and ids[dedup_id] + window_ms > now_ms:",
         "if window_ms is not None and ids[dedup_id] > now_ms:",
         (MACHINE, SIMULATOR),

@@ -5,7 +5,7 @@ import asyncio
 import cbor2
 import pytest
 
-from cluster import applying, proposals
+from cluster import proposals
 from cluster.group import GroupOptions, Outcome, Role
 from cluster.log import KIND_DIGEST, KIND_ROLE
 from cluster.machine.commands import (
@@ -475,11 +475,11 @@ async def test_what_was_just_published_is_not_decoded_again():
     cluster_ = await Cluster().start()
     group = await cluster_.elect()
     stamp = (await group.ask(enqueue(b"a"))).stamp
-    kept, applying.decode_entry = applying.decode_entry, None
+    kept, proposals.decode_entry = proposals.decode_entry, None
     try:
         assert group.read_bodies(BodyRef(stamp.index, 0, 1)) == [(b"a", None)]
     finally:
-        applying.decode_entry = kept
+        proposals.decode_entry = kept
 
 
 async def test_snapshots_are_taken_and_a_restart_starts_from_one():

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 from chaos.postmortem.tables import Tables
 from cluster.codec.entries import decode_entry, messages_of
 from cluster.codec.errors import CodecError
-from cluster.machine.publishers import EPHEMERAL_PREFIX
+from cluster.machine.admission import EPHEMERAL_PREFIX
 from cluster.types import LargeBody
 
 #: How messages leave a queue without a consumer: clients cannot tell that from a loss.

@@ -18,8 +18,7 @@ from cluster.machine.commands import CONSUMER_TIMEOUT_MS
 from cluster.types import GroupId
 from node.errors import OutcomeUnknown, Refused
 from node.protocols.amqp import topology
-from node.protocols.amqp.confirms import Confirms
-from node.protocols.amqp.consumers import Consumer, Verdict
+from node.protocols.amqp.deliveries import Consumer, Verdict
 from node.protocols.amqp.direct_reply import PSEUDO_QUEUE
 from node.protocols.amqp.errors import (
     ACCESS_REFUSED,
@@ -31,6 +30,7 @@ from node.protocols.amqp.errors import (
     ChannelError_,
     ConnectionError_,
 )
+from node.protocols.amqp.publishes import Confirms
 from node.protocols.amqp.tables import plain
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from node.bodies import PART_BYTES, PARTED_OVER_BYTES, NewBody, PartedBody
-from node.protocols.amqp.acks import ACK, ACK_BYTES, read_acks
 from node.protocols.amqp.errors import (
     CHANNEL_ERROR,
     FRAME_ERROR,
@@ -22,18 +21,16 @@ from node.protocols.amqp.errors import (
     AmqpError,
     ConnectionError_,
 )
-from node.protocols.amqp.events import (
-    ContentTooLarge,
-    Event,
-    Heartbeat,
-    Method,
-    Publish,
-)
+from node.protocols.amqp.events import Acks, ContentTooLarge, Event, Heartbeat, Method, Publish
 from node.protocols.amqp.methods import decode_method
 from node.protocols.amqp.properties import NONE, check
 
 FRAME_OVERHEAD_BYTES: Final = 8
 FRAME_END: Final = 0xCE
+
+ACK: Final = 0x003C0050
+#: Payload of the frame: the method, the tag, and a bit.
+ACK_BYTES: Final = 13
 
 _METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 _PUBLISH: Final = 0x003C0028
@@ -45,6 +42,8 @@ _LONG = struct.Struct(">I")
 _CONTENT = struct.Struct(">HHQ")
 _HEADER_FRAME = struct.Struct(">BHIHHQ")
 _BODY_FRAME = struct.Struct(">BBHI")  # with the end of the frame before it
+_ACK_FRAME = struct.Struct(">11sQBB")
+_ACK_HEAD = struct.Struct(">BHII")
 
 
 @dataclass(slots=True)
@@ -429,3 +428,45 @@ def _unexpected(channel: int, content: _Content | None, got: str) -> ConnectionE
     return ConnectionError_(
         UNEXPECTED_FRAME, f"expected {expected}, got {got} on channel {channel} instead", 60, 40
     )
+
+
+def read_acks(channel: int, data: bytes, at: int, events: list[Event]) -> int:
+    """As many acks of the channel as follow each other: consumers that ack one by one send many,
+    in ascending order.
+    """
+    last = events[-1] if events else None
+    if type(last) is Acks and last.channel == channel:
+        ranges = last.ranges
+        low, high = ranges.pop()
+    else:
+        ranges = []
+        low, high = 0, -1  # none yet: no single tag is next to it
+    size = _ACK_FRAME.size
+    wanted = _ACK_HEAD.pack(_METHOD, channel, ACK_BYTES, ACK)
+    whole = (len(data) - at) // size * size
+    single_zero = False
+    for head, tag, bits, end in _ACK_FRAME.iter_unpack(memoryview(data)[at : at + whole]):
+        if head != wanted or end != FRAME_END:
+            break
+        if bits & 1:
+            if high >= 0:
+                ranges.append((low, high))
+            low, high = 0, tag
+        elif tag == high + 1 and low:
+            high = tag
+        elif tag:
+            if high >= 0:
+                ranges.append((low, high))
+            low = high = tag
+        else:
+            single_zero = True
+            break
+        at += size
+    if high >= 0:
+        ranges.append((low, high))
+        if not (type(last) is Acks and ranges is last.ranges):
+            events.append(Acks(channel, ranges))
+    if single_zero:
+        events.append(Method(channel, decode_method(ACK, data, at + 11, at + 20)))
+        at += size
+    return at

@@ -6,7 +6,7 @@ from random import Random
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from node.metrics.spread import SECONDS, Spread
+from node.metrics.client_counters import SECONDS, Spread
 
 
 def test_a_spread_has_the_buckets_of_a_histogram_that_saw_each_message():

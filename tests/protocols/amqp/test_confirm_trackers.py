@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.protocols.amqp.confirms import Confirms, ConfirmTracker
+from node.protocols.amqp.publishes import Confirms, ConfirmTracker
 from node.protocols.amqp.publishes import _Batch as Batch  # pyright: ignore[reportPrivateUsage]
 
 

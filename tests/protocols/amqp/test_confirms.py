@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.protocols.amqp.confirms import Confirms, ConfirmTracker, Outcome
+from node.protocols.amqp.publishes import Confirms, ConfirmTracker, Outcome
 
 
 def ack(tag: int, *, multiple: bool = False) -> Outcome:

@@ -13,10 +13,9 @@ from node.errors import Elsewhere
 from node.in_flight import InFlight
 from node.ingress import Ingress
 from node.metrics.client_counters import ClientCounters
-from node.protocols.amqp.confirms import Confirms
 from node.protocols.amqp.events import Publish
 from node.protocols.amqp.properties import NONE
-from node.protocols.amqp.publishes import Publishes
+from node.protocols.amqp.publishes import Confirms, Publishes
 from node.routing import Route
 from node.sections import LimitSettings
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.protocols.amqp.settles import Taken, Unacked, UnknownTag
+from node.protocols.amqp.deliveries import Taken, Unacked, UnknownTag
 
 
 def tags(taken: list[Taken[str]]) -> list[int]:
