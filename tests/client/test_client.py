@@ -12,7 +12,7 @@ from quorate import wire
 from quorate.connection import Reasons
 from quorate.ports import HOST
 from tests.client.fake_node import FakeCluster
-from tests.testkit.waiting import until
+from tests.testkit.waiting import stays, until
 
 
 async def test_declare_says_whether_it_made_the_queue(client: quorate.Client):
@@ -43,8 +43,7 @@ async def test_peek_waits_while_nobody_leads(cluster: FakeCluster, client: quora
     with pytest.raises(quorate.Unreachable, match="no_leader"):
         await client.peek("orders", timeout=2)
     peeking = asyncio.create_task(client.peek("orders"))
-    await asyncio.sleep(0.1)
-    assert not peeking.done()
+    await stays(lambda: not peeking.done())
 
     await cluster.lead(cluster.nodes[1])
 

@@ -11,6 +11,7 @@ import pytest
 import quorate
 from quorate import numbering, wire
 from tests.client.fake_node import FakeCluster
+from tests.testkit.waiting import stays
 
 
 async def test_a_publish_returns_its_position(cluster: FakeCluster, client: quorate.Client):
@@ -92,8 +93,7 @@ async def test_while_nobody_leads_a_publish_waits(cluster: FakeCluster, client: 
     await client.declare("orders")
     await cluster.lead(None)
     publishing = asyncio.create_task(client.publish("orders", b"1"))
-    await asyncio.sleep(0.1)
-    assert not publishing.done()
+    await stays(lambda: not publishing.done())
 
     await cluster.lead(cluster.nodes[2])
 

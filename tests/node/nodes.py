@@ -15,6 +15,7 @@ from unittest import mock
 import aiohttp
 import cbor2
 
+from cluster.types import GroupId, NodeId
 from node.node import Node
 from node.settings import load
 from quorate.ports import free_port
@@ -120,6 +121,18 @@ class Nodes:
     async def declare(self, queue: str, **arguments: Any) -> None:
         given = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
         await self.one.broker.declare("/", queue, given)
+
+    async def led_by(self, name: str, group: GroupId) -> None:
+        """Its leader hands it over until that node leads it."""
+
+        def there() -> bool:
+            for node in self.nodes.values():
+                copy = node.cluster.groups[group]
+                if copy.ready and node.cluster.node != name:
+                    copy.transfer(NodeId(name))
+            return self.nodes[name].cluster.groups[group].ready
+
+        await until(there)
 
     async def leader(self, queue: str) -> str:
         """Which node leads the queue, once all of them agree."""

@@ -17,6 +17,7 @@ from cluster.machine.replies import Declared
 from cluster.types import SessionId
 from tests.cluster.world import MakeWorld, World
 from tests.node.test_transient import SESSION, Client
+from tests.testkit.waiting import stays
 
 pytestmark = pytest.mark.virtual_time
 
@@ -125,8 +126,7 @@ async def test_what_is_in_memory_waits_for_what_comes_before_it(
     await cold.client.subscribe(cold.declared)
     await cold.world.until(lambda: disks.waiting)
     await cold.world.publish("cold", b"new")  # this one is in memory
-    await asyncio.sleep(0.1)
-    assert cold.client.bodies() == []
+    await stays(lambda: cold.client.bodies() == [])
     disks.let_go()
     await cold.until_delivered(b"old", b"new")
 
@@ -149,8 +149,7 @@ async def test_nothing_comes_of_a_read_whose_consumer_is_gone(
     await cold.world.until(lambda: disks.waiting)
     await end(cold)
     disks.let_go()
-    await asyncio.sleep(0.2)
-    assert cold.client.bodies() == []
+    await stays(lambda: cold.client.bodies() == [])
     # Others are served as before.
     other = await cold.world["n1"].declare_queue("/", "other", {})
     assert isinstance(other.reply, Declared)
@@ -176,8 +175,7 @@ async def test_a_segment_may_go_while_it_is_read(make_cold: MakeCold, disks: Dis
     await node.log.maintain()
     assert not disks.waiting[0].done()
     disks.let_go()
-    await asyncio.sleep(0.2)
-    assert cold.client.bodies() == []
+    await stays(lambda: cold.client.bodies() == [])
     assert not node._tasks[0].done()
 
 

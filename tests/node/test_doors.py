@@ -488,8 +488,7 @@ def test_what_is_in_flight_by_http_counts_together(
         with ThreadPoolExecutor() as threads:
             message = Message(b"x" * 40_000)
             first = [threads.submit(DOORS[door], running, queue, message) for _ in range(2)]
-            while running.node.broker.ingress.room._free.is_set():
-                time.sleep(0.01)
+            wait_until(lambda: not running.node.broker.ingress.room._free.is_set())
             monkeypatch.setattr(in_flight, "ROOM_S_MAX", 0.0)
             try:
                 assert DOORS[door](running, queue, message) in {503, (503, "overloaded")}

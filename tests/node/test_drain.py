@@ -19,6 +19,7 @@ from node.local_token import read
 from node.node import Node
 from tests.node.management.api import Reply, api_of
 from tests.node.nodes import WAIT_S, Client, Nodes, machine_of, until
+from tests.testkit.waiting import QUIET_S, stays
 
 
 def ready(node: Node) -> bool:
@@ -251,10 +252,9 @@ async def test_it_waits_for_the_others_says_for_whom_and_gives_up_in_time(tmp_pa
         assert ready(node)
 
         waiting = asyncio.create_task(drain(node, timeout_s=60))
-        await asyncio.sleep(0.3)
-        assert not waiting.done()
+        await stays(lambda: not waiting.done())
         await nodes.start("n3")
-        assert (await waiting)["waited_ms"] >= 300
+        assert (await waiting)["waited_ms"] >= QUIET_S * 1000
 
 
 async def test_who_waits_for_a_drain_hears_that_it_was_taken_back(tmp_path: Path):
@@ -359,8 +359,7 @@ async def test_before_a_stop_only_those_that_will_be_back_soon_are_waited_for(tm
         node, loop = nodes.nodes["n1"], asyncio.get_running_loop()
         nodes.nodes["n3"].catch_up.done = False
         waiting = asyncio.create_task(node.drain.until_others_came_back(loop.time() + 200))
-        await asyncio.sleep(0.5)
-        assert not waiting.done()
+        await stays(lambda: not waiting.done())
         nodes.nodes["n3"].catch_up.done = True
         await waiting
 

@@ -13,6 +13,7 @@ from node.errors import Refused
 from node.questions import Questions
 from node.tasks import Tasks
 from tests.node.nodes import Nodes, until
+from tests.testkit.waiting import stays
 
 
 async def test_news_may_be_taken_by_a_coroutine(tmp_path: Path):
@@ -41,9 +42,7 @@ async def test_news_that_are_refused_do_not_cost_the_link(tmp_path: Path):
         link = nodes.nodes["n1"].cluster.peers.states[NodeId("n2")]
         nodes.nodes["n1"].questions.tell(NodeId("n2"), "test")
         await until(lambda: heard)
-        await asyncio.sleep(0.2)
-
-        assert nodes.nodes["n1"].cluster.peers.states[NodeId("n2")] is link
+        await stays(lambda: nodes.nodes["n1"].cluster.peers.states[NodeId("n2")] is link)
 
 
 def process(incarnation: int) -> tuple[Questions, list[Any], list[Any]]:

@@ -19,6 +19,7 @@ from node.node import Node
 from quorate.ports import free_port
 from tests.node.management.api import api_of
 from tests.node.nodes import WAIT_S, Nodes, until
+from tests.testkit.waiting import stays
 
 
 class Firewall:
@@ -173,7 +174,7 @@ async def test_a_node_that_was_cut_off_keeps_what_was_said_meanwhile(
         assert await there.put("vhost-limits/v/max-queues", value=7) == 204
         asked = here.ask("PUT", "vhost-limits/v/max-connections", {"value": 8})
     changing = asyncio.ensure_future(asked)
-    await asyncio.sleep(0.2)
+    await stays(lambda: not changing.done())
     await firewall.open()
     assert (await asyncio.wait_for(changing, WAIT_S)).status == 204
 
@@ -200,8 +201,7 @@ async def test_what_a_node_that_was_cut_off_confirms_is_in_all_queues_that_were_
             publishing = asyncio.ensure_future(publishes.basic_publish(b"1", exchange="all"))
         else:
             publishing = asyncio.ensure_future(api_of(home).publish("", "1", "all"))
-        await asyncio.sleep(0.2)
-        assert not publishing.done()
+        await stays(lambda: not publishing.done())
         await firewall.open()
         await asyncio.wait_for(publishing, WAIT_S)
 
@@ -227,8 +227,7 @@ async def test_a_node_that_hears_the_others_again_first_catches_up_with_what_was
         await firewall.open()
         await until(lambda: home.cluster.catalog.leader == NodeId("n1") and missed)
         publishing = asyncio.ensure_future(publishes.basic_publish(b"1", exchange="all"))
-        await asyncio.sleep(0.2)
-        assert not publishing.done()
+        await stays(lambda: not publishing.done())
         member.commit = commit
         await asyncio.wait_for(publishing, WAIT_S)
 
@@ -248,8 +247,7 @@ async def test_a_node_that_heard_nothing_of_the_catalog_for_long_first_catches_u
         await binds.queue_bind("after", "all")
         assert catalog.leader is not None
         publishing = asyncio.ensure_future(publishes.basic_publish(b"1", exchange="all"))
-        await asyncio.sleep(0.2)
-        assert not publishing.done()
+        await stays(lambda: not publishing.done())
         catalog.member.receive = receive
         await asyncio.wait_for(publishing, WAIT_S)
 

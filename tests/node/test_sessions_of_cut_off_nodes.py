@@ -12,7 +12,7 @@ import aiormq
 import pytest
 
 from cluster.machine.commands import NodeDown
-from tests.node.nodes import WAIT_S, Nodes, until
+from tests.node.nodes import WAIT_S, Nodes
 
 
 @pytest.mark.parametrize("comes_home", [False, True], ids=["led elsewhere", "led at home"])
@@ -29,20 +29,10 @@ async def test_an_amqp_client_hears_that_its_session_ended(tmp_path: Path, comes
         for node in nodes.nodes.values():  # what is told now does not arrive
             node.relay.tell_session_over = lambda *_: None  # type: ignore[method-assign]
 
-        async def led_by(name: str) -> None:
-            def there() -> bool:
-                for node in nodes.nodes.values():
-                    group = node.cluster.groups[info.group]
-                    if group.ready and node.cluster.node != name:
-                        group.transfer(name)  # type: ignore[arg-type]
-                return bool(nodes.nodes[name].cluster.groups[info.group].ready)
-
-            await until(there)
-
-        await led_by("n2")
+        await nodes.led_by("n2", info.group)
         gone = NodeDown(home.cluster.node, home.cluster.links.incarnation, gone=True)
         assert (await nodes.nodes["n2"].cluster.ask(info.group, gone)).kind == "ok"
-        await led_by("n1" if comes_home else "n3")
+        await nodes.led_by("n1" if comes_home else "n3", info.group)
 
         await asyncio.wait([connection.closing], timeout=WAIT_S)  # type: ignore[list-item]
         assert connection.is_closed

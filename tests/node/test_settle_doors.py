@@ -4,7 +4,6 @@ node asks again until a leader has decided, and a door that answers says what wa
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -19,6 +18,7 @@ from node.protocols.native.frames import Opcode
 from tests.acceptance.semantics.wire import Wire
 from tests.node.management.api import api_of
 from tests.node.nodes import Client, Running, in_a_thread
+from tests.testkit.waiting import wait_until
 
 DONE = "done"
 UNKNOWN = "unknown"
@@ -161,8 +161,7 @@ class Group:
         return view.ready_count, view.unsettled_count
 
     def ends_with(self, ready: int, tries: int) -> bool:
-        while self.counts != (ready, 0) or len(self.tried) < tries:
-            time.sleep(0.01)
+        wait_until(lambda: self.counts == (ready, 0) and len(self.tried) >= tries)
         return len(self.tried) == tries
 
 
@@ -234,8 +233,7 @@ def test_an_ack_counts_once_it_is_decided(
     DOORS[door](running, group.queue, "settle")
 
     assert group.ends_with(ready=0, tries=2)
-    while counts.settled == before:
-        time.sleep(0.01)
+    wait_until(lambda: counts.settled != before)
     assert counts.settled == before + 1
 
 

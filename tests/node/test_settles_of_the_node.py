@@ -12,7 +12,7 @@ import pytest
 
 from cluster.machine.commands import Command, Return, Settle
 from cluster.outcome import Done, unknown
-from cluster.types import GroupId, NodeId
+from cluster.types import GroupId
 from node import broker
 from node.protocols.native.frames import Opcode
 from tests.node.nodes import Client, Nodes, machine_of, until
@@ -35,17 +35,6 @@ def lose_one(nodes: Nodes, patch: pytest.MonkeyPatch, kind: type[Command]) -> li
 
     patch.setattr(group, "propose", proposed)
     return lost
-
-
-async def led_by(nodes: Nodes, group: GroupId, name: str) -> None:
-    def there() -> bool:
-        for node in nodes.nodes.values():
-            found = node.cluster.groups[group]
-            if found.ready and node.cluster.node != name:
-                found.transfer(NodeId(name))
-        return bool(nodes.nodes[name].cluster.groups[group].ready)
-
-    await until(there)
 
 
 def counts(nodes: Nodes) -> tuple[int, int]:
@@ -101,7 +90,7 @@ async def test_what_a_lost_leader_sent_and_did_not_settle_the_next_one_settles(
         await nodes.declare("orders")
         info = home.cluster.queue_info("/", "orders")
         assert info is not None
-        await led_by(nodes, info.group, "n2")
+        await nodes.led_by("n2", info.group)
         connection = aiormq.Connection(f"amqp://guest:guest@{home.amqp.address}/%2F")
         await connection.connect()
         channel: Any = await connection.channel()
@@ -123,7 +112,7 @@ async def test_what_a_lost_leader_sent_and_did_not_settle_the_next_one_settles(
         assert lost
         assert counts(nodes) == (0, 3)
 
-        await led_by(nodes, info.group, "n3")
+        await nodes.led_by("n3", info.group)
         await until(lambda: counts(nodes) == (0, 0))
         await channel.basic_publish(b"3", routing_key="orders")
         await until(lambda: len(got) == 4 and counts(nodes) == (0, 0))

@@ -58,10 +58,7 @@ def running() -> set[asyncio.Task[Any] | threading.Thread]:
 
 
 async def leaves_nothing(node: Node, before: set[asyncio.Task[Any] | threading.Thread]) -> None:
-    deadline_s = asyncio.get_running_loop().time() + 60
-    while left := left_of(node, before):
-        assert asyncio.get_running_loop().time() < deadline_s, left
-        await asyncio.sleep(0.01)
+    await until(lambda: not left_of(node, before))
 
 
 def left_of(node: Node, before: set[asyncio.Task[Any] | threading.Thread]) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from random import Random
 from typing import Any
@@ -23,7 +23,7 @@ from cluster.machine.versions import NeedsNewer
 from cluster.raft.rounds import Rounds
 from cluster.types import GroupId, NodeId, QueueId, Stamp
 from tests.testkit.clocks import FakeClock
-from tests.testkit.virtual_time import VirtualLoop, running
+from tests.testkit.virtual_time import running
 
 OPTIONS = GroupOptions(election_min_ms=1000, election_max_ms=2000, heartbeat_ms=200)
 
@@ -263,20 +263,6 @@ class ClusterMember:
         await self.rounds.stop()
         await self.task
         await self.log.close()
-
-
-def run_virtual(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a test under virtual time."""
-    loop = VirtualLoop()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        pending = asyncio.all_tasks(loop)
-        for task in pending:
-            task.cancel()
-        if pending:
-            loop.run_until_complete(asyncio.wait(pending))
-        loop.close()
 
 
 def enqueue(*bodies: bytes, meta: Any = None) -> Enqueue:

@@ -27,6 +27,7 @@ from cluster.read_slices import SLICE_BYTES
 from cluster.seams import Down
 from cluster.types import NodeId
 from quorate.ports import free_port
+from tests.testkit.waiting import stays, until
 
 SECRET = b"the secret of the cluster"
 PATIENCE_S = 60
@@ -116,12 +117,6 @@ async def started(*ends: End) -> AsyncIterator[None]:
     finally:
         for end in ends:
             await end.links.stop()
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 # --- up, messages, down ---------------------------------------------------------------------------
@@ -234,8 +229,7 @@ async def test_a_refused_connection_says_once_that_the_peer_is_closed() -> None:
     a = End("n1", peers=("n1", "n2"))
     async with started(a):
         await a.until_event("down", "n2", Down.CLOSED)
-        await asyncio.sleep(0.2)
-    assert a.events == [("down", "n2", Down.CLOSED)]
+        await stays(lambda: a.events == [("down", "n2", Down.CLOSED)])
 
 
 @pytest.mark.parametrize("name", ["n1", "n2"], ids=["that dials", "that is dialed"])
@@ -265,8 +259,7 @@ async def test_who_waits_to_be_dialed_and_only_looks_is_no_stranger(monkeypatch:
     a.links._start_dialing = lambda peer: None  # type: ignore[method-assign]
     with structlog.testing.capture_logs() as lines:
         async with started(a, b):
-            await asyncio.sleep(0.5)
-            assert b.events == []
+            await stays(lambda: b.events == [])
     assert [line for line in lines if line["event"] == "link_refused"] == []
 
 
@@ -287,9 +280,10 @@ async def test_an_idle_link_stays_up_by_its_pings() -> None:
     a, b = End("n1", link_timeout_ms=600), End("n2", link_timeout_ms=600)
     async with started(a, b):
         await asyncio.gather(a.until_event("up", "n2", 1), b.until_event("up", "n1", 1))
-        await asyncio.sleep(2)
-        assert a.events[-1] == ("up", "n2", 1)
-        assert b.events == [("up", "n1", 1)]
+        await stays(
+            lambda: a.events[-1] == ("up", "n2", 1) and b.events == [("up", "n1", 1)],
+            for_s=2 * 0.6,
+        )
 
 
 async def test_a_process_that_stood_still_does_not_blame_its_peers() -> None:
@@ -297,8 +291,7 @@ async def test_a_process_that_stood_still_does_not_blame_its_peers() -> None:
     async with started(a, b):
         await asyncio.gather(a.until_event("up", "n2", 1), b.until_event("up", "n1", 1))
         time.sleep(0.8)
-        await asyncio.sleep(0.2)
-        assert a.events[-1] == ("up", "n2", 1)
+        await stays(lambda: a.events[-1] == ("up", "n2", 1))
 
 
 async def test_a_new_process_takes_the_place_of_the_old_connection() -> None:
@@ -741,9 +734,7 @@ async def test_the_first_release_is_called_again_in_the_form_that_it_understands
         await a.until(lambda: ("up", "n2", 1) in a.events)
         a.links.send(NodeId("n2"), [0, "a message"])
         a.links.flush()
-        async with asyncio.timeout(PATIENCE_S):
-            while [[0, "a message"]] not in told["heard"]:
-                await asyncio.sleep(0.01)
+        await until(lambda: [[0, "a message"]] in told["heard"])
         assert len(told["refused"]) == 1
     server.close()
 
@@ -758,9 +749,7 @@ async def test_a_release_that_cannot_run_the_cluster_is_refused_and_both_sides_s
 
     with structlog.testing.capture_logs() as lines:
         async with started(a, b):
-            async with asyncio.timeout(PATIENCE_S):
-                while len(reasons()) < 2:
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(reasons()) == 2)
     assert (
         "node n1 runs machine version 2 at most, the cluster has 3" in reasons()["machine_version"]
     )

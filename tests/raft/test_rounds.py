@@ -9,9 +9,11 @@ from cluster.log import FatalDiskError, LogCorrupt
 from cluster.raft.rounds import Ready, Rounds
 from cluster.raft.transport import APPEND, APPENDED
 from cluster.types import GroupId, NodeId
-from tests.raft.nodes import Cluster, enqueue, run_virtual
+from tests.raft.nodes import Cluster, enqueue
 from tests.testkit.clocks import FakeClock
 from tests.testkit.virtual_time import running
+
+pytestmark = pytest.mark.virtual_time
 
 
 class FakeLog:
@@ -90,15 +92,6 @@ def rounds_of(*numbers: int):
     return rounds, log, events, groups
 
 
-def virtual(test):
-    def run() -> None:
-        run_virtual(test())
-
-    run.__name__ = test.__name__
-    return run
-
-
-@virtual
 async def test_a_round_is_step_write_send_sync_and_only_then_the_late_messages():
     rounds, log, events, _ = rounds_of(1, 2)
     log.release = asyncio.Event()
@@ -113,7 +106,6 @@ async def test_a_round_is_step_write_send_sync_and_only_then_the_late_messages()
     await task
 
 
-@virtual
 async def test_what_arrives_during_the_sync_is_heard_and_nothing_is_written_before_the_next_round():
     rounds, log, events, groups = rounds_of(1, 2)
     log.release = asyncio.Event()
@@ -141,7 +133,6 @@ async def test_what_arrives_during_the_sync_is_heard_and_nothing_is_written_befo
         await task
 
 
-@virtual
 async def test_what_arrives_during_the_sync_waits_for_the_next_round():
     rounds, log, events, _ = rounds_of(1)
     log.release = asyncio.Event()
@@ -158,7 +149,6 @@ async def test_what_arrives_during_the_sync_waits_for_the_next_round():
     await task
 
 
-@virtual
 async def test_nothing_is_synced_when_nothing_needs_it():
     rounds, log, events, _ = rounds_of(1)
     log.must_sync = False
@@ -170,7 +160,6 @@ async def test_nothing_is_synced_when_nothing_needs_it():
     await task
 
 
-@virtual
 async def test_only_groups_with_something_to_do_are_stepped():
     rounds, log, events, groups = rounds_of(1, 2, 3)
     log.must_sync = False
@@ -195,7 +184,6 @@ async def test_only_groups_with_something_to_do_are_stepped():
     await task
 
 
-@virtual
 async def test_a_group_that_can_commit_after_its_own_sync_gets_another_round():
     rounds, _, events, groups = rounds_of(1)
     groups[0].again = True
@@ -207,7 +195,6 @@ async def test_a_group_that_can_commit_after_its_own_sync_gets_another_round():
     await task
 
 
-@virtual
 async def test_a_bug_in_one_group_stops_that_group_only():
     rounds, log, events, groups = rounds_of(1, 2)
     log.must_sync = False
@@ -222,7 +209,6 @@ async def test_a_bug_in_one_group_stops_that_group_only():
     await task
 
 
-@virtual
 async def test_a_disk_that_fails_ends_the_rounds_with_its_error_and_nothing_late_leaves():
     rounds, log, events, _ = rounds_of(1)
     log.error = FatalDiskError("sync failed")
@@ -233,7 +219,6 @@ async def test_a_disk_that_fails_ends_the_rounds_with_its_error_and_nothing_late
     assert ("late", 1) not in events
 
 
-@virtual
 async def test_a_job_that_fails_ends_the_rounds_too():
     rounds, log, _, groups = rounds_of(1)
     log.must_sync = False
@@ -247,7 +232,6 @@ async def test_a_job_that_fails_ends_the_rounds_too():
         await task
 
 
-@virtual
 async def test_messages_for_unknown_or_removed_groups_are_dropped():
     rounds, log, events, _ = rounds_of(1)
     log.must_sync = False
@@ -258,7 +242,6 @@ async def test_messages_for_unknown_or_removed_groups_are_dropped():
     assert events == []
 
 
-@virtual
 async def test_a_copy_that_was_removed_says_nothing_more_and_is_not_taken_for_the_next():
     rounds, log, events, (before,) = rounds_of(1)
     log.release = asyncio.Event()
@@ -277,7 +260,6 @@ async def test_a_copy_that_was_removed_says_nothing_more_and_is_not_taken_for_th
     await task
 
 
-@virtual
 async def test_one_sync_serves_all_groups():
     cluster = await Cluster(1, groups=8).start()
     groups = [await cluster.elect(n) for n in range(1, 9)]
@@ -290,7 +272,6 @@ async def test_one_sync_serves_all_groups():
     await cluster.stop()
 
 
-@virtual
 async def test_appends_leave_before_the_sync_and_acknowledgements_after_it():
     cluster = await Cluster().start()
     group = await cluster.elect()
@@ -320,7 +301,6 @@ async def test_appends_leave_before_the_sync_and_acknowledgements_after_it():
     await cluster.stop()
 
 
-@virtual
 async def test_an_idle_node_rests():
     cluster = await Cluster(groups=5).start()
     for n in range(1, 6):
@@ -355,7 +335,6 @@ async def _with_one_in_flight():
     return cluster, group, first, release
 
 
-@virtual
 async def test_an_outcome_does_not_wait_for_the_sync_of_what_came_later():
     cluster, group, first, release = await _with_one_in_flight()
     second = asyncio.create_task(group.ask(enqueue(b"second")))
@@ -369,7 +348,6 @@ async def test_an_outcome_does_not_wait_for_the_sync_of_what_came_later():
     await cluster.stop()
 
 
-@virtual
 async def test_a_leader_whose_disk_forgot_commits_nothing_more_while_that_syncs():
     cluster, group, first, release = await _with_one_in_flight()
     group.propose(enqueue(b"second"))
@@ -381,7 +359,6 @@ async def test_a_leader_whose_disk_forgot_commits_nothing_more_while_that_syncs(
     await cluster.until(lambda: not group.member.leads)
 
 
-@virtual
 async def test_who_waits_for_each_outcome_keeps_half_its_rate_beside_a_group_that_is_never_idle():
     """Every disk takes 3 to 7 ms for a sync; alone an entry takes one of them."""
     cluster = await Cluster(groups=2).start()

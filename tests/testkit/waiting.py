@@ -12,6 +12,8 @@ from typing import Any
 #: Long: it is waited for what must come, on a machine that may be slow.
 WAIT_S = 60.0
 LOOK_S = 0.01
+#: How long nothing happens where nothing is to happen.
+QUIET_S = 0.2
 
 
 async def until(
@@ -26,6 +28,18 @@ async def until(
             if value:
                 return value
             await asyncio.sleep(LOOK_S)
+
+
+async def stays(check: Callable[[], Any], *, for_s: float = QUIET_S) -> None:
+    """For what must not happen: `check` is true, and is still true after a while. On a machine that
+    is slow it sees less, and does not fail for that.
+    """
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + for_s
+    while loop.time() < end_s:
+        assert check()
+        await asyncio.sleep(LOOK_S)
+    assert check()
 
 
 def wait_until(check: Callable[[], Any], *, within_s: float = WAIT_S) -> Any:

@@ -12,6 +12,7 @@ import pytest_asyncio
 from chaos.load.door import CALL_S_MAX, Answer, Consumption, Door, Protocols, Publish, Received
 from chaos.load.doors import Doors
 from quorate.local import LocalCluster
+from tests.testkit.waiting import until
 
 pytestmark = [
     pytest.mark.live,
@@ -60,10 +61,12 @@ def names(taken: list[Received]) -> list[str]:
 
 
 async def empty(door: Door, queue: str, length: int = 0) -> None:
-    async with asyncio.timeout(60):
-        while (answer := await door.length(queue)).value != length:
-            assert answer.type != "refused", answer
-            await asyncio.sleep(0.05)
+    async def reached() -> bool:
+        answer = await door.length(queue)
+        assert answer.type != "refused", answer
+        return answer.value == length
+
+    await until(reached)
 
 
 async def test_what_is_published_is_counted_handed_out_and_settled(door: Door, queue: str):
@@ -272,26 +275,22 @@ async def test_killed_nodes_end_calls_and_raise_nothing(
                 async with asyncio.timeout(2 * CALL_S_MAX):
                     await consumption.settle(received)
 
+    async def more() -> None:
+        before = len(confirmed)
+        await until(lambda: len(confirmed) >= before + 50)
+
     consuming = asyncio.create_task(consume())
     publishing = asyncio.create_task(publish())
     try:
         for node in cluster.nodes:
-            before = len(confirmed)
-            async with asyncio.timeout(60):
-                while len(confirmed) < before + 50:
-                    await asyncio.sleep(0.05)
+            await more()
             await cluster.kill(node)
-            before = len(confirmed)
-            async with asyncio.timeout(60):
-                while len(confirmed) < before + 50:
-                    await asyncio.sleep(0.05)
+            await more()
             await cluster.start(node)
             await cluster.until_ready()
         stopping.set()
         await publishing
-        async with asyncio.timeout(60):
-            while not confirmed <= taken:
-                await asyncio.sleep(0.05)
+        await until(lambda: confirmed <= taken)
     finally:
         for task in (publishing, consuming):
             task.cancel()

@@ -21,6 +21,7 @@ from chaos.nemesis.mixes import MIXES, VARIANTS
 from chaos.nemesis.nemesis import Nemesis
 from chaos.nemesis.watch import Watch
 from cluster.types import NodeId
+from tests.testkit.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -75,8 +76,8 @@ async def strike(
     async with under_load(cluster) as (nemesis, history):
         if kind in nemesis.not_tried:
             pytest.skip(nemesis.not_tried[kind])
-        while not any(op.f == "leads" for op in history):  # or nobody knows a leader to strike
-            await asyncio.sleep(0.05)
+        # Or nobody knows a leader to strike.
+        await until(lambda: any(op.f == "leads" for op in history))
         name = f"{kind} {variant} of {target}"
         await nemesis.strike(Episode(name, kind, target, lasts_s=1.5, variant=variant))
         assert nemesis.findings == []
@@ -192,8 +193,7 @@ async def test_a_nemesis_that_is_stopped_leaves_all_nodes_whole(cluster: LiveClu
     nemesis = Nemesis(cluster, watch, history, seed=4, mix=MIXES["processes"], pace=pace)
     await cluster.until_ready()
     nemesis.start()
-    while sum(op.f == "fault" and op.type == "invoke" for op in history) < 3:
-        await asyncio.sleep(0.05)
+    await until(lambda: sum(op.f == "fault" and op.type == "invoke" for op in history) >= 3)
     left = await nemesis.stop()
 
     assert (left, nemesis.findings) == ([], [])
@@ -203,8 +203,9 @@ async def test_a_nemesis_that_is_stopped_leaves_all_nodes_whole(cluster: LiveClu
 
 async def test_the_watch_says_who_leads(cluster: LiveCluster):
     async with under_load(cluster) as (_, history):
-        while not any(op.f == "leads" and op.value["group"] == "catalog" for op in history):
-            await asyncio.sleep(0.05)
+        await until(
+            lambda: any(op.f == "leads" and op.value["group"] == "catalog" for op in history)
+        )
     leads = [op.value for op in history if op.f == "leads"]
 
     assert {value["node"] for value in leads} <= set(cluster.nodes)

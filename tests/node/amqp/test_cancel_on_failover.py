@@ -38,17 +38,7 @@ async def test_what_the_next_leader_hands_to_a_cancelled_consumer_goes_to_anothe
         info = home.cluster.queue_info("/", "orders")
         assert info is not None
 
-        async def led_by(name: str) -> None:
-            def there() -> bool:
-                for node in nodes.nodes.values():
-                    group = node.cluster.groups[info.group]
-                    if group.ready and node.cluster.node != name:
-                        group.transfer(name)  # type: ignore[arg-type]
-                return bool(nodes.nodes[name].cluster.groups[info.group].ready)
-
-            await until(there)
-
-        await led_by(before)
+        await nodes.led_by(before, info.group)
         asked = {"x-cancel-on-ha-failover": True}
         await cancelled.basic_consume(
             "orders", take("told"), no_ack=no_ack, consumer_tag="told", arguments=asked
@@ -66,7 +56,7 @@ async def test_what_the_next_leader_hands_to_a_cancelled_consumer_goes_to_anothe
             return await ask(group, command)
 
         monkeypatch.setattr(home.broker, "ask", slow)
-        await led_by("n3")
+        await nodes.led_by("n3", info.group)
         await until(lambda: "told" not in cancelled.consumers)  # the client knows of it
         queue, machine = machine_of(nodes, "orders")
 
