@@ -28,6 +28,8 @@ from quorate.local import LocalCluster, LocalNode
 from tests.acceptance.upgrade import releases
 
 PATIENCE_S = 180
+#: Between two publishes: who rolls nodes has processors left for that.
+PACE_S = 0.01
 EXIT_DATA = 3
 #: Groups rise within a second or two, unless something holds them.
 RISING_S = 3.0
@@ -226,6 +228,7 @@ class Load:
                 with contextlib.suppress(quorate.QuorateError):
                     await client.publish_many("native", bodies, batch=5)
                     self.confirmed["native"].update(bodies)
+                await asyncio.sleep(PACE_S)
 
     async def _short(self) -> None:
         async with quorate.connect(self.cluster.urls) as client:
@@ -248,7 +251,7 @@ class Load:
                     number += 1
                     channel.basic_publish("", "amqp", body, mandatory=True)
                     self.confirmed["amqp"].add(body)
-                    self._over.wait(0.01)
+                    self._over.wait(PACE_S)
                 connection.close()
             except (pika.exceptions.AMQPError, OSError):
                 self._over.wait(0.05)
