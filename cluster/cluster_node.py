@@ -328,6 +328,8 @@ class ClusterNode:
     def start_groups(self) -> None:
         if self.catalog.applied_index < self._recovered_index:
             return  # this copy of the catalog knew more before the restart
+        if self._registration.records:
+            return
         kept = self.log.groups()
         for info in self.catalog_machine.groups():
             if info.id not in self.groups and (self.node in info.homes or info.id in kept):

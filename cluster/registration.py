@@ -25,12 +25,13 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class Registration:
-    """Runs once a start. Until it is done peers may say that they know more than our own disk."""
+    """Runs once a start. Until that is on disk others may say that they know more than it does."""
 
     def __init__(self, cluster: ClusterNode, disk_identity: DiskIdentity) -> None:
         self._cluster = cluster
         self.disk_identity = disk_identity
         self.forgot = False  # the others know of a later start than our disk does
+        self.records = False  # that, and which copies withhold their votes: none may start now
 
     def outdo(self, known: int) -> None:
         """Starts are numbered by the wall clock when the folder knows no higher number, so a clock
@@ -92,10 +93,10 @@ class Registration:
         self.outdo(known)
         incarnation = cluster.links.incarnation
         cluster.start_groups()
-        while self.forgot and any(group.withholds_votes for group in cluster.groups.values()):  # noqa: ASYNC110 -- nor is this
-            await asyncio.sleep(AGAIN_S)
+        if self.forgot:
+            await self._keep_withheld()
         await self.disk_identity.record(max(incarnation, self.disk_identity.registered))
-        self.forgot = False
+        self.forgot = self.records = False
         versions = versions_of(cluster.catalog_machine.newest)
         addresses = {**cluster.config.addresses, VERSIONS: versions}
         command = RegisterNode(cluster.node, incarnation, addresses)
@@ -103,9 +104,38 @@ class Registration:
             outcome = await cluster.retries.ask(CATALOG_GROUP, command)
             if outcome.kind == "ok":
                 log.info("node_registered", node=cluster.node, incarnation=incarnation)
+                await self._tell_voting()
                 return
             if outcome.reply is not None:
                 # A newer process of this node's name is about: this one must not act for it.
                 log.error("node_not_registered", node=cluster.node, reason=outcome.reason)
                 return
             await asyncio.sleep(AGAIN_S)
+
+    async def _keep_withheld(self) -> None:
+        """From here on each copy says by itself, on disk, that it withholds its votes, until its
+        leader has proved to it that they are owed to nobody. So this start may be recorded at once:
+        no restart gives a vote back, and a folder that is wiped again is older than this start.
+
+        Nothing is missed. What an earlier folder promised, it promised in groups that its catalog
+        had committed. That was before this process began, so they are in the catalog that was just
+        read, and their copies have started. A copy that was dropped, or is needed here again, is
+        seen to where it starts. A group that is created from now on is another matter: nothing
+        that it is owed was forgotten. It starts when this start is recorded, since a restart before
+        that would make it withhold what it had not forgotten.
+
+        To wait for the leaders instead would be no safer, and endless where there is none any more:
+        in a group whose copies were all lost. Its copies here go on withholding.
+        """
+        self.records = True
+        self._cluster.log.write()
+        await self._cluster.log.sync()
+
+    async def _tell_voting(self) -> None:
+        """Whoever replaces one disk after the other waits for this."""
+        copies = self._cluster.groups
+        if not any(group.withholds_votes for group in copies.values()):
+            return
+        while any(group.withholds_votes for group in copies.values()):  # noqa: ASYNC110 -- nor is this
+            await asyncio.sleep(AGAIN_S)
+        log.info("votes_again", node=self._cluster.node)

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from cluster.cluster_node import ClusterNode
+from cluster.disk_identity import DiskIdentity
 from cluster.group import Outcome, Role
-from cluster.log import FatalDiskError, WrongIdentity
+from cluster.log import FatalDiskError, Log, WrongIdentity
 from cluster.log.memory_disk import MemoryDisk
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import NodeDown, NodeUp, OpenSession, Subscribe
-from cluster.types import NodeId, SessionId
+from cluster.machine.commands import CreateGroup, NodeDown, NodeUp, OpenSession, Subscribe
+from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId
 from tests.cluster.world import MakeWorld, World, enqueue
 
 pytestmark = pytest.mark.virtual_time
@@ -251,6 +252,121 @@ async def test_a_node_with_an_empty_folder_does_not_vote_what_it_acknowledged_aw
     )
     world.kill("n1")  # n3 votes again
     await world.until(lambda: world.leading(world.group_of("q")) is not None)
+
+
+async def _wiped_while_its_queue_has_no_leader(make_world: MakeWorld) -> tuple[World, GroupId, str]:
+    """Of three copies one is down, one never heard of what the other two confirmed, and one of
+    these is on a node whose folder is gone. The catalog has a majority.
+    """
+    world = await make_world(5, default_groups=1).born()
+    await world.declare("q")
+    group = world.group_of("q")
+    (info,) = world.any.catalog_machine.groups()
+    away, behind, wiped = sorted(info.homes)
+    await world.until(
+        lambda: all(world.links[n].incarnation == _known(world, n) for n in info.homes)
+    )
+    world.kill(behind, power=False)
+    await world.until(lambda: world.leading(group) in (away, wiped))
+    await world.publish("q", b"confirmed")
+    for name in (away, wiped):
+        world.kill(name)
+    await world.start(behind)
+    await world.until(lambda: world.leading() is not None)
+    return world, group, wiped
+
+
+def _known(world: World, node: str) -> int:
+    """The start of it that the others know of."""
+    known = [
+        info.incarnation
+        for other in world.nodes.values()
+        if (info := other.catalog_machine.node(NodeId(node))) is not None
+    ]
+    return min(known, default=0)
+
+
+async def test_a_wiped_node_registers_and_withholds_votes_over_restarts_where_nobody_leads(
+    make_world: MakeWorld,
+) -> None:
+    world, group, wiped = await _wiped_while_its_queue_has_no_leader(make_world)
+    world.disks[wiped] = MemoryDisk()
+    for _ in range(3):
+        await world.start(wiped)
+        await world.until(lambda: world.links[wiped].incarnation == _known(world, wiped))
+        await asyncio.sleep(5)
+        assert not world[wiped]._registration.forgot
+        assert world[wiped].groups[group].withholds_votes
+        assert world.leading(group) is None
+        world.kill(wiped)
+    away = next(name for name in world.names if name != wiped and name not in world.nodes)
+    await world.start(wiped, away)
+    await world.until(lambda: world.leading(group) is not None)
+    for name in world[away].groups[group].members:
+        await world.until(lambda n=name: world.ready("q", n) == 1)
+        await world.until(lambda n=name: not world[n].groups[group].withholds_votes)
+
+
+async def test_a_start_is_recorded_when_the_votes_that_it_withholds_are_on_disk(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The power fails as soon as the others might hear of it."""
+    world, group, wiped = await _wiped_while_its_queue_has_no_leader(make_world)
+    disk = world.disks[wiped] = MemoryDisk()
+    record, sync = DiskIdentity.record, Log.sync
+    recorded = asyncio.Event()
+
+    async def never_ends(identity: DiskIdentity, incarnation: int) -> None:
+        await record(identity, incarnation)
+        if identity._disk is disk:
+            recorded.set()
+            await asyncio.Event().wait()
+
+    async def slow(log: Log) -> float:
+        await asyncio.sleep(1)
+        return await sync(log)
+
+    monkeypatch.setattr(DiskIdentity, "record", never_ends)
+    monkeypatch.setattr(Log, "sync", slow)
+    await world.start(wiped)
+    await world.until(recorded.is_set)
+    world.kill(wiped)
+    monkeypatch.undo()
+    await world.start(wiped)
+    await world.until(lambda: world.links[wiped].incarnation == _known(world, wiped))
+    assert not world[wiped]._registration.forgot
+    await asyncio.sleep(10)
+    assert world[wiped].groups[group].withholds_votes
+    assert world.leading(group) is None
+
+
+async def test_a_group_that_is_made_while_a_start_is_recorded_begins_after_it_and_votes(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, group, wiped = await _wiped_while_its_queue_has_no_leader(make_world)
+    disk = world.disks[wiped] = MemoryDisk()
+    record = DiskIdentity.record
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def waits(identity: DiskIdentity, incarnation: int) -> None:
+        if identity._disk is disk:
+            begun.set()
+            await may_end.wait()
+        await record(identity, incarnation)
+
+    monkeypatch.setattr(DiskIdentity, "record", waits)
+    await world.start(wiped)
+    await world.until(begun.is_set)
+    others = [NodeId(name) for name in world.nodes if name != wiped]
+    members = [NodeId(wiped), *others[:2]]
+    assert (await world[others[0]].change(CreateGroup("new", members))).kind == "ok"
+    new = next(g.id for g in world[others[0]].catalog_machine.groups() if g.name == "new")
+    await asyncio.sleep(5)
+    assert {*world[wiped].groups} == {CATALOG_GROUP, group}
+    may_end.set()
+    await world.until(lambda: new in world[wiped].groups)
+    assert not world[wiped].groups[new].withholds_votes
+    await world.until(lambda: world.leading(new) is not None)
 
 
 async def test_a_node_with_an_older_copy_of_its_folder_does_not_vote_either(world: World) -> None:

@@ -112,6 +112,63 @@ async def test_a_group_whose_copies_were_lost_in_two_recoveries_is_named_by_the_
     assert "has no copy left" in outcome.reason, outcome.reason
 
 
+async def _back_without_the_copies_of_a_group(make_world: MakeWorld) -> tuple[World, list[str]]:
+    """Of five nodes those three are let in again, with empty folders, that had a group."""
+    world = await make_world(5, default_groups=1).born()
+    await world.declare("q")
+    (info,) = world.any.catalog_machine.groups()
+    lost = sorted(info.homes)
+    survivors = [name for name in world.names if name not in lost]
+    await world.until(lambda: all(world[name].queue_info("/", "q") for name in survivors))
+    for name in world.names:
+        world.kill(name)
+    for name in survivors:
+        await order(world, name, *lost)
+    await world.start(*survivors)
+    await world.until(lambda: world.leading() is not None)
+    for name in lost:
+        await world.start_empty(name)
+    await world.until(lambda: set(voters(world, CATALOG_GROUP)) == {*world.names}, 60)
+    return world, lost
+
+
+def _registered(world: World, at: str, name: str) -> bool:
+    known = world[at].catalog_machine.node(NodeId(name))
+    return known is not None and known.incarnation == world.links[name].incarnation
+
+
+async def test_lost_nodes_that_are_back_with_empty_folders_register_though_a_group_has_no_copy(
+    make_world: MakeWorld,
+) -> None:
+    world, lost = await _back_without_the_copies_of_a_group(make_world)
+    await world.until(lambda: all(_registered(world, world.leading() or "", n) for n in lost), 60)
+    group = world.group_of("q")
+    for _ in range(2):
+        # There it is as before: what was promised to nobody in particular is promised still.
+        await asyncio.sleep(10)
+        assert world.leading(group) is None
+        assert all(world[name].groups[group].withholds_votes for name in lost)
+        for name in lost:
+            world.kill(name)
+        await world.start(*lost)
+        await world.until(lambda: world.leading() is not None)
+
+
+async def test_new_groups_on_nodes_that_are_back_after_a_recovery_get_leaders(
+    make_world: MakeWorld,
+) -> None:
+    """What `quorate node recover` says to do next of a group without a copy."""
+    world, lost = await _back_without_the_copies_of_a_group(make_world)
+    survivor = next(name for name in world.names if name not in lost)
+    await world.until(lambda: all(_registered(world, survivor, name) for name in lost), 60)
+    for number in range(4):
+        arguments = {"x-queue-group": f"new{number}"}
+        outcome = await world[survivor].declare_queue("/", f"p{number}", arguments)
+        assert outcome.kind == "ok", (number, outcome)
+    new = [info for info in world[survivor].catalog_machine.groups() if info.name != "default-1"]
+    assert any(len(info.homes & {*lost}) == 2 for info in new), "else it would show nothing"
+
+
 async def test_the_only_survivor_goes_on_with_what_it_has(make_world: MakeWorld) -> None:
     world = await make_world(default_groups=2).born()
     await world.declare("q")

@@ -386,6 +386,13 @@ CONSENSUS = (
         "if incarnation >= 0:",
         (by_tests("tests/cluster"), simulator(80)),
     ),
+    Mutant(
+        "a start is recorded before the votes that it withholds are on disk",
+        "cluster/registration.py",
+        "        await self._cluster.log.sync()\n",
+        "",
+        (by_tests("tests/cluster"),),
+    ),
 )
 
 LOGS = (
