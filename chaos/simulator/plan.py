@@ -140,7 +140,8 @@ DRIVEN_BY = (1, 5)
 DRIVEN = tuple(WORKLOADS)
 #: With one group they would show less.
 OVER_GROUPS = {ROOM, "w2-native", "w2-amqp", "w7-amqp"}
-ALL_FEATURES = (*FEATURES, LARGE, IMPORTS, ROOM, *DRIVEN)
+#: Each once: the reports list them.
+ALL_FEATURES = tuple(dict.fromkeys((*FEATURES, LARGE, IMPORTS, ROOM, *DRIVEN)))
 #: By the last digit of the seed.
 LATER = {1: (IMPORTS,), 4: (IMPORTS, ROOM), 5: (ROOM,), 7: (IMPORTS, ROOM)}
 

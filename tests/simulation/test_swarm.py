@@ -65,6 +65,7 @@ def test_fresh_seeds_draw_every_kind_of_fault_and_load() -> None:
     assert {kind for plan in plans for kind, _ in plan.nemesis_weights} == {*FAULT_KINDS}
     assert {kind for plan in plans for kind, _ in plan.disk_weights} == {*DISK_KINDS}
     assert {name for plan in plans for name in plan.features} == {*ALL_FEATURES}
+    assert len(ALL_FEATURES) == len({*ALL_FEATURES}), "the table has a line for each"
     both = {True, False}
     assert {plan.members for plan in plans} == {plan.write_back for plan in plans} == both
     assert {plan.mixed_releases for plan in plans} == both
