@@ -195,6 +195,7 @@ class ClusterNode:
             incarnation=lambda: self.links.incarnation,
             is_up=self.peers.is_up,
             homes=self.homes,
+            unsettled=self.unsettled,
             heard=self._catalog_heard,
         )
         self.forwarder.cluster_version = lambda: self.catalog_machine.version
@@ -360,6 +361,21 @@ class ClusterNode:
         """The nodes that may be given groups: members, and not about to leave."""
         stays = {info.node: info.state == "member" for info in self.catalog_machine.nodes_ever()}
         return [node for node in self.catalog.members if stays.get(node, True)]
+
+    def unsettled(self) -> set[NodeId]:
+        """Of these, the ones that learn the catalog, and those whose latest start is not registered
+        yet. Their folders may be new: then they withhold their votes also in a group that is
+        created just now, and two such nodes of three would keep it without a leader.
+        """
+        voters, machine = self.catalog.configuration.voters, self.catalog_machine
+
+        def settled(node: NodeId) -> bool:
+            info, state = machine.node(node), self.peers.states.get(node)
+            if info is None or not info.incarnation or state is None:
+                return True  # nobody knows of an earlier start, or of a later one
+            return state.incarnation <= info.incarnation
+
+        return {node for node in self.homes() if node not in voters or not settled(node)}
 
     def copies_wanted(self, group_id: GroupId) -> int:
         """With fewer a group is less safe than it was meant to be, or can be on as many nodes."""

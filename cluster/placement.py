@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from cluster.types import GroupId, NodeId
 
 
-def place(nodes: Sequence[NodeId], copies: int, held: Mapping[NodeId, int]) -> tuple[NodeId, ...]:
+def place(
+    nodes: Sequence[NodeId],
+    copies: int,
+    held: Mapping[NodeId, int],
+    unsettled: Collection[NodeId] = (),
+) -> tuple[NodeId, ...]:
     """The `copies` least loaded of `nodes` (all of them when there are fewer); ties go by name.
 
-    `held` says how many groups each node holds already.
+    `held` says how many groups each node holds already. Perhaps the votes of `unsettled` nodes will
+    not count: they are taken last, and only as long as the others are a majority.
     """
-    ranked = sorted(nodes, key=lambda node: (held.get(node, 0), node))
-    return tuple(sorted(ranked[: max(1, copies)]))
+    ranked = sorted(nodes, key=lambda node: (node in unsettled, held.get(node, 0), node))
+    settled = sum(node not in unsettled for node in nodes)
+    able = ranked[: 2 * settled - 1] if settled else ranked
+    return tuple(sorted(able[: max(1, copies)]))
 
 
 def place_all(nodes: Sequence[NodeId], copies: int, groups: int) -> list[tuple[NodeId, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from cluster.cluster_config import ClusterConfig
@@ -61,11 +61,13 @@ class QueueNames:
         incarnation: Callable[[], int],
         is_up: Callable[[NodeId], bool],
         homes: Callable[[], Sequence[NodeId]],
+        unsettled: Callable[[], Collection[NodeId]],
         heard: Callable[[], Heard | None],
     ) -> None:
         self._heard = heard
         self._caught_up_with: Heard | None = None
         self._homes = homes  # nodes that may be given groups
+        self._unsettled = unsettled  # those of them that should not be given any yet
         self._config = config
         self._catalog = catalog
         self._retries = retries
@@ -160,6 +162,8 @@ class QueueNames:
             return refused(config.code, config.reason)
         if command.node is not None:
             await self._until(lambda: self._transient.own is not None)
+        elif (group := command.arguments.get("x-queue-group")) is not None:
+            await self._until(lambda: self._may_place(group))
         command = self.prepared(command, self._catalog)
         outcome = await self._retries.ask(CATALOG_GROUP, command)
         reply = outcome.reply
@@ -192,9 +196,18 @@ class QueueNames:
         size = command.arguments.get("x-quorum-initial-group-size", self._config.replication)
         return replace(command, group=group, members=self._place(int(size), catalog))
 
+    def _may_place(self, group: str) -> bool:
+        """It is there, or most nodes can vote in a new one at once. If that takes too long, it has
+        fewer copies.
+        """
+        nodes, unsettled = self._homes(), self._unsettled()
+        if 2 * sum(node in unsettled for node in nodes) < len(nodes):
+            return True
+        return any(info.name == group for info in self._catalog.groups())
+
     def _place(self, size: int, catalog: CatalogMachine) -> Sequence[NodeId]:
         held = Counter(node for info in catalog.groups() for node in info.members)
-        return place(self._homes(), size, held)
+        return place(self._homes(), size, held, self._unsettled())
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Or patience ends."""

@@ -13,6 +13,7 @@ from cluster.log import MEMBERSHIP, Identity, Log
 from cluster.log.disk import SystemClock
 from cluster.lost_majority import NoCopy, examine, give_up, without_copy
 from cluster.machine.commands import Barrier, MoveGroup, RemoveNode
+from cluster.queue_names import QueueNames
 from cluster.raft import replication
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from tests.cluster.test_membership import changed, join, moved, voters
@@ -167,6 +168,70 @@ async def test_new_groups_on_nodes_that_are_back_after_a_recovery_get_leaders(
         assert outcome.kind == "ok", (number, outcome)
     new = [info for info in world[survivor].catalog_machine.groups() if info.name != "default-1"]
     assert any(len(info.homes & {*lost}) == 2 for info in new), "else it would show nothing"
+
+
+@pytest.mark.parametrize(("count", "lost"), [(5, ["n3", "n4", "n5"]), (3, ["n2", "n3"])])
+async def test_a_group_that_is_created_while_most_nodes_are_not_registered_has_a_leader(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, count: int, lost: list[str]
+) -> None:
+    """Such a node may be back with an empty folder, and withhold its votes in all that it learns
+    of until it is registered. Two of three would keep a new group without a leader for ever.
+    """
+    world = await make_world(count, default_groups=1).born()
+    survivors = [name for name in world.names if name not in lost]
+    for name in world.names:
+        world.kill(name)
+    for name in survivors:
+        await order(world, name, *lost)
+    await world.start(*survivors)
+    await world.until(lambda: world.leading() is not None)
+    barrier, may_register = QueueNames.barrier, asyncio.Event()
+
+    async def late(names: QueueNames) -> bool:
+        if names not in [world[name].names for name in survivors]:
+            await may_register.wait()
+        return await barrier(names)
+
+    monkeypatch.setattr(QueueNames, "barrier", late)
+    for name in lost:
+        await world.start_empty(name)
+    node = world["n1"]
+    await world.until(lambda: {*node.homes()} == {*world.names}, 60)
+    outcome = await node.declare_queue("/", "q", {"x-queue-group": "new"})
+    assert outcome.kind == "ok", outcome
+    info = node.catalog_machine.group(world.group_of("q"))
+    assert info is not None
+    assert len(info.homes & {*lost}) == len(survivors) - 1, "they are no majority"
+    may_register.set()
+    await world.until(lambda: all(_registered(world, "n1", name) for name in lost))
+
+
+async def test_a_new_group_waits_for_nodes_that_register_soon_and_has_all_its_copies(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    barrier, may_register = QueueNames.barrier, asyncio.Event()
+
+    async def late(names: QueueNames) -> bool:
+        if names is not world["n1"].names:
+            await may_register.wait()
+        return await barrier(names)
+
+    monkeypatch.setattr(QueueNames, "barrier", late)
+    for name in ("n2", "n3"):
+        world.kill(name)
+        await world.start(name)
+    seen = world["n1"].peers.states
+    for name in ("n2", "n3"):
+        await world.until(lambda n=name: seen[NodeId(n)].incarnation == world.links[n].incarnation)
+    arguments = {"x-queue-group": "new"}
+    declaring = asyncio.create_task(world["n1"].declare_queue("/", "q", arguments))
+    await asyncio.sleep(5)
+    assert not declaring.done()
+    may_register.set()
+    assert (await declaring).kind == "ok"
+    info = world["n1"].catalog_machine.group(world.group_of("q"))
+    assert info is not None
+    assert info.homes == {"n1", "n2", "n3"}
 
 
 async def test_the_only_survivor_goes_on_with_what_it_has(make_world: MakeWorld) -> None:

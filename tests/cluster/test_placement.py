@@ -21,6 +21,15 @@ def test_the_least_loaded_nodes_are_taken_first() -> None:
     assert place(FIVE, 3, {FIVE[0]: 4, FIVE[1]: 1}) == ("n2", "n3", "n4")
 
 
+def test_unsettled_nodes_are_taken_last_and_are_never_a_majority() -> None:
+    held = {FIVE[0]: 9, FIVE[1]: 8}
+    assert place(FIVE, 3, held, {*FIVE[2:4]}) == ("n0", "n1", "n4")
+    assert place(FIVE, 3, held, {*FIVE[1:4]}) == ("n0", "n2", "n4")
+    assert place(FIVE, 5, held, {*FIVE[2:]}) == ("n0", "n1", "n2")
+    assert place(FIVE, 3, held, {*FIVE[1:]}) == ("n0",)
+    assert place(FIVE, 3, held, {*FIVE}) == ("n2", "n3", "n4"), "nobody else is there"
+
+
 def test_groups_are_spread_so_that_no_node_holds_two_more_than_another() -> None:
     held = Counter(node for members in place_all(FIVE, 3, 8) for node in members)
     assert max(held.values()) - min(held.values()) <= 1
