@@ -6,10 +6,15 @@ record, as in the log; durations that end in `_ns` are by its monotonic clock. T
 `index` and `term` are Raft's. In which order a node wrote its segments is worked out in
 `replication/order.py`: in an archive numbers may begin again, and clocks are set back.
 """
+# Spark and Arrow come with few types.
+# pyright: basic
 
 from __future__ import annotations
 
+import re
 from typing import Final
+
+import pyarrow as pa
 
 _WHERE = (
     "cluster string, node string, file string, segment bigint, created_ns bigint, offset bigint"
@@ -250,3 +255,20 @@ TABLES: Final[dict[str, str]] = {
         " from_ns bigint, to_ns bigint, count bigint, detail string"
     ),
 }
+
+_ARROW: Final = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "array<string>": pa.list_(pa.string()),
+}
+
+
+def arrow_schema(columns: str) -> pa.Schema:
+    """Of columns as Spark is told them, for those who make rows of them without Spark."""
+    named = (column.split() for column in re.split(", *", columns))
+    return pa.schema([(name, _ARROW[kind]) for name, kind in named])

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from chaos.postmortem.reading.inputs import Segment
 from chaos.postmortem.reading.wanted import EVERYTHING, Wanted
+from chaos.postmortem.schemas import RECORDS, arrow_schema
 from cluster.log import format as fmt
 from cluster.log.reader import Record, decoded, header_of, runs
 
@@ -29,16 +30,7 @@ HEADER: Final = np.dtype(
 )  # fmt: skip
 assert HEADER.itemsize == fmt.RECORD_HEADER
 
-SCHEMA: Final = pa.schema(
-    [
-        ("cluster", pa.string()), ("node", pa.string()), ("file", pa.string()),
-        ("segment", pa.int64()), ("created_ns", pa.int64()), ("offset", pa.int64()),
-        ("boot", pa.string()), ("kind", pa.string()), ("group", pa.int32()), ("index", pa.int64()),
-        ("term", pa.int64()), ("wall_ns", pa.int64()), ("mono_ns", pa.int64()),
-        ("bytes", pa.int32()), ("hash", pa.binary()), ("command", pa.binary()),
-        ("detail", pa.string()),
-    ]
-)  # fmt: skip
+SCHEMA: Final = arrow_schema(RECORDS)
 
 #: By number of the kind: every name there can be, so that the column is one look-up.
 _NAMES_LIST: Final = [fmt.KIND_NAMES.get(kind, f"kind-{kind}") for kind in range(256)]

@@ -12,13 +12,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from chaos.postmortem.reading.inputs import is_remote
+from chaos.postmortem.schemas import arrow_schema
 
 #: Files that are read at a time, at most.
 READS_MAX: Final = 64
 
 _GLOB: Final = re.compile(r"[\\\[\]{}*?]")
 _CONTENT_DDL: Final = "file string, content binary"
-_CONTENT: Final = pa.schema([("file", pa.string()), ("content", pa.binary())])
+_CONTENT: Final = arrow_schema(_CONTENT_DDL)
 
 
 def whole_files(spark: SparkSession, files: Sequence[str]) -> DataFrame:

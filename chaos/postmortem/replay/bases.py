@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from chaos.postmortem.reading.inputs import SnapshotFile
 from chaos.postmortem.reading.whole_files import whole_files
+from chaos.postmortem.schemas import arrow_schema
 from chaos.postmortem.tables import conformed
 from cluster.lifecycle import Lifecycle
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
@@ -25,14 +26,7 @@ _READ: Final = (
     "file string, group int, index bigint, hash binary, digest string, reason string, offset bigint"
     ", since bigint, voters array<string>, learners array<string>"
 )
-_READ_SCHEMA: Final = pa.schema(
-    [
-        ("file", pa.string()), ("group", pa.int32()), ("index", pa.int64()), ("hash", pa.binary()),
-        ("digest", pa.string()), ("reason", pa.string()), ("offset", pa.int64()),
-        ("since", pa.int64()), ("voters", pa.list_(pa.string())),
-        ("learners", pa.list_(pa.string())),
-    ]
-)  # fmt: skip
+_READ_SCHEMA: Final = arrow_schema(_READ)
 _BAD: Final = (
     "cluster string, node string, file string, group int, first bigint, last bigint, kind string,"
     " reason string, offset bigint"

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.reading.whole_files import whole_files
 from chaos.postmortem.replay.spans import Plan, Span, in_spans, slots, spans, states_of
-from chaos.postmortem.schemas import TABLES
+from chaos.postmortem.schemas import TABLES, arrow_schema
 from chaos.postmortem.tables import Tables
 from cluster.lifecycle import Event, Lifecycle, ReplayFailed, Row
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
@@ -45,15 +45,7 @@ _NUMBER_BIT: Final = 40
 _AT_BIT: Final = 2
 _AT_MASK: Final = (1 << (_NUMBER_BIT - _AT_BIT)) - 1
 
-_TYPES: Final = {
-    "int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "boolean": pa.bool_(),
-}  # fmt: skip
-EVENTS: Final = pa.schema(
-    [
-        (name, _TYPES[kind])
-        for name, kind in (column.split() for column in TABLES["events"].split(", "))
-    ]
-)
+EVENTS: Final = arrow_schema(TABLES["events"])
 assert tuple(EVENTS.names) == Event._fields
 
 

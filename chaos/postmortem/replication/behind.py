@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from chaos.postmortem.schemas import TABLES, arrow_schema
+
 #: What begins within so many seconds of the first of all is there from the beginning.
 TOGETHER_S: Final = 30
 UNKNOWN: Final = -1
@@ -20,20 +22,7 @@ NOBODY: Final = -2
 SECOND_NS: Final = 1_000_000_000
 MS: Final = 1_000.0
 
-LAG: Final = pa.schema(
-    [
-        ("node", pa.string()),
-        ("group", pa.int32()),
-        ("at_ns", pa.int64()),
-        ("leader", pa.string()),
-        ("committed", pa.int64()),
-        ("index", pa.int64()),
-        ("lag_entries", pa.int64()),
-        ("lag_ms", pa.float64()),
-        ("down", pa.bool_()),
-        ("here_ms", pa.float64()),
-    ]
-)
+LAG: Final = arrow_schema(TABLES["lag"])
 
 
 class Life(NamedTuple):

@@ -20,29 +20,18 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.replication import entry_outcomes as fold
 from chaos.postmortem.replication.logorder import LogOrder, log_order
+from chaos.postmortem.schemas import arrow_schema
 from chaos.postmortem.tables import Tables
 from cluster.log import format as fmt
 
 REASON: Final = "hash chain broken"
 _PACK_TERM: Final = Struct("<Q").pack
 #: command: of an entry that must be judged. broken: it is already.
-_LINKS: Final = pa.schema(
-    [
-        ("stream", pa.int64()),
-        ("place", pa.int64()),
-        ("kind", pa.int8()),
-        ("index", pa.int64()),
-        ("term", pa.int64()),
-        ("hash", pa.binary()),
-        ("command", pa.binary()),
-        ("broken", pa.bool_()),
-        ("wall_ns", pa.int64()),
-    ]
-)
 _LINKS_DDL: Final = (
     "stream bigint, place bigint, kind tinyint, index bigint, term bigint, hash binary,"
     " command binary, broken boolean, wall_ns bigint"
 )
+_LINKS: Final = arrow_schema(_LINKS_DDL)
 
 
 def broken_chains(tables: Tables, order: LogOrder | None = None) -> DataFrame:

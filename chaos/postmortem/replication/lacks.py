@@ -20,31 +20,18 @@ from chaos.postmortem.replication.entries import damaged, safe_points, told_kind
 from chaos.postmortem.replication.logorder import LogOrder, local_frame, log_order, read_ends
 from chaos.postmortem.replication.order import Placed
 from chaos.postmortem.replication.standing import Lack, Standing
+from chaos.postmortem.schemas import arrow_schema
 from chaos.postmortem.tables import Tables
 
 _RUNS_DDL: Final = (
     "stream bigint, place bigint, ends bigint, seen bigint, kind tinyint, first bigint,"
     " last bigint, commit bigint"
 )
-_RUNS: Final = pa.schema(
-    [
-        pa.field(name, pa.int8() if name == "kind" else pa.int64())
-        for name in ("stream", "place", "ends", "seen", "kind", "first", "last", "commit")
-    ]
-)
-_LACKS: Final = pa.schema(
-    [
-        ("stream", pa.int64()),
-        ("place", pa.int64()),
-        ("first", pa.int64()),
-        ("last", pa.int64()),
-        ("reason", pa.string()),
-        ("explained", pa.bool_()),
-    ]
-)
+_RUNS: Final = arrow_schema(_RUNS_DDL)
 _LACKS_DDL: Final = (
     "stream bigint, place bigint, first bigint, last bigint, reason string, explained boolean"
 )
+_LACKS: Final = arrow_schema(_LACKS_DDL)
 
 
 def missing(tables: Tables) -> DataFrame:
