@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from chaos.faults import Damage
 from cluster.log import LogCorrupt
 from cluster.log import format as fmt
-from cluster.log.damage import decode_synced
 
 #: What is cut off the end of a log: more than a record or two, less than a sync writes under load.
 CUT_BYTES_MIN = 100
@@ -72,7 +71,7 @@ def _records(data: bytes, path: str) -> tuple[list[tuple[int, int]], int]:
         end = at + fmt.RECORD_HEADER + length
         spans.append((at, end))
         if kind == fmt.KIND_SYNCED:
-            number, offset = decode_synced(data[at + fmt.RECORD_HEADER : end])
+            number, offset = fmt.decode_synced(data[at + fmt.RECORD_HEADER : end])
             synced = max(synced, offset if number == header.number else 0)
         at = end
     return spans, synced

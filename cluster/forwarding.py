@@ -26,6 +26,7 @@ from cluster.machine.commands import Command
 from cluster.machine.versions import MACHINE_VERSION
 from cluster.outcome import Done, Outcome, outcome_of, refused, too_new
 from cluster.peer_rpc import Answers, NotSent, Requests, TooMany
+from cluster.raft.member import Role
 from cluster.retries import Retries
 from cluster.seams import Links
 from cluster.types import GroupId, NodeId, Stamp
@@ -81,13 +82,12 @@ class Forwarder:
 
     def propose(self, group_id: GroupId, command: Command, done: Done | None = None) -> None:
         """Propose at the group's leader, in the order of the calls. One try: see the outcome."""
-        leader = self._leader_of(group_id)
         group = self._group_of(group_id)
-        if leader == self._node and group is not None and not self._stopped:
-            group.propose(command, done)
-        elif self._stopped:
+        if self._stopped:
             _tell(done, refused("stopping", "this node is shutting down; ask another one"))
-        elif leader is None:
+        elif group is not None and group.role is Role.LEADER:
+            group.propose(command, done)
+        elif (leader := self._leader_of(group_id)) is None:
             _tell(done, refused("no_leader", self.why_no_leader(group_id)))
         elif (needed := version_needed(command)) > 1 and needed > self.cluster_version():
             _tell(done, too_new(needed, self.cluster_version()))

@@ -14,7 +14,7 @@ from cluster.machine import replies as codes
 from node.errors import AccessRefused, Refused
 from node.login_delay import LoginDelay
 from node.password_checks import PasswordChecks
-from node.permissions import Access, Catalog
+from node.permissions import Access, HasCatalog
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class Auth:
 
     def __init__(
         self,
-        catalog: Callable[[], Catalog],
+        node: HasCatalog,
         *,
         loopback_users: Sequence[str] = (GUEST,),
         passwordless_guest: bool = False,
@@ -91,7 +91,7 @@ class Auth:
         """
         self.passwordless_guest = passwordless_guest
         self.hosts = frozenset(hosts)
-        self._catalog = catalog
+        self._node = node
         self._loopback_users = frozenset(loopback_users)
         self._catch_up = catch_up
         self._caught_up = False
@@ -113,7 +113,7 @@ class Auth:
 
     def user(self, name: str) -> User | None:
         """Without a password: who proved its name in another way."""
-        entry = self._catalog().entry("users", (name,))
+        entry = self._node.catalog_machine.entry("users", (name,))
         return None if entry is None else User(name, tuple(entry["tags"]))
 
     async def login(
@@ -173,7 +173,7 @@ class Auth:
         await self._ready()
         if self._guest_goes and not self._caught_up:
             return None
-        entry = self._catalog().entry("users", (GUEST,))
+        entry = self._node.catalog_machine.entry("users", (GUEST,))
         known = entry is not None and bool(entry["password_hash"])
         return self.user(GUEST) if known and await self._verified(GUEST, GUEST) else None
 
@@ -192,14 +192,14 @@ class Auth:
         return await self._checks.right(name, password, *self._kept(name), address)
 
     def _kept(self, name: str) -> tuple[str, str]:
-        entry = self._catalog().entry("users", (name,))
+        entry = self._node.catalog_machine.entry("users", (name,))
         return ("", "") if entry is None else (entry["password_hash"], entry["hashing_algorithm"])
 
     # --- access -----------------------------------------------------------------------------------
 
     def access(self, user: User, vhost: str) -> Access:
         """Raises Refused: there is no such vhost, or this user has no permissions in it."""
-        if self._catalog().entry("vhosts", (vhost,)) is None:
+        if self._node.catalog_machine.entry("vhosts", (vhost,)) is None:
             raise Refused(codes.NO_VHOST, f"vhost '{vhost}' not found")
         if not self.may_enter(user, vhost):
             raise AccessRefused(f"access to vhost '{vhost}' refused for user '{user.name}'")
@@ -208,15 +208,15 @@ class Auth:
         if access is None:
             if len(self._accesses) >= ACCESSES_MAX:
                 self._accesses.clear()
-            access = self._accesses[key] = Access(self._catalog, *key)
+            access = self._accesses[key] = Access(self._node, *key)
         return access
 
     def may_enter(self, user: User, vhost: str) -> bool:
-        return self._catalog().entry("permissions", (user.name, vhost)) is not None
+        return self._node.catalog_machine.entry("permissions", (user.name, vhost)) is not None
 
     def farewell(self, user: str, vhost: str) -> str | None:
         """Why a connection of this user in this vhost must end; None: it need not."""
-        catalog = self._catalog()
+        catalog = self._node.catalog_machine
         if catalog.entry("vhosts", (vhost,)) is None:
             return f"vhost '{vhost}' is deleted"
         if catalog.entry("users", (user,)) is None:
@@ -234,8 +234,8 @@ class Auth:
             raise self._refusal(error) from None
 
     def limits(self, user: str, vhost: str) -> UserLimits:
-        of_vhost = self._catalog().entry("vhost_limits", (vhost,)) or {}
-        of_user = self._catalog().entry("user_limits", (user,)) or {}
+        of_vhost = self._node.catalog_machine.entry("vhost_limits", (vhost,)) or {}
+        of_user = self._node.catalog_machine.entry("user_limits", (user,)) or {}
         return UserLimits(
             _limit(of_vhost.get("max-connections")),
             _limit(of_user.get("max-connections")),

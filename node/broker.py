@@ -42,10 +42,10 @@ from cluster.types import (
 )
 from node.bodies import may_be_whole, whole
 from node.chunks import batch_of, fitting, merged
-from node.dispatch import Counts
 from node.errors import Elsewhere, Refused, error_of, reply_of
 from node.ingress import NAME_BYTES_MAX, Ingress, check_name
 from node.message import as_map
+from node.metrics.client_counters import Counts
 from node.outgoing import Batch
 from node.sections import LimitSettings
 from node.settling import Settler

@@ -11,7 +11,6 @@ Only consumers of groups that this node leads are known here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, assert_never
 
@@ -43,7 +42,7 @@ from node.chunks import (
 )
 from node.dispatch_state import ConnectionState, ConsumerState
 from node.in_flight import InFlight
-from node.metrics.latencies import Latencies
+from node.metrics.client_counters import Counts
 from node.outgoing import (
     Active,
     Answer,
@@ -85,24 +84,6 @@ ReadBodies = Callable[[GroupId, BodyRef], Sequence[tuple[Body, Any]] | None]
 
 
 # --- state ----------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Counts:
-    """Since this process started. Messages, not batches."""
-
-    published: int = 0
-    confirmed: int = 0
-    duplicates: int = 0
-    delivered: int = 0
-    redelivered: int = 0
-    settled: int = 0
-    latencies: Latencies = field(default_factory=Latencies)
-
-    def stored(self, door: str, reply: Enqueued, took_s: float) -> None:
-        self.confirmed += reply.stored
-        self.duplicates += reply.duplicates
-        self.latencies.confirmed[door].add(took_s, reply.stored + reply.duplicates)
 
 
 class Dispatcher:

@@ -159,7 +159,7 @@ class Ingress:
                 INTERNAL_EXCHANGE,
                 f"cannot publish to internal exchange '{exchange}' in vhost '{vhost}'",
             )
-        if route.exchange.routes_as == "topic":
+        if route.by_topic:
             for each in (key, *copies):
                 access.check_topic("write", exchange, each)
         return route

@@ -22,11 +22,10 @@ from node.broker import Broker
 from node.catch_up import CatchUp
 from node.clients import Clients
 from node.dead_letters import DeadLetters
-from node.dispatch import Counts
 from node.drain import Drain
 from node.first_user import FirstUser
 from node.health import Health
-from node.metrics.client_counters import ClientCounters
+from node.metrics.client_counters import ClientCounters, Counts
 from node.metrics.metrics import Metrics
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.amqp.services import Services as AmqpServices
@@ -80,7 +79,7 @@ class Parts:
             cluster, self.broker.catch_up, given, settings.auth.password_hashing
         )
         self.auth = Auth(
-            lambda: cluster.catalog_machine,
+            cluster,
             loopback_users=settings.auth.loopback_users,
             passwordless_guest=settings.auth.passwordless_guest,
             hosts=hosts,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
@@ -33,20 +33,27 @@ class Catalog(Protocol):
     def entry(self, table: str, key: tuple[str, ...]) -> Mapping[str, Any] | None: ...
 
 
+class HasCatalog(Protocol):
+    """A node: its copy of the catalog is there once it has started."""
+
+    @property
+    def catalog_machine(self) -> Catalog: ...
+
+
 class Access:
     """One user in one virtual host. Follows the catalog: what is taken away is refused at once."""
 
-    def __init__(self, catalog: Callable[[], Catalog], user: str, vhost: str) -> None:
+    def __init__(self, node: HasCatalog, user: str, vhost: str) -> None:
         self.user = user
         self.vhost = vhost
-        self._catalog = catalog
+        self._node = node
         self._entry: Mapping[str, Any] | None = None
         self._answers: dict[tuple[Operation, str], bool] = {}
         self._topics: dict[str, _Topics] = {}
 
     def may(self, operation: Operation, name: str) -> bool:
         """On a queue or an exchange of this name."""
-        entry = self._catalog().entry("permissions", (self.user, self.vhost))
+        entry = self._node.catalog_machine.entry("permissions", (self.user, self.vhost))
         if entry is not self._entry:
             self._entry = entry
             self._answers.clear()
@@ -61,7 +68,9 @@ class Access:
     def may_topic(self, operation: TopicOperation, exchange: str, key: str) -> bool:
         """Besides `may`, for a topic exchange: with this routing key. Without an entry: yes."""
         exchange = exchange or DEFAULT_EXCHANGE
-        entry = self._catalog().entry("topic_permissions", (self.user, self.vhost, exchange))
+        entry = self._node.catalog_machine.entry(
+            "topic_permissions", (self.user, self.vhost, exchange)
+        )
         if entry is None:
             return True
         topics = self._topics.get(exchange)
@@ -72,7 +81,7 @@ class Access:
 
     @property
     def impersonates(self) -> bool:
-        entry = self._catalog().entry("users", (self.user,))
+        entry = self._node.catalog_machine.entry("users", (self.user,))
         return entry is not None and IMPERSONATOR in entry["tags"]
 
     # --- the same, with RabbitMQ's words for a refusal --------------------------------------------

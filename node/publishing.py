@@ -30,7 +30,7 @@ from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, Enqueued
 from cluster.outcome import FINAL, Outcome
 from cluster.types import QueueId
 from node.bodies import Bodies, NewBody, NotTaken, PartedBody, WholeOnly, in_one_piece
-from node.dispatch import Counts
+from node.metrics.client_counters import Counts
 from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)

@@ -20,8 +20,7 @@ from cluster.machine.replies import Ok
 from cluster.outcome import ELSEWHERE, NOT_UPGRADED, Done, Outcome, decided, outcome_of
 from cluster.retries import Ends, Over
 from cluster.types import ConsumerKey, GroupId, QueueId
-from node.dispatch import Counts
-from node.metrics.client_counters import DeliveryCounters
+from node.metrics.client_counters import Counts, DeliveryCounters
 
 #: For who is not answered. Beyond, the group has lost its majority, and its sessions will be ended
 #: when it is back.

@@ -48,11 +48,10 @@ class AmqpHost:
     client_capabilities: Mapping[str, Any]
 
     def __init__(self, link: Link, hello: AmqpHello, services: Services, ledger: Ledger) -> None:
-        catalog = services.broker.cluster
         self.name = self.id = hello.client
         self.vhost = VHOST
         self.user = User(USER)
-        self.access = Access(lambda: catalog.catalog_machine, USER, VHOST)
+        self.access = Access(services.broker.cluster, USER, VHOST)
         self.frame_max = hello.frame_max
         self.client_capabilities = {"consumer_cancel_notify": True}
         self.exclusive_queues: dict[str, None] = {}

@@ -18,7 +18,7 @@ from cluster.machine.replies import Ok
 from cluster.outcome import Done, Outcome
 from cluster.types import ConsumerKey, GroupId, QueueId
 from node.bodies import head_of
-from node.dispatch import Counts
+from node.metrics.client_counters import Counts
 from node.outgoing import Batch
 from node.settling import Said, Settler
 

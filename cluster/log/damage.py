@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import struct
 
-import cbor2
-
 from cluster.log.format import (
     KIND_SYNCED,
     MARKER,
     MARKER_AT,
     RECORD,
     RECORD_HEADER,
+    decode_synced,
     extend,
     find_record,
     has_hole,
@@ -80,12 +79,3 @@ def _valid_but_for_length(data: bytes, at: int, salt: int) -> bool:
     length = struct.pack("<I", len(data) - at - RECORD_HEADER)
     crc = int.from_bytes(data[at + 4 : at + 8], "little")
     return extend(extend(salt, length), data[at + 8 :]) == crc
-
-
-def encode_synced(number: int, offset: int) -> bytes:
-    return cbor2.dumps([number, offset])
-
-
-def decode_synced(payload: bytes) -> tuple[int, int]:
-    number, offset = cbor2.loads(payload)
-    return number, offset

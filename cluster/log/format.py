@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
+import cbor2
 import google_crc32c
 
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
@@ -287,3 +288,13 @@ def has_hole(data: bytes, start: int, stop: int) -> bool:
             return True
         at = end
     return False
+
+
+def encode_synced(number: int, offset: int) -> bytes:
+    """What a record of this kind says: the segment is on disk up to there."""
+    return cbor2.dumps([number, offset])
+
+
+def decode_synced(payload: bytes) -> tuple[int, int]:
+    number, offset = cbor2.loads(payload)
+    return number, offset

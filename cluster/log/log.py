@@ -10,7 +10,6 @@ from hashlib import blake2b
 from cluster.codec.cbor import pack
 from cluster.log import format as fmt
 from cluster.log.cleaner import Cleaner
-from cluster.log.damage import encode_synced
 from cluster.log.errors import FatalDiskError, LogError
 from cluster.log.index import HotTail
 from cluster.log.journal import Journal
@@ -143,7 +142,7 @@ class Log:
         """Leave on disk what a later recovery should know."""
         for number in sorted(self.wal.segments)[-2:-1]:
             segment = self.wal.segments[number]
-            self.wal.append(fmt.KIND_SYNCED, 0, 0, 0, encode_synced(number, segment.size))
+            self.wal.append(fmt.KIND_SYNCED, 0, 0, 0, fmt.encode_synced(number, segment.size))
         again = [journal for journal in self.journals.values() if journal.mark_again]
         if again:
             await self.wal.disk.sync_dir(self.store.directory)  # the damaged one has a new name

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import cbor2
 
 from cluster.log import format as fmt
-from cluster.log.damage import decode_synced, describe, judge
+from cluster.log.damage import describe, judge
 from cluster.log.disk import RealDisk
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
 from cluster.log.snapshots import Snapshot, decode_mark, decode_snapshot
@@ -226,7 +226,7 @@ def read(directory: str, *, disk: Disk | None = None) -> Iterator[Record]:
         for record in records(file.path, last=file.last, disk=disk):
             yield record
             if record.kind == "synced":
-                number, offset = decode_synced(record.payload)
+                number, offset = fmt.decode_synced(record.payload)
                 synced[number] = (max(offset, synced.get(number, (0, record))[0]), record)
             if record.kind not in (CORRUPT, TORN):
                 end = record.offset + fmt.RECORD_HEADER + len(record.payload)

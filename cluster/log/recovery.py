@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cluster.log import format as fmt
-from cluster.log.damage import decode_synced, describe, judge
+from cluster.log.damage import describe, judge
 from cluster.log.errors import LogCorrupt, UnsupportedFormat, WrongIdentity
 from cluster.log.index import Sparse, Tail
 from cluster.log.replay import Replay
@@ -212,7 +212,7 @@ def _other(
     if kind >= fmt.KIND_NOTE:
         return
     if kind == fmt.KIND_SYNCED:
-        number, offset = decode_synced(payload)
+        number, offset = fmt.decode_synced(payload)
         found.synced[number] = max(found.synced.get(number, 0), offset)
         return
     if kind not in fmt.KIND_NAMES:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cluster.log import format as fmt
-from cluster.log.damage import encode_synced
 from cluster.log.errors import FatalDiskError, LogCorrupt
 from cluster.log.index import Columns, Place
 from cluster.seams import Clock, Disk, File
@@ -180,7 +179,7 @@ class Wal:
         for journal in syncing:
             journal.synced_index = journal.syncing_index
         if mark and size < self.segment_bytes:
-            self.append(fmt.KIND_SYNCED, 0, 0, 0, encode_synced(active.number, size))
+            self.append(fmt.KIND_SYNCED, 0, 0, 0, fmt.encode_synced(active.number, size))
 
     async def _roll(self) -> None:
         fresh = await self._prepare(self.active.number + 1)
@@ -195,7 +194,7 @@ class Wal:
         self.next_offset = fresh.size
         self._fresh = None
         # The first record of a segment says how long the one before was.
-        self.append(fmt.KIND_SYNCED, 0, 0, 0, encode_synced(old.number, old.size))
+        self.append(fmt.KIND_SYNCED, 0, 0, 0, fmt.encode_synced(old.number, old.size))
 
     async def _prepare(self, number: int) -> Segment:
         """The next segment, safe on disk. One that a cancelled call has left is taken up again."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from cluster.machine.catalog import QueueInfo
+    from cluster.machine.replies import Enqueued
     from node.outgoing import Batch
 
 #: Bounds, in seconds, from what a sync of a fast disk takes to what nobody waits for.
@@ -53,6 +54,39 @@ class Spread:
             total += count
             found.append((name, total))
         return found
+
+
+#: By which clients publish.
+CONFIRMING = ("amqp", "native", "http")
+
+
+class Latencies:
+    """How long messages take on one node, measured once a batch and counted for all of it."""
+
+    __slots__ = ("acked", "confirmed", "delivered")
+
+    def __init__(self) -> None:
+        self.confirmed = {protocol: Spread() for protocol in CONFIRMING}
+        self.delivered = Spread(LONG_SECONDS)
+        self.acked = Spread(LONG_SECONDS)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since this process started. Messages, not batches."""
+
+    published: int = 0
+    confirmed: int = 0
+    duplicates: int = 0
+    delivered: int = 0
+    redelivered: int = 0
+    settled: int = 0
+    latencies: Latencies = field(default_factory=Latencies)
+
+    def stored(self, door: str, reply: Enqueued, took_s: float) -> None:
+        self.confirmed += reply.stored
+        self.duplicates += reply.duplicates
+        self.latencies.confirmed[door].add(took_s, reply.stored + reply.duplicates)
 
 
 #: Bounds of the histogram of message sizes, in bytes; beyond the last is the rest.

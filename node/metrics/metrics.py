@@ -15,7 +15,7 @@ from node.metrics.watch import Watch
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
-    from node.dispatch import Counts
+    from node.metrics.client_counters import Counts
 
 SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 

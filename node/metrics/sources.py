@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cluster.machine.counters import QueueCounters
     from cluster.types import QueueId
     from node.alarms import Alarms
-    from node.dispatch import Counts
+    from node.metrics.client_counters import Counts
     from node.protocols.amqp.server import AmqpServer
     from node.sessions import Sessions
     from node.settings import Settings

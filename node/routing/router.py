@@ -45,6 +45,7 @@ class Route:
     exchange: ExchangeInfo
     queues: tuple[QueueInfo, ...]  # distinct
     by_chance: bool = False  # the next message may go elsewhere
+    by_topic: bool = False  # users may have permissions on its keys
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ class Router:
             known.checked.clear()
         question = Question(key, headers, property_of)
         queues = tuple(self._walk(known, info, question, copies))
-        route = Route(info, queues, question.by_chance)
+        route = Route(info, queues, question.by_chance, info.routes_as == "topic")
         if not question.beyond_key and not copies:
             if len(known.routes) >= ROUTES_MAX:
                 known.routes.clear()

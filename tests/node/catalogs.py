@@ -14,6 +14,11 @@ class Tables:
     def __init__(self) -> None:
         self.entries: dict[tuple[str, tuple[str, ...]], Mapping[str, Any]] = {}
 
+    @property
+    def catalog_machine(self) -> Tables:
+        """It stands for the node that has it, too."""
+        return self
+
     def entry(self, table: str, key: tuple[str, ...]) -> Mapping[str, Any] | None:
         return self.entries.get((table, key))
 

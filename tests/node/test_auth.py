@@ -30,7 +30,7 @@ def tables() -> Tables:
 
 @pytest.fixture
 async def auth(tables: Tables) -> AsyncIterator[Auth]:
-    auth = Auth(lambda: tables)
+    auth = Auth(tables)
     yield auth
     auth.close()
 
@@ -109,7 +109,7 @@ async def test_guest_comes_from_this_machine_only(auth: Auth, tables: Tables):
     error = await refused(auth, "guest", "guest", loopback=False)
     assert error.reason == "user 'guest' can only connect via localhost"
 
-    anywhere = Auth(lambda: tables, loopback_users=())
+    anywhere = Auth(tables, loopback_users=())
     assert (await anywhere.login("guest", "guest", loopback=False)).name == "guest"
     anywhere.close()
 
@@ -145,7 +145,7 @@ async def test_too_many_at_once_are_told_to_come_again(
     tables: Tables, monkeypatch: pytest.MonkeyPatch, limit: str
 ):
     monkeypatch.setattr(module, limit, 4)
-    auth = Auth(lambda: tables)
+    auth = Auth(tables)
     logins = [
         auth.login(f"user-{number}", "x", loopback=True, address="192.0.2.1") for number in range(8)
     ]
@@ -346,7 +346,7 @@ async def test_a_node_that_just_started_first_hears_what_was_decided_meanwhile(t
         tables.drop("users", "shop")
         return True
 
-    auth = Auth(lambda: tables, catch_up=catch_up)
+    auth = Auth(tables, catch_up=catch_up)
 
     till = await auth.login("till", "secret", loopback=True)
     assert (await auth.admit(till, "/")).user == "till"
@@ -360,7 +360,7 @@ async def test_a_node_that_hears_nothing_goes_by_what_it_has_and_refuses_nobody_
     async def never() -> bool:
         return False
 
-    auth = Auth(lambda: tables, catch_up=never)
+    auth = Auth(tables, catch_up=never)
 
     assert await auth.login("shop", "secret", loopback=True) == User("shop")
     assert (await refused(auth, "till", "secret")).code == "no_leader"

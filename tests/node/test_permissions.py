@@ -16,7 +16,7 @@ def tables() -> Tables:
 
 @pytest.fixture
 def access(tables: Tables) -> Access:
-    return Access(lambda: tables, "shop", "/")
+    return Access(tables, "shop", "/")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_topic_with_an_entry_is_what_its_pattern_says(tables: Tables, access: 
 
 def test_a_name_is_no_part_of_the_pattern_that_it_stands_in(tables: Tables):
     tables.put("topic_permissions", ".*", "/", "news", write="^{username}$", read="")
-    access = Access(lambda: tables, ".*", "/")
+    access = Access(tables, ".*", "/")
 
     assert not access.may_topic("write", "news", "anything")
     assert access.may_topic("write", "news", ".*")

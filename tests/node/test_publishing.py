@@ -32,7 +32,7 @@ from cluster.retries import Retries
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, Stamp
 from node import publishing
 from node.bodies import PARTS_OF_GROUP_AT_ONCE, Bodies, PartedBody
-from node.dispatch import Counts
+from node.metrics.client_counters import Counts
 from node.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher, Uploaded
 from node.questions import Questions
 from node.settling import Said, Settler

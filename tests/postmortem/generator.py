@@ -17,7 +17,6 @@ from typing import Any, Final
 from cluster.codec.cbor import pack
 from cluster.codec.entries import pack_command
 from cluster.log import format as fmt
-from cluster.log.damage import encode_synced
 from cluster.machine.commands import CreateQueue, OpenSession, QueueConfig, Subscribe
 from cluster.raft.stock import NO_OP, REGULAR
 from cluster.types import ORDINAL_BITS, NodeId, QueueId, SessionId
@@ -92,7 +91,7 @@ class Disk:
             self._begin(wall_ns)
         elif len(self._buffers) > FLUSH_RECORDS:
             self._flush()
-        self.put(fmt.KIND_SYNCED, 0, 0, 0, wall_ns, encode_synced(number, size))
+        self.put(fmt.KIND_SYNCED, 0, 0, 0, wall_ns, fmt.encode_synced(number, size))
 
     def _flush(self) -> None:
         self._file.write(b"".join(self._buffers))

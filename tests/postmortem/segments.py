@@ -8,7 +8,6 @@ from random import Random
 import cbor2
 
 from cluster.log import format as fmt
-from cluster.log.damage import encode_synced
 
 START_NS = 1_767_600_000_000_000_000
 MS_NS = 1_000_000
@@ -57,7 +56,7 @@ class MadeSegment:
 
     def synced(self, number: int | None = None, offset: int | None = None) -> int:
         """Everything before it, if it does not say otherwise."""
-        told = encode_synced(number or self.number, self.size if offset is None else offset)
+        told = fmt.encode_synced(number or self.number, self.size if offset is None else offset)
         return self.record(fmt.KIND_SYNCED, 0, 0, 0, told)
 
 
@@ -71,7 +70,7 @@ def any_records(segment: MadeSegment, random: Random, count: int) -> None:
             body = digest + random.randbytes(random.randrange(300))
             payload = body if random.random() < 0.95 else body[:7]
         elif kind == fmt.KIND_SYNCED:
-            payload = encode_synced(random.randrange(1, 3), random.randrange(1 << 14))
+            payload = fmt.encode_synced(random.randrange(1, 3), random.randrange(1 << 14))
         elif kind == fmt.KIND_DIGEST:
             payload = random.randbytes(16)
         else:

@@ -26,7 +26,6 @@ from chaos.postmortem.reading.decoding import decode
 from chaos.postmortem.reading.inputs import HEAD_BYTES, NothingToRead, Segment, discover
 from chaos.postmortem.reading.wanted import EVERYTHING, Wanted
 from cluster.log import format as fmt
-from cluster.log.damage import decode_synced
 from cluster.log.reader import Record, header_of, runs
 
 #: By segment (see `key_of`) how many of its bytes were handed out.
@@ -123,7 +122,7 @@ def safe_end(segment: Segment, start: int) -> int:
         if isinstance(run, list):
             kinds = np.frombuffer(data, np.uint8)[np.array(run[:-1]) + fmt.KIND_AT]
             for at in np.flatnonzero(kinds == fmt.KIND_SYNCED).tolist():
-                number, offset = decode_synced(data[run[at] + fmt.RECORD_HEADER : run[at + 1]])
+                number, offset = fmt.decode_synced(data[run[at] + fmt.RECORD_HEADER : run[at + 1]])
                 reached = max(reached, offset if number == header.number else 0)
     return min(reached, base + len(data))
 

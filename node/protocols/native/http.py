@@ -25,10 +25,9 @@ from cluster.types import ConsumerKey, LargeBody
 from node.auth import Auth, User
 from node.broker import Broker, check_shared
 from node.chunks import merged
-from node.dispatch import Counts
 from node.errors import BrokerError, Elsewhere, Refused, reply_of
 from node.message import as_map
-from node.metrics.client_counters import ClientCounters
+from node.metrics.client_counters import ClientCounters, Counts
 from node.outgoing import Batch
 from node.permissions import Operation
 from node.plain_values import loads

@@ -13,8 +13,8 @@ from cluster.cluster_node import ClusterNode
 from cluster.group import Group
 from cluster.raft.transport import DIGEST
 from cluster.types import CATALOG_GROUP
-from node.dispatch import Counts
 from node.metrics import own_latencies, own_node, own_raft
+from node.metrics.client_counters import Counts
 from node.metrics.scrape import Scrape
 from node.metrics.sources import Sources
 from tests.cluster.world import World

@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 from pamqp import commands
 
-from node.dispatch import Counts
-from node.metrics.client_counters import ClientCounters
+from node.metrics.client_counters import ClientCounters, Counts
 from node.protocols.amqp import channel
 from node.protocols.amqp.channel import Channel
 from node.protocols.amqp.errors import INTERNAL_ERROR, AmqpError

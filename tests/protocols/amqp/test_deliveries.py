@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from node.dispatch import Counts
 from node.errors import Refused
-from node.metrics.client_counters import ClientCounters
+from node.metrics.client_counters import ClientCounters, Counts
 from node.protocols.amqp.deliveries import Deliveries
 
 
