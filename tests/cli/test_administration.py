@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from quorate.cli import run
 from quorate.cli.tables import folded_columns, printable
 from quorate.management import PAGE_SIZE
 from tests.node.nodes import Nodes, free_ports
+from tests.testkit.threads import in_a_thread
 
 Output = pytest.CaptureFixture[str]
 
@@ -34,17 +33,10 @@ def quiet() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def nodes(quiet: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """On a loop of its own, since a command runs its own loop too."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
     [port] = free_ports(1)
     nodes = Nodes(tmp_path_factory.mktemp("node"), amqp=f"127.0.0.1:{port}")
-    asyncio.run_coroutine_threadsafe(nodes.__aenter__(), loop).result()
-    yield nodes
-    asyncio.run_coroutine_threadsafe(nodes.__aexit__(None, None, None), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    with in_a_thread(nodes):
+        yield nodes
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import json
@@ -25,6 +24,7 @@ from quorate.cli.copies import copies_up
 from quorate.cli.nodes import groups_table, lag_of, log_folder
 from quorate.cli.tables import Alarm, show_rows
 from tests.client.fake_node import FakeCluster
+from tests.testkit.threads import in_a_thread
 
 Output = pytest.CaptureFixture[str]
 
@@ -32,17 +32,9 @@ Output = pytest.CaptureFixture[str]
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     """On a loop of its own, since a command runs its own loop too."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    cluster = FakeCluster(2)
-    asyncio.run_coroutine_threadsafe(cluster.__aenter__(), loop).result()
-    monkeypatch.setenv("QUORATE_URL", ",".join(cluster.urls))
-    yield cluster
-    asyncio.run_coroutine_threadsafe(cluster.__aexit__(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    with in_a_thread(FakeCluster(2)) as (cluster, _):
+        monkeypatch.setenv("QUORATE_URL", ",".join(cluster.urls))
+        yield cluster
 
 
 def test_publish_declares_a_missing_queue_and_says_so(cluster: FakeCluster, capsys: Output):

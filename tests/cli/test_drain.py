@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -20,24 +17,11 @@ from quorate.cli.drain import seconds
 from quorate.cli.output import CommandError
 from quorate.local import LocalCluster, LocalNode
 from tests.node.nodes import free_ports, until
+from tests.testkit.commands import command
 
-ROOT = Path(__file__).parents[2]
 
-
-async def command(*words: str, **environment: str) -> tuple[int, str, str]:
-    """Status, standard output, standard error."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "quorate", "node", "drain", *words),
-        cwd=ROOT,
-        env={k: v for k, v in os.environ.items() if not k.startswith("QUORATE_")} | environment,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, words_said = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), words_said.decode()
+async def drain(*words: str, **environment: str) -> tuple[int, str, str]:
+    return await command("node", "drain", *words, **environment)
 
 
 def settings_of(node: LocalNode) -> tuple[str, str]:
@@ -65,19 +49,19 @@ def test_what_is_no_time_is_wrong_usage(text: str):
 async def test_a_pre_stop_never_fails_and_says_why_nothing_was_done(tmp_path: Path):
     config = tmp_path / "quorate.toml"
     config.write_text(f'data_dir = "{tmp_path / "none"}"\n')
-    status, out, said = await command("--pre-stop", "--config", str(config))
+    status, out, said = await drain("--pre-stop", "--config", str(config))
     assert (status, out) == (0, "")
     assert "does not run" in said
 
     config.write_text("colour = 'red'\n")
-    status, _, said = await command("--pre-stop", "--config", str(config))
+    status, _, said = await drain("--pre-stop", "--config", str(config))
     assert (status, "colour: there is no such key" in said) == (0, True)
-    status, _, said = await command("--pre-stop")
+    status, _, said = await drain("--pre-stop")
     assert (status, "needs --config" in said) == (0, True)
 
-    status, _, said = await command("--config", str(tmp_path / "no.toml"))
+    status, _, said = await drain("--config", str(tmp_path / "no.toml"))
     assert (status, "cannot be read" in said) == (2, True)
-    status, _, said = await command()
+    status, _, said = await drain()
     assert (status, "which node?" in said) == (2, True)
 
 
@@ -87,15 +71,15 @@ async def test_a_pre_stop_does_nothing_while_the_whole_cluster_goes(tmp_path: Pa
     config.write_text(f'data_dir = "{tmp_path / "none"}"\n')
     asked = ("--pre-stop", "--config", str(config))
 
-    status, _, said = await command(*asked, "--skip-file", str(label))
+    status, _, said = await drain(*asked, "--skip-file", str(label))
     assert (status, said) == (
         0,
         f"not drained: {label} is not empty, the whole cluster is to go\n",
     )
-    status, _, said = await command(*asked, QUORATE_DRAIN__SKIP_FILE=str(label))
+    status, _, said = await drain(*asked, QUORATE_DRAIN__SKIP_FILE=str(label))
     assert (status, "the whole cluster is to go" in said) == (0, True)
     label.write_text("")
-    status, _, said = await command(*asked, "--skip-file", str(label))
+    status, _, said = await drain(*asked, "--skip-file", str(label))
     assert (status, "does not run" in said) == (0, True)
 
 
@@ -124,7 +108,7 @@ async def test_a_node_that_speaks_https_alone_is_drained_too(tmp_path: Path):
     await node.start()
     try:
         await until(lambda: node.health.why_not_ready() == [])
-        status, _, said = await command("--config", str(config), "--json")
+        status, _, said = await drain("--config", str(config), "--json")
         assert status == 0, said
         assert node.health.why_not_ready()[0].startswith("the node is draining")
     finally:
@@ -135,28 +119,28 @@ async def test_a_node_that_speaks_https_alone_is_drained_too(tmp_path: Path):
 async def test_nodes_are_drained_by_their_settings_alone(local: LocalCluster):
     first, second, third = local.nodes
 
-    status, out, said = await command(*settings_of(first))
+    status, out, said = await drain(*settings_of(first))
     assert status == 0, said
     assert "leaderships handed over" in out
     assert "node-1: drained" in said
     assert not await is_ready(first)
 
-    status, _, said = await command(*settings_of(second), "--timeout", "200ms")
+    status, _, said = await drain(*settings_of(second), "--timeout", "200ms")
     assert status == 1
     assert "quorum_critical" in said
     assert "catalog lacks node-1" in said
     begun = time.monotonic()
-    status, _, said = await command(*settings_of(second), "--pre-stop", "--timeout", "2s")
+    status, _, said = await drain(*settings_of(second), "--pre-stop", "--timeout", "2s")
     assert (status, "catalog lacks node-1" in said) == (0, True)
     assert time.monotonic() - begun >= 1  # it has waited
     assert await is_ready(second)
 
-    status, _, said = await command(*settings_of(first), "--undo")
+    status, _, said = await drain(*settings_of(first), "--undo")
     assert (status, said) == (0, "node node-1: serves again\n")
     assert await is_ready(first)
-    status, out, said = await command("node-3", "--url", second.url, "--json")
+    status, out, said = await drain("node-3", "--url", second.url, "--json")
     assert (status, json.loads(out)["node"]) == (0, "node-3"), said
-    status, _, said = await command("node-9", "--url", second.url)
+    status, _, said = await drain("node-9", "--url", second.url)
     assert (status, "there is no node 'node-9'" in said) == (1, True)
 
     assert third.process is not None

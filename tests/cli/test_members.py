@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +16,9 @@ from node.removal import risks_of
 from quorate.cli.moves import View, word_of
 from quorate.local import LocalCluster, LocalNode
 from tests.node.nodes import free_ports, until
+from tests.testkit.commands import begin
 
 pytestmark = pytest.mark.timeout(600)
-ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]
 
 
@@ -118,19 +115,7 @@ class Commands:
         self.urls = ",".join(urls)
 
     async def begin(self, *command: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "quorate",
-            *command,
-            "--url",
-            self.urls,
-            cwd=ROOT,
-            env={k: v for k, v in os.environ.items() if not k.startswith("QUORATE_")},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        return await begin(*command, "--url", self.urls)
 
     async def run(self, *command: str, status: int = 0) -> str:
         """What it says, on both outputs."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,25 +16,9 @@ from quorate.cli import run
 from quorate.cli.message import headline, more, remarks, time_of
 from quorate.local import LocalCluster
 from tests.postmortem.builder import Built
+from tests.testkit.commands import command
 
-ROOT = Path(__file__).parents[2]
 Output = pytest.CaptureFixture[str]
-
-
-async def command(*words: str) -> tuple[int, str, str]:
-    """Status, standard output, standard error."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "quorate", *words),
-        cwd=ROOT,
-        env={k: v for k, v in os.environ.items() if not k.startswith("QUORATE_")},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, said = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), said.decode()
 
 
 # --- from a running cluster -----------------------------------------------------------------------

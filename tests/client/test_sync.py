@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 import quorate
 from tests.client.fake_node import FakeCluster
+from tests.testkit.threads import in_a_thread
 
 
 @pytest.fixture
 def urls() -> Iterator[list[str]]:
     """A fake cluster on a loop of its own, as a real one would be elsewhere."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    cluster = FakeCluster()
-    asyncio.run_coroutine_threadsafe(cluster.__aenter__(), loop).result()
-    yield cluster.urls
-    asyncio.run_coroutine_threadsafe(cluster.__aexit__(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    with in_a_thread(FakeCluster()) as (cluster, _):
+        yield cluster.urls
 
 
 def test_publish_and_consume_without_a_loop(urls: list[str]):

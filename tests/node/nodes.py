@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from cluster.types import GroupId, NodeId
 from node.node import Node
 from node.settings import load
 from quorate.ports import free_port
+from tests.testkit import threads
 from tests.testkit.waiting import WAIT_S, until
 
 __all__ = [
@@ -163,18 +163,8 @@ class Running:
 @contextmanager
 def in_a_thread(folder: Path, **flags: Any) -> Iterator[Running]:
     """One node in a thread of its own, for clients that block."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="node")
-    thread.start()
-    nodes = Nodes(folder, **flags)
-    asyncio.run_coroutine_threadsafe(nodes.__aenter__(), loop).result()
-    try:
+    with threads.in_a_thread(Nodes(folder, **flags)) as (nodes, loop):
         yield Running(nodes.one, loop)
-    finally:
-        asyncio.run_coroutine_threadsafe(nodes.__aexit__(None, None, None), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 def machine_of(nodes: Nodes, queue: str) -> tuple[Any, Any]:
