@@ -25,9 +25,9 @@ from chaos.live import disks, networks
 from chaos.live.live_cluster import NODES, ROOT, LiveCluster, NotReadyError
 from chaos.live.whole import until_whole
 from chaos.load.client import Client, close_all, publish_until
-from chaos.load.door import PROTOCOLS, Protocols
-from chaos.load.doors import Doors
 from chaos.load.draining import Left, drain
+from chaos.load.driver import PROTOCOLS, Protocols
+from chaos.load.drivers import Drivers
 from chaos.load.workload import Scene
 from chaos.report.outcome import CLUSTER, Outcome, Status, status_of, totals_of
 from chaos.report.series import NEMESIS, workload_of
@@ -116,7 +116,7 @@ class _Loss:
         self._recorder = recorder
         self._say = say
         self._addresses = [cluster.address(node) for node in cluster.nodes]
-        self._scene = Scene(recorder, Doors(self._addresses, seed).open, seed)
+        self._scene = Scene(recorder, Drivers(self._addresses, seed).open, seed)
         dice = self._scene.dice("lost majority")
         order = dice.sample(cluster.nodes, len(cluster.nodes))
         count = (len(order) - 1) // 2

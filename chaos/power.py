@@ -29,8 +29,8 @@ from chaos.history import History, Op, Recorder
 from chaos.live import disks, networks
 from chaos.live.live_cluster import NODES, LiveCluster, NotReadyError
 from chaos.live.loop_disks import SETTINGS, FileSystem
-from chaos.load.door import PROTOCOLS
-from chaos.load.doors import Doors
+from chaos.load.driver import PROTOCOLS
+from chaos.load.drivers import Drivers
 from chaos.load.numbered_publishers import NumberedPublishers
 from chaos.load.publish_consume import PublishConsume
 from chaos.load.workload import Scene, Workload
@@ -125,8 +125,8 @@ def run(options: Options, console: Console | None = None, folder: Path | None = 
 async def _campaign(campaign: Campaign, cluster: LiveCluster, console: Console) -> None:
     recorder = Recorder(campaign.folder / "history.jsonl")
     addresses = [cluster.address(node) for node in cluster.nodes]
-    doors = Doors(addresses, campaign.options.seed)
-    scene = Scene(recorder, doors.open, campaign.options.seed, PACE)
+    drivers = Drivers(addresses, campaign.options.seed)
+    scene = Scene(recorder, drivers.open, campaign.options.seed, PACE)
     load: list[Workload] = [
         *(PublishConsume(scene, protocol, work_s=WORK_S) for protocol in PROTOCOLS),
         NumberedPublishers(scene, "native"),

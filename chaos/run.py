@@ -22,7 +22,7 @@ from chaos.live.live_cluster import NODES, LiveCluster
 from chaos.live.loop_disks import SETTINGS as SMALL_DISKS
 from chaos.load.addresses import Address
 from chaos.load.all import make_workloads
-from chaos.load.doors import Doors
+from chaos.load.drivers import Drivers
 from chaos.load.workload import Scene, Workload
 from chaos.nemesis.episodes import Pace
 from chaos.nemesis.nemesis import Nemesis
@@ -156,7 +156,7 @@ class Run:
     async def _under_load(self, cluster: LiveCluster, recorder: Recorder, watch: Watch) -> None:
         plan, found = self.plan, self._found
         addresses = [cluster.address(node) for node in cluster.nodes]
-        scene = Scene(recorder, Doors(addresses, plan.seed).open, plan.seed)
+        scene = Scene(recorder, Drivers(addresses, plan.seed).open, plan.seed)
         nemesis = Nemesis(
             cluster,
             watch,

@@ -31,8 +31,8 @@ from chaos.live import disks, networks
 from chaos.live.live_cluster import NODES, LiveCluster, NotReadyError
 from chaos.live.loop_disks import SETTINGS
 from chaos.live.seams import Disks
-from chaos.load.door import Door, Protocols
-from chaos.load.doors import Doors
+from chaos.load.driver import Driver, Protocols
+from chaos.load.drivers import Drivers
 from chaos.load.workload import Scene, Workload
 from chaos.trials import CALM, TRIALS, Arena, Trial
 from cluster.types import NodeId
@@ -78,18 +78,18 @@ class Round:
             folder, NODES, networks.choose(), chosen, build=trial.build, settings=settings
         )
         addresses = [self._cluster.address(node) for node in self._cluster.nodes]
-        self._doors = Doors(addresses, seed)
-        self._opened: list[Door] = []
+        self._drivers = Drivers(addresses, seed)
+        self._opened: list[Driver] = []
         self._scene = Scene(self._recorder, self._open, seed)
         self._arena = Arena(self._cluster, random.Random(f"{seed}/{trial.build}"))
         self._workloads = list(trial.load(self._scene))
         self.verdicts: list[Verdict] = []
         self.ended = ""  # early, and why
 
-    def _open(self, name: str, protocol: Protocols) -> Door:
-        door = self._doors.open(name, protocol)
-        self._opened.append(door)
-        return door
+    def _open(self, name: str, protocol: Protocols) -> Driver:
+        driver = self._drivers.open(name, protocol)
+        self._opened.append(driver)
+        return driver
 
     @property
     def ops(self) -> list[Op]:
@@ -116,7 +116,7 @@ class Round:
         finally:
             for node in self._cluster.nodes:
                 await asyncio.to_thread(self._cluster.kill, node)
-            closing = (asyncio.wait_for(door.close(), END_S_MAX) for door in self._opened)
+            closing = (asyncio.wait_for(driver.close(), END_S_MAX) for driver in self._opened)
             await asyncio.gather(*closing, return_exceptions=True)
         self._judge()
         forgetful = self._cluster.nodes if self.trial.wipes else []

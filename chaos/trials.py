@@ -17,7 +17,7 @@ from chaos.checker.verdict import Checker
 from chaos.faults import deafen, isolate
 from chaos.live.live_cluster import LiveCluster, NotReadyError
 from chaos.load.client import Client, publish_until, wait
-from chaos.load.door import Consumption, Received
+from chaos.load.driver import Consumption, Received
 from chaos.load.expiry import DAY_MS, Expiry
 from chaos.load.lengths import Lengths
 from chaos.load.numbered_publishers import NumberedPublishers

@@ -16,10 +16,10 @@ from typing import Any, cast
 import structlog
 
 from cluster.agreed_time import AgreedTime
+from cluster.catalog_read_index import CatalogGroup, CatalogReadIndex
 from cluster.cluster_config import ClusterConfig
 from cluster.continuity import ClusterContinuity
 from cluster.disk_identity import DiskIdentity
-from cluster.farewell import MEMBER, REMOVED, WHO, Farewell
 from cluster.forwarding import Forwarder
 from cluster.group import Group, Outcome, Role
 from cluster.group_like import GroupLike
@@ -35,15 +35,15 @@ from cluster.outcome import Done
 from cluster.overview import status_of
 from cluster.peers import Peers
 from cluster.queue_names import Heard, QueueNames
-from cluster.raft.rounds import Rounds
+from cluster.raft.drive_loop import DriveLoop
 from cluster.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
 from cluster.registration import Registration
 from cluster.relief import Relief
 from cluster.seams import Clock, Disk, Down, Links
 from cluster.transient import TransientGroups
 from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, NodeId, Stamp
+from cluster.unknown_peers import MEMBER, REMOVED, WHO, UnknownPeers
 from cluster.upgrading import version_for
-from cluster.visibility import CatalogGroup, Visibility
 
 log = structlog.get_logger(__name__)
 
@@ -101,12 +101,14 @@ class ClusterNode:
             bytes_max=config.transient_bytes_max,
             agreed_time=self.time,
         )
-        self.visibility = Visibility(config.node, links, self.peers, self.forwarder.answers)
+        self.catalog_read_index = CatalogReadIndex(
+            config.node, links, self.peers, self.forwarder.answers
+        )
         self.liveness = LivenessBroadcast(self)
         self._begun = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self.readmission = Readmission(self)
-        self.farewell = Farewell(
+        self.unknown_peers = UnknownPeers(
             config.node,
             links,
             joins=config.join,
@@ -124,7 +126,7 @@ class ClusterNode:
         self.catalog_machine: CatalogMachine
         self.log: Log
         self.notes: NodeNotes
-        self.rounds: Rounds
+        self.drive_loop: DriveLoop
         self.names: QueueNames
         self.continuity: ClusterContinuity
 
@@ -155,19 +157,19 @@ class ClusterNode:
         await self._registration.disk_identity.open()
         now = asyncio.get_running_loop().time()
         self.peers.begin(config.node, self.links.incarnation, now)
-        self._registration.outdo(self._registration.disk_identity.registered)
-        self.rounds = Rounds(self.log, self.links, self._clock)
+        self._registration.renumber_above(self._registration.disk_identity.registered)
+        self.drive_loop = DriveLoop(self.log, self.links, self._clock)
         self._start_catalog()
         begun.callback(self._note_end)
         begun.push_async_callback(self.links.stop)
         await self.links.start(self._on_message, self._on_up, self._on_down)
         begun.push_async_callback(self._end_work)
         self._tasks = [
-            self._spawn(self.rounds.run(), "rounds"),
+            self._spawn(self.drive_loop.run(), "drive_loop"),
             self._spawn(self._maintenance.run(), "care"),
             self._spawn(Relief(self.log, lambda: self.groups).run(), "relief"),
             self._spawn(self._registration.run(), "register"),
-            self._spawn(self.farewell.run(), "farewell"),
+            self._spawn(self.unknown_peers.run(), "unknown_peers"),
         ]
 
     def _start_catalog(self) -> None:
@@ -182,14 +184,14 @@ class ClusterNode:
         if config.join and catalog.term == 0:
             # The folder is empty. Perhaps there was an earlier one, and those that are asked for
             # votes with this node have not heard of it.
-            catalog.withhold_votes()
+            catalog.suspend_votes()
         self._recovered_index = catalog.commit_index
         self.continuity = ClusterContinuity(catalog.last_index)
         self.names = QueueNames(
             config,
             self.catalog_machine,
             self.retries,
-            visibility=self.visibility,
+            catalog_read_index=self.catalog_read_index,
             continuity=self.continuity,
             transient=self.transient,
             incarnation=lambda: self.links.incarnation,
@@ -200,7 +202,7 @@ class ClusterNode:
         )
         self.forwarder.cluster_version = lambda: self.catalog_machine.version
         self.forwarder.why_no_leader = self._why_no_leader
-        self.visibility.trust_s = catalog.member.elections.break_s
+        self.catalog_read_index.trust_s = catalog.member.elections.break_s
         catalog.moved = self._catalog_moved
         self._catalog_moved(catalog.applied_index)
 
@@ -209,7 +211,7 @@ class ClusterNode:
         return None if leader is None or since is None else (leader, self.catalog.term, since)
 
     def _catalog_moved(self, index: int) -> None:
-        self.visibility.moved(index, self.catalog.term, self.catalog_machine.changes)
+        self.catalog_read_index.moved(index, self.catalog.term, self.catalog_machine.changes)
         self.continuity.moved(index, self.catalog_machine.generation)
 
     def renumber(self, incarnation: int) -> None:
@@ -258,7 +260,7 @@ class ClusterNode:
             task.cancel()
         self.forwarder.stop()
         self.transient.stop()
-        await self.rounds.stop()
+        await self.drive_loop.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _note_end(self) -> None:
@@ -313,14 +315,14 @@ class ClusterNode:
         group.on_applied.append(self._on_applied)
         group.on_role.append(self._on_group_role)
         self.groups[group_id] = group
-        if self._registration.forgot:
-            group.withhold_votes()
-        self.rounds.add(group)
+        if self._registration.stale:
+            group.suspend_votes()
+        self.drive_loop.add(group)
         for peer, state in self.peers.states.items():
             if peer != self.node and state.up:
                 group.peer_up(peer)
-        for guest in self.farewell.connected:
-            group.peer_up(guest)
+        for unknown in self.unknown_peers.connected:
+            group.peer_up(unknown)
 
     def group(self, group_id: GroupId) -> GroupLike | None:
         """This node's copy of a replicated group, or its own group of transient queues."""
@@ -337,7 +339,7 @@ class ClusterNode:
                 machine = self.config.machines[1]()
                 self._add_group(info.id, info.name, info.founders, machine)
                 if self.groups[info.id].term == 0 and self._may_have_dropped(info):
-                    self.groups[info.id].withhold_votes()
+                    self.groups[info.id].suspend_votes()
         own = self.transient.start(self.catalog_machine)
         if own is not None:
             own.on_applied.append(self._on_applied)
@@ -352,10 +354,10 @@ class ClusterNode:
     def drop_group(self, group_id: GroupId) -> None:
         """This node's copy is not wanted any more, and counts for nothing."""
         self.groups[group_id].member.step_down(None)  # an old leader's clients go elsewhere
-        self.rounds.remove(group_id)
+        self.drive_loop.remove(group_id)
         del self.groups[group_id]
         self.log.remove_group(group_id)
-        self.rounds.wake()
+        self.drive_loop.wake()
 
     def homes(self) -> list[NodeId]:
         """The nodes that may be given groups: members, and not about to leave."""
@@ -393,7 +395,7 @@ class ClusterNode:
         """
         if self._failure is not None:
             return False  # perhaps since the others do not have what it had
-        if self.farewell.is_over:
+        if self.unknown_peers.is_removed:
             return True
         info = self.catalog_machine.node(self.node)
         if info is None or info.state == "member" or len(self.groups) > 1:
@@ -430,18 +432,18 @@ class ClusterNode:
 
     def linked(self) -> list[NodeId]:
         """The nodes to which there are to be links, without guests."""
-        return [node for node in self.links.peers() if not self.farewell.is_guest(node)]
+        return [node for node in self.links.peers() if not self.unknown_peers.is_unknown_peer(node)]
 
     def _on_message(self, peer: NodeId, message: list[Any]) -> None:
-        if self.farewell.is_guest(peer):
-            self._on_message_of_guest(peer, message)
+        if self.unknown_peers.is_unknown_peer(peer):
+            self._on_message_of_unknown_peer(peer, message)
             return
         match message:
             case [-1, "leads", led, int(known), *rest]:
                 self.peers.learn_leads(peer, led)
-                self._registration.known_as(known)
+                self._registration.on_known_incarnation(known)
                 # Versions that do not say it have nothing that must be forgotten.
-                self.continuity.said(peer, warm=rest[:1] != [False])
+                self.continuity.on_peer(peer, continuous=rest[:1] != [False])
                 self._maintenance.wake()
             case [-1, "leaving" | "staying" | "waiting" as word]:
                 self.peers.leaving(peer, leaves=word == "leaving", waits=word == "waiting")
@@ -451,13 +453,13 @@ class ClusterNode:
             case [-1, "clock", int(asked_ns), int(wall_ns)]:
                 self.time.heard(peer, asked_ns, wall_ns)
             case [-1, "applied?" | "applied", _]:
-                self.visibility.on_message(peer, message)
+                self.catalog_read_index.on_message(peer, message)
             case [-1, word, int(index)] if word == REMOVED:
-                self.farewell.on_message(peer, index)
+                self.unknown_peers.on_message(peer, index)
             case [-1, word, str(node)] if word == WHO:
-                self.farewell.on_who(peer, NodeId(node))
+                self.unknown_peers.on_who(peer, NodeId(node))
             case [-1, word, str(node), str(address)] if word == MEMBER:
-                self.farewell.on_member(NodeId(node), address)
+                self.unknown_peers.on_member(NodeId(node), address)
             case [-1, word, *_] if word in (GIVEN_UP, EMPTY):
                 self._on_readmission(peer, message)
             case [-1, *_]:
@@ -466,18 +468,18 @@ class ClusterNode:
                 for listener in self.on_node_message:
                     listener(peer, message)
             case [int() as group_id, *_] if group_id in self.groups:
-                self.rounds.receive(GroupId(group_id), peer, message)
+                self.drive_loop.receive(GroupId(group_id), peer, message)
             case _:
                 pass  # a group that this node has not started yet: Raft sends again
 
-    def _on_message_of_guest(self, guest: NodeId, message: list[Any]) -> None:
+    def _on_message_of_unknown_peer(self, unknown: NodeId, message: list[Any]) -> None:
         match message:
             case [-1, "leads", _, int(known), *_]:
-                self._registration.known_as(known)
+                self._registration.on_known_incarnation(known)
             case [-1, *_]:
-                self.forwarder.refuse(guest, message)
-            case _ if self.farewell.takes(guest, message):
-                self.rounds.receive(GroupId(message[0]), guest, message)
+                self.forwarder.refuse(unknown, message)
+            case _ if self.unknown_peers.takes(unknown, message):
+                self.drive_loop.receive(GroupId(message[0]), unknown, message)
             case _:
                 pass
 
@@ -490,27 +492,27 @@ class ClusterNode:
                 self._fail(error)
 
     def _on_up(self, peer: NodeId, incarnation: int) -> None:
-        if self.farewell.on_up(peer, incarnation):
+        if self.unknown_peers.on_up(peer, incarnation):
             self.liveness.announce([peer])  # it may be one that the log has, and was wiped
             for group in self.groups.values():
                 group.peer_up(peer)
             return
         self.peers.up(peer, incarnation, asyncio.get_running_loop().time())
-        self.visibility.up()
+        self.catalog_read_index.up()
         self.notes.link_up(peer, incarnation)
         for group in self.groups.values():
             group.peer_up(peer)
         self.liveness.broadcast(NodeUp(peer, incarnation))
         self.liveness.announce([peer])
         self.ask_clocks([peer])
-        self.rounds.wake()
+        self.drive_loop.wake()
 
     def _on_down(self, peer: NodeId, down: Down) -> None:
         """An election need not wait when the link was closed. What clients of that node hold waits
         until it is gone for certain: it may live behind a firewall.
         """
-        if self.farewell.is_guest(peer):
-            self.farewell.on_down(peer)
+        if self.unknown_peers.is_unknown_peer(peer):
+            self.unknown_peers.on_down(peer)
             for group in self.groups.values():
                 group.peer_down(peer, closed=down is not Down.SILENT)
             return
@@ -521,13 +523,13 @@ class ClusterNode:
         self.forwarder.on_down(peer)
         for listener in self.on_link_lost:
             listener(peer)
-        self.visibility.down(peer)
+        self.catalog_read_index.down(peer)
         self.continuity.down(peer)
         for group in self.groups.values():
             group.peer_down(peer, closed=closed)
         if incarnation:
             self.liveness.broadcast(NodeDown(peer, incarnation, gone))
-        self.rounds.wake()
+        self.drive_loop.wake()
 
     def ask_clocks(self, peers: Sequence[NodeId]) -> None:
         """The round trip is measured by the monotonic clock: the wall clocks are in question."""
@@ -557,7 +559,11 @@ class ClusterNode:
             return self.transient.leader_of(group_id, self.catalog_machine)
         group = self.groups.get(group_id)
         leader = None if group is None else group.leader
-        if leader is not None and leader != self.node and self.farewell.is_guest(leader):
+        if (
+            leader is not None
+            and leader != self.node
+            and self.unknown_peers.is_unknown_peer(leader)
+        ):
             return None  # followed, but its answers would not be taken
         return self.peers.leader_of(group_id) if leader is None else leader
 

@@ -301,7 +301,7 @@ class GroupLog:
                     replay.run.append(place, at, length, term)
                     any_entries = True
                 elif kind == fmt.KIND_LIVE:
-                    replay.loose.put(index, place, at, length, term)
+                    replay.scattered.put(index, place, at, length, term)
                     any_entries = True
                 elif kind == fmt.KIND_GROUP_REMOVED:
                     self._forget()
@@ -342,9 +342,9 @@ def _tail(replay: Replay, bases: Sequence[int], committed: int) -> Tail:
     """Where each entry lies, from the first that any of these bases can go on with up to the last
     that is there. Those that are missing have no length.
     """
-    run, loose = replay.run, replay.loose
+    run, scattered = replay.run, replay.scattered
     # A message that nobody settles keeps its entry, far below all others: they are no row.
-    room = 2 * (len(run) + len(loose)) + MISSING_MAX
+    room = 2 * (len(run) + len(scattered)) + MISSING_MAX
     first = min((base + 1 for base in bases if committed - base <= room), default=run.first)
     tail = Tail(first)
     count = max(committed + 1 - tail.first, 0)
@@ -355,11 +355,11 @@ def _tail(replay: Replay, bases: Sequence[int], committed: int) -> Tail:
         start = run.first + skipped - tail.first
         part: array[int] = getattr(run, name)[skipped : skipped + max(count - start, 0)]
         column[start : start + len(part)] = part
-    for slot, index in enumerate(loose.indexes):
+    for slot, index in enumerate(scattered.indexes):
         at = index - tail.first
-        if 0 <= at < count and (not tail.lengths[at] or tail.place(at) < loose.place(slot)):
-            tail.move(at, *loose.place(slot)[:2])
-            tail.lengths[at], tail.terms[at] = loose.lengths[slot], loose.terms[slot]
+        if 0 <= at < count and (not tail.lengths[at] or tail.place(at) < scattered.place(slot)):
+            tail.move(at, *scattered.place(slot)[:2])
+            tail.lengths[at], tail.terms[at] = scattered.lengths[slot], scattered.terms[slot]
     while len(tail) and not tail.lengths[-1]:
         tail.delete(len(tail) - 1, len(tail))
     return tail

@@ -13,39 +13,39 @@ from collections.abc import Iterable
 from cluster.types import NodeId
 
 #: A change waits so long for the node to turn warm, lest it be forgotten at once.
-WARM_S_MAX = 5.0
+CONTINUITY_S_MAX = 5.0
 
 
 class ClusterContinuity:
     def __init__(self, recovered_index: int) -> None:
         self._recovered_index = recovered_index
         self._generation: int | None = None  # when what was recovered had been applied
-        self._told: dict[NodeId, bool] = {}  # by the peers that are up
-        self._turned = asyncio.Event()
+        self._of_peers: dict[NodeId, bool] = {}  # by the peers that are up
+        self._established = asyncio.Event()
 
     @property
-    def warm(self) -> bool:
-        return self._turned.is_set()
+    def continuous(self) -> bool:
+        return self._established.is_set()
 
-    def turn(self) -> None:
-        self._turned.set()
+    def establish(self) -> None:
+        self._established.set()
 
-    async def turned(self) -> None:
+    async def established(self) -> None:
         """Or it takes too long."""
-        if not self.warm:
+        if not self.continuous:
             try:
-                async with asyncio.timeout(WARM_S_MAX):
-                    await self._turned.wait()
+                async with asyncio.timeout(CONTINUITY_S_MAX):
+                    await self._established.wait()
             except TimeoutError:
                 pass
 
-    def said(self, peer: NodeId, *, warm: bool) -> None:
-        self._told[peer] = warm
-        if warm:
-            self.turn()
+    def on_peer(self, peer: NodeId, *, continuous: bool) -> None:
+        self._of_peers[peer] = continuous
+        if continuous:
+            self.establish()
 
     def down(self, peer: NodeId) -> None:
-        self._told.pop(peer, None)
+        self._of_peers.pop(peer, None)
 
     def moved(self, index: int, generation: int) -> None:
         """The copy of the catalog is at `index`."""
@@ -53,8 +53,8 @@ class ClusterContinuity:
             if index >= self._recovered_index:
                 self._generation = generation
         elif generation > self._generation:
-            self.turn()
+            self.establish()
 
     def all_cold(self, connected: Iterable[NodeId]) -> bool:
         """This node is, and all these have said that they are."""
-        return not self.warm and all(self._told.get(peer) is False for peer in connected)
+        return not self.continuous and all(self._of_peers.get(peer) is False for peer in connected)

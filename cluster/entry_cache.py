@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.codec.entries import Entry, decode_entry, messages_of
-from cluster.raft.stock import REGULAR
+from cluster.raft.pysyncobj_core import REGULAR
 from cluster.types import Body
 
 #: Of one group; bytes of the entries as they lie in the log.

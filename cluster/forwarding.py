@@ -84,15 +84,15 @@ class Forwarder:
         """Propose at the group's leader, in the order of the calls. One try: see the outcome."""
         group = self._group_of(group_id)
         if self._stopped:
-            _tell(done, refused("stopping", "this node is shutting down; ask another one"))
+            _finish(done, refused("stopping", "this node is shutting down; ask another one"))
         elif group is not None and group.role is Role.LEADER:
             group.propose(command, done)
         elif (leader := self._leader_of(group_id)) is None:
-            _tell(done, refused("no_leader", self.why_no_leader(group_id)))
+            _finish(done, refused("no_leader", self.why_no_leader(group_id)))
         elif (needed := version_needed(command)) > 1 and needed > self.cluster_version():
-            _tell(done, too_new(needed, self.cluster_version()))
+            _finish(done, too_new(needed, self.cluster_version()))
         else:
-            self._ask_peer(leader, group_id, command, done)
+            self._request(leader, group_id, command, done)
 
     async def ask(self, group_id: GroupId, command: Command) -> Outcome:
         """The same, waiting for the outcome."""
@@ -103,7 +103,7 @@ class Forwarder:
         self._all_retries.append(Retries(self.propose, self._leader_of, self._random))
         return self._all_retries[-1]
 
-    def _ask_peer(self, peer: NodeId, group: GroupId, command: Command, done: Done | None) -> None:
+    def _request(self, peer: NodeId, group: GroupId, command: Command, done: Done | None) -> None:
         """`done` gets the outcome as `peer` tells it; refused when it cannot be reached."""
 
         def frame(number: int) -> list[Any]:
@@ -111,14 +111,14 @@ class Forwarder:
 
         def answered(answer: asyncio.Future[Outcome]) -> None:
             lost = answer.exception() is not None
-            _tell(done, self._lost(peer) if lost else answer.result())
+            _finish(done, self._lost(peer) if lost else answer.result())
 
         try:
             _, answer = self._requests.send(peer, frame)
         except TooMany:
-            _tell(done, refused("overloaded", f"too many questions to node {peer} are open"))
+            _finish(done, refused("overloaded", f"too many questions to node {peer} are open"))
         except NotSent:
-            _tell(done, refused("no_leader", f"node {peer}, the leader, cannot be reached"))
+            _finish(done, refused("no_leader", f"node {peer}, the leader, cannot be reached"))
         else:
             answer.add_done_callback(answered)
 
@@ -187,7 +187,7 @@ class Forwarder:
         group.propose(command, done)
 
 
-def _tell(done: Done | None, outcome: Outcome) -> None:
+def _finish(done: Done | None, outcome: Outcome) -> None:
     if done is not None:
         done(outcome)
 

@@ -35,11 +35,11 @@ from cluster.proposals import (
     weigh,
 )
 from cluster.raft.configuration import Configuration, split
+from cluster.raft.drive_loop import NOTHING, Ready
 from cluster.raft.journal import RaftJournal
 from cluster.raft.member import Member, Role
-from cluster.raft.rounds import NOTHING, Ready
+from cluster.raft.pysyncobj_core import NO_OP, REGULAR
 from cluster.raft.snapshots import Incoming
-from cluster.raft.stock import NO_OP, REGULAR
 from cluster.seams import Clock, Links
 from cluster.snapshotting import Snapshots
 from cluster.types import Body, BodyRef, GroupId, NodeId, Stamp
@@ -75,7 +75,7 @@ class Notes(Protocol):
 
 
 class Group:
-    """Driven by `Rounds`: `receive` collects, `step` works.
+    """Driven by `DriveLoop`: `receive` collects, `step` works.
 
     All listeners and `done` callbacks run inside a step.
     """
@@ -107,8 +107,8 @@ class Group:
         self.on_applied: list[OnApplied] = []
         #: LEADER is told once the machine is up to date, the others at once.
         self.on_role: list[OnRole] = []
-        #: Set by `Rounds`: asks for a step soon, runs a coroutine to its end, and is told how long
-        #: an entry took from its first proposal here until it was applied.
+        #: Set by `DriveLoop`: asks for a step soon; runs a coroutine to its end; takes the time of
+        #: an entry from its first proposal here until it was applied.
         self.wake: Callable[[], None] = lambda: None
         self.spawn: Callable[[Coroutine[Any, Any, None]], object] | None = None
         self.on_commit: Callable[[float], None] | None = None
@@ -226,8 +226,8 @@ class Group:
         return self.failed or self.member.poisoned
 
     @property
-    def withholds_votes(self) -> bool:
-        return self.member.withholds_votes
+    def votes_suspended(self) -> bool:
+        return self.member.votes_suspended
 
     @property
     def skipped(self) -> int:
@@ -254,7 +254,7 @@ class Group:
             "name": self.name,
             "members": list(self.members),
             "learners": list(self.configuration.learners),
-            "withholds_votes": self.withholds_votes,
+            "withholds_votes": self.votes_suspended,
             "role": self.role.name.lower(),
             "leader": self.leader,
             "term": self.term,
@@ -322,13 +322,13 @@ class Group:
         """Once ok, everything confirmed before is in this machine: reads are linearizable."""
         return await self.ask(Barrier())
 
-    def withhold_votes(self) -> None:
+    def suspend_votes(self) -> None:
         """This disk forgot what it promised: no votes until a leader brought it up to date. By
         order of a person survivors of a lost majority vote all the same: what they promised was
         for terms that are over.
         """
         if self.member.configurations.forced is None:
-            self.member.withholds_votes = True
+            self.member.votes_suspended = True
 
     def transfer(self, to: NodeId | None) -> None:
         """Hand leadership to `to`, or whoever is closest; until then proposals are refused."""
@@ -416,14 +416,14 @@ class Group:
         again = alone and member.journal.last_index > member.commit_index
         return Ready(member.transport.take_late(), again)
 
-    def hear(self, now: float) -> None:
+    def take_acks(self, now: float) -> None:
         """While a round's sync is under way: as the leader, take the answers of followers that came
         first, and tell what they commit. Nothing is written here that others might hear of.
         """
         member = self.member
         if self._installing or self.failed is not None or not member.leads:
             return
-        if member.withholds_votes:
+        if member.votes_suspended:
             return  # its own disk counts for nothing any more: the next step ends its leadership
         answers = list[tuple[NodeId, list[Any]]]()
         for peer, message, _ in self._inbox:
@@ -432,7 +432,7 @@ class Group:
             answers.append((peer, message))
         if answers:
             del self._inbox[: len(answers)]
-            member.hear(answers, now)
+            member.take_acks(answers, now)
             self._become_ready()
             self._proposals.call_back(self._guard)
 
@@ -451,7 +451,7 @@ class Group:
             self._writes = self.machine.version
             self._applying.keep(True)
             self.upgrade_machine()
-            self._tell_role(Role.LEADER)
+            self._report_role(Role.LEADER)
 
     def upgrade_machine(self) -> None:
         """As the leader, raise the machine's version to what all members can run. Idempotent.
@@ -468,7 +468,7 @@ class Group:
             self._writes = version
             self.wake()
 
-    def _tell_role(self, role: Role) -> None:
+    def _report_role(self, role: Role) -> None:
         for listener in self.on_role:
             self._guard(listener, self, role, self.term)
 
@@ -538,13 +538,15 @@ class Group:
         self._applying.keep(False)
         self._proposals.doubt(self.member.now + self.options.election_max_ms / 1000)
         self._proposals.refuse_all(self._not_now())
-        self._tell_role(role)
+        self._report_role(role)
 
     def apply_entry(self, command: bytes, index: int, term: int) -> None:
         dones, since_ns = self._proposals.applied(index, term, self._overwritten)
         # A new leader owes all of it again once it is up to date: its listeners ask on_leader().
-        told = self.on_applied and (self._ready or not self.member.leads)
-        self._applying.apply(command, (index, term), dones, self._tell_effects if told else None)
+        handler_due = self.on_applied and (self._ready or not self.member.leads)
+        self._applying.apply(
+            command, (index, term), dones, self._report_effects if handler_due else None
+        )
         self._snapshots.applied(len(command))
         if since_ns:
             self.commit_s = self._proposals.age_s(since_ns)
@@ -584,7 +586,7 @@ class Group:
                 f" {self.name} {self.node}`",
             )
 
-    def _tell_effects(self, stamp: Stamp, effects: Sequence[Effect]) -> None:
+    def _report_effects(self, stamp: Stamp, effects: Sequence[Effect]) -> None:
         for listener in self.on_applied:
             self._guard(listener, self, stamp, effects)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cluster.forwarding import NODE_LEVEL
 from cluster.group_like import GroupLike
-from cluster.known_starts import KnownStarts
+from cluster.known_incarnations import KnownIncarnations
 from cluster.machine.commands import Command
 from cluster.outcome import Outcome
 from cluster.raft.member import Role
@@ -33,7 +33,7 @@ class LivenessBroadcast:
 
     def __init__(self, cluster: ClusterNode) -> None:
         self._cluster = cluster
-        self._known_starts = KnownStarts()
+        self._known_incarnations = KnownIncarnations()
         self._missed: set[GroupId] = set()  # groups that may lack a NodeUp or NodeDown
         self.word = STAYING  # LEAVING: about to stop, or drained: wants no leadership
 
@@ -74,8 +74,8 @@ class LivenessBroadcast:
         cluster = self._cluster
         led: list[int] = [g.id for g in cluster.groups.values() if g.role is Role.LEADER]
         for peer in peers:
-            known = self._known_starts.of(peer, cluster.catalog)
-            cluster.links.send(peer, [NODE_LEVEL, LEADS, led, known, cluster.continuity.warm])
+            known = self._known_incarnations.of(peer, cluster.catalog)
+            cluster.links.send(peer, [NODE_LEVEL, LEADS, led, known, cluster.continuity.continuous])
             if self.word != STAYING:  # it may have come after it was said
                 cluster.links.send(peer, [NODE_LEVEL, self.word])
         cluster.links.flush()
@@ -84,17 +84,17 @@ class LivenessBroadcast:
 
     def leave(self) -> None:
         """This node wants no leaderships."""
-        self._say(LEAVING)
+        self._broadcast(LEAVING)
 
     def wait(self) -> None:
         """This node leaves as soon as the others can do without it."""
-        self._say(WAITING)
+        self._broadcast(WAITING)
 
     def stay(self) -> None:
         """This node takes leaderships again."""
-        self._say(STAYING)
+        self._broadcast(STAYING)
 
-    def _say(self, word: str) -> None:
+    def _broadcast(self, word: str) -> None:
         links = self._cluster.links
         for peer in links.peers() if word != self.word else ():
             links.send(peer, [NODE_LEVEL, word])

@@ -25,8 +25,8 @@ from cluster.raft.configuration import (
     split,
 )
 from cluster.raft.journal import RaftJournal
+from cluster.raft.pysyncobj_core import REGULAR
 from cluster.raft.quorum import votes_needed
-from cluster.raft.stock import REGULAR
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
 
 
@@ -106,8 +106,8 @@ def give_up(
         assert node in each.survivors, f"{node} has no vote in {each.name}"
         journal = log.journal(each.group)
         go_on(journal, each.survivors, {*lost, *each.lost})
-        told = pack([sorted(lost), node])
-        log.note(KIND_GIVEN_UP, each.group, each.last_index, journal.current_term, told)
+        payload = pack([sorted(lost), node])
+        log.note(KIND_GIVEN_UP, each.group, each.last_index, journal.current_term, payload)
 
 
 def lacks_majority(configurations: Configurations, lost: Collection[str]) -> bool:
@@ -124,7 +124,7 @@ def go_on(journal: RaftJournal, survivors: Sequence[NodeId], lost: Collection[No
     era = era_of(journal.current_term) + 1
     # The new term makes void what was promised, by this disk and by lost ones, in older ones.
     journal.set_term(first_term_of(era), None)
-    journal.withhold(False)
+    journal.set_votes_suspended(False)
     members = Configuration(tuple(sorted(survivors)), lost=tuple(sorted(lost)), era=era)
     journal.force(Forced(members).payload)
 

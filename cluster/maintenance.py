@@ -43,7 +43,9 @@ class MaintenanceLoop:
         self._proposed: set[GroupId] = set()  # asked already since the last period: wait and see
         self._due: set[GroupId] = set()  # lead since a moment ago: compare at once
         self._agreed: dict[GroupId, tuple[int, ...]] = {}  # what was compared, and found equal
-        self._tell = False  # who leads what has changed: nodes without a copy want to know
+        self._leaders_changed = (
+            False  # who leads what has changed: nodes without a copy want to know
+        )
         self._down_since: dict[NodeId, float] = {}
         self._forgotten: set[NodeId] = set()  # proposed since the last period
         self._forgetting_volatile = False
@@ -58,7 +60,7 @@ class MaintenanceLoop:
         """What was proposed under another leader may be lost: propose again."""
         self._proposed.discard(group)
         self._due.add(group)
-        self._tell = True
+        self._leaders_changed = True
         self.wake()
 
     async def run(self) -> None:
@@ -79,7 +81,7 @@ class MaintenanceLoop:
                 self._mind_clocks()
                 self._miss_unheard()
                 cluster.liveness.retry()
-                self._tell = True
+                self._leaders_changed = True
                 await cluster.log.maintain()
                 self._period += 1
                 self._due.update(cluster.groups)
@@ -88,8 +90,8 @@ class MaintenanceLoop:
                     own.tidy()
                     self._due.add(own.id)
             self._now.clear()
-            if self._tell:
-                self._tell = False
+            if self._leaders_changed:
+                self._leaders_changed = False
                 cluster.liveness.announce(
                     [p for p in cluster.links.peers() if cluster.links.connected(p)]
                 )
@@ -199,8 +201,8 @@ class MaintenanceLoop:
         def done(outcome: Outcome) -> None:
             self._forgetting_volatile = False
             if outcome.reply is not None:
-                continuity.turn()
-                self._tell = True
+                continuity.establish()
+                self._leaders_changed = True
             self.wake()
 
         self._forgetting_volatile = True

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 from cluster.codec.entries import enqueues_in
 from cluster.codec.errors import CodecError
 from cluster.committed import NOTHING, Base, GroupLog, State, Vanished
-from cluster.lifecycle import Lifecycle, ReplayFailed, stamped
+from cluster.group_replay import GroupReplay, ReplayFailed, stamped
 from cluster.log import SystemClock
 from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.catalog import CatalogMachine
-from cluster.message_story import MessageStory, Wanted, event_of, now_of
+from cluster.message_events import MessageEvents, Wanted, event_of, now_of
 from cluster.seams import Clock
 from cluster.types import CATALOG_GROUP, GroupId, MessageId, QueueId
 
@@ -79,9 +79,9 @@ def history(
 
     limit_ns = None if seconds_max is None else seconds_max * 1e9
     best = _look_back(folders, wanted.group, applied, attempt, limit_ns, clock or SystemClock())
-    if best.told is None:
+    if best.history is None:
         raise best.none
-    return best.told
+    return best.history
 
 
 def find_queue(folders: Sequence[str], vhost: str, name: str) -> tuple[GroupId, QueueId]:
@@ -103,7 +103,7 @@ def find_queue(folders: Sequence[str], vhost: str, name: str) -> tuple[GroupId, 
                 return _Attempt(found, none, final=log.whole)
         return _Attempt(None, none, final=False)
 
-    found = _look_back(folders, CATALOG_GROUP, 0, attempt, None, SystemClock()).told
+    found = _look_back(folders, CATALOG_GROUP, 0, attempt, None, SystemClock()).history
     if found is None:
         raise none
     return found["group"], found["queue"]
@@ -112,7 +112,7 @@ def find_queue(folders: Sequence[str], vhost: str, name: str) -> tuple[GroupId, 
 class _Attempt(NamedTuple):
     """What was found in some of the segments."""
 
-    told: Json | None
+    history: Json | None
     none: NoHistory  # why there is nothing, if there is nothing
     final: bool  # older segments tell no more
 
@@ -129,7 +129,7 @@ def _look_back(
     begun_ns, best, count = clock.monotonic_ns(), None, SEGMENTS_FIRST
     while True:
         found, is_all = _with_log(folders, group, applied, count, attempt)
-        if best is None or found.told is not None:
+        if best is None or found.history is not None:
             best = found
         next_ns = (clock.monotonic_ns() - begun_ns) * (SEGMENTS_FACTOR + 1)
         too_long = limit_ns is not None and next_ns > limit_ns
@@ -142,8 +142,8 @@ def _look_back(
 
 def _cut_short(best: _Attempt, count: int) -> _Attempt:
     """There was no time for older segments."""
-    if best.told is not None:
-        best.told["read"]["cut_short"] = True
+    if best.history is not None:
+        best.history["read"]["cut_short"] = True
     reason = (
         f"it is not in the newest {count} segments, and for older ones there is no time:"
         " `quorate message --data` reads a folder without a limit"
@@ -172,7 +172,7 @@ def _with_log(
 
 
 def _attempt(log: GroupLog, wanted: Wanted, entries_max: int) -> _Attempt:
-    best: tuple[MessageStory, Lifecycle, State] | None = None
+    best: tuple[MessageEvents, GroupReplay, State] | None = None
     final = False
     for base in _order(log.bases, wanted):
         if log.committed - base.index > entries_max:
@@ -180,19 +180,19 @@ def _attempt(log: GroupLog, wanted: Wanted, entries_max: int) -> _Attempt:
         state = log.load(base)
         if state is None:
             continue
-        story = MessageStory(wanted)
-        life = _fold(log, state, story)
-        if best is None or story.count:
-            best = story, life, state
+        kept = MessageEvents(wanted)
+        replay = _fold(log, state, kept)
+        if best is None or kept.count:
+            best = kept, replay, state
         entry = wanted.entry
-        final = story.whole or (entry is not None and base.index < entry <= life.index)
+        final = kept.whole or (entry is not None and base.index < entry <= replay.index)
         if final:
             break
     if best is None or log.committed <= NOTHING.index:
         return _Attempt(None, _out_of_reach(log, entries_max), final)
-    story, life, state = best
-    none = NoHistory("no_message", _why_not(wanted, life, state))
-    return _Attempt(_answer(log, story, life, state) if story.count else None, none, final)
+    kept, replay, state = best
+    none = NoHistory("no_message", _why_not(wanted, replay, state))
+    return _Attempt(_answer(log, kept, replay, state) if kept.count else None, none, final)
 
 
 def _order(bases: Sequence[Base], wanted: Wanted) -> list[Base]:
@@ -206,31 +206,31 @@ def _order(bases: Sequence[Base], wanted: Wanted) -> list[Base]:
     return found if found[-1:] == bases[:1] else [*found, bases[0]]
 
 
-def _fold(log: GroupLog, state: State, story: MessageStory | None) -> Lifecycle:
+def _fold(log: GroupLog, state: State, kept: MessageEvents | None) -> GroupReplay:
     """As far as the log goes on."""
     group, snapshot = GroupId(log.group), state.snapshot
     try:
-        life = Lifecycle(group) if snapshot is None else Lifecycle.after(group, snapshot)
+        replay = GroupReplay(group) if snapshot is None else GroupReplay.after(group, snapshot)
         # A message that was published later is not looked for among those that are there.
-        if story is not None and (story.entry is None or story.entry <= life.index):
-            story.take(life.known())
+        if kept is not None and (kept.entry is None or kept.entry <= replay.index):
+            kept.take(replay.known())
         waiting = 0
         for index, term, command in log.entries(state):
-            life.apply(index, term, command)
+            replay.apply(index, term, command)
             waiting += 1
             if waiting >= ENTRIES_AT_ONCE:
                 waiting = 0
-                _take(life, story)
+                _take(replay, kept)
     except (ReplayFailed, UnsupportedSnapshot) as error:
         raise NoHistory("out_of_reach", f"this release cannot follow the log: {error}") from error
-    _take(life, story)
-    return life
+    _take(replay, kept)
+    return replay
 
 
-def _take(life: Lifecycle, story: MessageStory | None) -> None:
-    rows = life.take_rows()
-    if story is not None:
-        story.take(rows)
+def _take(replay: GroupReplay, kept: MessageEvents | None) -> None:
+    rows = replay.take_rows()
+    if kept is not None:
+        kept.take(rows)
 
 
 def _out_of_reach(log: GroupLog, entries_max: int) -> NoHistory:
@@ -243,15 +243,15 @@ def _out_of_reach(log: GroupLog, entries_max: int) -> NoHistory:
     )
 
 
-def _why_not(wanted: Wanted, life: Lifecycle, state: State) -> str:
+def _why_not(wanted: Wanted, replay: GroupReplay, state: State) -> str:
     begin = state.base.index
     before = f"the log begins behind entry {begin}: by then it was gone, if there was one"
     if wanted.entry is None:
         if begin > NOTHING.index:
             return f"no such message is in the queue, and {before}"
-        return f"the queue had no such message up to entry {life.index}"
-    if wanted.entry > life.index:
-        return f"entry {wanted.entry} is not committed as far as is known here, to {life.index}"
+        return f"the queue had no such message up to entry {replay.index}"
+    if wanted.entry > replay.index:
+        return f"entry {wanted.entry} is not committed as far as is known here, to {replay.index}"
     if wanted.entry <= begin:
         return before
     return f"entry {wanted.entry} has no message with offset {wanted.offset} that was stored"
@@ -260,12 +260,12 @@ def _why_not(wanted: Wanted, life: Lifecycle, state: State) -> str:
 # --- telling --------------------------------------------------------------------------------------
 
 
-def _answer(log: GroupLog, story: MessageStory, life: Lifecycle, state: State) -> Json:
-    assert isinstance(life.machine, QueueMachine)
-    told = story.told
-    entry = story.entry
-    message = None if entry is None else MessageId(GroupId(log.group), entry, story.offset)
-    events = [event_of(each) for each in told]
+def _answer(log: GroupLog, kept: MessageEvents, replay: GroupReplay, state: State) -> Json:
+    assert isinstance(replay.machine, QueueMachine)
+    kept_events = kept.events
+    entry = kept.entry
+    message = None if entry is None else MessageId(GroupId(log.group), entry, kept.offset)
+    events = [event_of(each) for each in kept_events]
     if entry is not None:
         for event in events:
             if event["event"] == "published":
@@ -274,16 +274,16 @@ def _answer(log: GroupLog, story: MessageStory, life: Lifecycle, state: State) -
     return {
         "message": None if message is None else str(message),
         "group": log.group,
-        "now": now_of(story, life.machine),
+        "now": now_of(kept, replay.machine),
         "events": events,
-        "left_out": story.count - len(told),
+        "left_out": kept.count - len(kept_events),
         "read": {
             "cluster": log.cluster,
             "node": log.node,
             "from": state.base.index,
-            "to": life.index,
-            "to_ms": life.now_ms,
-            "whole": story.whole,
+            "to": replay.index,
+            "to_ms": replay.now_ms,
+            "whole": kept.whole,
             "damage": log.damage,
             "cut_short": False,
         },

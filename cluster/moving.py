@@ -38,7 +38,7 @@ class Moving:
         self._cluster = cluster
         self._empty_since_s: dict[NodeId, float] = {}  # nodes that leave
         self._removed: set[NodeId] = set()  # nodes of which the groups led here have heard that
-        self._asked: set[Command] = set()  # proposed to the catalog, and not answered yet
+        self._proposed: set[Command] = set()  # proposed to the catalog, and not answered yet
 
     def look(self) -> None:
         self._meet()
@@ -55,12 +55,12 @@ class Moving:
         left.
         """
         cluster = self._cluster
-        cluster.farewell.look()
+        cluster.unknown_peers.look()
         known = {cluster.node, *cluster.links.peers()}
         for info in cluster.catalog_machine.nodes_ever():
             address = info.addresses.get("peer")
             if info.state == "removed":
-                linked = info.node in known and not cluster.farewell.is_guest(info.node)
+                linked = info.node in known and not cluster.unknown_peers.is_unknown_peer(info.node)
                 if linked and info.node != cluster.node:
                     log.info("node_left", node=info.node)
                     cluster.forget(info.node)
@@ -130,9 +130,9 @@ class Moving:
         elif step is not None:
             log.info("members_change", group=group.name, voters=step.voters, learners=step.learners)
             group.change_members(step)
-        self._tell(group)
+        self._report_held(group)
 
-    def _tell(self, group: Group) -> None:
+    def _report_held(self, group: Group) -> None:
         """What is committed: who has a copy, and in the end who is gone."""
         catalog = self._cluster.catalog_machine
         at, members = group.configured_at, group.members
@@ -141,20 +141,20 @@ class Moving:
         if group.id == CATALOG_GROUP:
             for node in catalog.nodes():
                 if node.state == "leaving" and node.node not in members:
-                    self._ask(NodeGone(node.node))
+                    self._propose(NodeGone(node.node))
             return
         info = catalog.group(group.id)
         if info is not None and info.held_at < at:
-            self._ask(GroupHeld(group.id, at, members))
+            self._propose(GroupHeld(group.id, at, members))
 
-    def _ask(self, command: Command) -> None:
-        if command in self._asked:
+    def _propose(self, command: Command) -> None:
+        if command in self._proposed:
             return
 
         def done(_: Outcome) -> None:
-            self._asked.discard(command)
+            self._proposed.discard(command)
 
-        self._asked.add(command)
+        self._proposed.add(command)
         self._cluster.propose(CATALOG_GROUP, command, done)
 
     # --- copies that are not wanted here any more

@@ -1,7 +1,7 @@
 """One way between nodes: requests and their answers over the links.
 
-What the frames look like is said by those who use this (`cluster.forwarding`, `node.questions`,
-`cluster.visibility`, `node.relay`). What holds for all of them stands here:
+What the frames look like is said by those who use this (`cluster.forwarding`, `node.peer_rpc`,
+`cluster.catalog_read_index`, `node.relay`). What holds for all of them stands here:
 
 - A number is never used by two processes of a node, so an answer, or a delivery, that was meant for
   the process before finds nobody.

@@ -31,7 +31,7 @@ from cluster.machine.replies import COMMAND_SKIPPED, Refused
 from cluster.outcome import Done, Outcome, refused, unknown
 from cluster.raft.configuration import split
 from cluster.raft.journal import RaftJournal
-from cluster.raft.stock import REGULAR
+from cluster.raft.pysyncobj_core import REGULAR
 from cluster.seams import Clock
 from cluster.types import COMMANDS_PER_ENTRY_MAX, Body, BodyRef, Stamp
 

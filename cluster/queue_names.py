@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from cluster.catalog_read_index import CatalogReadIndex
 from cluster.cluster_config import ClusterConfig
 from cluster.continuity import ClusterContinuity
 from cluster.machine.arguments import ArgumentError, parse_arguments
@@ -32,7 +33,6 @@ from cluster.reconcile import create_command
 from cluster.retries import PATIENCE_S, Retries
 from cluster.transient import TransientGroups
 from cluster.types import CATALOG_GROUP, NodeId
-from cluster.visibility import Visibility
 
 #: Fields of the catalog's commands that hold whatever a client has put there. They are shown as
 #: JSON, where a NaN in one of them would spoil the list of all.
@@ -55,7 +55,7 @@ class QueueNames:
         catalog: CatalogMachine,
         retries: Retries,
         *,
-        visibility: Visibility,
+        catalog_read_index: CatalogReadIndex,
         continuity: ClusterContinuity,
         transient: TransientGroups,
         incarnation: Callable[[], int],
@@ -71,7 +71,7 @@ class QueueNames:
         self._config = config
         self._catalog = catalog
         self._retries = retries
-        self._visibility = visibility
+        self._catalog_read_index = catalog_read_index
         self._continuity = continuity
         self._transient = transient
         self._incarnation = incarnation
@@ -86,7 +86,7 @@ class QueueNames:
         steps = command.steps if isinstance(command, ChangeCatalog) else [command]
         if not all(is_finite([getattr(s, name, None) for name in _FROM_OUTSIDE]) for s in steps):
             return _NO_NUMBER
-        await self._continuity.turned()
+        await self._continuity.established()
         return await self._seen(await self._retries.ask(CATALOG_GROUP, command))
 
     async def change_all(self, steps: Sequence[CatalogStep]) -> Outcome:
@@ -111,7 +111,7 @@ class QueueNames:
 
     async def _seen(self, outcome: Outcome) -> Outcome:
         if outcome.kind == "ok" and outcome.stamp is not None:
-            await self._visibility.everywhere(outcome.stamp.index)
+            await self._catalog_read_index.applied_everywhere(outcome.stamp.index)
         return outcome
 
     async def find(self, vhost: str, name: str, *, now: bool = False) -> QueueInfo | Outcome:
@@ -137,7 +137,7 @@ class QueueNames:
         outcome = await self._retries.ask(CATALOG_GROUP, Barrier())
         if outcome.kind != "ok" or outcome.stamp is None:
             return False
-        done = await self._visibility.here(outcome.stamp.index, PATIENCE_S)
+        done = await self._catalog_read_index.applied_here(outcome.stamp.index, PATIENCE_S)
         if done:
             self._caught_up_with = heard
         return done
@@ -169,7 +169,7 @@ class QueueNames:
         reply = outcome.reply
         if outcome.kind != "ok" or not isinstance(reply, Declared) or outcome.stamp is None:
             return outcome
-        await self._visibility.here(outcome.stamp.index)
+        await self._catalog_read_index.applied_here(outcome.stamp.index)
         info = self._catalog.queue_by_id(reply.queue)
         declared = self._catalog.config_of(reply.queue)
         if info is None or declared is None:  # it was removed at once, or our copy is far behind

@@ -47,7 +47,7 @@ class Readmission:
         #: The start of the process that said that its folder holds nothing of the group.
         self._empty: dict[tuple[GroupId, NodeId], int] = {}
         #: In which era this process said so of its own folder: what is in it since, others sent.
-        self._said_empty: dict[GroupId, int] = {}
+        self._reported_empty: dict[GroupId, int] = {}
 
     def refused(self, group: Group) -> set[NodeId]:
         """Lost nodes that must not be members of the group, as far as is known now."""
@@ -62,22 +62,22 @@ class Readmission:
 
     def ask_node(self, node: NodeId) -> None:
         groups = self._cluster.groups.values()
-        asked = [[g.id, g.configuration.era] for g in groups if node in self.refused(g)]
-        if asked:
-            self._cluster.links.send(node, [NODE_LEVEL, GIVEN_UP, asked])
+        requested = [[g.id, g.configuration.era] for g in groups if node in self.refused(g)]
+        if requested:
+            self._cluster.links.send(node, [NODE_LEVEL, GIVEN_UP, requested])
             self._cluster.links.flush()
 
     def is_empty(self, group: GroupId, node: NodeId) -> bool:
         """The process that is up there said that it holds nothing of before the recovery."""
         state = self._cluster.peers.states.get(node)
-        told = self._empty.get((group, node))
-        return state is not None and state.up and state.incarnation == told
+        reported = self._empty.get((group, node))
+        return state is not None and state.up and state.incarnation == reported
 
     def on_message(self, peer: NodeId, message: list[Any]) -> None:
         """GivenUp: this node must not go on."""
         match message:
-            case [_, word, [*asked]] if word == GIVEN_UP:
-                self._answer(peer, asked)
+            case [_, word, [*requested]] if word == GIVEN_UP:
+                self._answer(peer, requested)
             case [_, word, [*groups]] if word == EMPTY:
                 incarnation = self._cluster.peers.states[peer].incarnation
                 for group in groups:
@@ -85,15 +85,15 @@ class Readmission:
             case _:
                 pass
 
-    def _answer(self, peer: NodeId, asked: Sequence[Sequence[int]]) -> None:
+    def _answer(self, peer: NodeId, requested: Sequence[Sequence[int]]) -> None:
         cluster = self._cluster
         kept = cluster.log.groups()
         empty: list[int] = []
-        for group, era in asked:
+        for group, era in requested:
             journal = cluster.log.journal(group) if group in kept else None
-            said = self._said_empty.get(GroupId(group), -1)
-            if journal is None or journal.last_index == 1 or era <= said:
-                self._said_empty[GroupId(group)] = max(era, said)
+            reported = self._reported_empty.get(GroupId(group), -1)
+            if journal is None or journal.last_index == 1 or era <= reported:
+                self._reported_empty[GroupId(group)] = max(era, reported)
                 empty.append(group)
                 continue
             found = cluster.groups.get(GroupId(group))

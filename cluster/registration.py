@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 AGAIN_S = 0.05
 #: A node that waits to be let in says so after so long, and then this often.
-TELL_FIRST_S = 3.0
-TELL_AGAIN_S = 30.0
+LOG_FIRST_S = 3.0
+LOG_AGAIN_S = 30.0
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -30,10 +30,10 @@ class Registration:
     def __init__(self, cluster: ClusterNode, disk_identity: DiskIdentity) -> None:
         self._cluster = cluster
         self.disk_identity = disk_identity
-        self.forgot = False  # the others know of a later start than our disk does
+        self.stale = False  # the others know of a later start than our disk does
         self.records = False  # that, and which copies withhold their votes: none may start now
 
-    def outdo(self, known: int) -> None:
+    def renumber_above(self, known: int) -> None:
         """Starts are numbered by the wall clock when the folder knows no higher number, so a clock
         that was ahead can leave one behind that this start does not reach.
         """
@@ -42,11 +42,11 @@ class Registration:
             log.warning("start_numbered_again", node=cluster.node, known=known)
             cluster.renumber(known + 1)
 
-    def known_as(self, incarnation: int) -> None:
+    def on_known_incarnation(self, incarnation: int) -> None:
         """The start that the catalog knows of, as far as somebody has it."""
-        if incarnation <= self.disk_identity.registered or self.forgot:
+        if incarnation <= self.disk_identity.registered or self.stale:
             return
-        self.forgot = True
+        self.stale = True
         log.warning(
             "votes_withheld",
             node=self._cluster.node,
@@ -54,20 +54,24 @@ class Registration:
             " the folder is new or an older copy; it votes when it is brought up to date",
         )
         for group in self._cluster.groups.values():
-            group.withhold_votes()
+            group.suspend_votes()
 
-    async def _tell_waiting(self) -> None:
+    async def _log_waiting(self) -> None:
         """A node can do nothing but wait; whoever started it should know for what."""
         cluster = self._cluster
         links = cluster.links
         address = cluster.config.addresses.get("peer", "HOST:PORT")
         let_in = f"`quorate node add {cluster.node} {address}`"
-        wait_s = TELL_FIRST_S
+        wait_s = LOG_FIRST_S
         while True:
             await asyncio.sleep(wait_s)
-            wait_s = TELL_AGAIN_S
-            if cluster.farewell.waits_to_be_let_in:
-                was = "it was removed from the cluster; " if cluster.farewell.heard else ""
+            wait_s = LOG_AGAIN_S
+            if cluster.unknown_peers.waits_to_be_let_in:
+                was = (
+                    "it was removed from the cluster; "
+                    if cluster.unknown_peers.removal_heard
+                    else ""
+                )
                 event, reason = "waiting_to_be_let_in", f"{was}the others wait for {let_in}"
             elif not any(map(links.connected, links.peers())):
                 event = "waiting_for_others"
@@ -81,22 +85,22 @@ class Registration:
 
     async def run(self) -> None:
         cluster = self._cluster
-        telling = asyncio.create_task(self._tell_waiting(), name="tell_waiting")
+        logging = asyncio.create_task(self._log_waiting(), name="log_waiting")
         try:
             while not await cluster.names.barrier():  # noqa: ASYNC110 -- it is no event
                 await asyncio.sleep(AGAIN_S)
         finally:
-            telling.cancel()
+            logging.cancel()
         info = cluster.catalog_machine.node(cluster.node)
         known = 0 if info is None else info.incarnation
-        self.known_as(known)
-        self.outdo(known)
+        self.on_known_incarnation(known)
+        self.renumber_above(known)
         incarnation = cluster.links.incarnation
         cluster.start_groups()
-        if self.forgot:
+        if self.stale:
             await self._keep_withheld()
         await self.disk_identity.record(max(incarnation, self.disk_identity.registered))
-        self.forgot = self.records = False
+        self.stale = self.records = False
         versions = versions_of(cluster.catalog_machine.newest)
         addresses = {**cluster.config.addresses, VERSIONS: versions}
         command = RegisterNode(cluster.node, incarnation, addresses)
@@ -134,8 +138,8 @@ class Registration:
     async def _tell_voting(self) -> None:
         """Whoever replaces one disk after the other waits for this."""
         copies = self._cluster.groups
-        if not any(group.withholds_votes for group in copies.values()):
+        if not any(group.votes_suspended for group in copies.values()):
             return
-        while any(group.withholds_votes for group in copies.values()):  # noqa: ASYNC110 -- nor is this
+        while any(group.votes_suspended for group in copies.values()):  # noqa: ASYNC110 -- nor is this
             await asyncio.sleep(AGAIN_S)
         log.info("votes_again", node=self._cluster.node)

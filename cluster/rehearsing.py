@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cluster.committed import NOTHING, GroupLog, State, Vanished
-from cluster.lifecycle import Lifecycle, ReplayFailed
+from cluster.group_replay import GroupReplay, ReplayFailed
 from cluster.log.reader import DIGEST, READ_ONLY, read
 from cluster.machine import UnsupportedSnapshot
 from cluster.machine.versions import NeedsNewer
@@ -91,25 +91,25 @@ def _replay(log: GroupLog, digests: dict[int, bytes], found: Rehearsed) -> None:
 
 
 def _replay_from(state: State, log: GroupLog, digests: dict[int, bytes], found: Rehearsed) -> None:
-    life = _begun(found.group, state)
-    found.last = max(found.last, life.index)
+    replay = _begun(found.group, state)
+    found.last = max(found.last, replay.index)
     for number, (index, term, command) in enumerate(log.entries(state)):
-        life.apply(index, term, command)
+        replay.apply(index, term, command)
         found.last = max(found.last, index)
         if number % ENTRIES_AT_ONCE == 0:
-            life.take_rows()
+            replay.take_rows()
         noted = digests.get(index)
         if noted is not None:
             found.compared += 1
-            if life.digest() != noted:
+            if replay.digest() != noted:
                 found.differing.append(index)
 
 
-def _begun(group: GroupId, state: State) -> Lifecycle:
-    life = Lifecycle(group)
+def _begun(group: GroupId, state: State) -> GroupReplay:
+    replay = GroupReplay(group)
     if state.snapshot is None:
-        return life
-    beyond = life.machine.beyond(split(state.snapshot.data)[1])
+        return replay
+    beyond = replay.machine.beyond(split(state.snapshot.data)[1])
     if beyond is not None:
         raise beyond
-    return Lifecycle.after(group, state.snapshot)
+    return GroupReplay.after(group, state.snapshot)

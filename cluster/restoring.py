@@ -19,7 +19,7 @@ from typing import Final, cast
 from cluster.backup import END, STATE
 from cluster.codec.cbor import unpack
 from cluster.codec.entries import decode_entry
-from cluster.lifecycle import stamped
+from cluster.group_replay import stamped
 from cluster.log import Log, LogCorrupt
 from cluster.log.format import HASH_BYTES, NO_HASH, chain
 from cluster.log.portable import ADVICE, BACKUP, RecordFiles, scan
@@ -27,7 +27,7 @@ from cluster.log.reader import Record
 from cluster.log.snapshots import decode_snapshot
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
-from cluster.machine.founding import begin_again, found_again, queue_ids, starts_known
+from cluster.machine.founding import begin_again, found_again, incarnations_known, queue_ids
 from cluster.raft.configuration import (
     TERMS_OF_AN_ERA,
     Configuration,
@@ -36,7 +36,7 @@ from cluster.raft.configuration import (
     founded,
     split,
 )
-from cluster.raft.stock import REGULAR
+from cluster.raft.pysyncobj_core import REGULAR
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 #: Written to a new log before it is synced.
@@ -183,7 +183,7 @@ def beginnings(
     states[CATALOG_GROUP] = found_again(catalog, founders, *at, queue_ids(states.values()))
     begun = {info.node: info.incarnation for info in catalog.nodes_ever()}
     # One that a group takes for an earlier process than it knows could open no session there.
-    queues = starts_known(state for group, state in states.items() if group != CATALOG_GROUP)
+    queues = incarnations_known(state for group, state in states.items() if group != CATALOG_GROUP)
     starts = {node: max(begun.get(node, 0), queues.get(node, 0)) for node in founders}
     made = [_beginning(found[group], terms[group], states[group], founders) for group in found]
     return made, starts

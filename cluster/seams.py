@@ -93,7 +93,7 @@ class Links(Protocol):
     #: Told the name and incarnation of a node that called and is no peer. Nothing of it is proven.
     #: True: once it has proven that it holds the secret of this cluster its connection stays. It is
     #: up then, though it is no peer, and forgotten when it is down.
-    on_stranger: Callable[[NodeId, int], bool]
+    on_unknown_peer: Callable[[NodeId, int], bool]
 
     def renumber(self, incarnation: int) -> None:
         """This process turns out to need a higher one: its connections are made anew."""

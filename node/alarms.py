@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from cluster.types import NodeId
-from node.questions import Questions
+from node.peer_rpc import PeerRpc
 
 log = structlog.get_logger(__name__)
 
@@ -20,7 +20,7 @@ KIND = "alarm"
 #: The alarm ends below this share of the limit, or it would come and go with every message.
 CLEAR_SHARE = 0.95
 #: News may be lost: it is told again every so many samples.
-TELL_AGAIN_SAMPLES = 5
+NOTIFY_AGAIN_SAMPLES = 5
 
 
 class Lack(NamedTuple):
@@ -34,7 +34,7 @@ class Alarms:
     """One a node. `sample` is called once a second."""
 
     def __init__(
-        self, questions: Questions, *, memory_bytes_max: int, memory_bytes: Callable[[], int]
+        self, peer_rpc: PeerRpc, *, memory_bytes_max: int, memory_bytes: Callable[[], int]
     ) -> None:
         self.memory_bytes_max = memory_bytes_max
         self.on_change: list[Callable[[], None]] = []
@@ -42,13 +42,13 @@ class Alarms:
         self.on_lack: Callable[[NodeId | None, Lack], None] = lambda _node, _lack: None
         #: What any node is low on. Publishers wait while that is something.
         self.lack = Lack()
-        self._questions = questions
+        self._peer_rpc = peer_rpc
         self._memory_bytes = memory_bytes
         self._own = Lack()
         self._others: dict[NodeId, Lack] = {}
-        self._told: set[NodeId] = set()
+        self._notified: set[NodeId] = set()
         self._samples = 0
-        questions.on(KIND, self._heard)
+        peer_rpc.on(KIND, self._on_notice)
 
     @property
     def memory(self) -> bool:
@@ -69,7 +69,7 @@ class Alarms:
     @property
     def lacks(self) -> dict[NodeId, Lack]:
         """Of the other nodes that are up, those that lack something."""
-        up = self._questions.others()
+        up = self._peer_rpc.others()
         return {node: lack for node, lack in self._others.items() if any(lack) and node in up}
 
     def sample(self, *, disk: bool) -> None:
@@ -83,16 +83,16 @@ class Alarms:
             self.on_lack(None, own)
         self._own = own
         self._samples += 1
-        self._tell(everyone=changed or self._samples % TELL_AGAIN_SAMPLES == 0)
+        self._notify(everyone=changed or self._samples % NOTIFY_AGAIN_SAMPLES == 0)
         self._conclude()
 
-    def _tell(self, *, everyone: bool) -> None:
-        others = set(self._questions.others())
-        for node in sorted(others if everyone else others - self._told):
-            self._questions.tell(node, KIND, *self._own)
-        self._told = others
+    def _notify(self, *, everyone: bool) -> None:
+        others = set(self._peer_rpc.others())
+        for node in sorted(others if everyone else others - self._notified):
+            self._peer_rpc.notify(node, KIND, *self._own)
+        self._notified = others
 
-    def _heard(self, peer: NodeId, fields: list[Any]) -> None:
+    def _on_notice(self, peer: NodeId, fields: list[Any]) -> None:
         match fields:
             case [bool(memory), bool(disk)]:
                 lack = Lack(memory, disk)

@@ -26,7 +26,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.log import Identity, SystemClock
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from node.errors import BrokerError, Refused
-from node.questions import Questions
+from node.peer_rpc import PeerRpc
 
 log = structlog.get_logger(__name__)
 
@@ -41,13 +41,13 @@ BUSY = "overloaded"
 class Backups:
     """One a node."""
 
-    def __init__(self, cluster: ClusterNode, questions: Questions) -> None:
+    def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc) -> None:
         self._cluster = cluster
-        self._questions = questions
+        self._peer_rpc = peer_rpc
         self._number = 0  # of the last cut that was tried from here
         self._holder = ""  # the cut for which this node holds back; empty: none
         self._timer: asyncio.TimerHandle | None = None
-        questions.on(KIND, self._asked)
+        peer_rpc.on(KIND, self._on_request)
 
     async def cut(self) -> list[Cut]:
         """Every group at one moment. Refused: there was none; the reason says why."""
@@ -69,10 +69,10 @@ class Backups:
         self._number += 1
         holder = f"{self._cluster.node}:{self._cluster.links.incarnation}:{self._number}"
         try:
-            answers = await self._ask_each("hold", holder)
-            terms = await self._ask_each("terms", holder)
+            answers = await self._request_each("hold", holder)
+            terms = await self._request_each("terms", holder)
         finally:
-            self._questions.tell_others(KIND, "release", holder)
+            self._peer_rpc.notify_others(KIND, "release", holder)
             self._let_go(holder)
         held_s = loop.time() - started_s
         if held_s > HOLD_S:
@@ -97,17 +97,17 @@ class Backups:
         log.info("backup_cut", held_ms=round(held_s * 1000))
         return [found[group] for group in sorted(found)]
 
-    async def _ask_each(self, word: str, holder: str) -> dict[NodeId, Any]:
+    async def _request_each(self, word: str, holder: str) -> dict[NodeId, Any]:
         """Who does not hold back might come to lead, so all that are up must answer."""
-        asked = {self._cluster.node, *self._questions.others()}
-        answers = await self._questions.ask_all(KIND, word, holder)
-        if silent := asked - answers.keys():
+        nodes = {self._cluster.node, *self._peer_rpc.others()}
+        answers = await self._peer_rpc.request_all(KIND, word, holder)
+        if silent := nodes - answers.keys():
             raise Refused(BUSY, f"no answer from {', '.join(sorted(silent))}")
         return answers
 
     # --- on every node ----------------------------------------------------------------------------
 
-    def _asked(self, _: NodeId, fields: list[Any]) -> Any:
+    def _on_request(self, _: NodeId, fields: list[Any]) -> Any:
         match fields:
             case ["hold", str(holder)]:
                 return self._hold(holder)

@@ -30,7 +30,7 @@ from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.types import Body, GroupId, LargeBody, NodeId
 from node.errors import BrokerError
 from node.outgoing import Batch
-from node.questions import Questions
+from node.peer_rpc import PeerRpc
 
 log = structlog.get_logger(__name__)
 
@@ -146,12 +146,12 @@ def message_bytes_max(configured: int, machine_version: int) -> int:
 class Bodies:
     """One a node."""
 
-    def __init__(self, cluster: ClusterNode, questions: Questions) -> None:
+    def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc) -> None:
         self._cluster = cluster
-        self._questions = questions
+        self._peer_rpc = peer_rpc
         self._names = count(1)
         self._rooms: dict[GroupId, _Room] = {}
-        questions.on("body_part", self._answer_part)
+        peer_rpc.on("body_part", self._answer_part)
 
     # --- in ---------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class Bodies:
 
     async def _from(self, node: NodeId, group: GroupId, part: tuple[int, int, int]) -> bytes | None:
         try:
-            there, data = await self._questions.ask(node, "body_part", group, *part)
+            there, data = await self._peer_rpc.request(node, "body_part", group, *part)
         except BrokerError:
             return None
         if there and data is None:

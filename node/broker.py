@@ -48,7 +48,7 @@ from node.message import as_map
 from node.metrics.client_counters import Counts
 from node.outgoing import Batch
 from node.sections import LimitSettings
-from node.settling import Settler
+from node.settle_retry import SettleRetry
 
 PEEK_COUNT_MAX = 1_000
 GET_BYTES_MAX = 16 * 1024 * 1024
@@ -65,12 +65,12 @@ class Broker:
         self,
         cluster: ClusterNode,
         limits: LimitSettings,
-        make_settler: Callable[[ClusterNode, Counts], Settler] = Settler,
+        make_settle_retry: Callable[[ClusterNode, Counts], SettleRetry] = SettleRetry,
     ) -> None:
         self.cluster = cluster
         self.limits = limits
         self.counts = Counts()
-        self.settler = make_settler(cluster, self.counts)
+        self.settle_retry = make_settle_retry(cluster, self.counts)
         self.ingress = Ingress(cluster, limits, cut_off=lambda: self.cut_off)
 
     # --- where ------------------------------------------------------------------------------------
@@ -365,10 +365,10 @@ class Broker:
         token = max([chunk.token for chunk in reply.chunks], default=0)
         if over:
             unseen = Return(info.queue, reply.consumer, merged(over), token=token, unsent=True)
-            self.settler.settle(info.group, unseen, by_client=False)
+            self.settle_retry.settle(info.group, unseen, by_client=False)
         if auto_settle and taken:
             settled = Settle(info.queue, reply.consumer, merged(taken), token)
-            self.settler.settle(info.group, settled, by_client=False)
+            self.settle_retry.settle(info.group, settled, by_client=False)
         given_back = sum(last - first + 1 for first, last in over)
         return reply.consumer, reply.ready + given_back, batches
 

@@ -15,7 +15,7 @@ import structlog
 from cluster.cluster_node import ClusterNode
 from cluster.machine.catalog import GroupInfo
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
-from node.questions import Questions
+from node.peer_rpc import PeerRpc
 
 log = structlog.get_logger(__name__)
 
@@ -27,14 +27,14 @@ NAMED_MAX = 3
 class CatchUp:
     """One a node; `run` ends when it has caught up."""
 
-    def __init__(self, cluster: ClusterNode, questions: Questions, *, patience_s: float) -> None:
+    def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc, *, patience_s: float) -> None:
         self.done = False
         self._cluster = cluster
-        self._questions = questions
+        self._peer_rpc = peer_rpc
         self._patience_s = patience_s
         self._waits = ["the catalog: its copy here has not been looked at yet"]
         self._targets: dict[GroupId, int] = {}  # committed of each group when we came
-        questions.on(KIND, self._answer)
+        peer_rpc.on(KIND, self._answer)
 
     def why_not(self) -> list[str]:
         if self.done:
@@ -55,7 +55,7 @@ class CatchUp:
         while True:
             wanted = self._wanted()
             if wanted - self._targets.keys():
-                await self._ask()
+                await self._request()
             self._waits = [why for group in sorted(wanted) if (why := self._why_not(group))]
             if not self._waits and wanted == self._wanted():
                 break
@@ -77,8 +77,8 @@ class CatchUp:
         groups = self._cluster.catalog_machine.groups()
         return {CATALOG_GROUP, *(info.id for info in groups if _is_member(info, own))}
 
-    async def _ask(self) -> None:
-        for answer in (await self._questions.ask_others(KIND)).values():
+    async def _request(self) -> None:
+        for answer in (await self._peer_rpc.request_others(KIND)).values():
             for group, commit in cast("list[list[int]]", answer):
                 self._targets.setdefault(GroupId(group), commit)
         for group in self._cluster.groups.values():
@@ -94,7 +94,7 @@ class CatchUp:
             return f"{group.name}: no leader has said yet what is committed"
         if group.applied_index < target:
             return f"{group.name}: has applied {group.applied_index} of {target}"
-        if group.withholds_votes:
+        if group.votes_suspended:
             return f"{group.name}: does not vote yet"
         return None
 

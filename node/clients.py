@@ -14,8 +14,8 @@ from cluster.types import NodeId
 from node.auth import Auth, User
 from node.errors import Refused
 from node.metrics.client_counters import ClientCounters
+from node.peer_rpc import PeerRpc
 from node.permissions import Access
-from node.questions import Questions
 
 log = structlog.get_logger(__name__)
 
@@ -39,14 +39,14 @@ class Clients:
     """One a node."""
 
     def __init__(
-        self, auth: Auth, questions: Questions, counters: ClientCounters | None = None
+        self, auth: Auth, peer_rpc: PeerRpc, counters: ClientCounters | None = None
     ) -> None:
         self._auth = auth
-        self._questions = questions
+        self._peer_rpc = peer_rpc
         self._counters = counters or ClientCounters()
         # By user and vhost: thousands of connections are mostly of a few.
         self._alike: dict[tuple[str, str], dict[Client, None]] = {}
-        questions.on(KIND, self._answer)
+        peer_rpc.on(KIND, self._answer)
 
     def __len__(self) -> int:
         return sum(map(len, self._alike.values()))
@@ -120,7 +120,7 @@ class Clients:
 
     async def _elsewhere(self, user: str, vhost: str) -> tuple[int, int, int]:
         """A node that does not answer has, as far as anybody can tell, no clients."""
-        answers = await self._questions.ask_others(KIND, user, vhost)
+        answers = await self._peer_rpc.request_others(KIND, user, vhost)
         in_vhost, of_user, channels = map(sum, zip((0, 0, 0), *answers.values(), strict=True))
         return in_vhost, of_user, channels
 

@@ -33,7 +33,7 @@ from node.metrics.client_counters import ProtocolCounters
 from node.outgoing import Outgoing
 from node.permissions import Access
 from node.plan import Detached, Drained
-from node.settling import ANSWER_S_MAX, Said
+from node.settle_retry import ANSWER_S_MAX, SettleCommand
 from node.tasks import Tasks
 from node.traffic import Traffic
 
@@ -67,7 +67,7 @@ class Consumer:
     handed: Progress = field(default_factory=Progress)  # of that, what the network has
 
 
-class Attaching(Protocol):
+class ConsumerRelay(Protocol):
     """Who attaches consumers to leaders elsewhere: see `node.relay`."""
 
     def attach(self, connection: Connection, consumer: Consumer) -> None: ...
@@ -91,7 +91,7 @@ class Connection:
         *,
         broker: Broker,
         traffic: Traffic,
-        relay: Attaching,
+        relay: ConsumerRelay,
         tasks: Tasks,
         resume_ms: int,
         vhost: str,
@@ -153,7 +153,7 @@ class Connection:
         if not self.quiet:
             self.peer.resume_reading()
 
-    def hush(self) -> None:
+    def stop_reading(self) -> None:
         """Read nothing more; answers still leave."""
         self.quiet = True
         self.peer.pause_reading()
@@ -294,7 +294,7 @@ class Connection:
         assert isinstance(reply, PartKept)
         self.answer(request, [reply.index, reply.offset])
 
-    def settle(self, request: int, info: QueueInfo, command: Said) -> None:
+    def settle(self, request: int, info: QueueInfo, command: SettleCommand) -> None:
         if self.closed:
             return
         self._check_here(info)
@@ -302,7 +302,7 @@ class Connection:
             self._traffic.dispatcher.settled(command)
         elif isinstance(command, SetCredit):
             check_credit(command.credit)
-        self._broker.settler.settle(
+        self._broker.settle_retry.settle(
             info.group,
             command,
             partial(self._settled, request, info.name),

@@ -41,14 +41,14 @@ from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)
 
-LETTERS_AT_ONCE = 256
+DEAD_LETTERS_AT_ONCE = 256
 BYTES_AT_ONCE = 1 << 20
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class RoutedDeadLetter:
     """A dead letter with its content, and where it goes."""
 
     number: int
@@ -92,10 +92,10 @@ class DeadLetters:
         try:
             while True:
                 cut_off = self._broker.cut_off
-                letters = await self._letters(group, queue)
-                if not letters:
+                dead_letters = await self._routed(group, queue)
+                if not dead_letters:
                     return
-                if await self._move_up(group, queue, letters, cut_off=cut_off):
+                if await self._move_up(group, queue, dead_letters, cut_off=cut_off):
                     backoff_s = BACKOFF_S_MIN
                     continue
                 await asyncio.sleep(backoff_s)
@@ -106,47 +106,58 @@ class DeadLetters:
             self._working.discard(queue)
 
     async def _move_up(
-        self, group: GroupId, queue: QueueId, letters: Sequence[Letter], *, cut_off: bool
+        self,
+        group: GroupId,
+        queue: QueueId,
+        dead_letters: Sequence[RoutedDeadLetter],
+        *,
+        cut_off: bool,
     ) -> bool:
         """Whether all of them are done with, and the machine knows. `cut_off`: this node was when
         it looked where they go.
         """
-        if cut_off or self._broker.cut_off or not all(letter.targets for letter in letters):
+        if (
+            cut_off
+            or self._broker.cut_off
+            or not all(dead_letter.targets for dead_letter in dead_letters)
+        ):
             # Only what surely has no target is dropped, and this node's catalog may be behind.
             if not await self._broker.catch_up():
                 return False
-            letters = await self._letters(group, queue)
-        moved = await self._move(queue, group, letters)
+            dead_letters = await self._routed(group, queue)
+        moved = await self._move(queue, group, dead_letters)
         if not moved:
-            return not letters
+            return not dead_letters
         try:
             await self._broker.ask(group, DeadLettersMoved(queue, moved))
         except BrokerError as error:
             log.info("dead_letters_wait", queue=queue, reason=error.reason)
             return False
-        return moved == letters[-1].number
+        return moved == dead_letters[-1].number
 
-    async def _letters(self, group_id: GroupId, queue: QueueId) -> list[Letter]:
+    async def _routed(self, group_id: GroupId, queue: QueueId) -> list[RoutedDeadLetter]:
         group = self._broker.led(group_id)
         machine = self._broker.machine(group_id)
         view = machine.queue(queue)
         if view is None:
             return []
-        letters: list[Letter] = []
+        dead_letters: list[RoutedDeadLetter] = []
         size = 0
-        for dead in machine.dead_letters(queue)[:LETTERS_AT_ONCE]:
-            letter = await self._read(group, dead, view.vhost, view.name)
-            size += len(letter.body)
-            if letters and size > BYTES_AT_ONCE:
+        for dead in machine.dead_letters(queue)[:DEAD_LETTERS_AT_ONCE]:
+            dead_letter = await self._read(group, dead, view.vhost, view.name)
+            size += len(dead_letter.body)
+            if dead_letters and size > BYTES_AT_ONCE:
                 break
-            letters.append(letter)
-        return letters
+            dead_letters.append(dead_letter)
+        return dead_letters
 
-    async def _read(self, group: GroupLike, dead: DeadLetter, vhost: str, name: str) -> Letter:
+    async def _read(
+        self, group: GroupLike, dead: DeadLetter, vhost: str, name: str
+    ) -> RoutedDeadLetter:
         found = await group.load_bodies(BodyRef(dead.index, dead.offset, 1))
         if not found:
             log.error("dead_letter_unreadable", queue=name, number=dead.number, index=dead.index)
-            return Letter(dead.number, b"", None, None, ())
+            return RoutedDeadLetter(dead.number, b"", None, None, ())
         body, meta = found[0]
         if dead.routing_key is not None:
             keys = [dead.routing_key]
@@ -154,7 +165,7 @@ class DeadLetters:
             own = routing_key_of(meta)
             keys = [name if own is None else own, *carbon_copies(headers_of(meta))]
         to = self.route(vhost, dead.exchange, keys, meta)
-        return Letter(dead.number, body, meta, dead.deaths, to, keys[0], dead.priority)
+        return RoutedDeadLetter(dead.number, body, meta, dead.deaths, to, keys[0], dead.priority)
 
     def route(
         self, vhost: str, exchange: str, keys: Sequence[str], meta: Any
@@ -170,15 +181,20 @@ class DeadLetters:
 
     # --- sending ----------------------------------------------------------------------------------
 
-    async def _move(self, queue: QueueId, group: GroupId, letters: Sequence[Letter]) -> int:
+    async def _move(
+        self, queue: QueueId, group: GroupId, dead_letters: Sequence[RoutedDeadLetter]
+    ) -> int:
         """The highest number up to which all are safe or dropped; 0: none."""
         moved = 0
-        for targets, run in runs(letters):
+        for targets, run in runs(dead_letters):
             if not targets:
                 self._metrics.dead_letters_dropped += len(run)
-                for letter in run:
+                for dead_letter in run:
                     log.warning(
-                        "dead_letter_dropped", queue=queue, number=letter.number, key=letter.key
+                        "dead_letter_dropped",
+                        queue=queue,
+                        number=dead_letter.number,
+                        key=dead_letter.key,
                     )
             safe = run[-1].number
             for target in targets:
@@ -193,7 +209,7 @@ class DeadLetters:
         return moved
 
     async def _send(
-        self, queue: QueueId, group: GroupId, target: QueueInfo, run: Sequence[Letter]
+        self, queue: QueueId, group: GroupId, target: QueueInfo, run: Sequence[RoutedDeadLetter]
     ) -> None:
         """All of a run, or _Later."""
         outcome = await self._ask(queue, group, target, run)
@@ -213,10 +229,15 @@ class DeadLetters:
         raise _Later(outcome.reason or outcome.kind)
 
     async def _upload(
-        self, queue: QueueId, group: GroupId, target: QueueInfo, letter: Letter, body: LargeBody
+        self,
+        queue: QueueId,
+        group: GroupId,
+        target: QueueInfo,
+        dead_letter: RoutedDeadLetter,
+        body: LargeBody,
     ) -> Any:
         """Its parts are copied into the target's group, where the next leader goes on."""
-        name = f"{CARRIER_PREFIX}{queue}:{letter.number}"
+        name = f"{CARRIER_PREFIX}{queue}:{dead_letter.number}"
         copied = self._copied.get((queue, target.queue))
         if copied is not None and copied[0] == name:
             return copied[1]
@@ -230,19 +251,25 @@ class DeadLetters:
         return kept
 
     async def _ask(
-        self, queue: QueueId, group: GroupId, target: QueueInfo, letters: Sequence[Letter]
+        self,
+        queue: QueueId,
+        group: GroupId,
+        target: QueueInfo,
+        dead_letters: Sequence[RoutedDeadLetter],
     ) -> Outcome:
         large: dict[int, Any] = {}
-        for place, letter in enumerate(letters):
-            if isinstance(letter.body, LargeBody):
-                large[place] = await self._upload(queue, group, target, letter, letter.body)
+        for place, dead_letter in enumerate(dead_letters):
+            if isinstance(dead_letter.body, LargeBody):
+                large[place] = await self._upload(
+                    queue, group, target, dead_letter, dead_letter.body
+                )
         command = Enqueue(
             target.queue,
             f"{CARRIER_PREFIX}{queue}",
-            letters[0].number,
-            [head_of(letter.body) for letter in letters],
-            [letter.meta for letter in letters],
-            [{ATTR_DEATHS: each.deaths, ATTR_PRIORITY: each.priority} for each in letters],
+            dead_letters[0].number,
+            [head_of(dead_letter.body) for dead_letter in dead_letters],
+            [dead_letter.meta for dead_letter in dead_letters],
+            [{ATTR_DEATHS: each.deaths, ATTR_PRIORITY: each.priority} for each in dead_letters],
             large or None,
         )
         try:
@@ -252,20 +279,20 @@ class DeadLetters:
 
 
 def runs(
-    letters: Sequence[Letter],
-) -> Iterator[tuple[tuple[QueueInfo, ...], Sequence[Letter]]]:
+    dead_letters: Sequence[RoutedDeadLetter],
+) -> Iterator[tuple[tuple[QueueInfo, ...], Sequence[RoutedDeadLetter]]]:
     """Neighbours with the same targets, whose numbers follow each other. One with a large body is
     alone: its parts would be forgotten while those of many others are on their way.
     """
     start = 0
-    for position, letter in enumerate(letters):
-        follows = letter.number == letters[start].number + position - start
-        if position > start and isinstance(letters[position - 1].body, LargeBody):
+    for position, dead_letter in enumerate(dead_letters):
+        follows = dead_letter.number == dead_letters[start].number + position - start
+        if position > start and isinstance(dead_letters[position - 1].body, LargeBody):
             follows = False
-        if position > start and isinstance(letter.body, LargeBody):
+        if position > start and isinstance(dead_letter.body, LargeBody):
             follows = False
-        if letter.targets != letters[start].targets or not follows:
-            yield letters[start].targets, letters[start:position]
+        if dead_letter.targets != dead_letters[start].targets or not follows:
+            yield dead_letters[start].targets, dead_letters[start:position]
             start = position
-    if letters:
-        yield letters[start].targets, letters[start:]
+    if dead_letters:
+        yield dead_letters[start].targets, dead_letters[start:]

@@ -18,7 +18,7 @@ from cluster.raft.member import Role
 from cluster.types import NodeId
 from node.errors import BrokerError, Refused
 from node.health import Health
-from node.questions import Questions
+from node.peer_rpc import PeerRpc
 from node.quorum import Critical, Quorum
 from node.sessions import Sessions
 
@@ -42,12 +42,12 @@ TAKEN_BACK = ("not_draining", "the drain was taken back")
 Report = dict[str, Any]
 
 
-class Door(Protocol):
+class Listener(Protocol):
     """Where clients of a protocol come in."""
 
     @property
     def unconfirmed(self) -> int: ...
-    def hush(self) -> None: ...
+    def stop_reading(self) -> None: ...
     async def listen(self) -> None: ...
     async def expel(self, text: str) -> tuple[int, int]:
         """How many connections were closed, and consumers told before that."""
@@ -60,22 +60,22 @@ class Drain:
     def __init__(
         self,
         cluster: ClusterNode,
-        questions: Questions,
+        peer_rpc: PeerRpc,
         *,
         quorum: Quorum,
         health: Health,
         sessions: Sessions,
     ) -> None:
-        self.door: Door | None = None
+        self.listener: Listener | None = None
         self._cluster = cluster
-        self._questions = questions
+        self._peer_rpc = peer_rpc
         self._quorum = quorum
         self._health = health
         self._sessions = sessions
         self._work: asyncio.Task[Report] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._emptied: Report | None = None
-        questions.on(KIND, self._asked)
+        peer_rpc.on(KIND, self._on_request)
 
     # --- asked for --------------------------------------------------------------------------------
 
@@ -89,9 +89,9 @@ class Drain:
             if work.cancelled():
                 raise Refused(*TAKEN_BACK)
             return work.result()
-        await self._questions.ask(node, KIND, "drain", round(timeout_s * 1000), force, by)
+        await self._peer_rpc.request(node, KIND, "drain", round(timeout_s * 1000), force, by)
         while True:
-            match await self._questions.ask(node, KIND, "state", 0, False, by):
+            match await self._peer_rpc.request(node, KIND, "state", 0, False, by):
                 case ["done", report]:
                     return cast(Report, report)
                 case ["failed", str(code), str(reason)]:
@@ -103,9 +103,9 @@ class Drain:
         if node == self._cluster.node:
             await self._undo(by)
         else:
-            await self._questions.ask(node, KIND, "undo", 0, False, by)
+            await self._peer_rpc.request(node, KIND, "undo", 0, False, by)
 
-    async def _asked(self, peer: NodeId, fields: list[Any]) -> Any:
+    async def _on_request(self, peer: NodeId, fields: list[Any]) -> Any:
         match fields:
             case ["drain", int(timeout_ms), bool(force), str(by)]:
                 self._begin(timeout_ms / 1000, force=force, by=f"{by} at {peer}")
@@ -167,8 +167,8 @@ class Drain:
         self._work = self._keeper = self._emptied = None
         self._cluster.liveness.stay()
         self._sessions.open()
-        if self.door is not None:
-            await self.door.listen()
+        if self.listener is not None:
+            await self.listener.listen()
         self._health.draining = False
         log.info("drain_undone", by=by)
 
@@ -183,7 +183,7 @@ class Drain:
 
     async def _wait_until_spared(self, deadline_s: float, *, force: bool) -> None:
         loop = asyncio.get_running_loop()
-        told: Sequence[Critical] = ()
+        logged: Sequence[Critical] = ()
         while True:
             critical = await self._quorum.critical()
             if critical and all(map(self._all_leave, critical)):
@@ -201,8 +201,8 @@ class Drain:
             self._cluster.liveness.wait()
             if loop.time() >= deadline_s or not all(each.lacks for each in critical):
                 raise Refused(QUORUM_CRITICAL, why_critical(self._cluster.node, critical))
-            if critical != told:
-                told = critical
+            if critical != logged:
+                logged = critical
                 log.info("drain_waits", reason=why_critical(self._cluster.node, critical))
             await asyncio.sleep(LOOK_S)
 
@@ -254,11 +254,11 @@ class Drain:
             gone = [group for group in led if group.name not in kept]
             await _within(LED_S_MAX, lambda: self._led_elsewhere(gone))
         native = len(self._sessions)
-        self._sessions.hush()
-        if self.door is not None:
-            self.door.hush()
+        self._sessions.stop_reading()
+        if self.listener is not None:
+            self.listener.stop_reading()
         await _within(SETTLE_S_MAX, self._settled)
-        amqp, cancelled = (0, 0) if self.door is None else await self.door.expel(GOODBYE)
+        amqp, cancelled = (0, 0) if self.listener is None else await self.listener.expel(GOODBYE)
         self._sessions.stop()
         await _within(GOODBYE_S_MAX, lambda: not len(self._sessions))
         own = cluster.transient.own
@@ -282,7 +282,7 @@ class Drain:
     def _settled(self) -> bool:
         """What clients have published has its outcome."""
         open_here = any(group.pending_bytes for group in self._cluster.groups.values())
-        return not open_here and not (self.door is not None and self.door.unconfirmed)
+        return not open_here and not (self.listener is not None and self.listener.unconfirmed)
 
     async def _keep_away(self) -> None:
         """An election may choose this node, as the one that lacks least: it is handed on, once the

@@ -23,7 +23,7 @@ from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
 from cluster.group import Group
 from cluster.machine.commands import Barrier
-from cluster.message_story import Wanted
+from cluster.message_events import Wanted
 from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, NodeId
 from node.errors import Elsewhere, Refused
 
@@ -71,7 +71,7 @@ class Histories:
         self._turn = asyncio.Lock()
         self._waiting = 0
 
-    async def tell(self, wanted: Wanted) -> Json:
+    async def of(self, wanted: Wanted) -> Json:
         """Refused: there is none, or it takes too much. Elsewhere: this node has no copy."""
         group = self._copy(wanted.group)
         if self._waiting >= WAITING_MAX:
@@ -80,12 +80,12 @@ class Histories:
         try:
             async with self._turn:
                 index = await self._come_up(group)
-                told = await self._run(wanted, group.applied_index)
+                history = await self._run(wanted, group.applied_index)
         finally:
             self._waiting -= 1
         # All that was confirmed before it was asked is in it?
-        told["read"]["current"] = index is not None and told["read"]["to"] >= index
-        return told
+        history["read"]["current"] = index is not None and history["read"]["to"] >= index
+        return history
 
     def _copy(self, group_id: GroupId) -> Group:
         if group_id >= TRANSIENT_GROUPS:
@@ -123,16 +123,16 @@ class Histories:
 
     async def _run(self, wanted: Wanted, applied: int) -> Json:
         limits = self._limits
-        question = {
+        request = {
             "folders": self._folders,
             "wanted": asdict(wanted),
             "applied": applied,
             "memory_bytes_max": int(limits.history_memory_bytes_max),
             "seconds_max": limits.history_ms_max / 1000,
         }
-        process = HelperProcess(self._helper, pack(question), limits.history_ms_max / 1000)
+        process = HelperProcess(self._helper, pack(request), limits.history_ms_max / 1000)
         try:
-            return _told(*await asyncio.to_thread(process.run))
+            return _history_of(*await asyncio.to_thread(process.run))
         except subprocess.TimeoutExpired:
             raise Refused(
                 OUT_OF_REACH,
@@ -148,9 +148,9 @@ class HelperProcess:
     a tenth of a second, if it is not done in the way that only the standard library has.
     """
 
-    def __init__(self, command: Sequence[str], question: bytes, limit_s: float) -> None:
+    def __init__(self, command: Sequence[str], request: bytes, limit_s: float) -> None:
         self._command = command
-        self._question = question
+        self._request = request
         self._limit_s = limit_s
         self._killed = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -168,10 +168,10 @@ class HelperProcess:
             if self._killed:  # nobody waits any more
                 process.kill()
             try:
-                said, complaint = process.communicate(self._question, self._limit_s)
+                output, complaint = process.communicate(self._request, self._limit_s)
             finally:
                 process.kill()
-            return said, complaint, process.returncode
+            return output, complaint, process.returncode
 
     def kill(self) -> None:
         """From any thread. Does nothing to one that has ended."""
@@ -186,10 +186,10 @@ def _environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(Path(__file__).parents[__name__.count(".")])}
 
 
-def _told(said: bytes, complaint: bytes, status: int) -> Json:
+def _history_of(output: bytes, complaint: bytes, status: int) -> Json:
     answer: Json = {}
     with suppress(CodecError):
-        answer = unpack(said) if status == 0 else {}
+        answer = unpack(output) if status == 0 else {}
     if "told" in answer:
         return answer["told"]
     if "code" in answer:

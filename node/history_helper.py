@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.codec.cbor import pack, unpack
+from cluster.message_events import Wanted
 from cluster.message_history import NoHistory, history
-from cluster.message_story import Wanted
 
 NICE = 10
 #: When memory is short, the kernel ends this process and not the node.
@@ -37,20 +37,20 @@ def restrain(*, memory_bytes_max: int, seconds_max: int) -> None:
         resource.setrlimit(kind, (own, own))
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
+def answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
-        wanted = Wanted(**question["wanted"])
-        told = history(
-            question["folders"],
+        wanted = Wanted(**request["wanted"])
+        found = history(
+            request["folders"],
             wanted,
-            applied=question["applied"],
-            seconds_max=question["seconds_max"],
+            applied=request["applied"],
+            seconds_max=request["seconds_max"],
         )
-        return {"told": told}
+        return {"told": found}
     except NoHistory as none:
         return {"code": none.code, "reason": none.reason}
     except MemoryError:
-        limit = question["memory_bytes_max"]
+        limit = request["memory_bytes_max"]
         return {
             "code": "out_of_reach",
             "reason": f"it takes more than {limit:,} bytes of memory: raise"
@@ -59,11 +59,11 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    question = unpack(sys.stdin.buffer.read())
+    request = unpack(sys.stdin.buffer.read())
     restrain(
-        memory_bytes_max=question["memory_bytes_max"], seconds_max=int(question["seconds_max"]) + 1
+        memory_bytes_max=request["memory_bytes_max"], seconds_max=int(request["seconds_max"]) + 1
     )
-    sys.stdout.buffer.write(pack(answer(question)))
+    sys.stdout.buffer.write(pack(answer(request)))
     return 0
 
 

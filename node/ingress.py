@@ -2,8 +2,8 @@
 and what becomes of it there.
 
 A door reads its protocol's bytes, and says in its protocol's words what is refused here. AMQP and
-the management API bring a message with AMQP's properties to an exchange: `heed`, `route`, `own`.
-The native protocol brings a batch to a queue: `batch`.
+the management API bring a message with AMQP's properties to an exchange: `interpret`, `route`,
+`own`. The native protocol brings a batch to a queue: `batch`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Ingress:
 
     # --- to an exchange, with AMQP's properties ---------------------------------------------------
 
-    def heed(
+    def interpret(
         self, access: Access, properties: bytes, reply_name: str | None = None
     ) -> tuple[Attrs | None, bytes]:
         """What the message asks of its queues; and its properties, as consumers are to see them.

@@ -29,7 +29,7 @@ from node.history import Histories
 from node.local_token import LocalToken
 from node.logs import configure_logs
 from node.management.app import ManagementRoutes
-from node.management.context import Doors, Listing
+from node.management.context import Listeners, Listing
 from node.management.context import Services as ManagementServices
 from node.management.parameters import named
 from node.memory import (
@@ -43,13 +43,13 @@ from node.metrics.sources import Process
 from node.parts import Parts
 from node.peering import cluster_config, log_folders, tcp_links
 from node.protocols.amqp.server import AmqpServer
-from node.protocols.entrance import Entrance
+from node.protocols.connection_limiter import ConnectionLimiter
 from node.protocols.http_server import HttpServer
 from node.protocols.native.http import HttpRoutes
 from node.protocols.native.http_history import HistoryRoutes
 from node.protocols.native.websocket import WebSockets
 from node.settings import Settings, SettingsError
-from node.settings import told as settings_told
+from node.settings import shown as settings_shown
 from node.tasks import Tasks
 from node.tls import Certificates
 from node.watchdog import Watchdog
@@ -120,7 +120,7 @@ class Node:
         begun.callback(self._folder.close)
         self.audit = Audit(settings.node, settings.audit_file)
         certificates = self.certificates = Certificates(settings.tls)
-        entrance = Entrance(
+        limiter = ConnectionLimiter(
             per_address_max=settings.limits.connections_per_address_max,
             handshake_s_max=settings.limits.handshake_ms_max / 1000,
         )
@@ -128,7 +128,7 @@ class Node:
         self._watchdog.start()
 
         # The port before the cluster: its number, when it was 0, is told to the other nodes.
-        http = self._http = HttpServer(settings, entrance, certificates)
+        http = self._http = HttpServer(settings, limiter, certificates)
         begun.callback(http.unbind)
         await http.bind()
         self.http_address = http.addresses.get("http", "")
@@ -159,20 +159,20 @@ class Node:
             parts.amqp_services(),
             clients=parts.clients,
             incarnation=cluster.links.incarnation,
-            entrance=entrance,
+            limiter=limiter,
             certificates=certificates,
         )
-        self.management = self._make_management(Doors(amqp, sockets))
+        self.management = self._make_management(Listeners(amqp, sockets))
         self._tasks.start(self.management.watch(), name="management")
-        self._tell_metrics(addresses)
+        self._fill_metrics(addresses)
 
         begun.push_async_callback(amqp.stop)
         await amqp.start()
-        parts.drain.door = amqp
+        parts.drain.listener = amqp
         begun.callback(self._local_token.remove)
         self._local_token.write(http.local_url)
         begun.callback(parts.sessions.stop)  # also those for whom the goodbye had no time
-        begun.push_async_callback(self._say_goodbye)
+        begun.push_async_callback(self._shut_down)
         parts.health.listening = True
         log.info("node_started", http=self.http_address, peer=settings.peer, data=settings.data_dir)
 
@@ -223,7 +223,7 @@ class Node:
             watchdog=self._watchdog,
             hosts=hosts,
         )
-        self.broker, self.questions, self.bodies = parts.broker, parts.questions, parts.bodies
+        self.broker, self.peer_rpc, self.bodies = parts.broker, parts.peer_rpc, parts.bodies
         self.auth, self.clients, self.sessions = parts.auth, parts.clients, parts.sessions
         self.traffic, self.relay, self.metrics = parts.traffic, parts.relay, parts.metrics
         self._disk.on_sync = parts.metrics.fsync_seconds.observe
@@ -270,7 +270,7 @@ class Node:
     def _note_beginning(self) -> None:
         """What a later reader of the log should know of this process, and of the one before."""
         notes = self.cluster.notes
-        notes.settings(settings_told(self.settings))
+        notes.settings(settings_shown(self.settings))
         last_words = self._folder.last_words()
         if last_words is not None:
             notes.failed(*last_words)
@@ -298,14 +298,14 @@ class Node:
                 drain=parts.drain,
                 backups=parts.backups,
                 local_token=self._local_token,
-                questions=parts.questions,
+                peer_rpc=parts.peer_rpc,
                 listing=listing,
                 audit=self.audit,
                 counters=parts.counters,
             )
         )
 
-    def _tell_metrics(self, addresses: dict[str, str]) -> None:
+    def _fill_metrics(self, addresses: dict[str, str]) -> None:
         assert self.management is not None
         sources = self.metrics.sources
         sources.process = Process(
@@ -354,8 +354,8 @@ class Node:
         now_s = asyncio.get_running_loop().time()
         self._deadline_s = now_s + self.settings.stop_ms_max / 1000
 
-    async def _say_goodbye(self) -> None:
-        await self.parts.say_goodbye(transfer=self._transfer)
+    async def _shut_down(self) -> None:
+        await self.parts.shut_down(transfer=self._transfer)
 
     async def _stop_cluster(self) -> None:
         """What does not end in time is given up, step by step: a disk may answer no more."""

@@ -27,15 +27,15 @@ from node.first_user import FirstUser
 from node.health import Health
 from node.metrics.client_counters import ClientCounters, Counts
 from node.metrics.metrics import Metrics
+from node.peer_rpc import PeerRpc
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.amqp.services import Services as AmqpServices
 from node.publishing import Publisher
-from node.questions import Questions
 from node.quorum import Quorum
 from node.relay import Relay
 from node.sessions import Sessions
 from node.settings import Settings
-from node.settling import Settler
+from node.settle_retry import SettleRetry
 from node.tasks import Tasks
 from node.traffic import Traffic
 from node.transactions import Transactions
@@ -61,7 +61,7 @@ class Parts:
         watchdog: Watchdog,
         hosts: Collection[str] = (),
         make_sessions: type[Sessions] = Sessions,
-        make_settler: Callable[[ClusterNode, Counts], Settler] = Settler,
+        make_settle_retry: Callable[[ClusterNode, Counts], SettleRetry] = SettleRetry,
     ) -> None:
         self.settings = settings
         self.cluster = cluster
@@ -69,8 +69,8 @@ class Parts:
         self._stopped = False
 
         # What is asked of queues, and what nodes ask of each other.
-        self.broker = Broker(cluster, settings.limits, make_settler)
-        self.questions = Questions(cluster, tasks)
+        self.broker = Broker(cluster, settings.limits, make_settle_retry)
+        self.peer_rpc = PeerRpc(cluster, tasks)
         self.counters = ClientCounters()
 
         # Who may come in.
@@ -86,38 +86,38 @@ class Parts:
             catch_up=self.first_user.catch_up,
             guest_goes=given is not None,
         )
-        self.clients = Clients(self.auth, self.questions, self.counters)
+        self.clients = Clients(self.auth, self.peer_rpc, self.counters)
 
         # The way of messages to consumers.
         self.traffic = Traffic(self.broker, tasks)
         counts = self.broker.counts
-        self.relay = Relay(self.broker, self.traffic, self.questions)
+        self.relay = Relay(self.broker, self.traffic, self.peer_rpc)
         self.sessions = make_sessions(self.broker, self.traffic, self.relay, tasks)
         self.metrics = Metrics(
             cluster, counts, connections=lambda: len(self.clients), counters=self.counters
         )
-        self.bodies = Bodies(cluster, self.questions)
-        letters = DeadLetters(self.broker, tasks, self.metrics, self.bodies)
-        self.traffic.on_dead_letters.append(letters.ready)
+        self.bodies = Bodies(cluster, self.peer_rpc)
+        dead_letters = DeadLetters(self.broker, tasks, self.metrics, self.bodies)
+        self.traffic.on_dead_letters.append(dead_letters.ready)
 
         # The way of messages into queues.
         self.publisher = Publisher(cluster, tasks, counts, self.bodies)
         self.transactions = Transactions(cluster, tasks)
-        self.direct_replies = DirectReplies(cluster.node, self.questions)
+        self.direct_replies = DirectReplies(cluster.node, self.peer_rpc)
 
         # What holds publishers back.
         self.alarms = Alarms(
-            self.questions, memory_bytes_max=memory_bytes_max, memory_bytes=memory_bytes
+            self.peer_rpc, memory_bytes_max=memory_bytes_max, memory_bytes=memory_bytes
         )
         self.alarms.on_change.append(self._alarmed)
         self.alarms.on_lack = self._note_lack
-        self.quotas = VhostQuotas(cluster, self.questions, self.metrics.sources.rows)
+        self.quotas = VhostQuotas(cluster, self.peer_rpc, self.metrics.sources.rows)
 
         # How the node is, and its end.
         patience_s = settings.health.catch_up_ms_max / 1000
-        catch_up = self.catch_up = CatchUp(cluster, self.questions, patience_s=patience_s)
+        catch_up = self.catch_up = CatchUp(cluster, self.peer_rpc, patience_s=patience_s)
         self.quorum = Quorum(
-            cluster, self.questions, caught_up=lambda: catch_up.done and cluster.sound
+            cluster, self.peer_rpc, caught_up=lambda: catch_up.done and cluster.sound
         )
         self.health = Health(
             cluster,
@@ -128,12 +128,12 @@ class Parts:
         )
         self.drain = Drain(
             cluster,
-            self.questions,
+            self.peer_rpc,
             quorum=self.quorum,
             health=self.health,
             sessions=self.sessions,
         )
-        self.backups = Backups(cluster, self.questions)
+        self.backups = Backups(cluster, self.peer_rpc)
 
     def amqp_services(self) -> AmqpServices:
         """What the AMQP side needs: the cluster node has started."""
@@ -148,7 +148,7 @@ class Parts:
             direct_replies=self.direct_replies,
             auth=self.auth,
             alarms=self.alarms,
-            questions=self.questions,
+            peer_rpc=self.peer_rpc,
             tasks=self.tasks,
             counters=self.counters,
         )
@@ -170,7 +170,7 @@ class Parts:
     def _stop(self) -> None:
         self._stopped = True
 
-    async def say_goodbye(self, *, transfer: bool) -> None:
+    async def shut_down(self, *, transfer: bool) -> None:
         """The first of a stop: leaderships and clients go elsewhere, within `stop_ms_max`."""
         log.info("node_stopping", connections=len(self.clients))
         self.health.stopping = True

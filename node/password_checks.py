@@ -11,8 +11,8 @@ import secrets
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
+from node.fair_semaphore import FairSemaphore
 from node.passwords import SCRYPT, SCRYPT_DIGEST_BYTES, SCRYPT_SALT_BYTES, verify
-from node.turns import Turns
 
 #: Each takes 16 MiB and a core for some 50 ms; hashlib lets the event loop go on meanwhile.
 CHECKS_AT_ONCE = 2
@@ -30,7 +30,7 @@ class PasswordChecks:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="password")
-        self._turns = Turns(
+        self._semaphore = FairSemaphore(
             CHECKS_AT_ONCE,
             waiting_max=CHECKS_WAITING_MAX,
             waiting_per_address_max=CHECKS_WAITING_PER_ADDRESS_MAX,
@@ -74,7 +74,7 @@ class PasswordChecks:
         self, token: bytes, password: str, kept: str, algorithm: str, address: str
     ) -> bool:
         loop = asyncio.get_running_loop()
-        async with self._turns.turn(address):
+        async with self._semaphore.acquire(address):
             right = await loop.run_in_executor(self._executor, _verify, password, kept, algorithm)
         if right:
             self._remembered[token] = None

@@ -75,7 +75,7 @@ class _Batch:
     since_s: float  # when it was made, in loop time
 
 
-class _Line:
+class _Pipeline:
     """What this node publishes to one queue."""
 
     def __init__(self, info: QueueInfo, publisher: str) -> None:
@@ -85,7 +85,7 @@ class _Line:
         self.waiting: list[_Item] = []
         self.sent: deque[_Batch] = deque()
         self.stalled = False  # a task looks for the leader, and sends the first of `sent` again
-        self.round = 0  # grows with every failure: outcomes of what was sent before do not count
+        self.attempt = 0  # grows with every failure: outcomes of what was sent before do not count
         self.used_s = 0.0
 
     def batches(self, now_s: float) -> list[_Batch]:
@@ -138,8 +138,8 @@ class Publisher:
         self._tasks = tasks
         self._counts = counts
         self._bodies = bodies
-        self._lines: dict[QueueId, _Line] = {}
-        self._due: list[_Line] = []
+        self._pipelines: dict[QueueId, _Pipeline] = {}
+        self._due: list[_Pipeline] = []
         self._names = count(1)
 
     def publish(
@@ -155,15 +155,15 @@ class Publisher:
         """In the order of the calls, for one queue. Of a body that is in `large` there is only how
         it begins: its parts are in the log.
         """
-        line = self._lines.get(info.queue)
-        if line is None:
-            line = self._lines[info.queue] = _Line(info, self._name())
+        pipeline = self._pipelines.get(info.queue)
+        if pipeline is None:
+            pipeline = self._pipelines[info.queue] = _Pipeline(info, self._name())
         self._counts.published += len(bodies)
-        if not line.waiting:
+        if not pipeline.waiting:
             if not self._due:
                 asyncio.get_running_loop().call_soon(self._flush)
-            self._due.append(line)
-        line.waiting.append(_Item(bodies, metas, attrs, size_bytes, done, large))
+            self._due.append(pipeline)
+        pipeline.waiting.append(_Item(bodies, metas, attrs, size_bytes, done, large))
 
     def upload(
         self, info: QueueInfo, bodies: Sequence[NewBody]
@@ -227,114 +227,118 @@ class Publisher:
         """Lines without work for long, or to queues that were deleted: called now and then."""
         idle = [
             queue
-            for queue, line in self._lines.items()
-            if not line.sent
-            and not line.waiting
-            and (now_s - line.used_s > IDLE_S_MAX or self._is_gone(line))
+            for queue, pipeline in self._pipelines.items()
+            if not pipeline.sent
+            and not pipeline.waiting
+            and (now_s - pipeline.used_s > IDLE_S_MAX or self._is_gone(pipeline))
         ]
         for queue in idle:
-            del self._lines[queue]
+            del self._pipelines[queue]
 
     # --- sending ----------------------------------------------------------------------------------
 
     def _flush(self) -> None:
         due, self._due = self._due, []
         now_s = asyncio.get_running_loop().time()
-        for line in due:
-            line.used_s = now_s
-            batches = line.batches(now_s)
-            line.sent.extend(batches)
-            self._send_all(line, batches)
+        for pipeline in due:
+            pipeline.used_s = now_s
+            batches = pipeline.batches(now_s)
+            pipeline.sent.extend(batches)
+            self._send_all(pipeline, batches)
 
-    def _send_all(self, line: _Line, batches: Sequence[_Batch]) -> None:
+    def _send_all(self, pipeline: _Pipeline, batches: Sequence[_Batch]) -> None:
         for batch in batches:
-            if line.stalled:  # a refusal may come at once
+            if pipeline.stalled:  # a refusal may come at once
                 return
-            self._send(line, batch)
+            self._send(pipeline, batch)
 
-    def _send(self, line: _Line, batch: _Batch) -> None:
-        done = partial(self._outcome, line, batch, line.round, line.sent[0].command.seqno)
-        self._cluster.propose(line.info.group, batch.command, done)
+    def _send(self, pipeline: _Pipeline, batch: _Batch) -> None:
+        done = partial(
+            self._outcome, pipeline, batch, pipeline.attempt, pipeline.sent[0].command.seqno
+        )
+        self._cluster.propose(pipeline.info.group, batch.command, done)
 
     def _outcome(
-        self, line: _Line, batch: _Batch, round_: int, oldest: int, outcome: Outcome
+        self, pipeline: _Pipeline, batch: _Batch, attempt: int, oldest: int, outcome: Outcome
     ) -> None:
-        """`round_`: in which the batch was sent; all numbers below `oldest` had their outcome."""
-        if line.round != round_:
+        """`attempt`: in which the batch was sent; all numbers below `oldest` had their outcome."""
+        if pipeline.attempt != attempt:
             return
         reply = outcome.reply
         if type(reply) is Enqueued and outcome.kind == "ok":
             took_s = asyncio.get_running_loop().time() - batch.since_s
             self._counts.stored("amqp", reply, took_s)
-            self._decided(line, batch, reply.refused)
-        elif outcome.code == NO_QUEUE and self._is_gone(line):
-            self._decided(line, batch, ())
-        elif outcome.code in FINAL and line.sent[0] is batch:
-            log.warning("publish_refused", queue=line.info.name, reason=outcome.reason)
-            self._refuse(line)
+            self._decided(pipeline, batch, reply.refused)
+        elif outcome.code == NO_QUEUE and self._is_gone(pipeline):
+            self._decided(pipeline, batch, ())
+        elif outcome.code in FINAL and pipeline.sent[0] is batch:
+            log.warning("publish_refused", queue=pipeline.info.name, reason=outcome.reason)
+            self._refuse(pipeline)
         else:
             if outcome.code == OUT_OF_SEQUENCE:
-                self._check_sequence(line, getattr(reply, "detail", None), oldest)
-            self._stall(line)
+                self._check_sequence(pipeline, getattr(reply, "detail", None), oldest)
+            self._stall(pipeline)
 
-    def _decided(self, line: _Line, batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:
-        line.sent.remove(batch)  # nearly always the first
-        _tell(batch, refused)
-        if line.stalled:  # it was the one that is sent first: the others may follow
-            line.stalled = False
-            self._send_all(line, list(line.sent))
+    def _decided(
+        self, pipeline: _Pipeline, batch: _Batch, refused: Sequence[tuple[int, int]]
+    ) -> None:
+        pipeline.sent.remove(batch)  # nearly always the first
+        _finish(batch, refused)
+        if pipeline.stalled:  # it was the one that is sent first: the others may follow
+            pipeline.stalled = False
+            self._send_all(pipeline, list(pipeline.sent))
 
-    def _is_gone(self, line: _Line) -> bool:
+    def _is_gone(self, pipeline: _Pipeline) -> bool:
         """Deleted. A queue that the catalog has is going to be made in its group: by who declares
         it, or by the maintenance loop.
         """
-        return self._cluster.catalog_machine.queue_by_id(line.info.queue) is None
+        return self._cluster.catalog_machine.queue_by_id(pipeline.info.queue) is None
 
-    def _refuse(self, line: _Line) -> None:
+    def _refuse(self, pipeline: _Pipeline) -> None:
         """The first numbers without an outcome are never used, so none behind them was taken: those
         move up, under another name.
         """
-        batch = line.sent.popleft()
-        _tell(batch, [(0, len(batch.command.bodies) - 1)])
-        line.renumber(self._name())
-        self._stall(line)
+        batch = pipeline.sent.popleft()
+        _finish(batch, [(0, len(batch.command.bodies) - 1)])
+        pipeline.renumber(self._name())
+        self._stall(pipeline)
 
-    def _check_sequence(self, line: _Line, expected: Any, oldest: int) -> None:
+    def _check_sequence(self, pipeline: _Pipeline, expected: Any, oldest: int) -> None:
         """A gap is normal after a change of leader: what is before it is on its way again. Unless
         the machine expects a number that had its outcome: then it forgot this publisher.
         """
         if type(expected) is int and expected < oldest:
-            log.warning("publisher_forgotten", queue=line.info.name, expected=expected)
-            line.renumber(self._name())
+            log.warning("publisher_forgotten", queue=pipeline.info.name, expected=expected)
+            pipeline.renumber(self._name())
 
     # --- after a failure --------------------------------------------------------------------------
 
-    def _stall(self, line: _Line) -> None:
-        line.stalled = True
-        line.round += 1
-        self._tasks.start(self._recover(line), name="publish_again")
+    def _stall(self, pipeline: _Pipeline) -> None:
+        pipeline.stalled = True
+        pipeline.attempt += 1
+        self._tasks.start(self._recover(pipeline), name="publish_again")
 
-    async def _recover(self, line: _Line) -> None:
+    async def _recover(self, pipeline: _Pipeline) -> None:
         """As soon as there is a leader, send the first that has no outcome again, and once it has
         one all others: a leader that refuses for long is not asked to take all of it each time.
         """
         while True:
             await asyncio.sleep(RETRY_S)
-            if self._cluster.leader_of(line.info.group) is not None:
+            if self._cluster.leader_of(pipeline.info.group) is not None:
                 break
             # Its node is down, and took a transient queue with it.
-            if self._is_gone(line):
-                pending, line.sent = line.sent, deque()
+            if self._is_gone(pipeline):
+                pending, pipeline.sent = pipeline.sent, deque()
                 for batch in pending:
-                    _tell(batch, ())
+                    _finish(batch, ())
                 break
-        if line.sent:
-            self._send(line, line.sent[0])
+        if pipeline.sent:
+            self._send(pipeline, pipeline.sent[0])
         else:
-            line.stalled = False
+            pipeline.stalled = False
 
 
-def _tell(batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:
+def _finish(batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:
     if len(batch.items) == 1:
         batch.items[0].done(refused)
         return

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from cluster.cluster_node import ClusterNode
 from cluster.types import GroupId, NodeId
 from node.errors import BrokerError, Refused
-from node.questions import Questions
+from node.peer_rpc import PeerRpc
 
 KIND = "caught_up"
 ANSWER_S_MAX = 2.0
@@ -34,15 +34,15 @@ class Quorum:
     """One a node."""
 
     def __init__(
-        self, cluster: ClusterNode, questions: Questions, *, caught_up: Callable[[], bool]
+        self, cluster: ClusterNode, peer_rpc: PeerRpc, *, caught_up: Callable[[], bool]
     ) -> None:
         self._cluster = cluster
-        self._questions = questions
-        questions.on(KIND, lambda _, __: caught_up())
+        self._peer_rpc = peer_rpc
+        peer_rpc.on(KIND, lambda _, __: caught_up())
 
     async def critical(self) -> list[Critical]:
         """By the voters that are up and stay, and have caught up since they came."""
-        others = self._questions.others()
+        others = self._peer_rpc.others()
         answers = await asyncio.gather(*(self._counts(node) for node in others))
         fit = {node for node, counts in zip(others, answers, strict=True) if counts}
         return critical_groups(self._cluster, fit)
@@ -52,7 +52,7 @@ class Quorum:
         if not peers.stays(node):
             return False
         try:
-            answer: Any = await self._questions.ask(node, KIND, wait_s=ANSWER_S_MAX)
+            answer: Any = await self._peer_rpc.request(node, KIND, wait_s=ANSWER_S_MAX)
         except Refused as refused:
             return refused.code == UNKNOWN and peers.stays(node)
         except BrokerError:

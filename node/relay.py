@@ -6,7 +6,7 @@ the client's node, which attaches again from where it was: nothing here is ever 
 
 Messages between nodes, each `[-2, kind, ...]`; an attachment is a number of the client's node:
 attach, cancel, detach, taken go to the leader; deliver, active, ended, drained, detached come back.
-`session_over` is news for everyone. What only a leader can answer is asked by `node.questions`.
+`session_over` is news for everyone. What only a leader can answer is asked by `node.peer_rpc`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from node.chunks import Progress
 from node.connection import Connection, Consumer
 from node.errors import Elsewhere
 from node.outgoing import Active, Batch, Delivery, Ended, Outgoing
+from node.peer_rpc import PeerRpc
 from node.plan import ConnectionId, Detached, Drained
-from node.questions import Questions
 from node.traffic import Traffic
 
 log = structlog.get_logger(__name__)
@@ -42,13 +42,13 @@ ANSWER_S_MAX = 30.0
 
 
 @dataclass(slots=True, eq=False)
-class _Attached:
+class _RemoteConsumer:
     """A consumer of a client here, served by a leader there."""
 
     connection: Connection
     consumer: Consumer
     leader: NodeId
-    untold_bytes: int = 0  # taken by the client, and the link had no room to say so
+    unreported_bytes: int = 0  # taken by the client, and the link had no room to say so
 
 
 class _Served:
@@ -64,84 +64,84 @@ class _Served:
     def send(self, frame: Outgoing) -> None:
         match frame:
             case Delivery(_, _, batches, size_bytes):
-                self._tell("deliver", [packed(batch) for batch in batches], size_bytes)
+                self._send("deliver", [packed(batch) for batch in batches], size_bytes)
             case Active(_, _, active, token):
-                self._tell("active", active, token)
+                self._send("active", active, token)
             case Ended(_, _, reason):
-                self._tell("ended", reason)
-                self.relay.unserve(self)
+                self._send("ended", reason)
+                self.relay.stop_serving(self)
             case _:
                 pass  # answers go to who asked, not to who consumes
 
-    def _tell(self, kind: str, *fields: Any) -> None:
-        if not self.relay.tell(self.peer, kind, self.attachment, *fields):
-            self.relay.unserve(self, tell=True)
+    def _send(self, kind: str, *fields: Any) -> None:
+        if not self.relay.send(self.peer, kind, self.attachment, *fields):
+            self.relay.stop_serving(self, notify=True)
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
     def detached(self, event: Detached) -> None:
-        self.relay.unserve(self, tell=True)
+        self.relay.stop_serving(self, notify=True)
 
     def drained(self, event: Drained) -> None:
-        self._tell("drained")
-        self.relay.unserve(self)
+        self._send("drained")
+        self.relay.stop_serving(self)
 
 
 class Relay:
     """Both ends, for one node."""
 
-    def __init__(self, broker: Broker, traffic: Traffic, questions: Questions) -> None:
+    def __init__(self, broker: Broker, traffic: Traffic, peer_rpc: PeerRpc) -> None:
         self.on_session_over: list[Callable[[GroupId, SessionId, str], None]] = []
         self._broker = broker
         self._cluster = broker.cluster
         self._traffic = traffic
-        self._questions = questions
+        self._peer_rpc = peer_rpc
         self._numbers = numbers(self._cluster.links.incarnation)
-        self._attached: dict[int, _Attached] = {}
+        self._attached: dict[int, _RemoteConsumer] = {}
         self._of_consumer: dict[Consumer, int] = {}
-        self._loose: dict[Consumer, Connection] = {}
+        self._detached: dict[Consumer, Connection] = {}
         self._served: dict[tuple[NodeId, int], _Served] = {}
         self._to_detach: set[tuple[NodeId, int]] = set()
         self._cluster.on_node_message.append(self._receive)
         self._cluster.on_link_lost.append(self._link_lost)
-        questions.on("get", self._answer_get)
-        questions.on("queue_info", self._answer_info)
+        peer_rpc.on("get", self._answer_get)
+        peer_rpc.on("queue_info", self._answer_info)
 
     # --- the client's node ------------------------------------------------------------------------
 
     def attach(self, connection: Connection, consumer: Consumer) -> None:
         """Serve this consumer from wherever its leader is, from now until it is released."""
         self.attach_soon(connection, consumer)
-        self._attach_loose(consumer)
+        self._attach_detached(consumer)
 
     def attach_soon(self, connection: Connection, consumer: Consumer) -> None:
         """The same at the next tick: what there is to attach to has just failed."""
-        self._loose[consumer] = connection
+        self._detached[consumer] = connection
 
-    def _attach_loose(self, consumer: Consumer) -> None:
-        connection = self._loose[consumer]
+    def _attach_detached(self, consumer: Consumer) -> None:
+        connection = self._detached[consumer]
         leader = self._cluster.leader_of(consumer.info.group)
         if leader is None:
             return
         if leader == self._cluster.node:
             group = self._cluster.group(consumer.info.group)
             if group is not None and group.ready:
-                del self._loose[consumer]
+                del self._detached[consumer]
                 connection.start_delivering(consumer)
             return
         attachment = next(self._numbers)
         info, progress = consumer.info, consumer.progress
         where = [info.group, info.queue, info.name, consumer.key, connection.session]
         how = [progress.mark, list(progress.held), consumer.auto_settle, consumer.active]
-        if self.tell(leader, "attach", attachment, *where, *how):
-            del self._loose[consumer]
-            self._attached[attachment] = _Attached(connection, consumer, leader)
+        if self.send(leader, "attach", attachment, *where, *how):
+            del self._detached[consumer]
+            self._attached[attachment] = _RemoteConsumer(connection, consumer, leader)
             self._of_consumer[consumer] = attachment
             if consumer.cancelled:
                 self.cancel(consumer)
 
-    def _loosen(self, attachment: int) -> None:
+    def _detach(self, attachment: int) -> None:
         attached = self._attached.pop(attachment)
         del self._of_consumer[attached.consumer]
         attached.connection.lost(attached.consumer)
@@ -150,27 +150,27 @@ class Relay:
         attachment = self._of_consumer.get(consumer)
         if attachment is not None:
             attached = self._attached[attachment]
-            self.tell(attached.leader, "cancel", attachment)
+            self.send(attached.leader, "cancel", attachment)
 
     def taken(self, attachment: int, size_bytes: int) -> None:
         attached = self._attached.get(attachment)
         if attached is not None:
-            attached.untold_bytes += size_bytes
-            self._tell_taken(attachment, attached)
+            attached.unreported_bytes += size_bytes
+            self._report_taken(attachment, attached)
 
-    def _tell_taken(self, attachment: int, attached: _Attached) -> None:
-        size_bytes = attached.untold_bytes
-        if self.tell(attached.leader, "taken", attachment, size_bytes):
-            attached.untold_bytes = 0
+    def _report_taken(self, attachment: int, attached: _RemoteConsumer) -> None:
+        size_bytes = attached.unreported_bytes
+        if self.send(attached.leader, "taken", attachment, size_bytes):
+            attached.unreported_bytes = 0
 
     def release(self, connection: Connection) -> None:
         """The client is gone: its leaders need not serve it any more."""
         for consumer in connection.consumers.values():
-            self._loose.pop(consumer, None)
+            self._detached.pop(consumer, None)
             attachment = self._of_consumer.pop(consumer, None)
             if attachment is not None:
                 attached = self._attached.pop(attachment)
-                self.tell(attached.leader, "detach", attachment)
+                self.send(attached.leader, "detach", attachment)
 
     # --- the leader's node ------------------------------------------------------------------------
 
@@ -208,20 +208,20 @@ class Relay:
                 active=active,
             )
         except Elsewhere:  # elected, and not up to date yet
-            self.unserve(served, tell=True)
+            self.stop_serving(served, notify=True)
 
     def _answer_gone(self, served: _Served, link: PeerState | None, why: Gone | None) -> None:
         if self._cluster.peers.states.get(served.peer) is not link:
             return  # it attaches anew
-        if why is None or not self.tell(served.peer, "gone", served.attachment, why):
+        if why is None or not self.send(served.peer, "gone", served.attachment, why):
             self._to_detach.add((served.peer, served.attachment))  # it attaches again
 
-    def unserve(self, served: _Served, *, tell: bool = False) -> None:
-        """Stop serving; `tell`: until its node knows, since it would wait for ever."""
+    def stop_serving(self, served: _Served, *, notify: bool = False) -> None:
+        """Stop serving; `notify`: until its node knows, since it would wait for ever."""
         if self._served.pop((served.peer, served.attachment), None) is None:
             return
         self._traffic.close(served.connection)
-        if tell:
+        if notify:
             self._to_detach.add((served.peer, served.attachment))
 
     # --- questions --------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class Relay:
         if leader is None:
             raise Elsewhere(None)
         where = (info.vhost, info.name)
-        return await self._questions.ask(leader, kind, *where, *fields, wait_s=ANSWER_S_MAX)
+        return await self._peer_rpc.request(leader, kind, *where, *fields, wait_s=ANSWER_S_MAX)
 
     async def _answer_get(self, _: NodeId, fields: list[Any]) -> Any:
         vhost, name, session, count, auto_settle = fields
@@ -256,26 +256,26 @@ class Relay:
 
     # --- both ends --------------------------------------------------------------------------------
 
-    def tell(self, peer: NodeId, kind: str, *fields: Any) -> bool:
+    def send(self, peer: NodeId, kind: str, *fields: Any) -> bool:
         """False when it surely does not arrive."""
         if not self._cluster.peers.is_up(peer):
             return False
         return self._cluster.send(peer, [BROKER_LEVEL, kind, *fields])
 
-    def tell_session_over(self, group: GroupId, session: SessionId, reason: str) -> None:
+    def notify_session_over(self, group: GroupId, session: SessionId, reason: str) -> None:
         for peer in list(self._cluster.peers.states):
             if peer != self._cluster.node:
-                self.tell(peer, "session_over", group, session, reason)
+                self.send(peer, "session_over", group, session, reason)
 
     def _link_lost(self, peer: NodeId) -> None:
         """What went on over it has ended: messages may be lost, and its process another one."""
         for served in list(self._served.values()):
             if served.peer == peer:
-                self.unserve(served)
+                self.stop_serving(served)
         self._to_detach = {each for each in self._to_detach if each[0] != peer}
         for attachment, attached in list(self._attached.items()):
             if attached.leader == peer and attachment in self._attached:
-                self._loosen(attachment)
+                self._detach(attachment)
 
     def _receive(self, peer: NodeId, message: list[Any]) -> None:
         """From the broker layer of another node; its malformed messages are its bug, not ours."""
@@ -297,7 +297,7 @@ class Relay:
                 self._end(attachment, None)
             case ["detached", int(attachment)]:
                 if attachment in self._attached:
-                    self._loosen(attachment)
+                    self._detach(attachment)
             case ["attach", int(attachment), *fields] if len(fields) == 9:
                 self._serve(peer, attachment, fields)
             case ["taken", int(attachment), int(size_bytes)]:
@@ -311,12 +311,12 @@ class Relay:
             case ["detach", int(attachment)]:
                 served = self._served.get((peer, attachment))
                 if served is not None:
-                    self.unserve(served)
+                    self.stop_serving(served)
             case ["session_over", int(group), str(session), str(reason)]:
                 for listener in self.on_session_over:
                     listener(GroupId(group), SessionId(session), reason)
             case ["tell" | "ask" | "told", *_]:
-                pass  # see node.questions
+                pass  # see node.peer_rpc
             case _:
                 log.warning("node_message_unknown", peer=peer, kind=str(message[1:2])[:40])
 
@@ -344,7 +344,7 @@ class Relay:
                 listener(consumer.info.group, connection.session, "lost")
         else:
             reason = "queue_deleted" if why == "queue_deleted" else None
-            self._tell_ended(connection, consumer, reason)
+            self._report_ended(connection, consumer, reason)
 
     def _end(self, attachment: int, reason: str | None) -> None:
         attached = self._attached.pop(attachment, None)
@@ -352,9 +352,9 @@ class Relay:
             return
         consumer = attached.consumer
         del self._of_consumer[consumer]
-        self._tell_ended(attached.connection, consumer, reason)
+        self._report_ended(attached.connection, consumer, reason)
 
-    def _tell_ended(self, connection: Connection, consumer: Consumer, reason: str | None) -> None:
+    def _report_ended(self, connection: Connection, consumer: Consumer, reason: str | None) -> None:
         connection.ended(consumer.info.queue, consumer.key)
         if reason is not None:
             connection.send(Ended(consumer.info.name, consumer.key, reason))
@@ -376,18 +376,18 @@ class Relay:
             if self._is_over(attached.consumer):
                 self._end(attachment, "queue_deleted")
             elif moved:
-                self._loosen(attachment)
-            elif attached.untold_bytes:
-                self._tell_taken(attachment, attached)
+                self._detach(attachment)
+            elif attached.unreported_bytes:
+                self._report_taken(attachment, attached)
         for peer, attachment in sorted(self._to_detach):
-            if self.tell(peer, "detached", attachment):
+            if self.send(peer, "detached", attachment):
                 self._to_detach.discard((peer, attachment))
-        for consumer, connection in list(self._loose.items()):
+        for consumer, connection in list(self._detached.items()):
             if self._is_over(consumer):
-                del self._loose[consumer]
-                self._tell_ended(connection, consumer, "queue_deleted")
+                del self._detached[consumer]
+                self._report_ended(connection, consumer, "queue_deleted")
             else:
-                self._attach_loose(consumer)
+                self._attach_detached(consumer)
 
     def _is_over(self, consumer: Consumer) -> bool:
         """A transient queue went with its node, which tells nobody."""

@@ -129,7 +129,7 @@ class Sessions:
                 command = CloseSession(connection.session, handed)
             else:  # does nothing where the session lives at another node by now
                 command = DetachSession(connection.session, node, incarnation, handed)
-            work = self._tell(group, connection.session, command)
+            work = self._propose_end(group, connection.session, command)
             self._tasks.start(work, name="end_session")
 
     def _release(self, connection: Connection) -> None:
@@ -145,7 +145,7 @@ class Sessions:
                 return
             del self._resumable[session]
 
-    async def _tell(
+    async def _propose_end(
         self, group: GroupId, session: SessionId, command: CloseSession | DetachSession
     ) -> None:
         """Until the group has heard it, or the session is back: then it hears when that is over."""
@@ -184,13 +184,15 @@ class Sessions:
         timer = self._leases.pop(session, None)
         if timer is not None:
             timer.cancel()
-            self._tasks.start(self._tell(group, session, CloseSession(session)), name="lease_over")
+            self._tasks.start(
+                self._propose_end(group, session, CloseSession(session)), name="lease_over"
+            )
 
     # --- sessions that the cluster ends -----------------------------------------------------------
 
     def _session_over(self, group: GroupId, session: SessionId, reason: str) -> None:
         """A group that this node leads tells: whichever node has the session must hear."""
-        self._relay.tell_session_over(group, session, reason)
+        self._relay.notify_session_over(group, session, reason)
         self._ended(group, session, reason)
 
     def _ended(self, group: GroupId, session: SessionId, reason: str) -> None:
@@ -205,11 +207,11 @@ class Sessions:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def hush(self) -> None:
+    def stop_reading(self) -> None:
         """No new connections, and nothing more is read from the open ones: what is in hand ends."""
         self._stopping = True
         for connection in self.connections:
-            connection.hush()
+            connection.stop_reading()
 
     def open(self) -> None:
         """Connections may come again."""

@@ -204,7 +204,7 @@ def fields() -> dict[str, FieldInfo]:
     return found
 
 
-def told(settings: Settings) -> dict[str, str]:
+def shown(settings: Settings) -> dict[str, str]:
     """Every key and its value as text, secrets left out."""
     found: dict[str, str] = {}
     for key in fields():

@@ -207,7 +207,7 @@ class Traffic:
                     for letter_listener in self.on_dead_letters:
                         letter_listener(group, queue)
                 case TellDeaths(group, queue, count):
-                    self._tell_deaths(group, queue, count)
+                    self._report_deaths(group, queue, count)
                 case DropQueue(group, queue):
                     self._tasks.start(self._drop_queue(group, queue), name="drop_queue")
                 case Fetch(group, first, last):
@@ -239,7 +239,7 @@ class Traffic:
         if ticket is not None:
             self._cluster.propose(group_id, command, partial(self._outcome, ticket))
         elif type(command) is Settle:
-            self._broker.settler.settle(group_id, command, by_client=False)
+            self._broker.settle_retry.settle(group_id, command, by_client=False)
         else:
             self._cluster.retries.propose(group_id, command, _ignore, ends=_has_come)
 
@@ -247,7 +247,7 @@ class Traffic:
         self.dispatcher.outcome(ticket, outcome)
         self._perform()
 
-    def _tell_deaths(self, group: GroupId, queue: QueueId, count: int) -> None:
+    def _report_deaths(self, group: GroupId, queue: QueueId, count: int) -> None:
         """At once, and then no more than now and then: a poisoned queue must not fill the log."""
         ref = (group, queue)
         waiting = self._deaths.get(ref)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from cluster.types import GroupId, NodeId
-from node.questions import Questions
+from node.peer_rpc import PeerRpc
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
@@ -30,21 +30,21 @@ LIMIT = "max-bytes"
 class VhostQuotas:
     """One a node. `sample` is called once a second."""
 
-    def __init__(self, cluster: ClusterNode, questions: Questions, rows: QueueRows) -> None:
+    def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc, rows: QueueRows) -> None:
         #: Why publishes to a virtual host are refused, by its name. Replaced, never changed.
         self.full: dict[str, str] = {}
         self._cluster = cluster
-        self._questions = questions
+        self._peer_rpc = peer_rpc
         self._rows = rows
         self._queues: dict[tuple[GroupId, int], tuple[str, int]] = {}
         self._own: Counter[str] = Counter()
         self._others: dict[NodeId, dict[str, int]] = {}
-        questions.on(KIND, self._heard)
+        peer_rpc.on(KIND, self._on_notice)
         rows.on_look.append(self._looked)
 
     def bytes_of(self, vhost: str) -> int:
         """As far as this node knows."""
-        up = self._questions.others()
+        up = self._peer_rpc.others()
         return self._own[vhost] + sum(self._others.get(node, {}).get(vhost, 0) for node in up)
 
     async def sample(self) -> None:
@@ -54,7 +54,7 @@ class VhostQuotas:
             await self._rows.freshen()
             for _ in self._rows.sums():  # groups that are led elsewhere now are dropped
                 pass
-            self._questions.tell_others(KIND, {vhost: self._own[vhost] for vhost in limits})
+            self._peer_rpc.notify_others(KIND, {vhost: self._own[vhost] for vhost in limits})
         full = {
             vhost: f"virtual host '{vhost}' holds {held} bytes, and may hold {limit}"
             f" ({LIMIT}): consume first"
@@ -79,10 +79,10 @@ class VhostQuotas:
             self._queues[group, queue] = (view.vhost, held)
             self._own[view.vhost] += held
 
-    def _heard(self, peer: NodeId, fields: list[Any]) -> None:
+    def _on_notice(self, peer: NodeId, fields: list[Any]) -> None:
         match fields:
             case [dict()]:
-                told = cast("dict[Any, Any]", fields[0])
-                self._others[peer] = {v: n for v, n in told.items() if type(n) is int}
+                reported = cast("dict[Any, Any]", fields[0])
+                self._others[peer] = {v: n for v, n in reported.items() if type(n) is int}
             case _:
                 log.warning("vhost_bytes_unreadable", peer=peer)

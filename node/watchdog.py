@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 TICK_S_MAX = 0.5
 FRAMES_MAX = 30
 #: A stall of the loop is told from this on.
-TOLD_S_MIN = 1.0
+REPORT_S_MIN = 1.0
 
 
 class Watchdog:
@@ -66,7 +66,7 @@ class Watchdog:
         now = time.monotonic()
         late_s = now - self._ticked_s - self._period_s
         self._ticked_s = now
-        if late_s >= TOLD_S_MIN:
+        if late_s >= REPORT_S_MIN:
             self._over_s = late_s
         elif self._over_s is not None:  # a tick later, since the thread may be behind the loop
             self.on_stall(self._over_s, min(self._overslept_s, self._over_s))
@@ -79,13 +79,13 @@ class Watchdog:
     # --- the thread -------------------------------------------------------------------------------
 
     def _watch(self, watched: int) -> None:
-        told_s = 0.0  # the tick after which it was told already
+        reported_s = 0.0  # the tick after which it was told already
         before_s = time.monotonic()
         while not self._ended.wait(self._period_s):
             now, ticked_s = time.monotonic(), self._ticked_s
             over_s = now - before_s - self._period_s
             before_s = now
-            if over_s >= TOLD_S_MIN:
+            if over_s >= REPORT_S_MIN:
                 self._overslept_s = max(self._overslept_s, over_s)
             still_s = now - ticked_s
             if still_s <= self._stall_s:
@@ -94,8 +94,8 @@ class Watchdog:
                 self._longest_s = 0.0
             self._longest_s = max(self._longest_s, still_s)
             self._stalled_s = now
-            if told_s != ticked_s:
-                told_s = ticked_s
+            if reported_s != ticked_s:
+                reported_s = ticked_s
                 log.error("loop_stalled", still_s=round(still_s, 1), stack=_stack_of(watched))
 
 

@@ -144,7 +144,7 @@ class Core:
         """
         deadline_s = self.deadline_s(timeout_s)
         backoff = Backoff()
-        told = Reasons()
+        reasons = Reasons()
         while True:
             passing = False
             for url in self.routes.urls:
@@ -157,12 +157,12 @@ class Core:
                     if code not in wire.PASSING:
                         raise Refused(code, str(value.get("reason", code)))
                     passing = True
-                    told[url] = code
+                    reasons[url] = code
                 except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
-                    told.failed(url, error)
+                    reasons.failed(url, error)
             pause_s = backoff.next_s()
             if not passing or asyncio.get_running_loop().time() + pause_s > deadline_s:
-                raise told.unreachable()
+                raise reasons.unreachable()
             await asyncio.sleep(pause_s)
 
     async def _get_once(self, url: str) -> tuple[int, Any]:

@@ -163,7 +163,7 @@ class Management:
         data = None if body is None else json.dumps(body).encode()
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         backoff = Backoff()
-        told = Reasons()
+        reasons = Reasons()
         while True:
             passing = False
             for url in self._urls:
@@ -173,15 +173,15 @@ class Management:
                     if status != 503:
                         return status, value
                     passing = repeat
-                    told[url] = _reason(value, status)
+                    reasons[url] = _reason(value, status)
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     if method != "GET" and not isinstance(error, aiohttp.ClientConnectorError):
                         why = f"{url}: {describe(error)}"
                         raise OutcomeUnknown(f"no answer came: {why}") from error
-                    told.failed(url, error)
+                    reasons.failed(url, error)
             pause_s = backoff.next_s()
             if not passing or asyncio.get_running_loop().time() + pause_s > deadline_s:
-                raise told.unreachable()
+                raise reasons.unreachable()
             await asyncio.sleep(pause_s)
 
     async def _ask_once(self, method: str, url: str, data: bytes | None) -> tuple[int, Any]:

@@ -190,8 +190,8 @@ class Routes:
             earlier.superseded = True
         self._live[connection.node] = connection
         if not self._hello["forward"]:  # else only the given addresses can be reached
-            told = connection.nodes.items()
-            self._nodes.update({node: normal_url(at) for node, at in told if self.may_ask(at)})
+            addresses = connection.nodes.items()
+            self._nodes.update({node: normal_url(at) for node, at in addresses if self.may_ask(at)})
         self._nodes.setdefault(connection.node, url)
         self._spawn(self._live_until_lost(connection))
         return connection

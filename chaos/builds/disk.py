@@ -37,10 +37,10 @@ def _only_in_memory(_honest: Any) -> Callable[..., Any]:
 
 
 def _believe_the_disk(_honest: Any) -> Callable[..., Any]:
-    def known_as(self: Registration, incarnation: int) -> None:
+    def on_known_incarnation(self: Registration, incarnation: int) -> None:
         """Whatever the others know of: this disk is believed."""
 
-    return known_as
+    return on_known_incarnation
 
 
 ACK_BEFORE_FSYNC = Build(

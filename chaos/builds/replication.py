@@ -15,8 +15,8 @@ from cluster.outcome import Done, Outcome
 from cluster.raft import replication
 from cluster.raft.following import Following
 from cluster.raft.progress import Progress
+from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.replication import Replication
-from cluster.raft.stock import Peer
 from cluster.types import Stamp
 
 #: Small appends, so that several are under way.
@@ -55,7 +55,7 @@ def _count_itself(_honest: Any) -> Callable[..., None]:
         index = member.journal.synced_index
         if index > member.commit_index and member.journal.term_at(index) == member.term:
             member.commit(index)
-            self._untold_since = min(self._untold_since, now)
+            self._commit_unsent_since = min(self._commit_unsent_since, now)
 
     return advance_commit
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.faults import Damage, Grudge, Weather
-from chaos.live import data_faults, questions
+from chaos.live import data_faults, node_status
 from chaos.live.clocks import ClockFile
 from chaos.live.machine import Machine, empty, replace, to_disk
 from chaos.live.seams import Disks, Network
@@ -169,9 +169,9 @@ class LiveCluster:
         """These nodes say that clients may come. Raises NotReadyError."""
         waiting = list(self.nodes if nodes is None else nodes)
         try:
-            async with asyncio.timeout(timeout_s), questions.session() as http:
+            async with asyncio.timeout(timeout_s), node_status.session() as http:
                 while waiting:
-                    if await questions.says(http, self.url(waiting[0]), "ready"):
+                    if await node_status.is_healthy(http, self.url(waiting[0]), "ready"):
                         waiting.pop(0)
                     elif not self.running(waiting[0]):
                         raise NotReadyError(self.obituary(waiting[0]))
@@ -185,8 +185,8 @@ class LiveCluster:
 
     async def live(self, node: NodeId) -> bool:
         """It answers, and does not say that it is about to end itself."""
-        async with questions.session() as http:
-            return await questions.says(http, self.url(node), "live")
+        async with node_status.session() as http:
+            return await node_status.is_healthy(http, self.url(node), "live")
 
     async def until_ended(self, node: NodeId, *, timeout_s: float) -> bool:
         """Whether its process is gone in time."""
@@ -218,7 +218,7 @@ class LiveCluster:
         """What the node knows of the cluster; None when it does not answer. `digests`: of the
         states of its copies too.
         """
-        return await questions.status_of(self.url(node), digests=digests)
+        return await node_status.status_of(self.url(node), digests=digests)
 
     def obituary(self, node: NodeId) -> str:
         lines = self.log_since_start(node).splitlines()[-LOG_LINES_SHOWN:]

@@ -45,7 +45,7 @@ class LoopbackProxy:
     def __init__(self, because: str = "") -> None:
         self.kind = "a proxy between nodes on loopback" + (f" ({because})" if because else "")
         self._places: dict[NodeId, Place] = {}
-        self._doors: dict[tuple[NodeId, NodeId], int] = {}
+        self._ports: dict[tuple[NodeId, NodeId], int] = {}
         self._proxy = _Proxy()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -62,10 +62,10 @@ class LoopbackProxy:
     def peer_address(self, node: NodeId, peer: NodeId) -> str:
         if node == peer:
             return f"{HOST}:{self._places[node].ports.peer}"
-        if (node, peer) not in self._doors:
+        if (node, peer) not in self._ports:
             opened = self._proxy.open(node, peer, self._places[peer].ports.peer)
-            self._doors[node, peer] = self._call(opened)
-        return f"{HOST}:{self._doors[node, peer]}"
+            self._ports[node, peer] = self._call(opened)
+        return f"{HOST}:{self._ports[node, peer]}"
 
     def partition(self, grudge: Grudge, *, reset: bool) -> None:
         cuts = {(source, target) for target, sources in grudge.items() for source in sources}
@@ -112,9 +112,11 @@ class _Proxy:
             self._connections[task] = (node, peer)
             task.add_done_callback(self._connections.pop)
 
-        door = free_port()
-        self._servers.append(await asyncio.start_server(accepted, HOST, door, limit=CHUNK_BYTES))
-        return door
+        proxy_port = free_port()
+        self._servers.append(
+            await asyncio.start_server(accepted, HOST, proxy_port, limit=CHUNK_BYTES)
+        )
+        return proxy_port
 
     async def cut(self, cuts: set[tuple[NodeId, NodeId]], *, reset: bool) -> None:
         self._cuts, self._resetting = cuts, reset

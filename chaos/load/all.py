@@ -7,7 +7,7 @@ from functools import partial
 
 from chaos.load.churn import Churn
 from chaos.load.dead_lettering import DeadLettering
-from chaos.load.door import PROTOCOLS, Protocols
+from chaos.load.driver import PROTOCOLS, Protocols
 from chaos.load.expiry import Expiry
 from chaos.load.lengths import Lengths
 from chaos.load.numbered_publishers import NumberedPublishers

@@ -11,7 +11,7 @@ import aiormq
 from aiormq.abc import DeliveredMessage
 
 from chaos.load.amqp_link import Link, answer_of
-from chaos.load.door import CALL_S_MAX, Answer, Received, id_of
+from chaos.load.driver import CALL_S_MAX, Answer, Received, id_of
 
 #: Messages that wait together and have the same to tell are handed over together.
 TOGETHER_MAX = 20

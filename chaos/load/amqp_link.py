@@ -12,7 +12,7 @@ import aiormq
 from aiormq.connection import TransportFactory
 
 from chaos.load.addresses import Address
-from chaos.load.door import Answer
+from chaos.load.driver import Answer
 
 CONNECT_S_MAX = 2.0
 CLOSE_S_MAX = 2.0

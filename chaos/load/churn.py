@@ -14,7 +14,7 @@ from chaos.checker.churn import churn
 from chaos.checker.verdict import Checker
 from chaos.history import publish_value
 from chaos.load.client import PAUSE_S, Client, close_all, publish_until, wait
-from chaos.load.door import Answer, Protocols, Publish
+from chaos.load.driver import Answer, Protocols, Publish
 from chaos.load.workload import Scene
 
 WORKERS = 3
@@ -127,7 +127,7 @@ class Churn:
         loop = asyncio.get_running_loop()
         until_s, empty = loop.time() + time_s, False
         while not empty and not working.done() and loop.time() < until_s:
-            answer = await client.door.length(queue)
+            answer = await client.driver.length(queue)
             empty = answer.ok and answer.value == 0
             await asyncio.sleep(0 if empty else PAUSE_S)
         client.recorder.end(invoked, "ok" if empty else "unknown")
@@ -145,25 +145,25 @@ class Churn:
         first, messages = client.take_numbers(1)
         value = publish_value(None, client.name, first, 1)
         value |= {"exchange": exchange, "key": key}
-        call = client.door.publish(Publish(key, messages, exchange=exchange))
+        call = client.driver.publish(Publish(key, messages, exchange=exchange))
         await client.record("publish", value, call)
 
     async def _declare_exchange(self, client: Client, exchange: str) -> Answer:
         kind = self._exchanges[exchange]
         value = {"exchange": exchange, "kind": kind}
-        return await client.record("declare", value, client.door.declare_exchange(exchange, kind))
+        return await client.record("declare", value, client.driver.declare_exchange(exchange, kind))
 
     async def _delete_exchange(self, client: Client, exchange: str) -> Answer:
         value = {"exchange": exchange}
-        return await client.record("delete", value, client.door.delete_exchange(exchange))
+        return await client.record("delete", value, client.driver.delete_exchange(exchange))
 
     async def _bind(self, client: Client, queue: str, exchange: str) -> Answer:
         return await self._about(client, "bind", queue, exchange)
 
     async def _about(self, client: Client, what: str, queue: str, exchange: str) -> Answer:
         value = {"queue": queue, "exchange": exchange, "key": queue}
-        call = client.door.bind if what == "bind" else client.door.unbind
+        call = client.driver.bind if what == "bind" else client.driver.unbind
         return await client.record(what, value, call(queue, exchange, queue))
 
     async def _delete(self, client: Client, queue: str) -> Answer:
-        return await client.record("delete", {"queue": queue}, client.door.delete(queue))
+        return await client.record("delete", {"queue": queue}, client.driver.delete(queue))

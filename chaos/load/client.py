@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from chaos.history import delivery_value, publish_value, settle_value
-from chaos.load.door import Answer, Consumption, Door, Protocols, Publish, Received
+from chaos.load.driver import Answer, Consumption, Driver, Protocols, Publish, Received
 from chaos.load.workload import Scene, recorded
 
 #: Between a call that failed and the next one.
@@ -30,24 +30,24 @@ class Client:
         self.recorder = scene.recorder
         self.pace = scene.pace
         self.dice = scene.dice(name)
-        self.door: Door = scene.open_door(name, protocol)
+        self.driver: Driver = scene.open_driver(name, protocol)
         self.published = 0  # so far: the next number
         self._underway: dict[asyncio.Future[Answer], None] = {}
 
     async def close(self) -> None:
-        await self.door.close()
+        await self.driver.close()
         await asyncio.gather(*self._underway)
 
     async def crash(self) -> None:
         """Its connections end without a word, and it comes back as a new program."""
-        await self.door.drop()
-        self.door = self._scene.open_door(self.name, self._protocol)
+        await self.driver.drop()
+        self.driver = self._scene.open_driver(self.name, self._protocol)
 
     # --- what is declared -------------------------------------------------------------------------
 
     async def declare(self, queue: str, arguments: Mapping[str, Any]) -> Answer:
         value = {"queue": queue, "arguments": dict(arguments)}
-        return await self.record("declare", value, self.door.declare(queue, arguments))
+        return await self.record("declare", value, self.driver.declare(queue, arguments))
 
     async def declare_all(self, queues: Mapping[str, Mapping[str, Any]]) -> None:
         """Before a run. Raises when one cannot be had."""
@@ -75,7 +75,7 @@ class Client:
         if delay_ms is not None:
             value["delay_ms"] = delay_ms
         publish = Publish(queue, messages, ttl_ms=ttl_ms, delay_ms=delay_ms)
-        return await self.record("publish", value, self.door.publish(publish), _kept_out)
+        return await self.record("publish", value, self.driver.publish(publish), _kept_out)
 
     def saw(self, received: Received) -> None:
         value = delivery_value(
@@ -108,7 +108,7 @@ class Client:
         return await self.record("discard", about(received), consumption.discard(received))
 
     async def length(self, queue: str) -> Answer:
-        call = self.door.length(queue)
+        call = self.driver.length(queue)
         return await self.record("length", {"queue": queue}, call, lambda a: {"length": a.value})
 
     async def record(
@@ -130,7 +130,7 @@ class Client:
     ) -> None:
         """Until `stop`, through as many subscriptions as it takes."""
         while not stop.is_set():
-            consumption = await self.door.consume(queue, prefetch=prefetch)
+            consumption = await self.driver.consume(queue, prefetch=prefetch)
             if isinstance(consumption, Answer):
                 await wait(stop, PAUSE_S)
                 continue
@@ -141,7 +141,7 @@ class Client:
         started: list[Consumption] = []
 
         async def subscribed() -> Answer:
-            consumption = await self.door.consume(queue, prefetch=prefetch)
+            consumption = await self.driver.consume(queue, prefetch=prefetch)
             if isinstance(consumption, Answer):
                 return consumption
             started.append(consumption)
@@ -187,7 +187,7 @@ async def until_empty(client: Client, queue: str) -> None:
     """Others take out what is in it. Nothing is in flight either: that counts as in the queue."""
     invoked = client.recorder.invoke(client.name, "drain", {"queue": queue})
     while True:
-        answer = await client.door.length(queue)
+        answer = await client.driver.length(queue)
         if answer.ok and answer.value == 0:
             break
         await asyncio.sleep(PAUSE_S)

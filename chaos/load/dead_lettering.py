@@ -13,8 +13,8 @@ from chaos.checker.deaths import deaths
 from chaos.checker.verdict import Checker, Verdict
 from chaos.history import Op
 from chaos.load.client import Client, Handle, close_all, publish_until
-from chaos.load.door import Consumption, Protocols, Received
 from chaos.load.draining import Left, drain
+from chaos.load.driver import Consumption, Protocols, Received
 from chaos.load.workload import Scene, only
 
 CONSUMERS = 2

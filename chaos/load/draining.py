@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from chaos.load.client import PAUSE_S, Client, Handle
-from chaos.load.door import Answer, Consumption, Received
+from chaos.load.driver import Answer, Consumption, Received
 
 #: What died may still be on its way when all queues are empty: it is waited for so long.
 QUIET_S = 15.0
@@ -90,5 +90,5 @@ async def drain(workload: str, left: Left, takers: Mapping[str, tuple[Client, Ha
 
 async def all_empty(asking: Client, queues: Mapping[str, object]) -> bool:
     """Nothing is ready, nothing is held by a consumer."""
-    lengths = [await asking.door.length(queue) for queue in queues]
+    lengths = [await asking.driver.length(queue) for queue in queues]
     return all(length.ok and length.value == 0 for length in lengths)

@@ -14,8 +14,8 @@ from chaos.checker import dead_letters, total_queue, vanished
 from chaos.checker.expiry import expiry
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, Handle, close_all, publish_until, wait
-from chaos.load.door import Consumption, Protocols, Received
 from chaos.load.draining import Left, drain
+from chaos.load.driver import Consumption, Protocols, Received
 from chaos.load.workload import Scene, only
 
 #: How far the clocks of one machine, and what reads them, may be apart.

@@ -10,7 +10,7 @@ from urllib.parse import quote, urljoin
 import aiohttp
 
 from chaos.load.addresses import Address, Chooser
-from chaos.load.door import CALL_S_MAX, Answer
+from chaos.load.driver import CALL_S_MAX, Answer
 
 CONNECT_S_MAX = 1.0
 PAUSE_S = 0.1

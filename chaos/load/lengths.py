@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from chaos.checker.linearizable import linearizable_lengths
 from chaos.checker.verdict import Checker
 from chaos.load.client import PAUSE_S, Client, close_all, wait
-from chaos.load.door import Answer, Consumption, Protocols, Received
 from chaos.load.draining import Left, drain
+from chaos.load.driver import Answer, Consumption, Protocols, Received
 from chaos.load.workload import Scene
 
 READERS = 4
@@ -87,7 +87,7 @@ class Lengths:
 
     async def _take_one(self) -> None:
         if self._consumption is None:
-            consumption = await self._writer.door.consume(self._queues[-1], prefetch=1)
+            consumption = await self._writer.driver.consume(self._queues[-1], prefetch=1)
             if isinstance(consumption, Answer):
                 return
             self._consumption = consumption
@@ -109,7 +109,7 @@ class Lengths:
         if self._protocol == "native":
             answer = await writer.settle(consumption, received)
         else:
-            call = writer.door.transaction([], [received])
+            call = writer.driver.transaction([], [received])
             answer = await writer.settle(consumption, received, call)
         self._ops += 1
         self._unknown += answer.type == "unknown"

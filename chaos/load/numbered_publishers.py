@@ -14,8 +14,8 @@ from chaos.checker import ack_finality, publisher_order, total_queue, vanished
 from chaos.checker.verdict import Checker
 from chaos.history import publish_value
 from chaos.load.client import Client, Handle, close_all, publish_until
-from chaos.load.door import Answer, Protocols, Publish
 from chaos.load.draining import Left, drain
+from chaos.load.driver import Answer, Protocols, Publish
 from chaos.load.workload import Scene
 
 PUBLISHERS = 2
@@ -106,7 +106,7 @@ class NumberedPublishers:
         messages = [f"{client.name}:{first + each}" for each in range(count)]
 
         async def sent() -> Answer:
-            answer = await client.door.numbered(client.name, first, Publish(self.queue, messages))
+            answer = await client.driver.numbered(client.name, first, Publish(self.queue, messages))
             if answer.type == "refused":
                 # This try surely did nothing: the ones before it may have, the next ones will.
                 return Answer("unknown", reason=answer.reason, node=answer.node)

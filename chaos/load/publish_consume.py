@@ -9,8 +9,8 @@ from functools import partial
 from chaos.checker import ack_finality, total_queue, vanished
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, Handle, close_all, publish_until, wait
-from chaos.load.door import Consumption, Protocols, Received
 from chaos.load.draining import Left, drain
+from chaos.load.driver import Consumption, Protocols, Received
 from chaos.load.workload import Scene
 
 PUBLISHERS, CONSUMERS = 2, 2

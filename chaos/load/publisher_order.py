@@ -13,8 +13,8 @@ from functools import partial
 from chaos.checker import publisher_order, total_queue, vanished
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, Handle, close_all, publish_until
-from chaos.load.door import Consumption, Protocols, Received
 from chaos.load.draining import Left, drain
+from chaos.load.driver import Consumption, Protocols, Received
 from chaos.load.workload import Scene
 
 PUBLISHERS = 2

@@ -13,8 +13,8 @@ from functools import partial
 from chaos.checker import sac_exclusion, total_queue, vanished
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, about, close_all, publish_until, wait
-from chaos.load.door import Consumption, Protocols, Received
 from chaos.load.draining import Left, drain
+from chaos.load.driver import Consumption, Protocols, Received
 from chaos.load.workload import Scene
 
 ARGUMENTS = {"x-single-active-consumer": True}

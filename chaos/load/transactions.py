@@ -13,8 +13,8 @@ from chaos.checker import total_queue, transactions, vanished
 from chaos.checker.moves import moves
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, Handle, close_all, publish_until, until_empty
-from chaos.load.door import Answer, Consumption, Protocols, Publish, Received
 from chaos.load.draining import Left, drain
+from chaos.load.driver import Answer, Consumption, Protocols, Publish, Received
 from chaos.load.workload import Scene
 
 MOVERS = 2
@@ -119,5 +119,5 @@ class Transactions:
         }
         publishes = [Publish(queue, messages) for queue in queues]
         commit = client.dice.random() >= ROLLBACK_SHARE
-        call = client.door.transaction(publishes, [received], commit=commit)
+        call = client.driver.transaction(publishes, [received], commit=commit)
         return await client.record("transaction", value, call)

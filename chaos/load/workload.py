@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from chaos.checker.verdict import Checker, Verdict
 from chaos.history import History, Op, OpType
-from chaos.load.door import Answer, Door, Protocols
+from chaos.load.driver import Answer, Driver, Protocols
 
 
 @dataclass(eq=False)
@@ -22,7 +22,7 @@ class Scene:
     """What a run gives each of its workloads."""
 
     recorder: History
-    open_door: Callable[[str, Protocols], Door]  # a new client of this name
+    open_driver: Callable[[str, Protocols], Driver]  # a new client of this name
     seed: int
     #: How many times as often as on a real machine publishers publish.
     pace: float = 1.0

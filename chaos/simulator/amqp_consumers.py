@@ -9,7 +9,7 @@ from typing import Any
 from pamqp import commands
 
 from chaos.history import delivery_value
-from chaos.load.door import id_of
+from chaos.load.driver import id_of
 from chaos.simulator.amqp_clients import AmqpChannel, AmqpClient
 from chaos.simulator.amqp_wire import Delivered
 from chaos.simulator.clients import Scene, first_of

@@ -111,7 +111,7 @@ class AmqpHost:
     def congested(self) -> bool:
         return self._congested
 
-    def tell_handed(self) -> None: ...
+    def report_handed(self) -> None: ...
 
     def pause_reading(self, why: str) -> None:
         self._pauses.add(why)
@@ -127,9 +127,9 @@ class AmqpHost:
         if channel is not None and not self._closing:
             channel.close()
             self._closing_channels.add(number)
-            self._say_last(channel, closing.channel_close(error))
+            self._send_last(channel, closing.channel_close(error))
 
-    def _say_last(self, channel: Channel, method: base.Frame) -> None:
+    def _send_last(self, channel: Channel, method: base.Frame) -> None:
         """When what the channel is in the middle of is said."""
         number = channel.number
         self._lingering[number] = channel
@@ -142,7 +142,7 @@ class AmqpHost:
     def _close_ok(self, number: int, channel: Channel | None) -> None:
         """`channel` may be in the middle of a large body."""
         if channel is not None:
-            self._say_last(channel, made(commands.Channel.CloseOk))
+            self._send_last(channel, made(commands.Channel.CloseOk))
         else:
             self.write(writer.method(number, made(commands.Channel.CloseOk)))
 

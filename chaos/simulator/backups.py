@@ -65,10 +65,10 @@ class Backups:
 
     async def take(self, machine: Machine) -> None:
         """Asked of one node. It may say that there was no moment for it, or die meanwhile."""
-        process, door, begun = machine.process, machine.door, len(self._history.ops)
-        if process is None or door is None:
+        process, broker, begun = machine.process, machine.broker, len(self._history.ops)
+        if process is None or broker is None:
             return
-        cuts = await _outcome(process, door.backups.attempt(), "backup")
+        cuts = await _outcome(process, broker.backups.attempt(), "backup")
         ended = len(self._history.ops)
         if cuts is None:
             self.cluster.trace.count("backups refused")

@@ -136,7 +136,7 @@ class Connection:
                 future.set_result(None)
         self._waiting.clear()
 
-    def say_goodbye(self) -> None:
+    def shut_down(self) -> None:
         """What the session holds need not wait for it."""
         self._channel.to_node(Goodbye(1000, ""))
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from chaos.history import OpType, delivery_value, settle_value
-from chaos.load.door import id_of
+from chaos.load.driver import id_of
 from chaos.simulator.channel import Closed
 from chaos.simulator.clients import Client, Connection, Scene, first_of
 from cluster.machine.replies import UNKNOWN_DELIVERY
@@ -84,7 +84,7 @@ class Consumer(Client):
             if self.dice.random() < 0.1 and not self.scene.stopping:
                 # The client itself ends: what it held is for others, or for its next life.
                 if self.dice.random() < 0.5 and not connection.lost.is_set():
-                    connection.say_goodbye()
+                    connection.shut_down()
                     await asyncio.sleep(0.05)
                     self.scene.cluster.trace.count("goodbyes")
                 else:

@@ -30,7 +30,7 @@ class DiskFaults:
         self.trace.count("slow disks")
 
     def fail_fsync(self, node: NodeId) -> None:
-        if self.machines[node].door is not None:
+        if self.machines[node].broker is not None:
             self.machines[node].platter.options.fails_next = True
             self.trace.event(node, "!", "disk: the next fsync fails")
             self.trace.count("failing fsyncs")

@@ -14,19 +14,19 @@ from chaos.load.expiry import DAILY, Expiry
 from chaos.report.series import workload_of
 from chaos.simulator.clients import LOOK_S, Scene
 from chaos.simulator.features import TOLERANCE_MS, Feature, Occasional
-from chaos.simulator.sockets import SimDoors
+from chaos.simulator.sockets import SimDrivers
 
 #: Simulated time costs nothing, and a run is short.
 PACE = 4.0
 
 
-class Driver(Occasional):
+class LoadProcess(Occasional):
     """The process that a workload's clients live in."""
 
     def __init__(self, scene: Scene, workload: str) -> None:
         super().__init__(scene, workload, "")
-        doors = SimDoors(scene.cluster, self.process)
-        self.stage = load.Scene(scene.history, doors.open, scene.cluster.plan.seed, PACE)
+        drivers = SimDrivers(scene.cluster, self.process)
+        self.stage = load.Scene(scene.history, drivers.open, scene.cluster.plan.seed, PACE)
         self.workload = WORKLOADS[workload](self.stage)
         self.done = False
 
@@ -41,9 +41,9 @@ class Driven(Feature):
 
     def __init__(self, scene: Scene, workload: str) -> None:
         super().__init__(scene)
-        self._driver = Driver(scene, workload)
-        self.workload = self._driver.workload
-        self.others.append(self._driver)
+        self._process = LoadProcess(scene, workload)
+        self.workload = self._process.workload
+        self.others.append(self._process)
 
     @property
     def name(self) -> str:
@@ -61,16 +61,16 @@ class Driven(Feature):
         }
 
     async def prepare(self) -> None:
-        preparing = self._driver.process.spawn(self.workload.prepare(), "prepare")
+        preparing = self._process.process.spawn(self.workload.prepare(), "prepare")
         while not preparing.done():
             await asyncio.sleep(LOOK_S)
 
     def healed(self) -> None:
-        self._driver.stage.ending.set()
+        self._process.stage.ending.set()
 
     @property
     def waits(self) -> str | None:
-        return None if self._driver.done else f"{self.name} is not drained"
+        return None if self._process.done else f"{self.name} is not drained"
 
     def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
         mine = [op for op in ops if workload_of(op) == self.name]

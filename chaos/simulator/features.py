@@ -35,7 +35,7 @@ from chaos.simulator.clients import (
 )
 from chaos.simulator.consumers import Consumer
 from chaos.simulator.publishers import Attributes, Batch, Publisher
-from chaos.simulator.tellers import Tellers
+from chaos.simulator.transaction_clients import TransactionClients
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_commands import CatalogStep
@@ -573,7 +573,7 @@ class Imports(Feature):
         return [judge("imports", anomalies, reported={"imported": done})]
 
 
-class LimitedTellers(Tellers):
+class LimitedTransactionClients(TransactionClients):
     """One pair of queues after the other is filled, by more than they take."""
 
     letter = "l"
@@ -624,7 +624,7 @@ class Room(Feature):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._tellers = LimitedTellers(scene, ROOMS[0])
+        self._tellers = LimitedTransactionClients(scene, ROOMS[0])
         self._quiet_s: float | None = None
         self.consumers += [Late(scene, f"k-{q}", q, lambda: self._busy) for q in self.queues]
 

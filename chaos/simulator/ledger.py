@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from chaos.history import History, Op, settle_value
-from chaos.load.door import id_of
+from chaos.load.driver import id_of
 from cluster.cluster_node import ClusterNode
 from cluster.machine.commands import Discard, Settle
 from cluster.machine.replies import Ok
@@ -20,7 +20,7 @@ from cluster.types import ConsumerKey, GroupId, QueueId
 from node.bodies import head_of
 from node.metrics.client_counters import Counts
 from node.outgoing import Batch
-from node.settling import Said, Settler
+from node.settle_retry import SettleCommand, SettleRetry
 
 
 class Row(NamedTuple):
@@ -100,7 +100,7 @@ class Ledger:
                 self._history.end(op, kind, None)
 
 
-class WatchedSettler(Settler):
+class WatchedSettleRetry(SettleRetry):
     """Writes down what clients settle, and what was decided."""
 
     def __init__(self, cluster: ClusterNode, counts: Counts, ledger: Ledger) -> None:
@@ -110,7 +110,7 @@ class WatchedSettler(Settler):
     def settle(
         self,
         group: GroupId,
-        command: Said,
+        command: SettleCommand,
         done: Done | None = None,
         *,
         by_client: bool = True,

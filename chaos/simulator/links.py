@@ -143,7 +143,7 @@ class SimNetwork:
 
     def _knock(self, end: SimLinks, other: SimLinks) -> None:
         """In the process that is called, by a node that is no peer of it."""
-        stays = other.on_stranger(end.node, end.incarnation)
+        stays = other.on_unknown_peer(end.node, end.incarnation)
         there = self._ends.get(end.node) is end and self._ends.get(other.node) is other
         running = end.listening and other.listening
         passes = self.passes(end.node, other.node) and self.passes(other.node, end.node)
@@ -343,7 +343,7 @@ class SimLinks:
         self.listening = False
         self.dialing: set[NodeId] = set()  # an attempt is already planned
         self.refused_since_ns: dict[NodeId, int] = {}
-        self.on_stranger: Callable[[NodeId, int], bool] = lambda _node, _incarnation: False
+        self.on_unknown_peer: Callable[[NodeId, int], bool] = lambda _node, _incarnation: False
         self._network = network
         self._peers = peers
         self._up: dict[NodeId, Way] = {}

@@ -8,8 +8,8 @@ from chaos.simulator.channel import Channel
 from chaos.simulator.clock import SimClock
 from chaos.simulator.decay import Directories
 from chaos.simulator.disk import Platter
-from chaos.simulator.door import Door
 from chaos.simulator.loop import Process, ProcessState
+from chaos.simulator.sim_broker import SimBroker
 from cluster.cluster_node import ClusterNode
 from cluster.group import Group, Role
 from cluster.log import FatalDiskError
@@ -62,7 +62,7 @@ class Machine:
         self.copy: Directories | None = None  # of all its files
         self.process: Process | None = None
         self.cluster: ClusterNode | None = None
-        self.door: Door | None = None
+        self.broker: SimBroker | None = None
         self.channels: list[Channel] = []
 
     @property
@@ -80,11 +80,11 @@ class Machine:
 
     @property
     def serves(self) -> bool:
-        return self.running and self.door is not None
+        return self.running and self.broker is not None
 
     @property
     def refused_to_start(self) -> bool:
-        return self.alive and self.door is None and bool(self.process and self.process.crashes)
+        return self.alive and self.broker is None and bool(self.process and self.process.crashes)
 
     @property
     def trusted(self) -> bool:
@@ -96,7 +96,7 @@ class Machine:
             return False
         info = cluster.catalog_machine.node(self.name)
         known = info is not None and info.incarnation == self.incarnation
-        return known and not any(group.withholds_votes for group in cluster.groups.values())
+        return known and not any(group.votes_suspended for group in cluster.groups.values())
 
     def groups(self) -> dict[GroupId, Group]:
         return {} if self.cluster is None else self.cluster.groups

@@ -109,7 +109,7 @@ class MembersNemesis:
         self.cluster.start(node)
         machine = self.cluster.machines[node]
         serving = machine.cluster if machine.serves else None
-        told = serving is not None and serving.farewell.is_over
+        told = serving is not None and serving.unknown_peers.is_removed
         if told and machine.incarnation > self._let_in_at:
             self.cluster.broke(
                 "only removed nodes are told so", f"{node} was let in before it started"

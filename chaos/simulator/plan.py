@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 
 from chaos.load.all import WORKLOADS
-from chaos.load.door import PROTOCOLS
+from chaos.load.driver import PROTOCOLS
 from cluster.types import NodeId
 
 

@@ -37,12 +37,12 @@ from chaos.simulator.loop import Process
 from chaos.simulator.machine import Machine
 from chaos.simulator.publishers import Publisher
 from chaos.simulator.sim_cluster import SimCluster
-from chaos.simulator.tellers import Tellers
 from chaos.simulator.trace import Trace
+from chaos.simulator.transaction_clients import TransactionClients
 from cluster.codec.entries import decode_entry, messages_of
 from cluster.log import Identity, Log
 from cluster.lost_majority import LostMajority, examine, give_up
-from cluster.raft.stock import REGULAR
+from cluster.raft.pysyncobj_core import REGULAR
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from node.bodies import head_of
 
@@ -175,7 +175,7 @@ class Recoveries:
         publisher = Publisher(scene, "again", next(iter(queues)), named=True)
         for client in (*consumers, publisher):
             client.process.spawn(client.run(), "run")
-        tellers = Tellers(scene, transfers) if transfers else None
+        tellers = TransactionClients(scene, transfers) if transfers else None
         if tellers is not None:
             new.on_serving.append(tellers.serve)
 

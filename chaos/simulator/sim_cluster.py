@@ -14,13 +14,13 @@ from chaos.simulator.channel import Channel
 from chaos.simulator.clock import SimClock
 from chaos.simulator.disk import DiskOptions, Platter, SimDisk
 from chaos.simulator.disk_faults import DATA_DIR, DiskFaults
-from chaos.simulator.door import Door
 from chaos.simulator.invariants import LogWatch, Violation
 from chaos.simulator.ledger import Ledger
 from chaos.simulator.links import NetworkOptions, SimNetwork
 from chaos.simulator.loop import Process, ProcessState, World
 from chaos.simulator.machine import GroupView, Machine
 from chaos.simulator.plan import Plan
+from chaos.simulator.sim_broker import SimBroker
 from chaos.simulator.trace import Trace
 from cluster.cluster_node import ClusterConfig, ClusterNode
 from cluster.group import Group, Role
@@ -156,10 +156,10 @@ class SimCluster(DiskFaults):
         limits = LimitSettings.model_validate(
             {"deliver_buffer_bytes_max": self.plan.deliver_buffer_bytes}
         )
-        door = Door(cluster, machine.process, limits, self.ledger)
+        broker = SimBroker(cluster, machine.process, limits, self.ledger)
         await cluster.start()
-        door.open()
-        machine.door = door
+        broker.open()
+        machine.broker = broker
         machine.process.spawn(self._watch(machine, machine.process, cluster), "watch")
         for listener in self.on_serving:
             listener(machine)
@@ -192,7 +192,7 @@ class SimCluster(DiskFaults):
             if machine.platter.options.write_back:
                 self.trace.count("power losses, written back in any order")
         self.watch.forget(node)
-        machine.cluster = machine.door = None
+        machine.cluster = machine.broker = None
         for key in [key for key in self._applied if key[0] == node]:
             del self._applied[key]
 
@@ -207,9 +207,9 @@ class SimCluster(DiskFaults):
         for channel in machine.channels:
             channel.cut()
         machine.channels.clear()
-        door, machine.door = machine.door, None
-        if door is not None:
-            await door.close()
+        broker, machine.broker = machine.broker, None
+        if broker is not None:
+            await broker.close()
         if not cluster.stopping:
             await cluster.stop()
         # A process cannot collect itself while it runs.
@@ -317,13 +317,13 @@ class SimCluster(DiskFaults):
     def connect(self, client: Process, node: NodeId) -> Channel | None:
         """A connection to the node, or None when nobody answers there."""
         machine = self.machines[node]
-        if machine.process is None or machine.door is None or not machine.running:
+        if machine.process is None or machine.broker is None or not machine.running:
             return None
         latency_ms = min(2.0, self.plan.latency_ms)
         channel = Channel(self.world, self._dice, latency_ms, client, machine.process, node)
         machine.channels = [each for each in machine.channels if each.open]
         machine.channels.append(channel)
-        machine.door.accept(channel)
+        machine.broker.accept(channel)
         return channel
 
     # --- what is seen of it
@@ -454,7 +454,7 @@ class SimCluster(DiskFaults):
     def crashes(self) -> list[BaseException | str]:
         found: list[BaseException | str] = []
         for machine in self.machines.values():
-            if machine.disk_failed or (machine.damaged and machine.door is None):
+            if machine.disk_failed or (machine.damaged and machine.broker is None):
                 continue  # `check_failed` sees that it stops, the restart ends what it was doing
             if machine.process is not None:
                 found += machine.process.crashes

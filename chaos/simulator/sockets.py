@@ -16,9 +16,9 @@ import aiohttp
 from aiohttp import WSMessage, WSMsgType
 
 from chaos.load.addresses import Address
-from chaos.load.amqp_door import AmqpDoor, Lengths
-from chaos.load.door import Door, Protocols
-from chaos.load.native_door import Exchanges, NativeDoor
+from chaos.load.amqp_driver import AmqpDriver, Lengths
+from chaos.load.driver import Driver, Protocols
+from chaos.load.native_driver import Exchanges, NativeDriver
 from chaos.simulator.amqp_sockets import SimLinks
 from chaos.simulator.channel import Channel, Closed, Welcome
 from chaos.simulator.clock import WALL_START_MS
@@ -35,8 +35,8 @@ from node.sections import LimitSettings
 ABNORMAL = 1006
 
 
-class SimDoors:
-    """New clients of one simulated cluster, for `chaos.load.workload.Scene.open_door`."""
+class SimDrivers:
+    """New clients of one simulated cluster, for `chaos.load.workload.Scene.open_driver`."""
 
     def __init__(self, cluster: SimCluster, process: Process) -> None:
         self._cluster = cluster
@@ -49,13 +49,13 @@ class SimDoors:
         # The client draws its pauses and its next node from the module.
         random.seed(f"doors/{cluster.plan.seed}")
 
-    def open(self, name: str, protocol: Protocols) -> Door:
+    def open(self, name: str, protocol: Protocols) -> Driver:
         native = self._native(name, self._amqp(f"{name}/exchanges", None))
         return native if protocol == "native" else self._amqp(name, native)
 
-    def _native(self, name: str, exchanges: Exchanges) -> NativeDoor:
+    def _native(self, name: str, exchanges: Exchanges) -> NativeDriver:
         world = self._cluster.world
-        return NativeDoor(
+        return NativeDriver(
             name,
             self._addresses,
             self._dice(name),
@@ -64,8 +64,8 @@ class SimDoors:
             exchanges=exchanges,
         )
 
-    def _amqp(self, name: str, lengths: Lengths | None) -> AmqpDoor:
-        return AmqpDoor(
+    def _amqp(self, name: str, lengths: Lengths | None) -> AmqpDriver:
+        return AmqpDriver(
             name,
             self._addresses,
             self._dice(name),

@@ -48,7 +48,9 @@ class Journal:
         self.syncing_index = BIRTH.index
         self.current_term = 0
         self.voted_for: str | None = None
-        self.withholds = False  # what was promised here is lost, so this copy counts for nothing
+        self.votes_suspended = (
+            False  # what was promised here is lost, so this copy counts for nothing
+        )
         #: Members by order of a person, whatever entries say; empty: that is over; None: no record
         #: of it is in the log.
         self.forced: bytes | None = None
@@ -84,7 +86,7 @@ class Journal:
         self._set_last()
         self.written_index = self.syncing_index = self.synced_index = self.last_index
         self.current_term, self.voted_for = replay.term, replay.voted_for
-        self.withholds = replay.withholds
+        self.votes_suspended = replay.votes_suspended
         self.forced = replay.forced
         self.diverged = replay.diverged
         self.commit_index = min(max(replay.commit, self.base_index), self.last_index)
@@ -259,15 +261,17 @@ class Journal:
             self.current_term, self.voted_for = term, voted_for
             self._write_hard_state()
 
-    def withhold(self, withholds: bool) -> None:
+    def set_votes_suspended(self, votes_suspended: bool) -> None:
         """No restart ends it: only who knows that what was promised helps nobody any more."""
-        if withholds != self.withholds:
-            self.withholds = withholds
+        if votes_suspended != self.votes_suspended:
+            self.votes_suspended = votes_suspended
             self._write_hard_state()
 
     def _write_hard_state(self) -> None:
-        told = [self.voted_for, True] if self.withholds else [self.voted_for]
-        self._wal.append(fmt.KIND_HARD_STATE, self.group, 0, self.current_term, cbor2.dumps(told))
+        payload = [self.voted_for, True] if self.votes_suspended else [self.voted_for]
+        self._wal.append(
+            fmt.KIND_HARD_STATE, self.group, 0, self.current_term, cbor2.dumps(payload)
+        )
 
     def force(self, members: bytes) -> None:
         """Override what entries say about members, until this is called with nothing."""
@@ -285,8 +289,8 @@ class Journal:
 
     def _write_diverged(self, diverged: bool) -> None:
         self.diverged = diverged
-        told = b"\x01" if diverged else b""
-        self._wal.append(fmt.KIND_DIVERGED, self.group, self.last_index, self.current_term, told)
+        payload = b"\x01" if diverged else b""
+        self._wal.append(fmt.KIND_DIVERGED, self.group, self.last_index, self.current_term, payload)
 
     def set_commit(self, index: int) -> None:
         """Remembered when convenient: it may be older after a crash."""

@@ -228,7 +228,7 @@ def _other(
     if kind == fmt.KIND_FORCED:
         found.forced.add(group)
     if kind == fmt.KIND_LIVE:
-        replay.loose.put(index, segment.number, at, len(payload), term)
+        replay.scattered.put(index, segment.number, at, len(payload), term)
         if payload[fmt.HASH_BYTES :][:1] == fmt.MEMBERSHIP:
             replay.memberships.add(index)
     elif kind == fmt.KIND_INSTALLED:

@@ -55,14 +55,14 @@ class Replay:
     def clear(self) -> None:
         self.term = 0
         self.voted_for: str | None = None
-        self.withholds = False
+        self.votes_suspended = False
         self.forced: bytes | None = None
         self.diverged: bool | None = None
         self.commit = BIRTH.index
         self.mark = BIRTH
         self.run = Tail(BIRTH.index + 1)  # the latest entries without a gap
         self.next = self.run.first
-        self.loose = Scattered()  # those before it, and those written again
+        self.scattered = Scattered()  # those before it, and those written again
         self.staged = Scattered()  # of installs; they count only below a snapshot
         self.memberships = set[int]()  # where an entry about members is, or once was
 
@@ -70,35 +70,35 @@ class Replay:
         """The next entry is not the expected one: it replaces some, or some before it are gone."""
         run = self.run
         if index > self.next:
-            self._loosen()
+            self._scatter()
             self.run = Tail(index)
         elif index > run.first:
             run.delete(index - run.first, len(run))
         else:
             self.run = Tail(index)
         self.next = index
-        self.loose.cut(index)
+        self.scattered.cut(index)
 
-    def _loosen(self) -> None:
-        run, loose = self.run, self.loose
+    def _scatter(self) -> None:
+        run, scattered = self.run, self.scattered
         if len(run):
-            loose.take(run, 0, len(run))
-            loose.indexes.extend(range(run.first, run.first + len(run)))
-            loose.highest = max(loose.highest, run.first + len(run) - 1)
+            scattered.take(run, 0, len(run))
+            scattered.indexes.extend(range(run.first, run.first + len(run)))
+            scattered.highest = max(scattered.highest, run.first + len(run) - 1)
 
     def cut(self, index: int) -> None:
         """A truncate: nothing from `index` on counts."""
         if index < self.next:
             self.jump(index)
         else:
-            self.loose.cut(index)
+            self.scattered.cut(index)
 
     def state(self, kind: int, index: int, term: int, payload: bytes) -> None:
         """A record that is not about an entry."""
         if kind == fmt.KIND_HARD_STATE:
             self.term = term
             self.voted_for, *rest = cbor2.loads(payload)
-            self.withholds = rest == [True]
+            self.votes_suspended = rest == [True]
         elif kind == fmt.KIND_FORCED:
             self.forced = payload
         elif kind == fmt.KIND_COMMIT:
@@ -113,12 +113,12 @@ class Replay:
     def above(self, base: int) -> tuple[Tail, int | None]:
         """The entries above the base, and the first missing index among them."""
         run = self.run
-        if run.first <= base + 1 and self.loose.highest <= base:
+        if run.first <= base + 1 and self.scattered.highest <= base:
             tail = Tail(base + 1)
             tail.take(run, min(base + 1 - run.first, len(run)), len(run))
             return tail, None
-        top = max(self.next - 1, self.loose.highest)
-        newest = self._newest([(base + 1, top)], [self.loose])
+        top = max(self.next - 1, self.scattered.highest)
+        newest = self._newest([(base + 1, top)], [self.scattered])
         tail = Tail(base + 1)
         for index in range(base + 1, max(newest, default=base) + 1):
             if index not in newest:
@@ -129,7 +129,7 @@ class Replay:
 
     def below(self, live: Ranges) -> tuple[Sparse, int | None]:
         """The live entries at or below the base, and the first missing one."""
-        newest = self._newest(live, [self.loose, self.staged])
+        newest = self._newest(live, [self.scattered, self.staged])
         kept = Sparse()
         for first, last in live:
             for index in range(first, last + 1):

@@ -153,7 +153,7 @@ class DeadLetterBatch(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Outbox:
+class DeadLetterOutbox:
     """Dead letters that wait to be carried, in the order in which they died.
 
     Their target is in another group; or it is in this one and has no room.

@@ -12,8 +12,8 @@ from cluster.machine.deadletters import (
     DELIVERY_LIMIT,
     PURGED,
     DeadLetterBatch,
+    DeadLetterOutbox,
     Deaths,
-    Outbox,
     died,
     is_cycle,
 )
@@ -36,7 +36,7 @@ class Disposal:
 
     identity: QueueIdentity
     messages: Messages
-    outbox: Outbox = field(default_factory=Outbox)
+    outbox: DeadLetterOutbox = field(default_factory=DeadLetterOutbox)
     removed: dict[str, Removed] = field(default_factory=dict[str, Removed])  # since version 2
 
     def count(self, context: ApplyContext, reason: str, count: int, *, goes: bool) -> None:

@@ -36,7 +36,7 @@ def end_sessions(machine: QueueMachine, index: int, term: int) -> int:
     return len(ids)
 
 
-def starts_known(states: Iterable[bytes]) -> dict[NodeId, int]:
+def incarnations_known(states: Iterable[bytes]) -> dict[NodeId, int]:
     """The newest start of each node that these groups of queues know of. The catalog may not have
     heard of it: a node registers only when it has a leader.
     """

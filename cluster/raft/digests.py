@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.quorum import agreed
-from cluster.raft.stock import Peer
 from cluster.raft.transport import DIGEST, DIGESTED, JUDGED
 
 if TYPE_CHECKING:

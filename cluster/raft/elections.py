@@ -31,7 +31,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from cluster.raft.options import RaftOptions
-from cluster.raft.stock import Peer
+from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.transport import PRE_VOTE, PRE_VOTED, VOTE, VOTED
 from cluster.types import NodeId
 
@@ -68,7 +68,9 @@ class Elections:
         self._lost_tries = 0
         self._pre_votes: set[Peer] | None = None  # None: not asking
         self._votes: set[Peer] = set()
-        self._withheld: set[Peer] = set()  # who granted the one or the other, and withholds it
+        self._suspended_votes: set[Peer] = (
+            set()
+        )  # who granted the one or the other, and withholds it
         self.deadline = math.inf  # when to ask, unless a leader is heard
         self.heard_at = -math.inf  # when a live leader was last heard
         self.heard_since = -math.inf  # since when it was, without a break
@@ -116,7 +118,7 @@ class Elections:
 
     def tick(self, now: float) -> None:
         if now >= self.deadline:
-            self._ask(now)
+            self._request_pre_votes(now)
 
     def _again(self, now: float) -> None:
         """When to ask next, should this attempt come to nothing."""
@@ -130,15 +132,15 @@ class Elections:
 
     # --- pre-votes
 
-    def _ask(self, now: float) -> None:
+    def _request_pre_votes(self, now: float) -> None:
         member = self._member
         self._again(now)
         member.leader = None
         if not member.may_lead:
             return
-        self._pre_votes, self._withheld = {member.me}, set()
+        self._pre_votes, self._suspended_votes = {member.me}, set()
         if member.elects(self._pre_votes):
-            self.stand(now)
+            self.campaign(now)
             return
         for peer in member.voters:
             member.send(peer, PRE_VOTE, member.term + 1, member.last_index, member.last_term)
@@ -165,17 +167,17 @@ class Elections:
             return
         if not member.may_lead:
             return  # not any more
-        (self._pre_votes if granted else self._withheld).add(peer)
-        if member.elects(self._pre_votes, self._withheld):
-            self.stand(member.now)
+        (self._pre_votes if granted else self._suspended_votes).add(peer)
+        if member.elects(self._pre_votes, self._suspended_votes):
+            self.campaign(member.now)
 
     def _answer(self, granted: bool) -> bool | None:
         """As the message has it. Versions before 0.3 take None for a refusal."""
-        return None if granted and self._member.withholds_votes else granted
+        return None if granted and self._member.votes_suspended else granted
 
     # --- votes
 
-    def stand(self, now: float, asked_by: Peer | None = None) -> None:
+    def campaign(self, now: float, asked_by: Peer | None = None) -> None:
         """A new term, with our own vote in it; both are on disk before the request leaves."""
         member = self._member
         self.asked_by = None if asked_by is None else asked_by.id
@@ -183,7 +185,7 @@ class Elections:
         self._again(now)
         self.stood += 1
         member.become_candidate()
-        self._votes, self._withheld = {member.me}, set()
+        self._votes, self._suspended_votes = {member.me}, set()
         if member.elects(self._votes):
             self._won()
             return
@@ -206,12 +208,12 @@ class Elections:
     def on_voted(self, peer: Peer, granted: bool | None) -> None:
         """One voter, one vote: a repeated answer counts once, an observer's never."""
         member = self._member
-        if granted is False or not member.stands or peer not in member.voters:
+        if granted is False or not member.campaigning or peer not in member.voters:
             return
         if not member.may_lead:
             return  # not any more
-        (self._votes if granted else self._withheld).add(peer)
-        if member.elects(self._votes, self._withheld):
+        (self._votes if granted else self._suspended_votes).add(peer)
+        if member.elects(self._votes, self._suspended_votes):
             self._won()
 
     def _won(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cluster.log import MEMBERSHIP
+from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.snapshots import Incoming
-from cluster.raft.stock import Peer
 from cluster.raft.transport import APPENDED, INSTALLED, REJECTED
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ class Following:
     def _follow(self, leader: Peer) -> None:
         member = self._member
         assert not member.leads, f"{leader.id} leads term {member.term}, and so do we"
-        if member.leader is not leader or member.stands:
+        if member.leader is not leader or member.campaigning:
             self.forget()
             member.step_down(leader)
         member.elections.heard_leader(member.now)
-        if member.withholds_votes and member.voted_for is None:
+        if member.votes_suspended and member.voted_for is None:
             member.vote_for(leader)  # whatever it forgot: in this term it helps nobody else
 
     def _matched(self, peer: Peer, match: int) -> None:
-        counts = [] if not self._member.withholds_votes else [False]
+        counts = [] if not self._member.votes_suspended else [False]
         self._member.send(peer, APPENDED, match, *counts)
 
     def on_append(
@@ -94,13 +94,13 @@ class Following:
         unless that was said to a copy before this one.
         """
         if self._member.leader is peer and self._member.last_index >= proof:
-            self._member.withholds_votes = False
+            self._member.votes_suspended = False
 
     def on_timeout_now(self, peer: Peer) -> None:
         """The leader hands over: no pre-vote, which its own life would refuse."""
         member = self._member
         if member.leader is peer and member.may_lead:
-            member.elections.stand(member.now, peer)
+            member.elections.campaign(member.now, peer)
 
     def on_install(self, peer: Peer, index: int, number: int, part: list[Any]) -> None:
         """One part of a snapshot. Nothing is acknowledged but that it arrived, until all did."""

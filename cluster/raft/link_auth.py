@@ -191,7 +191,7 @@ class Handshake:
         self._state = _State.DONE
         return [self._own_proof()] if self._dialing is None else []
 
-    def _said(self, who: Identity, nonce: bytes) -> list[Any]:
+    def _transcript(self, who: Identity, nonce: bytes) -> list[Any]:
         """What must be proven of one end: a proof is void when any of it was changed on the way."""
         offer = [] if self._form == PLAIN else [list(who.links), who.versions]
         return [who.node, who.incarnation, nonce, *offer]
@@ -203,8 +203,8 @@ class Handshake:
         if self._secret is None:
             return b""
         assert self.peer is not None
-        mine = self._said(self._me, self._nonce)
-        theirs = self._said(self.peer, self._their_nonce)
+        mine = self._transcript(self._me, self._nonce)
+        theirs = self._transcript(self.peer, self._their_nonce)
         dialer, acceptor = (mine, theirs) if self._dialing is not None else (theirs, mine)
         author = "dialer" if of_dialer else "acceptor"
         transcript = [PROTOCOL, self._form, self._me.cluster, author, dialer, acceptor]

@@ -27,8 +27,8 @@ class Peer:
     node: NodeId
     host: str
     port: int
-    guest: bool = False  # it called, and is no peer: nobody calls it
-    told: Down | Literal["nothing", "up"] = "nothing"  # by the last callback
+    unknown: bool = False  # it called, and is no peer: nobody calls it
+    reported: Down | Literal["nothing", "up"] = "nothing"  # by the last callback
     refused_since_s: float | None = None  # since then every attempt to connect to it was refused
     connection: LinkConnection | None = None
     up_since_s: float = 0.0

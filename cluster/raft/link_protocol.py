@@ -73,7 +73,7 @@ class LinkConnection(asyncio.Protocol):
         self._owner = owner
         self._clock = clock
         self.accepted = accepted
-        self.guest = False  # it may stay, though it is no peer, once it has proven who it is
+        self.unknown = False  # it may stay, though it is no peer, once it has proven who it is
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None
@@ -82,7 +82,7 @@ class LinkConnection(asyncio.Protocol):
         self._down: Down | None = None  # what the peer said of itself when it left
         self.address = "?"
         self.closed = False
-        self.said = ""  # the code of the refusal that ended it
+        self.refusal_code = ""  # the code of the refusal that ended it
         self.settled = asyncio.Event()  # the handshake has ended, one way or the other
         self.finished = asyncio.Event()  # the transport is gone
         self.heard_s = self._loop.time()
@@ -271,7 +271,7 @@ class LinkConnection(asyncio.Protocol):
         """It is not one of ours, or does not behave: tell both sides why and hang up."""
         if self.closed:
             return
-        self.said = error.code
+        self.refusal_code = error.code
         if not error.code.startswith("peer_says"):
             self._write_control([REFUSAL, error.code, error.reason])
         self.hang_up()

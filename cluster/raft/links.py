@@ -93,7 +93,7 @@ class TcpLinks:
         self.clock_samples: dict[NodeId, ClockSample] = {}
         #: Called with a clock sample of a peer about once a second: for the log's notes.
         self.on_clock: Callable[[ClockSample], None] | None = None
-        self.on_stranger: Callable[[NodeId, int], bool] = lambda _node, _incarnation: False
+        self.on_unknown_peer: Callable[[NodeId, int], bool] = lambda _node, _incarnation: False
         self._me = Identity(node, cluster, incarnation, LINK_VERSIONS, versions)
         #: Set by the node: the machine version that a peer must be able to run.
         self.machine_version: Callable[[], int] = lambda: 1
@@ -123,7 +123,7 @@ class TcpLinks:
     # --- the seam ---------------------------------------------------------------------------------
 
     def peers(self) -> list[NodeId]:
-        return sorted(node for node, peer in self._peers.items() if not peer.guest)
+        return sorted(node for node, peer in self._peers.items() if not peer.unknown)
 
     async def start(self, on_message: OnMessage, on_up: OnUp, on_down: OnDown) -> None:
         self._on_message, self._on_up, self._on_down = on_message, on_up, on_down
@@ -218,7 +218,7 @@ class TcpLinks:
             return
         host, port = host_and_port(address)
         known = self._peers.get(peer)
-        if known is not None and not known.guest:
+        if known is not None and not known.unknown:
             known.host, known.port = host, port
             return
         self.remove_peer(peer)
@@ -318,7 +318,7 @@ class TcpLinks:
                 await self._secure(connection, dialing=peer)
             await connection.settled.wait()
             # The first release insists on its own form of a hello.
-            peer.plain = connection.said == "peer_says_protocol_version" and not peer.plain
+            peer.plain = connection.refusal_code == "peer_says_protocol_version" and not peer.plain
         except (OSError, UnicodeError) as error:  # also time, TLS and names that cannot be
             self._dial_failed(peer, error)
         finally:
@@ -341,13 +341,13 @@ class TcpLinks:
         if peer.refused_since_s is None:
             peer.refused_since_s = now_s
         if now_s - peer.refused_since_s >= self._gone_after_s:
-            self._tell_down(peer, Down.GONE)
-        elif peer.told in ("nothing", Down.SILENT):
-            self._tell_down(peer, Down.CLOSED)
+            self._report_down(peer, Down.GONE)
+        elif peer.reported in ("nothing", Down.SILENT):
+            self._report_down(peer, Down.CLOSED)
 
-    def _tell_down(self, peer: Peer, down: Down) -> None:
-        if self._running and peer.told is not down:
-            peer.told = down
+    def _report_down(self, peer: Peer, down: Down) -> None:
+        if self._running and peer.reported is not down:
+            peer.reported = down
             log.info("link_down", peer=peer.node, why=down.value)
             self._on_down(peer.node, down)
 
@@ -399,11 +399,13 @@ class TcpLinks:
         def admit(peer: Identity) -> None:
             known = self._peers.get(peer.node)
             stays = False
-            if known is None or known.guest:
+            if known is None or known.unknown:
                 # A certificate alone says which host it is, not that it is one of this cluster.
-                stays = self.on_stranger(peer.node, peer.incarnation) and self._secret is not None
-            connection.guest = stays and dialing is None
-            if not connection.guest:
+                stays = (
+                    self.on_unknown_peer(peer.node, peer.incarnation) and self._secret is not None
+                )
+            connection.unknown = stays and dialing is None
+            if not connection.unknown:
                 self._admit(peer.node, certificate, dialing=dialing is not None)
             self._check_machine(peer)
 
@@ -420,7 +422,7 @@ class TcpLinks:
 
     def _admit(self, node: NodeId, certificate: Any, *, dialing: bool) -> None:
         peer = self._peers.get(node)
-        if peer is None or peer.guest:
+        if peer is None or peer.unknown:
             raise LinkRefused("unknown_node", f"{node[:80]!r} is not let in by `quorate node add`")
         if not dialing and self.node < node:
             reason = f"node {node!r} called, but of the two {self.node!r} is the one that calls"
@@ -453,8 +455,8 @@ class TcpLinks:
         self._shaken(connection)
         node = connection.peer
         peer = None if node is None else self._peers.get(node)
-        if node is not None and peer is None and connection.guest:
-            peer = Peer(node, "", 0, guest=True)
+        if node is not None and peer is None and connection.unknown:
+            peer = Peer(node, "", 0, unknown=True)
         if peer is None or not self._running:
             connection.abort()
             return
@@ -469,7 +471,7 @@ class TcpLinks:
         self._peers[peer.node] = peer
         peer.connection = connection
         peer.up_since_s = self._loop.time()
-        peer.told = "up"
+        peer.reported = "up"
         peer.refused_since_s = None
         about = {"address": connection.address, "incarnation": connection.incarnation}
         log.info("link_up", peer=peer.node, **about)
@@ -525,10 +527,10 @@ class TcpLinks:
         peer.queued_bytes = 0
         self._dirty.pop(peer, None)
         peer.down.set()
-        if peer.guest:
+        if peer.unknown:
             self._peers.pop(peer.node, None)
             self.clock_samples.pop(peer.node, None)
-        self._tell_down(peer, down)
+        self._report_down(peer, down)
 
     # --- the rest ---------------------------------------------------------------------------------
 

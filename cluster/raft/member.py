@@ -18,8 +18,8 @@ from cluster.raft.host import Host, Role
 from cluster.raft.journal import RaftJournal
 from cluster.raft.membership_view import MembershipView
 from cluster.raft.options import RaftOptions
+from cluster.raft.pysyncobj_core import NO_OP, REGULAR, Peer, PySyncObjCore
 from cluster.raft.replication import Replication
-from cluster.raft.stock import NO_OP, REGULAR, Peer, Stock
 from cluster.raft.transport import (
     APPEND,
     APPENDED,
@@ -72,7 +72,7 @@ class Member(MembershipView):
         self.now = clock.monotonic_ns() / 1e9
         self.role = Role.FOLLOWER
         self.leads = False
-        self.stands = False
+        self.campaigning = False
         self.connected: set[Peer] = set()
         self.applied_index = journal.base_index
         self.commit_index = min(max(journal.commit_index, journal.base_index), journal.last_index)
@@ -102,7 +102,7 @@ class Member(MembershipView):
             INSTALL: self.following.on_install,
             INSTALLED: self.replication.on_installed,
         }
-        self.stock = Stock(
+        self.core = PySyncObjCore(
             self.me, journal, clock=clock, random=random, on_state=self._on_state_changed
         )
         self.configurations.committed(self.commit_index)
@@ -146,19 +146,19 @@ class Member(MembershipView):
 
     @property
     def term(self) -> int:
-        return self.stock.term
+        return self.core.term
 
     @property
     def voted_for(self) -> NodeId | None:
-        return self.stock.voted_for
+        return self.core.voted_for
 
     @property
     def leader(self) -> Peer | None:
-        return self.stock.leader
+        return self.core.leader
 
     @leader.setter
     def leader(self, peer: Peer | None) -> None:
-        self.stock.follow(peer)
+        self.core.follow(peer)
 
     @property
     def last_index(self) -> int:
@@ -173,7 +173,7 @@ class Member(MembershipView):
         """The first entry of our leadership: once it is applied, so is all that was committed
         before.
         """
-        return self.stock.noop_index if self.leads else None
+        return self.core.noop_index if self.leads else None
 
     @property
     def diverged(self) -> bool:
@@ -191,7 +191,7 @@ class Member(MembershipView):
         that has all of the log.
         """
         sound = not self.diverged or self.configurations.forced is not None
-        return self.votes and self.poisoned is None and sound and not self.withholds_votes
+        return self.votes and self.poisoned is None and sound and not self.votes_suspended
 
     def has_quorum(self) -> bool:
         """Leading, and a majority answered within an election timeout."""
@@ -220,7 +220,7 @@ class Member(MembershipView):
         if handler is None:
             return  # of a later version
         if term > self.term:
-            self.stock.set_term(term, None)
+            self.core.set_term(term, None)
             self.following.forget()
             self.step_down(None)
         elif term < self.term and kind != PRE_VOTED:
@@ -242,7 +242,7 @@ class Member(MembershipView):
         if self.applied_index < self.commit_index:
             self._apply()
 
-    def hear(self, messages: Sequence[tuple[NodeId, Message]], now: float) -> None:
+    def take_acks(self, messages: Sequence[tuple[NodeId, Message]], now: float) -> None:
         """As the leader, while the disk syncs: what followers acknowledged, and what that
         commits of what is on this disk already.
         """
@@ -271,7 +271,7 @@ class Member(MembershipView):
         """Add a command as the leader; returns its index."""
         assert self.leads
         index = self.journal.last_index + 1
-        self.journal.add(REGULAR + body, index, self.stock.term)
+        self.journal.add(REGULAR + body, index, self.core.term)
         return index
 
     def append_no_op(self) -> None:
@@ -311,29 +311,29 @@ class Member(MembershipView):
 
     def become_candidate(self) -> None:
         self.leader = None
-        self.stock.set_term(self.term + 1, self.me.id)
-        self.stock.set_role(Role.CANDIDATE)
+        self.core.set_term(self.term + 1, self.me.id)
+        self.core.set_role(Role.CANDIDATE)
 
     def become_leader(self) -> None:
         self.replication.start(self.now)
-        self.stock.become_leader()
+        self.core.become_leader()
         forced = self.configurations.forced
         if forced is not None:
             voters = {*self.configurations.voters_before, self.me.id}
             self._write_members(forced.with_voters_only(voters, era=era_of(self.term)))
 
     def vote_for(self, peer: Peer) -> None:
-        self.stock.set_term(self.term, peer.id)
+        self.core.set_term(self.term, peer.id)
 
     def step_down(self, leader: Peer | None) -> None:
         self.leader = leader
-        self.stock.set_role(Role.FOLLOWER)
+        self.core.set_role(Role.FOLLOWER)
 
     def _on_state_changed(self, before: int, after: int) -> None:
         """Called by PySyncObj. Nothing else sets the role."""
         self.role = Role(after)
         self.leads = self.role is Role.LEADER
-        self.stands = self.role is Role.CANDIDATE
+        self.campaigning = self.role is Role.CANDIDATE
         if Role(before) is Role.LEADER:
             self.replication.stop()
             self.elections.deadline = self.now + self.elections.timeout()

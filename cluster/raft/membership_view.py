@@ -8,8 +8,8 @@ from collections.abc import Collection
 
 from cluster.raft.configuration import Configurations
 from cluster.raft.journal import RaftJournal
+from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.quorum import majority, votes_needed
-from cluster.raft.stock import Peer
 from cluster.types import NodeId
 
 
@@ -36,15 +36,15 @@ class MembershipView:
         self.votes = self.me.id in configuration.voters
 
     @property
-    def withholds_votes(self) -> bool:
+    def votes_suspended(self) -> bool:
         """What this disk promised is lost: no votes until a leader gave it again what is committed.
         A restart does not change that.
         """
-        return self.journal.withholds
+        return self.journal.votes_suspended
 
-    @withholds_votes.setter
-    def withholds_votes(self, withholds: bool) -> None:
-        self.journal.withhold(withholds)
+    @votes_suspended.setter
+    def votes_suspended(self, votes_suspended: bool) -> None:
+        self.journal.set_votes_suspended(votes_suspended)
 
     def peer(self, node: NodeId) -> Peer:
         """Any node, also one that is no member as far as is known here: that it was made one may
@@ -55,13 +55,13 @@ class MembershipView:
             found = self._peers[node] = Peer(node, zlib.crc32(node.encode()))
         return found
 
-    def elects(self, votes: Collection[Peer], withheld: Collection[Peer] = ()) -> bool:
+    def elects(self, votes: Collection[Peer], suspended: Collection[Peer] = ()) -> bool:
         """Enough of the voters, this member among them if it is one. After a lost majority all of
         them must have answered, and a majority of those who were voters with a vote that counts.
         """
         voters = self.configuration.voters
         forced = self.configurations.forced is not None
-        answers = {*votes, *withheld} if forced else votes
+        answers = {*votes, *suspended} if forced else votes
         if _among(answers, voters) < votes_needed(len(voters), forced=forced):
             return False
         before = self.configurations.voters_before

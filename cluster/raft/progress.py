@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.snapshots import Outgoing
-from cluster.raft.stock import Peer
 
 #: Bytes of entries on their way to one follower and not yet acknowledged.
 WINDOW_BYTES_MAX = 8 << 20

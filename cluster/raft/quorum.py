@@ -32,6 +32,6 @@ def reached(values: Iterable[Number], quorum: int) -> Number:
     return sorted(values)[-quorum]
 
 
-def agreed(said: Mapping[T, int], quorum: int) -> T | None:
-    """What as many as `quorum` say, if they do; `said` counts who says what."""
-    return next((what for what, count in said.items() if count >= quorum), None)
+def agreed(counts: Mapping[T, int], quorum: int) -> T | None:
+    """What as many as `quorum` say, if they do; `counts` counts who says what."""
+    return next((what for what, count in counts.items() if count >= quorum), None)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.raft.options import RaftOptions
 from cluster.raft.progress import Progress
+from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.quorum import reached
 from cluster.raft.snapshots import Outgoing
-from cluster.raft.stock import Peer
 from cluster.raft.transport import APPEND, INSTALL, TIMEOUT_NOW, TRUST, Message
 from cluster.types import NodeId
 
@@ -37,7 +37,7 @@ class Replication:
         self._commit_lazy_s = options.commit_lazy_s
         self._quorum_s = options.election_max_ms / 1000
         self._transfer_s = options.election_min_ms / 1000
-        self._untold_since = (
+        self._commit_unsent_since = (
             math.inf
         )  # when the first commit that some follower was not told of happened
         self.successor: Peer | None = None
@@ -72,7 +72,7 @@ class Replication:
     def stop(self) -> None:
         self.followers = {}
         self.successor = None
-        self._untold_since = math.inf
+        self._commit_unsent_since = math.inf
 
     def match_of(self, peer: Peer) -> int:
         progress = self.followers.get(peer)
@@ -97,7 +97,7 @@ class Replication:
     def tick(self, now: float) -> None:
         member = self._member
         heard = now < self._quorum_until or self.heard_by_majority(now)
-        if not heard or member.journal.withholds:
+        if not heard or member.journal.votes_suspended:
             member.step_down(None)  # also when it was its own lost promises that elected it
         elif member.journal.last_index > member.commit_index:
             self.advance_commit(now)
@@ -130,12 +130,12 @@ class Replication:
         index = reached(indexes, member.quorum)
         if upto is not None:
             index = min(index, upto)
-        if index > member.commit_index and member.journal.term_at(index) == member.stock.term:
+        if index > member.commit_index and member.journal.term_at(index) == member.core.term:
             member.commit(index)
-            self._untold_since = min(self._untold_since, now)
+            self._commit_unsent_since = min(self._commit_unsent_since, now)
 
     def due(self) -> float:
-        due = self._untold_since + self._commit_lazy_s
+        due = self._commit_unsent_since + self._commit_lazy_s
         for progress in self.followers.values():
             due = min(due, progress.sent_at + self._heartbeat_s)
         return due
@@ -145,18 +145,18 @@ class Replication:
         # Without a majority others may have elected a leader: who follows this one must come to
         # doubt that it leads.
         speaks = self._connected_to_majority()
-        told = True
+        all_sent = True
         for progress in self.followers.values():
             if speaks and progress.peer in self._member.connected:
                 self._replicate(progress, now)
-                told = told and progress.commit_sent >= commit
+                all_sent = all_sent and progress.commit_sent >= commit
             else:
                 progress.sent_at = now  # nothing can be sent, so nothing is due
         self._built.clear()
         if (
-            told or now >= self._untold_since + self._commit_lazy_s
+            all_sent or now >= self._commit_unsent_since + self._commit_lazy_s
         ):  # the heartbeat tells the others
-            self._untold_since = math.inf
+            self._commit_unsent_since = math.inf
         # Not before what was accepted earlier is in the log: a successor without it is not elected.
         if self.successor is not None:
             self._go_on_with_transfer(now)
@@ -180,15 +180,15 @@ class Replication:
                 if not member.transport.send(progress.peer, message):
                     break
                 progress.sent(upto, size)
-                self._said(progress, now)
+                self._note_sent(progress, now)
         if now - progress.sent_at >= self._heartbeat_s:
-            self._say_nothing_new(progress, now, entries=[])
+            self._send_heartbeat(progress, now, entries=[])
             return
-        lazy = now >= self._untold_since + self._commit_lazy_s and not progress.probing
+        lazy = now >= self._commit_unsent_since + self._commit_lazy_s and not progress.probing
         if lazy and progress.commit_sent < member.commit_index:
-            self._say_nothing_new(progress, now, entries=None)
+            self._send_heartbeat(progress, now, entries=None)
 
-    def _said(self, progress: Progress, now: float) -> None:
+    def _note_sent(self, progress: Progress, now: float) -> None:
         progress.sent_at = now
         progress.commit_sent = self._member.commit_index
 
@@ -222,9 +222,7 @@ class Replication:
         built = self._built[first] = (message, upto, size)
         return built
 
-    def _say_nothing_new(
-        self, progress: Progress, now: float, *, entries: list[Any] | None
-    ) -> None:
+    def _send_heartbeat(self, progress: Progress, now: float, *, entries: list[Any] | None) -> None:
         """A heartbeat (answered), or a commit index (not answered)."""
         member = self._member
         prev = progress.next - 1
@@ -232,14 +230,14 @@ class Replication:
         if term is None:  # it needs a snapshot; what every log has in common is its start
             prev = term = 0
         if member.send(progress.peer, APPEND, prev, term, member.commit_index, entries):
-            self._said(progress, now)
+            self._note_sent(progress, now)
         else:
             progress.sent_at = now
         progress.waiting = False  # a probe that was not answered by now is lost
 
     # --- answers
 
-    def _heard(self, progress: Progress) -> None:
+    def _note_answer(self, progress: Progress) -> None:
         """After a time without any, an answer may be of before it: this process stood still."""
         now = self._member.now
         if now - self.heard_at >= self._member.elections.break_s:
@@ -254,7 +252,7 @@ class Replication:
         if progress is None:
             return
         assert match <= self._member.last_index, f"{peer.id} matched more than there is"
-        self._heard(progress)
+        self._note_answer(progress)
         progress.counts = counts
         progress.matched(match)
         if counts:
@@ -285,7 +283,7 @@ class Replication:
         progress = self.followers.get(peer)
         if progress is None:
             return
-        self._heard(progress)
+        self._note_answer(progress)
         if progress.outgoing is not None:
             return
         if prev <= progress.match:
@@ -313,7 +311,7 @@ class Replication:
         progress = self.followers.get(peer)
         if progress is None:
             return
-        self._heard(progress)
+        self._note_answer(progress)
         outgoing = progress.outgoing
         if outgoing is None or outgoing.index != index:
             return

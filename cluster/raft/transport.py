@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.raft.stock import Peer
+from cluster.raft.pysyncobj_core import Peer
 from cluster.seams import Links
 from cluster.types import NodeId
 

@@ -17,9 +17,9 @@ _OF_CLIENTS = frozenset(
     for route in routes
 ) | {("PUT", "queues/{vhost}/{queue}")}
 #: Nothing is changed, but hashes of passwords are told.
-_TELLING = frozenset({("GET", "definitions")})
+_AUDITED_READS = frozenset({("GET", "definitions")})
 #: Part of a path that is told to nobody.
-UNTOLD = "{password}"
+HIDDEN = "{password}"
 
 
 @dataclass(slots=True)
@@ -31,19 +31,19 @@ class Act:
     who: str = ""
 
     @property
-    def told(self) -> bool:
+    def is_audited(self) -> bool:
         if self.route is None:
             return False
         key = (self.route.method, self.route.path)
-        return key in _TELLING or (self.route.method != "GET" and key not in _OF_CLIENTS)
+        return key in _AUDITED_READS or (self.route.method != "GET" and key not in _OF_CLIENTS)
 
-    async def tell(self, audit: Audit, status: int, reason: str = "") -> None:
+    async def record(self, audit: Audit, status: int, reason: str = "") -> None:
         """An act, or a request that its user had no right to make."""
         denied = status in {401, 403} and "Authorization" in self.request.headers
-        if not self.told and not denied:
+        if not self.is_audited and not denied:
             return
         method, target = self.request.method, self.request.rel_url.raw_path
-        if self.route is not None and UNTOLD in self.route.path:
+        if self.route is not None and HIDDEN in self.route.path:
             target = f"/api/{self.route.path}"
         await audit.write(
             who=self.who,

@@ -136,15 +136,15 @@ class ManagementRoutes:
         except web.HTTPRequestEntityTooLarge:
             error = ApiError(413, "too_large", "the body is too large")
         except Exception as bug:
-            await act.tell(self._services.audit, 500, type(bug).__name__)
+            await act.record(self._services.audit, 500, type(bug).__name__)
             raise
         else:
-            await act.tell(self._services.audit, answer.status)
+            await act.record(self._services.audit, answer.status)
             if answer.stream is not None:
                 return await _streamed(request, answer, answer.stream)
             long = _is_long(answer)
             return await asyncio.to_thread(_response, answer) if long else _response(answer)
-        await act.tell(self._services.audit, error.status, error.reason)
+        await act.record(self._services.audit, error.status, error.reason)
         return _failure(error, headers)
 
     async def _serve(self, request: web.Request, act: Act) -> Answer:

@@ -24,10 +24,10 @@ from node.management.errors import not_authorised, not_found
 from node.management.paging import ListQuery, list_query
 from node.management.values import Body
 from node.metrics.client_counters import ClientCounters
+from node.peer_rpc import PeerRpc
 from node.permissions import Access
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.publishing import Publisher
-from node.questions import Questions
 from node.quorum import Quorum
 from node.sessions import Sessions
 from node.settings import Settings
@@ -56,20 +56,20 @@ class Listing(Protocol):
         ...
 
 
-class Doors:
+class Listeners:
     """The clients of several doors."""
 
-    def __init__(self, *doors: Listing) -> None:
-        self._doors = doors
+    def __init__(self, *listeners: Listing) -> None:
+        self._listeners = listeners
 
     def connections(self) -> list[dict[str, Any]]:
-        return [each for door in self._doors for each in door.connections()]
+        return [each for listener in self._listeners for each in listener.connections()]
 
     def channels(self) -> list[dict[str, Any]]:
-        return [each for door in self._doors for each in door.channels()]
+        return [each for listener in self._listeners for each in listener.channels()]
 
     def close_connection(self, name: str, reason: str) -> bool:
-        closed = [door.close_connection(name, reason) for door in self._doors]
+        closed = [listener.close_connection(name, reason) for listener in self._listeners]
         return any(closed)
 
 
@@ -90,7 +90,7 @@ class Services:
     drain: Drain
     backups: Backups
     local_token: LocalToken
-    questions: Questions
+    peer_rpc: PeerRpc
     listing: Listing
     audit: Audit
     counters: ClientCounters = field(default_factory=ClientCounters)

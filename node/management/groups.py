@@ -48,14 +48,14 @@ def no_group(name: str) -> ApiError:
 async def rows(call: Call) -> list[Json]:
     """The catalog first, then by id."""
     cluster, catalog = call.services.cluster, call.catalog
-    told = await call.observer.led()
+    led = await call.observer.led()
     own = cluster.catalog.configuration
     founder_or_let_in = {*own.members, *(n.node for n in catalog.nodes() if n.state == "member")}
     going = {n.node for n in catalog.nodes_ever() if n.state != "member"}
     everywhere = sorted(founder_or_let_in - going)
-    every = [_row(cluster, CATALOG_GROUP, CATALOG, everywhere, own.members, told)]
+    every = [_row(cluster, CATALOG_GROUP, CATALOG, everywhere, own.members, led)]
     for info in catalog.groups():
-        row = _row(cluster, info.id, info.name, info.members, info.held, told)
+        row = _row(cluster, info.id, info.name, info.members, info.held, led)
         every.append({**row, "default": info.default})
     return every
 
@@ -66,9 +66,9 @@ def _row(
     name: str,
     members: Sequence[NodeId],
     held: Sequence[NodeId],
-    told: Mapping[GroupId, tuple[NodeId, Json]],
+    led: Mapping[GroupId, tuple[NodeId, Json]],
 ) -> Json:
-    leader, facts = told[group] if group in told else (cluster.leader_of(group), Json())
+    leader, facts = led[group] if group in led else (cluster.leader_of(group), Json())
     here = cluster.groups.get(group)
     known = None if here is None else here.configuration
     voters = facts.get("voters") or list(held if known is None else known.voters)

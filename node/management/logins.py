@@ -39,7 +39,7 @@ def _node(call: Call) -> NodeId:
 
 
 async def attempts(call: Call) -> list[Json]:
-    rows, _ = await call.services.questions.ask(_node(call), "login_attempts", False)
+    rows, _ = await call.services.peer_rpc.request(_node(call), "login_attempts", False)
     sums = {name: [0, 0] for name in _PROTOCOLS.values()}
     for protocol, (wrong, right) in rows:
         counts = sums[_PROTOCOLS.get(protocol, "http")]
@@ -49,7 +49,7 @@ async def attempts(call: Call) -> list[Json]:
 
 
 async def sources(call: Call) -> list[Json]:
-    _, rows = await call.services.questions.ask(_node(call), "login_attempts", False)
+    _, rows = await call.services.peer_rpc.request(_node(call), "login_attempts", False)
     return [
         {
             "protocol": _PROTOCOLS.get(protocol, "http"),
@@ -62,7 +62,7 @@ async def sources(call: Call) -> list[Json]:
 
 
 async def forget(call: Call) -> Answer:
-    await call.services.questions.ask(_node(call), "login_attempts", True)
+    await call.services.peer_rpc.request(_node(call), "login_attempts", True)
     return DONE
 
 

@@ -71,7 +71,7 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
         where, given = where_of(exchange, key), amqp.build(properties)
     except (ValueError, TypeError) as error:
         raise bad_request(f"invalid properties or routing key: {error}") from None
-    attrs, given = ingress.heed(access, given)
+    attrs, given = ingress.interpret(access, given)
     if exchange == "" and key.startswith(PREFIX):
         return _reply(call, key, where, given, attrs, payload)
     route = ingress.route(access, exchange, key, given)
@@ -167,7 +167,7 @@ async def _take(
             leader = call.services.broker.leader(info)
             if leader is None:
                 raise Elsewhere(None)
-            ready, rows = await call.services.questions.ask(
+            ready, rows = await call.services.peer_rpc.request(
                 leader, "take", info.queue, count, mode, truncate
             )
             break

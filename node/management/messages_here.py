@@ -43,11 +43,11 @@ async def take_here(services: Services, fields: Sequence[Any]) -> list[Any]:
         )
         wanted = [_range(batch) for batch in batches]
         token = max([batch.token for batch in batches], default=0)
-        settler = services.broker.settler
+        settle_retry = services.broker.settle_retry
         large = [b.bodies[0] for b in batches if isinstance(b.bodies[0], LargeBody)]
         if any(not 0 <= min(shown, len(body)) <= len(body.head) for body in large):
             unseen = Return(queue, consumer, wanted, token=token, unsent=True)
-            settler.settle(info.group, unseen, by_client=False)
+            settle_retry.settle(info.group, unseen, by_client=False)
             raise Refused(
                 "message_too_large",
                 f"a message of {len(large[0])} bytes is not shown whole: consume it by AMQP, or"
@@ -55,7 +55,7 @@ async def take_here(services: Services, fields: Sequence[Any]) -> list[Any]:
             )
         if batches:
             decision = _decision(mode, queue, consumer, wanted, token)
-            outcome = await settler.ask(info.group, decision)
+            outcome = await settle_retry.ask(info.group, decision)
             if outcome.kind == "refused":
                 raise error_of(outcome)
         rows = [row for batch in batches for row in _rows(batch)]

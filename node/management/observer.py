@@ -81,18 +81,18 @@ class Observer:
         self._idle: dict[QueueId, tuple[QueueCounters, int, QueueFacts]] = {}
         #: What the oldest messages say of their time, by what was read for it.
         self._heads: dict[QueueId, tuple[BodyRef, int | None]] = {}
-        questions = services.questions
-        questions.on("queue_facts", self._answer_facts)
-        questions.on("listing", self._answer_listing)
-        questions.on("close_connection", self._answer_close)
-        questions.on("group_status", self._answer_group)
-        questions.on("groups_led", self._answer_led)
-        questions.on("host", self._answer_host)
-        questions.on("queue_history", self._answer_history)
-        questions.on("led_history", self._answer_led_history)
-        questions.on("login_attempts", self._answer_attempts)
-        questions.on("head_timestamps", self._answer_timestamps)
-        questions.on("take", lambda _, fields: take_here(services, fields))
+        peer_rpc = services.peer_rpc
+        peer_rpc.on("queue_facts", self._answer_facts)
+        peer_rpc.on("listing", self._answer_listing)
+        peer_rpc.on("close_connection", self._answer_close)
+        peer_rpc.on("group_status", self._answer_group)
+        peer_rpc.on("groups_led", self._answer_led)
+        peer_rpc.on("host", self._answer_host)
+        peer_rpc.on("queue_history", self._answer_history)
+        peer_rpc.on("led_history", self._answer_led_history)
+        peer_rpc.on("login_attempts", self._answer_attempts)
+        peer_rpc.on("head_timestamps", self._answer_timestamps)
+        peer_rpc.on("take", lambda _, fields: take_here(services, fields))
 
     async def run(self) -> None:
         while True:
@@ -186,7 +186,7 @@ class Observer:
 
     async def _ask(self, node: NodeId, queues: Sequence[QueueId]) -> dict[QueueId, QueueFacts]:
         try:
-            rows = await self._services.questions.ask(node, "queue_facts", list(queues))
+            rows = await self._services.peer_rpc.request(node, "queue_facts", list(queues))
         except BrokerError:
             return {}
         return {
@@ -213,7 +213,7 @@ class Observer:
                 elsewhere.setdefault(leader, []).append(info.queue)
         for node, queues in elsewhere.items():
             with contextlib.suppress(BrokerError):
-                ask = self._services.questions.ask
+                ask = self._services.peer_rpc.request
                 found |= await ask(node, "queue_history", queues, times)
         for info, facts, shown in rows:
             if facts is not None:
@@ -232,7 +232,7 @@ class Observer:
         """
         times = [*wanted.rates_ms, *wanted.lengths_ms]
         vhosts = sorted({info.vhost for info in infos})
-        answers = await self._services.questions.ask_all("led_history", vhosts, times)
+        answers = await self._services.peer_rpc.request_all("led_history", vhosts, times)
         rows = [list(now) for _ in times]
         for changes in answers.values():
             for row, changed in zip(rows, changes, strict=True):
@@ -285,7 +285,7 @@ class Observer:
         found |= await self._heads_here(here)
         for node, queues in elsewhere.items():
             with contextlib.suppress(BrokerError):
-                found |= await self._services.questions.ask(node, "head_timestamps", queues)
+                found |= await self._services.peer_rpc.request(node, "head_timestamps", queues)
         return found
 
     async def _answer_timestamps(self, _: NodeId, fields: list[Any]) -> dict[QueueId, int]:
@@ -328,11 +328,11 @@ class Observer:
 
     async def clients(self, what: str) -> list[dict[str, Any]]:
         """The "connections" or "channels" of all nodes that are up."""
-        answers = await self._services.questions.ask_all("listing", what)
+        answers = await self._services.peer_rpc.request_all("listing", what)
         return [each for node in sorted(answers) for each in answers[node]]
 
     async def close_connection(self, name: str, reason: str) -> bool:
-        answers = await self._services.questions.ask_all("close_connection", name, reason)
+        answers = await self._services.peer_rpc.request_all("close_connection", name, reason)
         return any(answers.values())
 
     def _answer_listing(self, _: NodeId, fields: list[Any]) -> list[dict[str, Any]]:
@@ -347,7 +347,7 @@ class Observer:
     async def hosts(self, query: Mapping[str, str] | None = None) -> dict[NodeId, dict[str, Any]]:
         """Of the nodes that are up, with the curves that `query` asks for."""
         wanted = times(query or {}, "node_stats", _now().now_ms)
-        return await self._services.questions.ask_all("host", wanted)
+        return await self._services.peer_rpc.request_all("host", wanted)
 
     def _answer_host(self, _: NodeId, fields: list[Any]) -> dict[str, Any]:
         now_s = time.monotonic()
@@ -369,13 +369,13 @@ class Observer:
 
     async def group_statuses(self, group: GroupId) -> dict[NodeId, dict[str, Any]]:
         """Of the copies of a group on the nodes that are up."""
-        answers = await self._services.questions.ask_all("group_status", group)
+        answers = await self._services.peer_rpc.request_all("group_status", group)
         return {node: status for node, status in answers.items() if status is not None}
 
     async def led(self) -> dict[GroupId, tuple[NodeId, dict[str, Any]]]:
         """The groups whose leaders are up, with these and what they tell."""
         found: dict[GroupId, tuple[NodeId, dict[str, Any]]] = {}
-        answers = await self._services.questions.ask_all("groups_led")
+        answers = await self._services.peer_rpc.request_all("groups_led")
         for node, led in answers.items():
             for group, facts in cast("dict[int, Any]", led).items():
                 known = found.get(GroupId(group))
@@ -409,7 +409,7 @@ class Observer:
 def _timestamp(read: Sequence[tuple[Body, Any]]) -> int | None:
     """What the publisher of the message said."""
     found = as_map(read[0][1]) if read else None
-    told = cast("dict[str, Any]", found).get("timestamp") if isinstance(found, dict) else None
-    if isinstance(told, dt.datetime):
-        return int(told.timestamp())
-    return told if type(told) is int else None
+    timestamp = cast("dict[str, Any]", found).get("timestamp") if isinstance(found, dict) else None
+    if isinstance(timestamp, dt.datetime):
+        return int(timestamp.timestamp())
+    return timestamp if type(timestamp) is int else None

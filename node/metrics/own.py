@@ -46,7 +46,7 @@ def collect(sources: Sources, _: Scrape) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "quorate_rounds",
         "Rounds: messages, entries, one write and at most one sync.",
-        value=sources.cluster.rounds.count,
+        value=sources.cluster.drive_loop.count,
     )
     yield GaugeMetricFamily(
         "quorate_connections", "Open connections of clients.", value=sources.connections()

@@ -46,8 +46,8 @@ class Watch:
         self.logins_failed = logins_failed
         cluster, wal = self._cluster, self._cluster.log.wal
         self._seen = (wal.record_count, wal.written_bytes)
-        cluster.rounds.on_round = partial(self._round, wal)
-        cluster.rounds.on_commit = self.commit_seconds.add
+        cluster.drive_loop.on_iteration = partial(self._round, wal)
+        cluster.drive_loop.on_commit = self.commit_seconds.add
 
     def _round(self, wal: Wal, seconds: float) -> None:
         records, size = self._seen

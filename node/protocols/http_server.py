@@ -11,8 +11,13 @@ import structlog
 from aiohttp import web
 
 from node.protocols.basic_auth import host_of
-from node.protocols.entrance import BACKLOG, Entrance, SecureListener, bound_socket
-from node.protocols.http_door import HttpDoor
+from node.protocols.connection_limiter import (
+    BACKLOG,
+    ConnectionLimiter,
+    SecureListener,
+    bound_socket,
+)
+from node.protocols.http_listener import HttpListener
 from node.settings import Settings
 from node.tls import Certificates
 
@@ -28,18 +33,20 @@ _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- compar
 class HttpServer:
     """One a node. Bound before it serves: which port, when it was 0, is told to the cluster."""
 
-    def __init__(self, settings: Settings, entrance: Entrance, certificates: Certificates) -> None:
+    def __init__(
+        self, settings: Settings, limiter: ConnectionLimiter, certificates: Certificates
+    ) -> None:
         limits = settings.limits
         self._settings = settings
-        self._entrance = entrance
+        self._limiter = limiter
         self._certificates = certificates
-        self._door = HttpDoor(
-            entrance,
+        self._listener = HttpListener(
+            limiter,
             connections_max=limits.connections_max + SPARE,
             body_s_max=limits.request_ms_max / 1000,
         )
         self.app = web.Application(
-            client_max_size=limits.frame_bytes_max, middlewares=[self._door.middleware]
+            client_max_size=limits.frame_bytes_max, middlewares=[self._listener.middleware]
         )
         self._runner = web.AppRunner(
             self.app,
@@ -84,12 +91,12 @@ class HttpServer:
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        self._door.make = server
+        self._listener.make = server
         loop = asyncio.get_running_loop()
-        make = self._door.connection
+        make = self._listener.connection
         for key, bound in self._sockets.items():
             self._servers.append(
-                self._entrance.secured(bound, self._context, make)
+                self._limiter.secured(bound, self._context, make)
                 if key == "https"
                 else await loop.create_server(make, sock=bound, backlog=BACKLOG)
             )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from cluster.machine.catalog_tables import BindingInfo, ExchangeInfo, QueueInfo
-from node.routing.tables import Bindings, Question, arranged
+from node.routing.tables import Bindings, RoutedMessage, arranged
 
 #: Remembered answers a vhost, and vhosts with remembered answers: beyond that, all begin anew.
 ROUTES_MAX = 4096
@@ -97,22 +97,22 @@ class Router:
             known.version = version
             known.routes.clear()
             known.checked.clear()
-        question = Question(key, headers, property_of)
-        queues = tuple(self._walk(known, info, question, copies))
-        route = Route(info, queues, question.by_chance, info.routes_as == "topic")
-        if not question.beyond_key and not copies:
+        message = RoutedMessage(key, headers, property_of)
+        queues = tuple(self._walk(known, info, message, copies))
+        route = Route(info, queues, message.by_chance, info.routes_as == "topic")
+        if not message.beyond_key and not copies:
             if len(known.routes) >= ROUTES_MAX:
                 known.routes.clear()
             known.routes[exchange, key] = route
         return route
 
     def _walk(
-        self, known: _Known, start: ExchangeInfo, question: Question, copies: Sequence[str]
+        self, known: _Known, start: ExchangeInfo, message: RoutedMessage, copies: Sequence[str]
     ) -> list[QueueInfo]:
         catalog, vhost = self._catalog, start.vhost
         queues: dict[str, QueueInfo] = {}
         if start.name == "":
-            for key in (question.key, *copies):
+            for key in (message.key, *copies):
                 if (named := catalog.queue(vhost, key)) is not None:
                     queues[key] = named
             return list(queues.values())
@@ -121,7 +121,7 @@ class Router:
         for exchange in waiting:  # grows meanwhile
             onward: list[str] = []
             stuck = True
-            for binding in self._matching(known, exchange, question, copies):
+            for binding in self._matching(known, exchange, message, copies):
                 if binding.kind == "exchange":
                     onward.append(binding.destination)
                     stuck = False
@@ -140,12 +140,12 @@ class Router:
         return list(queues.values())
 
     def _matching(
-        self, known: _Known, exchange: ExchangeInfo, question: Question, copies: Sequence[str]
+        self, known: _Known, exchange: ExchangeInfo, message: RoutedMessage, copies: Sequence[str]
     ) -> Iterable[BindingInfo]:
         bindings = self._bindings(known, exchange)
         if not copies or exchange.routes_as not in BY_KEYS:
-            return bindings.matching(question)
-        each = [question, *[replace(question, key=key) for key in copies]]
+            return bindings.matching(message)
+        each = [message, *[replace(message, key=key) for key in copies]]
         return [binding for one in each for binding in bindings.matching(one)]
 
     def _bindings(self, known: _Known, exchange: ExchangeInfo) -> Bindings:

@@ -13,7 +13,7 @@ from node.routing.topic import TopicTrie
 
 
 @dataclass(slots=True)
-class Question:
+class RoutedMessage:
     """What routing may look at. Only what is looked at is decoded, and then it is noted."""
 
     key: str
@@ -32,7 +32,7 @@ class Question:
 
 
 class Bindings(Protocol):
-    def matching(self, question: Question) -> Iterable[BindingInfo]: ...
+    def matching(self, message: RoutedMessage) -> Iterable[BindingInfo]: ...
 
 
 def arranged(exchange: ExchangeInfo, bindings: Sequence[BindingInfo]) -> Bindings:
@@ -47,15 +47,15 @@ class _Direct:
         for binding in bindings:
             self._by_key.setdefault(binding.key, []).append(binding)
 
-    def matching(self, question: Question) -> Iterable[BindingInfo]:
-        return self._by_key.get(question.key, ())
+    def matching(self, message: RoutedMessage) -> Iterable[BindingInfo]:
+        return self._by_key.get(message.key, ())
 
 
 class _Fanout:
     def __init__(self, _: ExchangeInfo, bindings: Sequence[BindingInfo]) -> None:
         self._all = bindings
 
-    def matching(self, question: Question) -> Iterable[BindingInfo]:
+    def matching(self, message: RoutedMessage) -> Iterable[BindingInfo]:
         return self._all
 
 
@@ -65,16 +65,16 @@ class _Topic:
         for binding in bindings:
             self._trie.add(binding.key, binding)
 
-    def matching(self, question: Question) -> Iterable[BindingInfo]:
-        return self._trie.matching(question.key)
+    def matching(self, message: RoutedMessage) -> Iterable[BindingInfo]:
+        return self._trie.matching(message.key)
 
 
 class _Headers:
     def __init__(self, _: ExchangeInfo, bindings: Sequence[BindingInfo]) -> None:
         self._matchers = [(matcher(binding.arguments), binding) for binding in bindings]
 
-    def matching(self, question: Question) -> Iterable[BindingInfo]:
-        headers = question.header()
+    def matching(self, message: RoutedMessage) -> Iterable[BindingInfo]:
+        headers = message.header()
         return [binding for matches, binding in self._matchers if matches(headers)]
 
 
@@ -90,13 +90,13 @@ class _ConsistentHash:
             if (weight := weight_of(binding.key)) > 0
         )
 
-    def matching(self, question: Question) -> Iterable[BindingInfo]:
+    def matching(self, message: RoutedMessage) -> Iterable[BindingInfo]:
         if self._header is not None:
-            hashed = question.header().get(self._header)
+            hashed = message.header().get(self._header)
         elif self._property is not None:
-            hashed = question.property(self._property)
+            hashed = message.property(self._property)
         else:
-            hashed = question.key
+            hashed = message.key
         picked = self._shares.pick("" if hashed is None else str(hashed))
         return () if picked is None else (picked,)
 
@@ -107,10 +107,10 @@ class _Modulus:
     def __init__(self, _: ExchangeInfo, bindings: Sequence[BindingInfo]) -> None:
         self._all = sorted(bindings, key=lambda each: (each.kind, each.destination, each.key))
 
-    def matching(self, question: Question) -> Iterable[BindingInfo]:
+    def matching(self, message: RoutedMessage) -> Iterable[BindingInfo]:
         if not self._all:
             return ()
-        return (self._all[hash_of(question.key) % len(self._all)],)
+        return (self._all[hash_of(message.key) % len(self._all)],)
 
 
 class _Random:
@@ -120,8 +120,8 @@ class _Random:
         self._all = bindings
         self._drawn = hash_of(f"{exchange.vhost} {exchange.name}")
 
-    def matching(self, question: Question) -> Iterable[BindingInfo]:
-        question.beyond_key = question.by_chance = True
+    def matching(self, message: RoutedMessage) -> Iterable[BindingInfo]:
+        message.beyond_key = message.by_chance = True
         if not self._all:
             return ()
         # No dice: a run that is simulated routes the same when it is repeated.

@@ -61,9 +61,9 @@ def message(
     if archive is not None and data is None:
         raise CommandError("--archive is for reading a folder: give --data too", 2)
     if data is not None:
-        told = _from_folder([data, *([archive] if archive else [])], named, vhost, queue)
+        history = _from_folder([data, *([archive] if archive else [])], named, vhost, queue)
     else:
-        told = with_client(
+        history = with_client(
             url,
             lambda client: client.history(
                 named.message,
@@ -76,9 +76,9 @@ def message(
             vhost=vhost,
         )
     if as_json:
-        emit(told)
+        emit(history)
     else:
-        _show(told)
+        _show(history)
     return 0
 
 
@@ -105,8 +105,8 @@ def _is_number(text: str) -> bool:
 
 
 def _from_folder(folders: Sequence[Path], named: Named, vhost: str, queue: str | None) -> Object:
+    from cluster.message_events import Wanted
     from cluster.message_history import NoHistory, find_queue, history
-    from cluster.message_story import Wanted
     from cluster.types import MessageId
     from quorate.cli.nodes import log_folder
 
@@ -169,11 +169,11 @@ _STATES: dict[str, str] = {
 }
 
 
-def _show(told: Object) -> None:
+def _show(history: Object) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    events: list[Object] = told["events"]
+    events: list[Object] = history["events"]
     several = len({(event["vhost"], event["queue"]) for event in events}) > 1
     heads = ["time (UTC)", "what", "entry", "term", "consumer", "session", "token", "more"]
     if several:
@@ -194,16 +194,16 @@ def _show(told: Object) -> None:
             cells.insert(1, f"{event['queue']} {event['position']}")
         table.add_row(*(Text(printable(cell)) for cell in cells))
     console = stdout()
-    console.print(Text(printable(headline(told))))
+    console.print(Text(printable(headline(history))))
     console.print(table)
-    for line in remarks(told):
+    for line in remarks(history):
         say(f"  {line}")
 
 
-def headline(told: Object) -> str:
+def headline(history: Object) -> str:
     """Which message it is, and where it is now."""
-    now: Object = told["now"]
-    name: str = told["message"] or "no message"
+    now: Object = history["now"]
+    name: str = history["message"] or "no message"
     place = ""
     state: str = now["state"]
     if now.get("queue") is not None:
@@ -246,9 +246,9 @@ def more(event: Object) -> str:
     return ", ".join(part for part in parts if part) or "-"
 
 
-def remarks(told: Object) -> list[str]:
+def remarks(history: Object) -> list[str]:
     """What the answer does not cover."""
-    read = told["read"]
+    read = history["read"]
     lines = [f"from the log of node {read['node']}, entries {read['from'] + 1} to {read['to']}"]
     if not read["whole"]:
         begins = (
@@ -259,10 +259,10 @@ def remarks(told: Object) -> list[str]:
         lines.append(f"{begins} entry {read['from']}: what happened before is not told")
     if read.get("current") is False:
         lines.append("the group has no leader now, or this copy is behind: more may have happened")
-    if told["left_out"]:
-        lines.append(f"{told['left_out']:,} events in the middle are left out")
-    if told.get("withheld"):
-        lines.append(f"{told['withheld']:,} events in queues that you may not read are left out")
+    if history["left_out"]:
+        lines.append(f"{history['left_out']:,} events in the middle are left out")
+    if history.get("withheld"):
+        lines.append(f"{history['withheld']:,} events in queues that you may not read are left out")
     lines += [f"damaged: {place}" for place in read["damage"]]
     return lines
 

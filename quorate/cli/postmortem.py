@@ -35,10 +35,14 @@ class Judging(TyperCommand):
         try:
             return super().make_context(*args, **kwargs)
         except Exception as error:
-            told = getattr(error, "format_message", None)  # typer's copy of click has its own class
-            if told is None:
+            formatted = getattr(
+                error, "format_message", None
+            )  # typer's copy of click has its own class
+            if formatted is None:
                 raise
-            raise CommandError(f"{told()}\n  next: quorate postmortem --help", USAGE) from error
+            raise CommandError(
+                f"{formatted()}\n  next: quorate postmortem --help", USAGE
+            ) from error
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -29,7 +29,7 @@ HOMES = {
     "pyarrow": ("chaos.postmortem",),
     "pandas": ("chaos.postmortem",),
     # The simulator also runs the stock engine, to show that it sees what that one does wrong.
-    "pysyncobj": ("cluster.raft.stock", "chaos.simulator.stock"),
+    "pysyncobj": ("cluster.raft.pysyncobj_core", "chaos.simulator.stock"),
     "rich": ("quorate", "chaos", "node"),
     "structlog": ("node", "cluster", "quorate", "chaos"),
     "typer": ("quorate", "chaos"),

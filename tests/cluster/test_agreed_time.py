@@ -33,7 +33,7 @@ class Node:
         self.time = AgreedTime(NodeId("n1"), self.clock, lambda: names)
         self.names = names
 
-    def hear(self) -> None:
+    def take_acks(self) -> None:
         for name, offset_ms in zip(self.names, self.peers_ms, strict=False):
             asked_ns = self.clock.ns
             self.time.heard(name, asked_ns, (self.true_ms + offset_ms) * 1_000_000)
@@ -48,7 +48,7 @@ class Node:
             self.clock.pass_ms(step)
             self.true_ms += step
             ms -= step
-            self.hear()
+            self.take_acks()
 
     @property
     def off_ms(self) -> int:
@@ -71,7 +71,7 @@ def test_the_time_of_a_majority_is_the_lower_median() -> None:
 
 def test_a_clock_that_jumps_ahead_is_not_stamped_with() -> None:
     node = Node(0, 0)
-    node.hear()
+    node.take_acks()
     node.jump(8 * DAY_MS)
     assert node.off_ms == 0
     assert node.time.out_of_bounds
@@ -88,7 +88,7 @@ def test_a_clock_that_jumps_ahead_is_not_stamped_with() -> None:
 
 def test_neither_is_one_that_falls_behind() -> None:
     node = Node(0, 0)
-    node.hear()
+    node.take_acks()
     node.jump(-8 * DAY_MS)
     assert node.off_ms == 0
     assert "behind" in str(node.time.advice)
@@ -97,7 +97,7 @@ def test_neither_is_one_that_falls_behind() -> None:
 def test_a_peer_with_a_wrong_clock_moves_nothing() -> None:
     for peers in ((8 * DAY_MS, 0), (8 * DAY_MS,), (-8 * DAY_MS,)):
         node = Node(*(0 for _ in peers))
-        node.hear()
+        node.take_acks()
         node.peers_ms = list(peers)
         node.goes_on(60_000)
         assert node.off_ms == 0
@@ -107,7 +107,7 @@ def test_a_peer_with_a_wrong_clock_moves_nothing() -> None:
 
 def test_of_two_that_differ_the_monotonic_clock_goes_on() -> None:
     node = Node(0)
-    node.hear()
+    node.take_acks()
     node.jump(8 * DAY_MS)
     node.goes_on(600_000)
     assert node.off_ms == 0
@@ -117,7 +117,7 @@ def test_of_two_that_differ_the_monotonic_clock_goes_on() -> None:
 def test_clocks_that_jump_together_are_believed_once_they_stay() -> None:
     """A cluster that was suspended, or whose clocks were all set right."""
     node = Node(0, 0)
-    node.hear()
+    node.take_acks()
     node.jump(8 * DAY_MS)
     node.peers_ms = [8 * DAY_MS] * 2
     node.goes_on(1_000)
@@ -130,7 +130,7 @@ def test_clocks_that_jump_together_are_believed_once_they_stay() -> None:
 
 def test_clocks_that_jump_together_and_come_back_change_nothing() -> None:
     node = Node(0, 0)
-    node.hear()
+    node.take_acks()
     for _ in range(5):
         node.jump(8 * DAY_MS)
         node.peers_ms = [8 * DAY_MS] * 2
@@ -162,7 +162,7 @@ def test_a_node_alone_believes_its_clock_once_it_stays() -> None:
 
 def test_a_machine_that_was_suspended_hears_from_its_peers_what_time_it_is() -> None:
     node = Node(0, 0)
-    node.hear()
+    node.take_acks()
     node.true_ms += DAY_MS  # the monotonic clock stood still
     node.jump(DAY_MS)
     assert node.off_ms == -DAY_MS
@@ -183,7 +183,7 @@ def test_after_a_start_a_clock_against_the_majority_stamps_nothing_until_that_st
 
 def test_after_a_start_a_majority_with_the_own_clock_in_it_is_believed_at_once() -> None:
     node = Node(8 * DAY_MS, 0)
-    node.hear()
+    node.take_acks()
     assert node.off_ms == 0
     assert not node.time.in_doubt
 
@@ -191,7 +191,7 @@ def test_after_a_start_a_majority_with_the_own_clock_in_it_is_believed_at_once()
 def test_after_a_start_what_a_peer_said_before_its_clock_was_set_right_is_not_believed() -> None:
     """One clock was days ahead, is right again, and then that of another is."""
     node = Node(8 * DAY_MS)
-    node.hear()
+    node.take_acks()
     node.names.append(NodeId("n3"))
     node.peers_ms = [0, 8 * DAY_MS]
     node.time.heard(node.names[1], node.clock.ns, (node.true_ms + 8 * DAY_MS) * 1_000_000)
@@ -234,7 +234,7 @@ def test_whatever_one_clock_does_the_majority_bounds_its_stamps(
 ) -> None:
     node = Node(*peers)
     log = LogTime(node.clock, node.time)
-    node.hear()
+    node.take_acks()
     before = 0
     for offset_ms, lasts_ms in jumps:
         node.jump(node.true_ms + offset_ms - node.clock.wall)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from cluster.catalog_read_index import CATALOG_WAIT_S_MAX
 from cluster.machine.commands import DeclareExchange, ForgetVolatile
 from cluster.seams import Down
 from cluster.types import NodeId
-from cluster.visibility import VISIBLE_S_MAX
 from tests.cluster.world import MakeWorld, World
 
 pytestmark = pytest.mark.virtual_time
@@ -66,7 +66,7 @@ async def test_concurrent_changes_share_their_questions(world: World) -> None:
 async def test_a_node_that_is_down_is_not_waited_for(world: World) -> None:
     name = next(name for name in world.names if name != world.leading())
     world.kill(name)
-    await asyncio.sleep(world.other_than(name).visibility.trust_s)
+    await asyncio.sleep(world.other_than(name).catalog_read_index.trust_s)
     before = world.loop.time()
     assert (await world.other_than(name).change(exchange("e"))).kind == "ok"
     assert world.loop.time() - before < 0.1
@@ -82,7 +82,7 @@ async def test_a_node_that_goes_down_meanwhile_is_waited_for_until_it_must_know(
     await asyncio.sleep(0.5)
     assert not task.done()
     world.kill(name)
-    await asyncio.sleep(asker.visibility.trust_s - 0.1)
+    await asyncio.sleep(asker.catalog_read_index.trust_s - 0.1)
     assert not task.done()
     await asyncio.sleep(0.11)
     assert task.done()
@@ -93,7 +93,7 @@ async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(world: Wo
     world.links[name].drop = lambda _peer, message: message[:2] == [-1, "applied"]
     before = world.loop.time()
     assert (await world.other_than(name).change(exchange("e"))).kind == "ok"
-    assert VISIBLE_S_MAX <= world.loop.time() - before < VISIBLE_S_MAX + 0.5
+    assert CATALOG_WAIT_S_MAX <= world.loop.time() - before < CATALOG_WAIT_S_MAX + 0.5
 
 
 # --- nodes whose links were lost a moment ago
@@ -116,7 +116,7 @@ async def led_by_the_first_of_five(make_world: MakeWorld) -> World:
     assert (await world.any.change(exchange("old"))).kind == "ok"
     world[world.leading()].catalog.transfer(NodeId("n1"))
     await world.until(lambda: world.leading() == "n1")
-    await asyncio.sleep(VISIBLE_S_MAX + 1)
+    await asyncio.sleep(CATALOG_WAIT_S_MAX + 1)
     await world["n1"].names.barrier()
     await world["n2"].names.barrier()
     return world
@@ -144,7 +144,7 @@ async def test_who_follows_the_leader_of_before_is_waited_for_though_its_link_wa
     world = await led_by_the_first_of_five(make_world)
     few = ("n1", "n2")
     part(world, few, ["n3"])
-    await asyncio.sleep(VISIBLE_S_MAX + 1)
+    await asyncio.sleep(CATALOG_WAIT_S_MAX + 1)
     assert not any(world[name].names.cut_off for name in few)
 
     part(world, few, ["n4", "n5"])
@@ -186,7 +186,9 @@ async def with_both(world: World) -> None:
 
 
 async def test_a_new_cluster_is_warm_soon(world: World) -> None:
-    await world.until(lambda: all(node.continuity.warm for node in world.nodes.values()), seconds=2)
+    await world.until(
+        lambda: all(node.continuity.continuous for node in world.nodes.values()), seconds=2
+    )
     assert {node.catalog_machine.generation for node in world.nodes.values()} == {1}
 
 
@@ -197,7 +199,7 @@ async def test_one_restart_after_the_other_forgets_nothing(make_world: MakeWorld
         world.kill(name)
         await world.start(name)
         await world.settled()
-        await world.until(lambda: world[name].continuity.warm, seconds=2)  # noqa: B023
+        await world.until(lambda: world[name].continuity.continuous, seconds=2)  # noqa: B023
     await asyncio.sleep(5)
     assert all(seen(world, "volatile"))
     assert all(seen(world, "kept"))
@@ -232,7 +234,7 @@ async def test_when_all_were_down_what_is_not_durable_is_forgotten_once(
     assert seen(world, "volatile") == [False] * 3
     assert all(seen(world, "kept"))
     assert all(seen(world, "new"))
-    assert all(node.continuity.warm for node in world.nodes.values())
+    assert all(node.continuity.continuous for node in world.nodes.values())
     assert {node.catalog_machine.generation for node in world.nodes.values()} == {2}
 
 
@@ -248,6 +250,6 @@ async def test_a_single_node_forgets_with_its_process(make_world: MakeWorld) -> 
     await with_both(world)
     world.kill("n1")
     await world.start("n1")
-    await world.until(lambda: world["n1"].continuity.warm)
+    await world.until(lambda: world["n1"].continuity.continuous)
     assert seen(world, "volatile") == [False]
     assert seen(world, "kept") == [True]

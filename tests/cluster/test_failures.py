@@ -242,13 +242,13 @@ async def test_a_node_with_an_empty_folder_does_not_vote_what_it_acknowledged_aw
     await world.start("n2", "n3")
     await asyncio.sleep(20)
     assert world.leading(1) is None
-    assert all(group.withholds_votes for group in world["n3"].groups.values())
+    assert all(group.votes_suspended for group in world["n3"].groups.values())
 
     await world.start("n1")
     await world.settled()
     await world.until(lambda: [world.ready("q", n) for n in world.names] == [1, 1, 1])
     await world.until(
-        lambda: not any(group.withholds_votes for group in world["n3"].groups.values())
+        lambda: not any(group.votes_suspended for group in world["n3"].groups.values())
     )
     world.kill("n1")  # n3 votes again
     await world.until(lambda: world.leading(world.group_of("q")) is not None)
@@ -295,8 +295,8 @@ async def test_a_wiped_node_registers_and_withholds_votes_over_restarts_where_no
         await world.start(wiped)
         await world.until(lambda: world.links[wiped].incarnation == _known(world, wiped))
         await asyncio.sleep(5)
-        assert not world[wiped]._registration.forgot
-        assert world[wiped].groups[group].withholds_votes
+        assert not world[wiped]._registration.stale
+        assert world[wiped].groups[group].votes_suspended
         assert world.leading(group) is None
         world.kill(wiped)
     away = next(name for name in world.names if name != wiped and name not in world.nodes)
@@ -304,7 +304,7 @@ async def test_a_wiped_node_registers_and_withholds_votes_over_restarts_where_no
     await world.until(lambda: world.leading(group) is not None)
     for name in world[away].groups[group].members:
         await world.until(lambda n=name: world.ready("q", n) == 1)
-        await world.until(lambda n=name: not world[n].groups[group].withholds_votes)
+        await world.until(lambda n=name: not world[n].groups[group].votes_suspended)
 
 
 async def test_a_start_is_recorded_when_the_votes_that_it_withholds_are_on_disk(
@@ -334,9 +334,9 @@ async def test_a_start_is_recorded_when_the_votes_that_it_withholds_are_on_disk(
     monkeypatch.undo()
     await world.start(wiped)
     await world.until(lambda: world.links[wiped].incarnation == _known(world, wiped))
-    assert not world[wiped]._registration.forgot
+    assert not world[wiped]._registration.stale
     await asyncio.sleep(10)
-    assert world[wiped].groups[group].withholds_votes
+    assert world[wiped].groups[group].votes_suspended
     assert world.leading(group) is None
 
 
@@ -365,7 +365,7 @@ async def test_a_group_that_is_made_while_a_start_is_recorded_begins_after_it_an
     assert {*world[wiped].groups} == {CATALOG_GROUP, group}
     may_end.set()
     await world.until(lambda: new in world[wiped].groups)
-    assert not world[wiped].groups[new].withholds_votes
+    assert not world[wiped].groups[new].votes_suspended
     await world.until(lambda: world.leading(new) is not None)
 
 
@@ -399,7 +399,7 @@ async def test_a_normal_restart_votes_at_once(world: World) -> None:
         world.kill("n1")
         await world.start("n3")
         await world.until(lambda: world.leading() is not None)
-        assert not world["n3"]._registration.forgot
+        assert not world["n3"]._registration.stale
         await world.start("n1")
         await world.settled()
 

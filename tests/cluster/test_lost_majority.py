@@ -148,7 +148,7 @@ async def test_lost_nodes_that_are_back_with_empty_folders_register_though_a_gro
         # There it is as before: what was promised to nobody in particular is promised still.
         await asyncio.sleep(10)
         assert world.leading(group) is None
-        assert all(world[name].groups[group].withholds_votes for name in lost)
+        assert all(world[name].groups[group].votes_suspended for name in lost)
         for name in lost:
             world.kill(name)
         await world.start(*lost)

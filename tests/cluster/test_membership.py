@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cluster.cluster_node import ClusterNode
-from cluster.farewell import GUEST_S
 from cluster.group import Role
 from cluster.log.memory_disk import MemoryDisk
 from cluster.machine import QueueMachine
@@ -26,6 +25,7 @@ from cluster.moving import LEAVE_S_MAX
 from cluster.outcome import Outcome
 from cluster.raft.configuration import first_term_of
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId
+from cluster.unknown_peers import UNKNOWN_PEER_S
 from tests.cluster.world import MakeWorld, World
 
 pytestmark = pytest.mark.virtual_time
@@ -385,7 +385,7 @@ async def test_an_empty_folder_elects_nobody_who_calls_as_a_stranger(make_world:
         connections.add(world.links["n2"].up.get("n4", 0))
         groups = [group for node in world.nodes.values() for group in node.groups.values()]
         assert not any(group.role is Role.LEADER for group in groups)
-    assert world["n2"].catalog.withholds_votes
+    assert world["n2"].catalog.votes_suspended
     # Who only asks for votes may have been removed: a guest does not stay for ever.
     assert 3 <= len(connections) <= 6
     assert NodeId("n4") not in world["n2"].peers.states
@@ -422,7 +422,7 @@ async def test_a_group_elects_a_guest_while_the_catalog_has_no_majority(
     await asyncio.sleep(30)
     assert world.links["n2"].up["n4"] == number
     asked: list[Outcome] = []
-    world["n4"].forwarder._ask_peer(NodeId("n2"), group, Barrier(), asked.append)
+    world["n4"].forwarder._request(NodeId("n2"), group, Barrier(), asked.append)
     await world.until(lambda: asked)
     assert (asked[0].kind, asked[0].code) == ("refused", "no_leader")
     assert asked[0].reason == "node n2 has not heard yet that n4 is a member"
@@ -456,7 +456,7 @@ async def test_a_guest_votes_for_a_copy_that_counts_it_and_follows_it(
     world.links["n4"].drop = lambda _peer, _message: False
     await come_back(world, "n2", "n4")
     await world.until(lambda: world.leading(group) == "n2", 60)
-    assert world["n2"].farewell.is_guest(NodeId("n4"))
+    assert world["n2"].unknown_peers.is_unknown_peer(NodeId("n4"))
     assert world["n2"].catalog_machine.node(NodeId("n4")) is None
     assert world.ready("q", "n2") == 1
     await world.until(lambda: world.ready("q", "n4") == 1)
@@ -475,8 +475,8 @@ async def test_a_node_that_nobody_let_in_calls_for_a_while_at_those_that_have_no
     assert "n4" in world.links["n1"].up
     assert NodeId("n4") not in one.linked()
     assert NodeId("n4") not in one.peers.states
-    await world.until(lambda: "n4" not in world.links["n1"].up, 2 * GUEST_S)
-    assert not one.farewell.is_guest(NodeId("n4"))
+    await world.until(lambda: "n4" not in world.links["n1"].up, 2 * UNKNOWN_PEER_S)
+    assert not one.unknown_peers.is_unknown_peer(NodeId("n4"))
 
     # Once there is a leader it is told that it is not let in.
     await world.start("n2")
@@ -496,8 +496,8 @@ async def test_a_guest_of_a_later_recovery_is_not_heard_by_a_copy_that_holds_som
     await world.until(lambda: one.catalog.leader is None)
     world.add_machine("n4")
     await world.start("n4")
-    await world.until(lambda: NodeId("n4") in one.farewell.connected)
+    await world.until(lambda: NodeId("n4") in one.unknown_peers.connected)
     term = one.catalog.term
     for era, heard in ((0, True), (1, False)):
         message = [CATALOG_GROUP, "ae", first_term_of(era) + term + 1, 0, 0, 0, []]
-        assert one.farewell.takes(NodeId("n4"), message) is heard
+        assert one.unknown_peers.takes(NodeId("n4"), message) is heard

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster import group as group_module
-from cluster import lifecycle
+from cluster import group_replay
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.rehearsing import Rehearsed, rehearse
@@ -59,7 +59,7 @@ async def test_a_release_that_comes_to_another_state_is_told_where(
     make_world: MakeWorld,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Other(lifecycle.Story):
+    class Other(group_replay.RowRecorder):
         """Counts a message's time twice."""
 
         def __init__(self, group: Any) -> None:
@@ -68,7 +68,7 @@ async def test_a_release_that_comes_to_another_state_is_told_where(
             self.machine.digest = lambda: own()[::-1]  # type: ignore[method-assign]
 
     world = await made(make_world)
-    monkeypatch.setattr(lifecycle, "Story", Other)
+    monkeypatch.setattr(group_replay, "RowRecorder", Other)
     _, queues = await rehearsed(world)
     assert not queues.sound
     assert queues.differing[:3] == [10, 20, 30]

@@ -39,7 +39,7 @@ class MeshLinks:
         self.drop: Callable[[str, list[Any]], bool] = lambda _peer, _message: False
         self.running = False
         self.known = {n for n in world.names if n != node}
-        self.on_stranger: Callable[[NodeId, int], bool] = lambda _node, _incarnation: False
+        self.on_unknown_peer: Callable[[NodeId, int], bool] = lambda _node, _incarnation: False
 
     def peers(self) -> list[NodeId]:
         return [NodeId(n) for n in sorted(self.known)]
@@ -225,7 +225,9 @@ class World:
             return
         for here, there in ((a, b), (b, a)):
             if there not in self.links[here].known:
-                stays = self.links[here].on_stranger(NodeId(there), self.links[there].incarnation)
+                stays = self.links[here].on_unknown_peer(
+                    NodeId(there), self.links[there].incarnation
+                )
                 if not stays:
                     return  # refused
         self._connections += 1

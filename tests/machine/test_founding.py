@@ -22,8 +22,8 @@ from cluster.machine.founding import (
     begin_again,
     end_sessions,
     found_again,
+    incarnations_known,
     queue_ids,
-    starts_known,
 )
 from cluster.machine.versions import MACHINE_VERSION
 from cluster.types import GroupId, NodeId, QueueId, SessionId, Stamp
@@ -139,4 +139,4 @@ def test_a_start_that_only_a_group_of_queues_knows_of_is_known():
     other = World(TARGET)
     other.do(OpenSession(SessionId("s"), NodeId("n1"), 5))
 
-    assert starts_known([other.machine.snapshot(), group.machine.snapshot()]) == {"n1": 7}
+    assert incarnations_known([other.machine.snapshot(), group.machine.snapshot()]) == {"n1": 7}

@@ -83,7 +83,7 @@ CONSENSUS = (
     Mutant(
         "entries of old terms are committed by count",
         _RAFT + "replication.py",
-        "if index > member.commit_index and member.journal.term_at(index) == member.stock.term:",
+        "if index > member.commit_index and member.journal.term_at(index) == member.core.term:",
         "if index > member.commit_index:",
         (FUZZ, RAFT),
     ),
@@ -126,8 +126,8 @@ CONSENSUS = (
     Mutant(
         "a leader that is cut off leads on",
         _RAFT + "replication.py",
-        "if not heard or member.journal.withholds:",
-        "if member.journal.withholds:",
+        "if not heard or member.journal.votes_suspended:",
+        "if member.journal.votes_suspended:",
         (RAFT,),
         build="stale-reads",
     ),
@@ -213,7 +213,7 @@ CONSENSUS = (
     Mutant(
         "a disk that forgot votes",
         _RAFT + "elections.py",
-        "return None if granted and self._member.withholds_votes else granted",
+        "return None if granted and self._member.votes_suspended else granted",
         "return granted",
         (RAFT, FUZZ),
         build="wiped-disk-votes",
@@ -221,20 +221,20 @@ CONSENSUS = (
     Mutant(
         "a refused vote counts",
         _RAFT + "elections.py",
-        "if granted is False or not member.stands or peer not in member.voters:",
-        "if not member.stands or peer not in member.voters:",
+        "if granted is False or not member.campaigning or peer not in member.voters:",
+        "if not member.campaigning or peer not in member.voters:",
         (FUZZ, RAFT),
     ),
     Mutant(
         "a candidate does not vote for itself on disk",
         _RAFT + "member.py",
-        "self.stock.set_term(self.term + 1, self.me.id)",
-        "self.stock.set_term(self.term + 1, None)",
+        "self.core.set_term(self.term + 1, self.me.id)",
+        "self.core.set_term(self.term + 1, None)",
         (FUZZ, RAFT),
     ),
     Mutant(
         "what PySyncObj writes of term and vote does not reach the journal",
-        _RAFT + "stock.py",
+        _RAFT + "pysyncobj_core.py",
         "        self._journal.set_term(term, votedForNodeId)\n",
         "        del term, votedForNodeId\n",
         (FUZZ, RAFT),
@@ -270,8 +270,8 @@ CONSENSUS = (
     Mutant(
         "a vote of a disk that forgot elects any leader",
         _RAFT + "membership_view.py",
-        "answers = {*votes, *withheld} if forced else votes",
-        "answers = {*votes, *withheld}",
+        "answers = {*votes, *suspended} if forced else votes",
+        "answers = {*votes, *suspended}",
         (FUZZ,),
     ),
     Mutant(
@@ -346,7 +346,7 @@ CONSENSUS = (
     ),
     Mutant(
         "acknowledgements leave while the disk syncs",
-        _RAFT + "rounds.py",
+        _RAFT + "drive_loop.py",
         "                await self._log.sync()\n",
         "                pass\n",
         (RAFT, SIMULATOR),
@@ -367,14 +367,14 @@ CONSENSUS = (
     ),
     Mutant(
         "a change does not wait for a node whose link was just lost",
-        "cluster/visibility.py",
+        "cluster/catalog_read_index.py",
         "max(recent, default=-math.inf) + self.trust_s",
         "-math.inf",
         (by_tests("tests/cluster/test_changes.py"),),
     ),
     Mutant(
         "a change does not wait for those who follow the leader of before",
-        "cluster/visibility.py",
+        "cluster/catalog_read_index.py",
         "max(s.since, self._led_at) for",
         "s.since for",
         (by_tests("tests/cluster/test_changes.py"),),
@@ -382,7 +382,7 @@ CONSENSUS = (
     Mutant(
         "a repeated start is believed though the folder is older",
         "cluster/registration.py",
-        "if incarnation <= self.disk_identity.registered or self.forgot:",
+        "if incarnation <= self.disk_identity.registered or self.stale:",
         "if incarnation >= 0:",
         (by_tests("tests/cluster"), simulator(80)),
     ),
@@ -408,8 +408,9 @@ LOGS = (
     Mutant(
         "a withheld vote is forgotten by a restart",
         _LOG + "journal.py",
-        "            self.withholds = withholds\n            self._write_hard_state()\n",
-        "            self.withholds = withholds\n",
+        "            self.votes_suspended = votes_suspended\n"
+        "            self._write_hard_state()\n",
+        "            self.votes_suspended = votes_suspended\n",
         (LOG, by_tests("tests/cluster")),
     ),
     Mutant(
@@ -854,9 +855,9 @@ NODES = (
     Mutant(
         "what was lost with a leader is published under new numbers",
         "node/publishing.py",
-        "        line.stalled = True\n        line.round += 1\n",
-        "        line.stalled = True\n        line.round += 1\n"
-        "        line.renumber(self._name())\n",
+        "        pipeline.stalled = True\n        pipeline.attempt += 1\n",
+        "        pipeline.stalled = True\n        pipeline.attempt += 1\n"
+        "        pipeline.renumber(self._name())\n",
         (by_tests("tests/node/test_publishing.py"), SIMULATOR),
     ),
     Mutant(
@@ -871,21 +872,21 @@ NODES = (
         "node/protocols/amqp/publishes.py",
         "        self._in_flight = channel.host.in_flight\n",
         "        self._in_flight = type(channel.host.in_flight)(1 << 25, list, list)\n",
-        (by_tests("tests/node/test_doors.py", words="in_flight"),),
+        (by_tests("tests/node/test_listeners.py", words="in_flight"),),
     ),
     Mutant(
         "anybody publishes in anybody's name",
         "node/ingress.py",
         "    if user_id != access.user and not access.impersonates:\n",
         "    if False:\n",
-        (by_tests("tests/node/test_doors.py", words="name_of"),),
+        (by_tests("tests/node/test_listeners.py", words="name_of"),),
     ),
     Mutant(
         "blind copies are shown",
         "node/ingress.py",
         'return props.with_headers(properties, {}, drop=("BCC",))',
         "return properties",
-        (by_tests("tests/node/test_doors.py", words="carbon"),),
+        (by_tests("tests/node/test_listeners.py", words="carbon"),),
     ),
     Mutant(
         "a message goes to one queue drawn for each of its copies",
@@ -913,7 +914,7 @@ NODES = (
         "node/in_flight.py",
         "                while not self._free.is_set():",
         "                while self._in_flight.bytes < 0:",
-        (by_tests("tests/node/test_doors.py", words="counts_together"),),
+        (by_tests("tests/node/test_listeners.py", words="counts_together"),),
     ),
     Mutant(
         "what waits for a leader is overtaken by what comes later",
@@ -938,24 +939,24 @@ NODES = (
     ),
     Mutant(
         "a credit is repeated though a later one was decided",
-        "node/settling.py",
+        "node/settle_retry.py",
         "self._is_lost(group) or not self._is_latest(group, command)",
         "self._is_lost(group)",
         (by_tests("tests/node/test_publishing.py", words="credit_whose"),),
     ),
     Mutant(
         "a settle without a token is repeated though it may have been done",
-        "node/settling.py",
+        "node/settle_retry.py",
         '(unguarded and outcome.kind == "unknown")',
         "False",
-        (by_tests("tests/node/test_settle_doors.py", words="without_a_token"),),
+        (by_tests("tests/node/test_settle_listeners.py", words="without_a_token"),),
     ),
     Mutant(
         "a settle that may have been done is said to be refused",
-        "node/settling.py",
+        "node/settle_retry.py",
         "            if outcome.in_doubt:\n",
         "            if outcome.reply is None:\n",
-        (by_tests("tests/node/test_settle_doors.py", words="may_have_been_done"),),
+        (by_tests("tests/node/test_settle_listeners.py", words="may_have_been_done"),),
     ),
     Mutant(
         "copies are never compared",
@@ -980,7 +981,7 @@ NODES = (
     ),
     Mutant(
         "of starts that are not applied yet nothing is said",
-        "cluster/known_starts.py",
+        "cluster/known_incarnations.py",
         "                if isinstance(each, RegisterNode):\n",
         "                if isinstance(each, str):\n",
         (by_tests("tests/cluster/test_wiped.py"),),
@@ -1002,13 +1003,13 @@ NODES = (
     Mutant(
         "groups do not hear that a guest is connected",
         "cluster/cluster_node.py",
-        "        if self.farewell.on_up(peer, incarnation):\n",
-        "        if self.farewell.on_up(peer, incarnation):\n            return\n",
+        "        if self.unknown_peers.on_up(peer, incarnation):\n",
+        "        if self.unknown_peers.on_up(peer, incarnation):\n            return\n",
         (by_tests("tests/cluster/test_membership.py", words="guest_votes"),),
     ),
     Mutant(
         "a guest that only asks for votes stays",
-        "cluster/farewell.py",
+        "cluster/unknown_peers.py",
         "if kind not in (PRE_VOTE, VOTE):",
         "if kind:",
         (by_tests("tests/cluster/test_membership.py", words="empty_folder"),),
@@ -1016,8 +1017,8 @@ NODES = (
     Mutant(
         "strangers may stay without the cluster's secret",
         "cluster/raft/links.py",
-        "self.on_stranger(peer.node, peer.incarnation) and self._secret is not None",
-        "self.on_stranger(peer.node, peer.incarnation)",
+        "self.on_unknown_peer(peer.node, peer.incarnation) and self._secret is not None",
+        "self.on_unknown_peer(peer.node, peer.incarnation)",
         (by_tests("tests/raft/test_links.py", words="stranger"),),
     ),
     Mutant(
@@ -1044,7 +1045,7 @@ NODES = (
     Mutant(
         "what was served over a link that is lost stays",
         "node/relay.py",
-        "                self.unserve(served)\n        self._to_detach = {",
+        "                self.stop_serving(served)\n        self._to_detach = {",
         "                pass\n        self._to_detach = {",
         (by_tests("tests/node/test_relay.py"),),
     ),

@@ -11,7 +11,7 @@ import pytest
 from cluster.types import NodeId
 from node.alarms import Alarms, Lack
 from node.memory import available_bytes, resident_bytes
-from node.questions import Handler
+from node.peer_rpc import Handler
 from tests.node.nodes import Client, Nodes, until
 
 MIB = 1 << 20
@@ -44,7 +44,7 @@ class Link:
         up = set(self.network.nodes) - self.network.down - {self.name}
         return [NodeId(name) for name in sorted(up)]
 
-    def tell(self, node: NodeId, kind: str, *fields: Any) -> bool:
+    def notify(self, node: NodeId, kind: str, *fields: Any) -> bool:
         self.network.told += 1
         if not self.network.lost:
             self.network.nodes[node].handlers[kind](NodeId(self.name), list(fields))

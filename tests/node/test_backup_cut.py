@@ -27,7 +27,7 @@ async def test_a_node_that_does_not_hold_back_might_come_to_lead(tmp_path: Path)
         assert not any(group.ready for group in last.cluster.groups.values())
         assert await first.backups.cut()
 
-        await last.questions.ask(NodeId("n3"), "backup", "hold", "another")
+        await last.peer_rpc.request(NodeId("n3"), "backup", "hold", "another")
         with pytest.raises(Refused, match="n3"):
             await first.backups.cut()
 
@@ -36,7 +36,7 @@ async def test_a_leader_that_was_replaced_after_its_answer_is_not_believed(tmp_p
     async with Nodes(tmp_path, 3) as nodes:
         asker = nodes.nodes["n1"]
         group = max(asker.cluster.groups)
-        original = asker.questions.ask_all
+        original = asker.peer_rpc.request_all
         times: list[int] = []
 
         async def ask_all(kind: str, *fields: Any) -> dict[NodeId, Any]:
@@ -45,7 +45,7 @@ async def test_a_leader_that_was_replaced_after_its_answer_is_not_believed(tmp_p
                 times.append(await replace_leader(nodes, group))
             return answers
 
-        asker.questions.ask_all = ask_all
+        asker.peer_rpc.request_all = ask_all
         cuts = {cut.group: cut for cut in await asker.backups.cut()}
         assert cuts[group].term >= times[0]
 

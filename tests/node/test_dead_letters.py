@@ -25,7 +25,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.replies import Enqueued, Ok, PartKept, Refused, Reply
 from cluster.types import GroupId, LargeBody, QueueId, Stamp
-from node.dead_letters import DeadLetters, Letter, runs
+from node.dead_letters import DeadLetters, RoutedDeadLetter, runs
 from node.errors import Elsewhere, OutcomeUnknown
 from node.metrics.metrics import Metrics
 from node.tasks import Tasks
@@ -97,7 +97,9 @@ class Cluster:
 class Source(DeadLetters):
     """A worker whose outbox is a list."""
 
-    def __init__(self, cluster: Cluster, letters: Sequence[Letter], at_once: int) -> None:
+    def __init__(
+        self, cluster: Cluster, dead_letters: Sequence[RoutedDeadLetter], at_once: int
+    ) -> None:
         broker: Any = type("Broker", (), {})()
         self.broker = broker
         broker.cluster = cluster
@@ -108,38 +110,43 @@ class Source(DeadLetters):
         no_bodies: Any = None
         super().__init__(broker, Tasks(), metrics, no_bodies)
         self.metrics: Metrics = metrics
-        self.outbox = list(letters)
+        self.outbox = list(dead_letters)
         self.at_once = at_once
         self.leads = True
         self.fail_next = 0
         self.late: dict[int, QueueInfo] = {}  # targets that a caught up catalog knows
 
     async def catch_up(self) -> bool:
-        self.outbox = [replace(letter, targets=self._late(letter)) for letter in self.outbox]
+        self.outbox = [
+            replace(dead_letter, targets=self._late(dead_letter)) for dead_letter in self.outbox
+        ]
         return True
 
-    def _late(self, letter: Letter) -> tuple[QueueInfo, ...]:
-        late = self.late.get(letter.number)
-        return letter.targets if late is None else (late,)
+    def _late(self, dead_letter: RoutedDeadLetter) -> tuple[QueueInfo, ...]:
+        late = self.late.get(dead_letter.number)
+        return dead_letter.targets if late is None else (late,)
 
     async def moved_up_to(self, group: GroupId, command: DeadLettersMoved) -> Ok:
         if self.fail_next:
             self.fail_next -= 1
             raise OutcomeUnknown("lost")
-        self.outbox = [letter for letter in self.outbox if letter.number > command.number]
+        self.outbox = [
+            dead_letter for dead_letter in self.outbox if dead_letter.number > command.number
+        ]
         return Ok()
 
-    async def _letters(self, group_id: GroupId, queue: QueueId) -> list[Letter]:
+    async def _routed(self, group_id: GroupId, queue: QueueId) -> list[RoutedDeadLetter]:
         if not self.leads:
             raise Elsewhere(None)
         return self.outbox[: self.at_once]
 
 
-def letters(*targets: QueueInfo | tuple[QueueInfo, ...] | None) -> list[Letter]:
+def dead_letters(*targets: QueueInfo | tuple[QueueInfo, ...] | None) -> list[RoutedDeadLetter]:
     """One letter each: for one queue, for several, or for none."""
     several = [() if to is None else to if isinstance(to, tuple) else (to,) for to in targets]
     return [
-        Letter(number, str(number).encode(), None, [], to) for number, to in enumerate(several, 1)
+        RoutedDeadLetter(number, str(number).encode(), None, [], to)
+        for number, to in enumerate(several, 1)
     ]
 
 
@@ -151,7 +158,7 @@ async def drained(source: Source) -> None:
 @pytest.mark.parametrize("at_once", [1, 2, 3, 100])
 async def test_letters_to_several_targets_arrive_once_each(at_once: int):
     cluster = Cluster()
-    source = Source(cluster, letters(A, A, B, A, B, B, None, A, A), at_once)
+    source = Source(cluster, dead_letters(A, A, B, A, B, B, None, A, A), at_once)
 
     await drained(source)
 
@@ -165,7 +172,7 @@ async def test_letters_to_several_targets_arrive_once_each(at_once: int):
 async def test_a_crash_after_any_send_stores_nothing_twice(at_once: int):
     """The next leader sends again what was not yet marked as moved, cut in other batches."""
     cluster = Cluster()
-    every = letters(A, A, B, A, B, A, A)
+    every = dead_letters(A, A, B, A, B, A, A)
     for moved in range(len(every)):
         for upto in range(moved + 1, len(every) + 1):
             source = Source(cluster, every[moved:upto], at_once)
@@ -178,7 +185,7 @@ async def test_a_crash_after_any_send_stores_nothing_twice(at_once: int):
 async def test_a_node_that_is_cut_off_routes_by_what_was_bound_meanwhile():
     """Its copy of the catalog has a target, and what was bound elsewhere since has another."""
     cluster = Cluster()
-    source = Source(cluster, letters(A, A), 100)
+    source = Source(cluster, dead_letters(A, A), 100)
     source.late = {2: B}
     source.broker.cut_off = True
 
@@ -190,18 +197,18 @@ async def test_a_node_that_is_cut_off_routes_by_what_was_bound_meanwhile():
 
 async def test_letters_read_while_cut_off_are_routed_anew_when_somebody_else_caught_up():
     cluster = Cluster()
-    source = Source(cluster, letters(A, A), 100)
+    source = Source(cluster, dead_letters(A, A), 100)
     source.late = {2: B}
     source.broker.cut_off = True
-    read = source._letters
+    read = source._routed
 
-    async def slowly(group: GroupId, queue: QueueId) -> list[Letter]:
+    async def slowly(group: GroupId, queue: QueueId) -> list[RoutedDeadLetter]:
         found = await read(group, queue)
         await source.catch_up()
         source.broker.cut_off = False
         return found
 
-    source._letters = slowly
+    source._routed = slowly
 
     await drained(source)
 
@@ -212,7 +219,7 @@ async def test_letters_read_while_cut_off_are_routed_anew_when_somebody_else_cau
 async def test_an_answer_that_is_lost_is_asked_again_and_stored_once():
     cluster = Cluster()
     cluster.lose_next = 3
-    source = Source(cluster, letters(A, A, B, A), 2)
+    source = Source(cluster, dead_letters(A, A, B, A), 2)
 
     await drained(source)
 
@@ -223,7 +230,7 @@ async def test_an_answer_that_is_lost_is_asked_again_and_stored_once():
 async def test_letters_that_were_refused_before_the_log_are_not_taken_for_stored():
     cluster = Cluster()
     cluster.lose_before = 2
-    source = Source(cluster, letters(A, B, A), 1)
+    source = Source(cluster, dead_letters(A, B, A), 1)
 
     await drained(source)
 
@@ -233,7 +240,7 @@ async def test_letters_that_were_refused_before_the_log_are_not_taken_for_stored
 
 async def test_when_nobody_knows_whether_letters_are_marked_as_moved_they_go_again():
     cluster = Cluster()
-    source = Source(cluster, letters(A, A, B), 2)
+    source = Source(cluster, dead_letters(A, A, B), 2)
     source.fail_next = 2
 
     await drained(source)
@@ -244,7 +251,7 @@ async def test_when_nobody_knows_whether_letters_are_marked_as_moved_they_go_aga
 
 async def test_a_target_that_this_nodes_catalog_does_not_know_yet_is_no_reason_to_drop():
     cluster = Cluster()
-    source = Source(cluster, letters(A, None, None), 100)
+    source = Source(cluster, dead_letters(A, None, None), 100)
     source.late = {2: B}
 
     await drained(source)
@@ -258,15 +265,17 @@ async def test_a_full_target_gets_the_rest_when_it_has_room(at_once: int):
     cluster = Cluster()
     target = cluster.targets[A.group]
     target.configure(UpdateQueue, max_length=2, overflow="reject-publish")
-    source = Source(cluster, letters(A, A, A, B, A), at_once)
+    source = Source(cluster, dead_letters(A, A, A, B, A), at_once)
     source.ready(GroupId(1), SOURCE)
-    await until(lambda: [letter.number for letter in source.outbox] == [3, 4, 5])
+    await until(lambda: [dead_letter.number for dead_letter in source.outbox] == [3, 4, 5])
     assert target.stored == [b"1", b"2"]
 
-    again = Source(cluster, letters(A, A, A, B, A), at_once)  # another leader, from the beginning
+    again = Source(
+        cluster, dead_letters(A, A, A, B, A), at_once
+    )  # another leader, from the beginning
     source.leads = False
     again.ready(GroupId(1), SOURCE)
-    await until(lambda: [letter.number for letter in again.outbox] == [3, 4, 5])
+    await until(lambda: [dead_letter.number for dead_letter in again.outbox] == [3, 4, 5])
     target.apply(Purge(target.queue))
     await until(lambda: not again.outbox)
 
@@ -278,7 +287,7 @@ async def test_a_full_target_gets_the_rest_when_it_has_room(at_once: int):
 async def test_a_letter_for_several_queues_arrives_once_in_each(at_once: int):
     cluster = Cluster()
     cluster.lose_next = 2
-    source = Source(cluster, letters(A, (A, B), (A, B), B, None, (B, A)), at_once)
+    source = Source(cluster, dead_letters(A, (A, B), (A, B), B, None, (B, A)), at_once)
 
     await drained(source)
 
@@ -292,9 +301,9 @@ async def test_a_letter_for_several_queues_waits_for_the_full_one(at_once: int):
     cluster = Cluster()
     target = cluster.targets[B.group]
     target.configure(UpdateQueue, max_length=2, overflow="reject-publish")
-    source = Source(cluster, letters((A, B), (A, B), (A, B), (B, A)), at_once)
+    source = Source(cluster, dead_letters((A, B), (A, B), (A, B), (B, A)), at_once)
     source.ready(GroupId(1), SOURCE)
-    await until(lambda: [letter.number for letter in source.outbox] == [3, 4])
+    await until(lambda: [dead_letter.number for dead_letter in source.outbox] == [3, 4])
 
     target.apply(Purge(target.queue))
     await until(lambda: not source.outbox)
@@ -307,7 +316,7 @@ async def test_a_target_that_dead_letters_what_it_refuses_is_not_asked_twice():
     cluster = Cluster()
     limits: Any = {"max_length": 1, "overflow": "reject-publish-dlx"}
     cluster.targets[A.group].configure(UpdateQueue, **limits)
-    source = Source(cluster, letters(A, A), 100)
+    source = Source(cluster, dead_letters(A, A), 100)
 
     await drained(source)
 
@@ -337,7 +346,7 @@ async def test_a_large_body_is_not_copied_again_while_its_target_is_full():
     target.machine = QueueMachine(3)
     full: Any = {"max_length": 1, "overflow": "reject-publish"}
     target.configure(CreateQueue, **full)
-    small, large = letters(A, A)
+    small, large = dead_letters(A, A)
     large = replace(large, body=LargeBody(b"head", ((1, 0, 9), (2, 0, 9))))
     source: Any = Source(cluster, [small, large], 100)
     copies = source._bodies = Copies(target)
@@ -358,7 +367,7 @@ async def test_a_large_body_is_not_copied_again_while_its_target_is_full():
 
 
 def test_runs_are_neighbours_with_one_target():
-    found = [(to, [each.number for each in run]) for to, run in runs(letters(A, A, B, None))]
+    found = [(to, [each.number for each in run]) for to, run in runs(dead_letters(A, A, B, None))]
 
     assert found == [((A,), [1, 2]), ((B,), [3]), ((), [4])]
     assert list(runs([])) == []
@@ -366,7 +375,7 @@ def test_runs_are_neighbours_with_one_target():
 
 def test_a_letter_with_a_large_body_is_a_run_of_its_own():
     """Else the parts of the first would be forgotten while those of many others are copied."""
-    small, large, behind, last = letters(A, A, A, A)
+    small, large, behind, last = dead_letters(A, A, A, A)
     large = replace(large, body=LargeBody(b"head", ((1, 0, 9),)))
 
     found = [[each.number for each in run] for _, run in runs([small, large, behind, last])]

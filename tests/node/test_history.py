@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import quorate
-from cluster.message_story import Wanted
+from cluster.message_events import Wanted
 from cluster.types import MessageId
 from node.errors import Refused
 from node.history import WAITING_MAX, Histories
@@ -263,7 +263,7 @@ async def test_one_at_a_time_is_told_few_wait_and_none_for_ever(
             most = max(most, sum(each.poll() is None for each in running))
 
     monkeypatch.setattr("node.history.subprocess.Popen", Counted)
-    asked = [slow.tell(wanted) for _ in range(WAITING_MAX + 1)]
+    asked = [slow.of(wanted) for _ in range(WAITING_MAX + 1)]
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
     codes = [each.code for each in outcomes if isinstance(each, Refused)]
     assert sorted(codes) == ["out_of_reach"] * WAITING_MAX + ["overloaded"]
@@ -274,7 +274,7 @@ async def test_one_at_a_time_is_told_few_wait_and_none_for_ever(
 async def test_nobody_who_asked_is_left_no_process_is_either(nodes: Nodes, message: str):
     slow = histories(nodes, SLOW)
     before = set(_children())
-    asking = asyncio.create_task(slow.tell(await wanted_of(message)))
+    asking = asyncio.create_task(slow.of(await wanted_of(message)))
     await until(lambda: set(_children()) - before)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
@@ -292,15 +292,15 @@ def test_memory_that_does_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch):
         raise MemoryError
 
     monkeypatch.setattr("node.history_helper.history", too_much)
-    question = {"folders": [], "wanted": {"group": 1}, "applied": 0, "seconds_max": 1}
-    said = answer({**question, "memory_bytes_max": 1 << 20})
+    request = {"folders": [], "wanted": {"group": 1}, "applied": 0, "seconds_max": 1}
+    said = answer({**request, "memory_bytes_max": 1 << 20})
     assert said["code"] == "out_of_reach"
     assert "more than 1,048,576 bytes" in said["reason"]
 
 
 async def test_a_process_that_breaks_is_in_the_nodes_log(nodes: Nodes, message: str):
     with capture_logs() as lines, pytest.raises(Refused, match="log says why"):
-        await histories(nodes, BROKEN).tell(await wanted_of(message))
+        await histories(nodes, BROKEN).of(await wanted_of(message))
     (line,) = [line for line in lines if line["event"] == "history_failed"]
     assert "it broke" in line["reason"]
 
@@ -320,7 +320,7 @@ async def test_the_process_comes_behind_the_node_and_knows_none_of_its_secrets(
         " open('/proc/self/oom_score_adj').read().strip(), sorted(os.environ)]))\n"
     )
     asked = histories(nodes, (sys.executable, "-P", str(script)), history_ms_max=60_000)
-    assert words(await asked.tell(await wanted_of(message))) == DEAD
+    assert words(await asked.of(await wanted_of(message))) == DEAD
     nice, memory, seconds, score, environment = json.loads((tmp_path / "seen").read_text())
     assert (nice, memory, seconds, score) == (min(os.nice(0) + 10, 19), 512 << 20, 61, "1000")
     assert not any(name.startswith("QUORATE") for name in environment)

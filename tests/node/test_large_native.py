@@ -192,14 +192,14 @@ async def test_what_may_travel_whole_arrives_whole_where_there_are_no_parts(
                 assert base64.b64decode(row["payload"]) == body
             await until(lambda: depth(nodes.nodes[leader], "q") == 0)
 
-        for door in (leader, other):
-            async with Client(nodes.url(door), forward=True) as client:
+        for listener in (leader, other):
+            async with Client(nodes.url(listener), forward=True) as client:
                 await publish()
                 await client.ask(20, 99, "q", {"credit": 1, "auto_settle": True})
                 assert [each for _, each in await client.deliveries(1)] == [body]
                 assert all(frame[0] != 27 for frame in client.seen)
                 await until(lambda: depth(nodes.nodes[leader], "q") == 0)
-            async with Client(nodes.url(door), forward=True) as client:
+            async with Client(nodes.url(listener), forward=True) as client:
                 await publish()
                 answer = await client.ask(40, 1, "q", 1, True)
                 assert answer[5][0][4] == [body]
@@ -213,7 +213,7 @@ async def test_a_settle_that_is_lost_on_its_way_is_repeated(tmp_path: Path) -> N
         leader = await nodes.leader("q")
         name = next(name for name in nodes.nodes if name != leader)
         forwarder: Any = nodes.nodes[name].cluster.forwarder
-        ask_peer, lost = forwarder._ask_peer, []
+        ask_peer, lost = forwarder._request, []
 
         def lossy(peer: Any, group: Any, command: Any, done: Any) -> None:
             if isinstance(command, Settle) and not lost:
@@ -222,7 +222,7 @@ async def test_a_settle_that_is_lost_on_its_way_is_repeated(tmp_path: Path) -> N
                 return
             ask_peer(peer, group, command, done)
 
-        forwarder._ask_peer = lossy
+        forwarder._request = lossy
         async with Client(nodes.url(name), forward=True) as client:
             await asyncio.to_thread(send_by_amqp, nodes.nodes[name], body_of(3 * MIB))
             await client.ask(20, 99, "q", {"credit": 1, "auto_settle": True})

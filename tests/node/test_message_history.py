@@ -25,8 +25,8 @@ from cluster.machine.commands import (
     Settle,
     Subscribe,
 )
+from cluster.message_events import EVENTS_KEPT_MAX, Wanted
 from cluster.message_history import SEGMENTS_FIRST, NoHistory, history, queue_of
-from cluster.message_story import EVENTS_TOLD_MAX, Wanted
 from cluster.types import ConsumerKey, GroupId, MessageId, NodeId, QueueId, SessionId
 from tests.postmortem.builder import Built, flip
 
@@ -191,11 +191,11 @@ def test_a_message_is_found_by_its_position_and_by_its_publishers_number(built: 
 def test_of_very_many_events_the_first_and_the_last_are_told(built: Built):
     message = publish(built, queue=OTHER)
     key = subscribe(built, OTHER)
-    for _ in range(EVENTS_TOLD_MAX + 50):
+    for _ in range(EVENTS_KEPT_MAX + 50):
         built.propose(GROUP, Return(OTHER, key, [(1, 1)]))
     found = told(built, message)
-    assert len(found["events"]) == 2 * EVENTS_TOLD_MAX
-    assert found["left_out"] == 2 + 2 * (EVENTS_TOLD_MAX + 50) - 2 * EVENTS_TOLD_MAX
+    assert len(found["events"]) == 2 * EVENTS_KEPT_MAX
+    assert found["left_out"] == 2 + 2 * (EVENTS_KEPT_MAX + 50) - 2 * EVENTS_KEPT_MAX
     assert words(found)[:2] == ["published in other", "delivered in other"]
     assert words(found)[-1] == "delivered again in other"
 

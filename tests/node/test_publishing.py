@@ -33,9 +33,9 @@ from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, Stamp
 from node import publishing
 from node.bodies import PARTS_OF_GROUP_AT_ONCE, Bodies, PartedBody
 from node.metrics.client_counters import Counts
+from node.peer_rpc import PeerRpc
 from node.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher, Uploaded
-from node.questions import Questions
-from node.settling import Said, Settler
+from node.settle_retry import SettleCommand, SettleRetry
 from node.tasks import Tasks
 
 pytestmark = pytest.mark.virtual_time
@@ -127,7 +127,7 @@ class Bench:
         self.counts = Counts()
         cluster = cast(ClusterNode, self.cluster)
         self.publisher = Publisher(cluster, self.tasks, self.counts, cast(Bodies, None))
-        self.settler = Settler(cluster, self.counts)
+        self.settle_retry = SettleRetry(cluster, self.counts)
         self.told: list[tuple[str, Ranges]] = []
 
     def publish(self, client: str, count: int = 1, metas: Any = None, attrs: Any = None) -> None:
@@ -189,8 +189,8 @@ async def test_of_a_large_body_whose_queue_was_deleted_nothing_is_published(benc
 
 async def publish_large(bench: Bench, body: PartedBody, told: list[Ranges]) -> None:
     cluster = cast(ClusterNode, bench.cluster)
-    questions = cast(Questions, SimpleNamespace(on=lambda *_: None))
-    publisher = Publisher(cluster, bench.tasks, bench.counts, Bodies(cluster, questions))
+    peer_rpc = cast(PeerRpc, SimpleNamespace(on=lambda *_: None))
+    publisher = Publisher(cluster, bench.tasks, bench.counts, Bodies(cluster, peer_rpc))
     uploaded = await publisher.upload(INFO, [body])
     publisher.publish_large(INFO, uploaded, None, None, len(body), told.append, 1)
 
@@ -220,8 +220,8 @@ async def test_of_all_large_bodies_of_a_group_only_so_many_parts_are_on_their_wa
 ) -> None:
     """In turn, so a body of a few parts does not wait for all of a larger one."""
     cluster = cast(ClusterNode, bench.cluster)
-    questions = cast(Questions, SimpleNamespace(on=lambda *_: None))
-    publisher = Publisher(cluster, bench.tasks, bench.counts, Bodies(cluster, questions))
+    peer_rpc = cast(PeerRpc, SimpleNamespace(on=lambda *_: None))
+    publisher = Publisher(cluster, bench.tasks, bench.counts, Bodies(cluster, peer_rpc))
     larger = [PartedBody([b"x" * 5_000] * 50) for _ in range(3)]
     uploads = [publisher.upload(INFO, [body]) for body in [*larger, PartedBody([b"y" * 5_000] * 3)]]
     taken = 0
@@ -478,12 +478,12 @@ async def test_a_line_ends_with_its_queue(bench: Bench) -> None:
     now_s = asyncio.get_running_loop().time()
     del bench.cluster.catalog[QUEUE]
     bench.publisher.forget_idle(now_s)
-    assert QUEUE in bench.publisher._lines, "it has work"
+    assert QUEUE in bench.publisher._pipelines, "it has work"
     await bench.cluster.answer()
 
     bench.publisher.forget_idle(now_s)
 
-    assert QUEUE not in bench.publisher._lines
+    assert QUEUE not in bench.publisher._pipelines
 
 
 @in_a_loop
@@ -590,8 +590,8 @@ SETTLE = Settle(QUEUE, ConsumerKey(1), [(1, 3)], token=1)
 GONE = Outcome("refused", MachineRefused(UNKNOWN_DELIVERY, "gone"), None, UNKNOWN_DELIVERY, "gone")
 
 
-def _tell(bench: Bench, command: Said, name: str) -> None:
-    bench.settler.settle(GROUP, command, lambda _: bench.told.append((name, ())))
+def _tell(bench: Bench, command: SettleCommand, name: str) -> None:
+    bench.settle_retry.settle(GROUP, command, lambda _: bench.told.append((name, ())))
 
 
 @in_a_loop
@@ -649,7 +649,7 @@ def test_a_credit_whose_outcome_comes_after_a_later_one_is_not_proposed_again(
         told: list[Outcome] = []
         for credit in (0, 100):
             command = SetCredit(QUEUE, ConsumerKey(1), credit)
-            bench.settler.settle(GROUP, command, told.append, redirected=redirected)
+            bench.settle_retry.settle(GROUP, command, told.append, redirected=redirected)
         _, older = await bench.cluster.next()
         _, newer = await bench.cluster.next()
         newer(Outcome("ok", Ok()))
@@ -658,7 +658,7 @@ def test_a_credit_whose_outcome_comes_after_a_later_one_is_not_proposed_again(
 
         assert [outcome.kind for outcome in told] == ["ok", "ok"]
         assert len(bench.cluster.proposed) == 2
-        assert not bench.settler._credits
+        assert not bench.settle_retry._credits
 
     scenario()
 

@@ -25,8 +25,8 @@ from node.connection import Consumer
 from node.dispatch import Dispatcher
 from node.errors import Elsewhere, OutcomeUnknown
 from node.outgoing import Delivery, Ended, Outgoing
+from node.peer_rpc import PeerRpc
 from node.plan import Detached, Drained, Send
-from node.questions import Questions
 from node.relay import Relay
 from node.tasks import Tasks
 
@@ -160,7 +160,7 @@ class FakeNode:
             confirm_gone=self.confirm_gone,
         )
         self.traffic = FakeTraffic(world, self)
-        self.relay = Relay(broker, self.traffic, Questions(cluster, Tasks()))  # type: ignore[arg-type]
+        self.relay = Relay(broker, self.traffic, PeerRpc(cluster, Tasks()))  # type: ignore[arg-type]
 
     def led(self, group: GroupId) -> Any:
         if self._world.leader != self.name:

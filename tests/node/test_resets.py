@@ -185,9 +185,9 @@ async def test_a_node_that_was_cut_off_keeps_what_was_said_meanwhile(
         assert limits["value"] == {"max-queues": 7, "max-connections": 8}
 
 
-@pytest.mark.parametrize("door", ["amqp", "http"])
+@pytest.mark.parametrize("listener", ["amqp", "http"])
 async def test_what_a_node_that_was_cut_off_confirms_is_in_all_queues_that_were_bound(
-    walled_off: tuple[Nodes, Firewall], door: str
+    walled_off: tuple[Nodes, Firewall], listener: str
 ):
     """One queue was bound before it was cut off, and another one, by others, after it."""
     nodes, firewall = walled_off
@@ -197,7 +197,7 @@ async def test_what_a_node_that_was_cut_off_confirms_is_in_all_queues_that_were_
         await until(lambda: alone(home) and home.cluster.catalog.leader is None)
 
         await binds.queue_bind("after", "all")
-        if door == "amqp":
+        if listener == "amqp":
             publishing = asyncio.ensure_future(publishes.basic_publish(b"1", exchange="all"))
         else:
             publishing = asyncio.ensure_future(api_of(home).publish("", "1", "all"))

@@ -27,7 +27,7 @@ async def test_an_amqp_client_hears_that_its_session_ended(tmp_path: Path, comes
         info = home.cluster.queue_info("/", "orders")
         assert info is not None
         for node in nodes.nodes.values():  # what is told now does not arrive
-            node.relay.tell_session_over = lambda *_: None  # type: ignore[method-assign]
+            node.relay.notify_session_over = lambda *_: None  # type: ignore[method-assign]
 
         await nodes.led_by("n2", info.group)
         gone = NodeDown(home.cluster.node, home.cluster.links.incarnation, gone=True)

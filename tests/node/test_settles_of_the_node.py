@@ -105,7 +105,7 @@ async def test_what_a_lost_leader_sent_and_did_not_settle_the_next_one_settles(
         def lose(_: GroupId, command: Command, **how: Any) -> None:
             lost.append(command)
 
-        monkeypatch.setattr(nodes.nodes["n2"].broker.settler, "settle", lose)
+        monkeypatch.setattr(nodes.nodes["n2"].broker.settle_retry, "settle", lose)
         for number in range(3):
             await channel.basic_publish(b"%d" % number, routing_key="orders")
         await until(lambda: len(got) == 3)

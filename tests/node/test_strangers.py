@@ -1,4 +1,4 @@
-"""What one user or connection has is not for another to take, on any door of a real node."""
+"""What one user or connection has is not for another to take, on any listener of a real node."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from cluster.machine.commands import Tick
 from cluster.machine.effects import Effect
 from cluster.machine.replies import Reply
 from cluster.raft.configuration import Configuration, founded
-from cluster.raft.stock import NO_OP, REGULAR
+from cluster.raft.pysyncobj_core import NO_OP, REGULAR
 from cluster.types import NodeId, Stamp
 from tests.postmortem.built_node import (
     MS_NS,

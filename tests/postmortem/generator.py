@@ -18,7 +18,7 @@ from cluster.codec.cbor import pack
 from cluster.codec.entries import pack_command
 from cluster.log import format as fmt
 from cluster.machine.commands import CreateQueue, OpenSession, QueueConfig, Subscribe
-from cluster.raft.stock import NO_OP, REGULAR
+from cluster.raft.pysyncobj_core import NO_OP, REGULAR
 from cluster.types import ORDINAL_BITS, NodeId, QueueId, SessionId
 from tests.postmortem.built_node import MS_NS, SECOND_NS, START_NS
 

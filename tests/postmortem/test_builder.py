@@ -20,7 +20,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.effects import Deliver
 from cluster.machine.replies import Enqueued, Refused, Subscribed
-from cluster.raft.stock import REGULAR
+from cluster.raft.pysyncobj_core import REGULAR
 from cluster.types import NodeId, QueueId, SessionId, Stamp
 from tests.postmortem.builder import Built, flip
 from tests.postmortem.generator import generate

@@ -11,8 +11,14 @@ from typing import Any
 
 import pytest
 
+from chaos.postmortem.replication.expected_entries import (
+    ENDED,
+    NOT_GIVEN,
+    SKIPPED,
+    TRUNCATED,
+    ExpectedEntries,
+)
 from chaos.postmortem.replication.order import Given, Placed, placed
-from chaos.postmortem.replication.standing import ENDED, NOT_GIVEN, SKIPPED, TRUNCATED, Standing
 
 pa = pytest.importorskip("pyarrow")
 fold: Any = pytest.importorskip("chaos.postmortem.replication.entry_outcomes")
@@ -313,12 +319,12 @@ def test_a_segment_that_cannot_be_read_is_there_and_yet_something_is_missing():
     assert [each.holes for each in found] == [0, 0, 1]
 
 
-def lacking(log: Standing, found: list[Any] | None = None) -> list[tuple[int, int, str]]:
+def lacking(log: ExpectedEntries, found: list[Any] | None = None) -> list[tuple[int, int, str]]:
     return [(each.first, each.last, each.reason) for each in [*(found or ()), *log.ended()]]
 
 
 def test_what_is_above_the_snapshot_must_be_there():
-    log = Standing()
+    log = ExpectedEntries()
     list(log.entries(2, 10, 100, 200))
     list(log.entries(15, 20, 300, 400))
     log.committed(20)
@@ -332,7 +338,7 @@ def test_what_is_above_the_snapshot_must_be_there():
 
 
 def test_a_log_that_ends_before_its_commit_lacks_something():
-    log = Standing()
+    log = ExpectedEntries()
     list(log.entries(2, 10, 100, 200))
     log.committed(12)
 
@@ -340,7 +346,7 @@ def test_a_log_that_ends_before_its_commit_lacks_something():
 
 
 def test_what_was_committed_must_not_be_truncated():
-    log = Standing()
+    log = ExpectedEntries()
     list(log.entries(2, 10, 100, 200))
     log.committed(8)
     assert list(log.truncate(9, 300)) == []
@@ -352,7 +358,7 @@ def test_what_was_committed_must_not_be_truncated():
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_hole_in_the_log_explains_what_is_not_there(told: bool):
-    log = Standing()
+    log = ExpectedEntries()
     list(log.entries(2, 10, 100, 200))
     log.hole(250, told=told)
     list(log.entries(15, 20, 300, 400))
@@ -376,7 +382,7 @@ def test_a_commit_behind_a_damaged_entry_does_not_hide_the_damage():
         (2, 3, 20, 40),
         (5, 5, 50, 50),
     ]
-    log = Standing()
+    log = ExpectedEntries()
     for run in runs:
         list(log.entries(run["first"], run["last"], run["place"], run["ends"], run["seen"]))
     log.hole(30, told=True)
@@ -384,7 +390,7 @@ def test_a_commit_behind_a_damaged_entry_does_not_hide_the_damage():
 
 
 def test_what_came_with_a_snapshot_stands_for_all_before_it():
-    log = Standing()
+    log = ExpectedEntries()
     list(log.entries(2, 10, 100, 200))
     log.installed(30, 300)
     list(log.entries(31, 33, 400, 500))

@@ -12,12 +12,12 @@ import pytest
 
 from chaos.builds import broken
 from chaos.postmortem.limits import Limits
-from cluster.lifecycle import Lifecycle
+from cluster.event_rows import Event
+from cluster.group_replay import GroupReplay
 from cluster.log import Snapshot
 from cluster.machine.commands import CreateQueue, DeleteQueue, Tick
-from cluster.story import Event
 from cluster.types import GroupId
-from tests.cluster.test_lifecycle import Entries, command_bytes
+from tests.cluster.test_group_replay import Entries, command_bytes
 from tests.postmortem.queue_account import Account
 from tests.postmortem.queue_events import filled, findings_of, rows_of
 
@@ -52,13 +52,13 @@ class Kept(Entries):
 
 def events_of(seed: int) -> Iterator[Event]:
     """Of a log of its own group. Every third one is known from its middle on only."""
-    life = Lifecycle(GroupId(seed + 1))
+    life = GroupReplay(GroupId(seed + 1))
     late = seed % 3 == 0
     for stamp, command in Kept(seed).steps(STEPS):
         life.apply(stamp.index, stamp.term, command_bytes(stamp.now_ms, command))
         if late and stamp.index == STEPS // 2:
             here = Snapshot(stamp.index, 1, b"", life.machine.snapshot(), [])
-            life = Lifecycle.after(GroupId(seed + 1), here)
+            life = GroupReplay.after(GroupId(seed + 1), here)
             yield from map(Event._make, life.known())
         elif not late or stamp.index > STEPS // 2:
             yield from map(Event._make, life.take_rows())

@@ -20,7 +20,7 @@ from chaos.postmortem.replay.events import events, replays, spans, states
 from chaos.postmortem.replication import copies
 from chaos.postmortem.schemas import TABLES
 from chaos.postmortem.tables import Tables
-from cluster.lifecycle import Event, Lifecycle
+from cluster.group_replay import Event, GroupReplay
 from cluster.log.snapshots import decode_snapshot, encode_snapshot
 from cluster.machine.commands import (
     CreateQueue,
@@ -102,7 +102,7 @@ def ordered(frame: Any) -> list[Event]:
 
 def expected(tables: Tables, group: int) -> list[Event]:
     """By one replay from the beginning, without Spark, of one node's entries."""
-    life = Lifecycle(GroupId(group))
+    life = GroupReplay(GroupId(group))
     of_group = f"group = {group} and kind = 'entry' and node = 'n1'"
     for row in tables["records"].where(of_group).orderBy("index").collect():
         life.apply(row["index"], row.term, bytes(row.command))
@@ -218,7 +218,7 @@ def otherwise(shop: Shop, node: str, index: int) -> None:
     """Its snapshot of group 1 there is sound, and says something else than those of the others."""
     path = shop.built.nodes[node].folder / "log" / "snapshots" / f"1-{index}.snap"
     _, snapshot, _ = decode_snapshot(path.read_bytes(), str(path))
-    machine = Lifecycle.after(GroupId(1), snapshot).machine
+    machine = GroupReplay.after(GroupId(1), snapshot).machine
     machine.apply(Stamp(index, snapshot.term, 0), OpenSession(SessionId("x"), NodeId(node), 1))
     data = encode_snapshot(1, replace(snapshot, data=machine.snapshot()), 0)[0]
     path.write_bytes(data)

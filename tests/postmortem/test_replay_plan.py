@@ -21,7 +21,7 @@ from chaos.postmortem.replay.events import _Span
 from chaos.postmortem.replay.spans import Span, _chosen
 from chaos.postmortem.report import About
 from chaos.postmortem.report.gather import NOT_REPLAYED, not_judged
-from cluster.lifecycle import Event, Lifecycle
+from cluster.group_replay import Event, GroupReplay
 from cluster.log.snapshots import Snapshot, encode_snapshot
 from cluster.machine import QueueMachine
 from cluster.machine.snapshot import encode
@@ -29,7 +29,7 @@ from cluster.types import GroupId
 
 HASH = b"h" * 16
 STATE = QueueMachine().snapshot()
-DIGEST = Lifecycle(GroupId(1)).digest().hex()
+DIGEST = GroupReplay(GroupId(1)).digest().hex()
 
 
 def snapshot_file(node: str, index: int, **more: Any) -> SnapshotFile:

@@ -104,7 +104,7 @@ class Journal(MemoryJournal):
 
     @property
     def begins_anew(self) -> bool:
-        return self.withholds and self.last_index == 1
+        return self.votes_suspended and self.last_index == 1
 
     @property
     def safe_last(self) -> tuple[int, int]:
@@ -194,14 +194,16 @@ class Host:
 
 
 class Node:
-    """One member with its disk. While an fsync runs it only hears answers, as in `Rounds`."""
+    """One member with its disk. While an fsync runs it only hears answers, as in `DriveLoop`."""
 
     def __init__(self, fuzz: Fuzz, name: str, *, new: bool) -> None:
         self.fuzz, self.name = fuzz, name
         self.journal = Journal()
         self.journal.known = fuzz.known
         if new:
-            self.journal.withhold(True)  # a copy that comes later may have been there before
+            self.journal.set_votes_suspended(
+                True
+            )  # a copy that comes later may have been there before
             self.journal.keep()
         self.up = True
         self.commit = 0
@@ -237,12 +239,12 @@ class Node:
         return self.up and not self.syncing
 
     def may_hear(self, message: Any) -> bool:
-        """As `Group.hear`: a leader takes answers while it syncs."""
+        """As `Group.take_acks`: a leader takes answers while it syncs."""
         member = self.member
         return self.up and self.syncing and member.leads and member.is_plain_answer(message)
 
     def step(self, sender: str | None = None, message: Any = None) -> None:
-        """A round as `Rounds` has it: receive, tick, flush, write; then it syncs."""
+        """A round as `DriveLoop` has it: receive, tick, flush, write; then it syncs."""
         now = self.fuzz.now
         member = self.member
         member.now = now
@@ -422,7 +424,7 @@ class Fuzz:
             if queue and node.may_hear(queue[0]):
                 self._say(f"{target} hears {source} {queue[0][1:]} while it syncs")
                 self.known.counts["heard"] += 1
-                node.member.hear([(NodeId(source), queue.popleft())], self.now)
+                node.member.take_acks([(NodeId(source), queue.popleft())], self.now)
                 continue
             if not queue or not node.idle:
                 return
@@ -573,13 +575,13 @@ class Fuzz:
             return
         if forgot is not None:
             node = self.nodes[forgot]
-            if not node.up or node.journal.withholds:
+            if not node.up or node.journal.votes_suspended:
                 return
             self._forgot = None
         configurations = [node.member.configuration for node in self.nodes.values()]
         voters = {voter for each in configurations for voter in each.voters}
         if min(len(each.voters) for each in configurations) < FIRST_VOTERS or any(
-            self.nodes[name].journal.withholds for name in voters
+            self.nodes[name].journal.votes_suspended for name in voters
         ):
             return  # what a majority forgot nobody can know
         node = self.nodes[self.dice.choice(self.names[:FIRST_VOTERS])]
@@ -590,7 +592,7 @@ class Fuzz:
             node.had = node.journal
             node.journal = Journal()
             node.journal.known = self.known
-            node.journal.withhold(True)
+            node.journal.set_votes_suspended(True)
             node.journal.keep()
             self._forgot = node.name
 
@@ -680,7 +682,7 @@ class Fuzz:
             elif fate == "new":
                 node.journal = Journal()
                 node.journal.known = self.known
-                node.journal.withhold(True)
+                node.journal.set_votes_suspended(True)
                 node.journal.keep()
             else:
                 self.dead.add(name)

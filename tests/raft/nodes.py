@@ -20,7 +20,7 @@ from cluster.machine.commands import DeleteQueue, Enqueue, Purge, Tick
 from cluster.machine.effects import Applied, DeadLettersReady, Effect
 from cluster.machine.replies import Enqueued, Ok, Refused
 from cluster.machine.versions import NeedsNewer
-from cluster.raft.rounds import Rounds
+from cluster.raft.drive_loop import DriveLoop
 from cluster.types import GroupId, NodeId, QueueId, Stamp
 from tests.testkit.clocks import FakeClock
 from tests.testkit.virtual_time import running
@@ -165,7 +165,7 @@ class Cluster:
     def deliver(self, sender: str, to: str, data: bytes) -> None:
         if self.connected(sender, to):
             message = cbor2.loads(data)
-            self.nodes[to].rounds.receive(GroupId(message[0]), NodeId(sender), message)
+            self.nodes[to].drive_loop.receive(GroupId(message[0]), NodeId(sender), message)
 
     def kill(self, name: str) -> None:
         """The power of one node goes."""
@@ -232,7 +232,7 @@ class ClusterMember:
             identity=Identity(self.name, "test"),
             options=cluster.log_options,
         )
-        self.rounds = Rounds(self.log, self.links, self.clock)
+        self.drive_loop = DriveLoop(self.log, self.links, self.clock)
         for number in range(1, cluster.group_count + 1):
             group = Group(
                 GroupId(number),
@@ -248,8 +248,8 @@ class ClusterMember:
                 options=cluster.options,
             )
             self.groups[number] = group
-            self.rounds.add(group)
-        self.task = asyncio.create_task(self.rounds.run())
+            self.drive_loop.add(group)
+        self.task = asyncio.create_task(self.drive_loop.run())
 
     def peer_up(self, name: str) -> None:
         for group in self.groups.values():
@@ -260,7 +260,7 @@ class ClusterMember:
             group.peer_down(NodeId(name), closed=closed)
 
     async def stop(self) -> None:
-        await self.rounds.stop()
+        await self.drive_loop.stop()
         await self.task
         await self.log.close()
 

@@ -110,7 +110,7 @@ def test_a_wiped_voter_does_not_help_an_old_leader_to_commit_what_a_new_one_lack
     old = world.elect("n1")
     world.cut("n1", "n2")
     new = world["n2"].member
-    new.elections.stand(world.now)
+    new.elections.campaign(world.now)
     world["n2"].finish()
     world.until(lambda: world["n3"].member.voted_for == "n2")
     world.cut("n1", "n3")
@@ -120,7 +120,7 @@ def test_a_wiped_voter_does_not_help_an_old_leader_to_commit_what_a_new_one_lack
     wiped = world["n3"]
     wiped.journal = MemoryJournal()
     wiped.start()
-    wiped.member.withholds_votes = True
+    wiped.member.votes_suspended = True
     assert old.member.leads
     index = world.propose(b"only here", old)
     world.heal("n1", "n3")
@@ -131,7 +131,7 @@ def test_a_wiped_voter_does_not_help_an_old_leader_to_commit_what_a_new_one_lack
     for pair in (("n1", "n2"), ("n2", "n3")):
         world.heal(*pair)
     world.until(lambda: new.commit_index == new.last_index == old.journal.last_index, 8_000)
-    world.until(lambda: not wiped.member.withholds_votes)
+    world.until(lambda: not wiped.member.votes_suspended)
 
 
 def forget(world: World, name: str) -> None:
@@ -139,7 +139,7 @@ def forget(world: World, name: str) -> None:
     node = world[name]
     node.journal = MemoryJournal()
     node.start()
-    node.member.withholds_votes = True
+    node.member.votes_suspended = True
     for other in world.names:
         if other != name:
             node.member.link_up(NodeId(other))
@@ -150,15 +150,15 @@ def test_who_forgets_twice_needs_a_proof_from_after_the_second_time() -> None:
     leader = world.elect("n1")
     twice = world["n3"]
     forget(world, "n3")
-    world.until(lambda: not twice.member.withholds_votes)
+    world.until(lambda: not twice.member.votes_suspended)
     world.run(500)
     world.cut("n1", "n2")
     forget(world, "n3")
     world.until(lambda: twice.journal.last_index == leader.journal.last_index > 2)
     world.run(500)
-    assert twice.member.withholds_votes
+    assert twice.member.votes_suspended
     world.heal("n1", "n2")
-    world.until(lambda: not twice.member.withholds_votes)
+    world.until(lambda: not twice.member.votes_suspended)
 
 
 def test_a_word_of_trust_for_an_earlier_copy_is_none_for_the_next() -> None:
@@ -173,7 +173,7 @@ def test_a_word_of_trust_for_an_earlier_copy_is_none_for_the_next() -> None:
     follower = world["n3"].member
     world.until(lambda: follower.leader is not None)
     follower.following.on_trust(world["n3"].member.leader, proof + 1)
-    assert follower.withholds_votes
+    assert follower.votes_suspended
 
 
 @pytest.mark.parametrize(("learner", "ahead"), [(True, False), (True, True), (False, False)])
@@ -199,7 +199,7 @@ def test_the_first_leader_after_a_lost_majority_takes_a_withheld_vote_of_a_learn
     world.wires.drop = lambda *_: False
     for node in (survivor, forgot):
         world.kill(node.name)
-    forgot.journal.withhold(True)
+    forgot.journal.set_votes_suspended(True)
     forgot.journal.keep()
     for node in (survivor, forgot):
         world.restart(node.name)
@@ -217,14 +217,14 @@ def test_the_first_leader_after_a_lost_majority_takes_a_withheld_vote_of_a_learn
         assert survivor.member.configuration.voters == nodes("n2")
         assert survivor.member.configuration.learners == nodes("n3")
         world.until(lambda: forgot.journal.last_index == survivor.journal.last_index)
-        world.until(lambda: not forgot.member.withholds_votes)
+        world.until(lambda: not forgot.member.votes_suspended)
 
 
 def test_a_leader_that_learns_that_its_disk_forgot_leads_no_longer() -> None:
     world = World(3)
     leader = world.elect("n1")
-    leader.member.withholds_votes = True
+    leader.member.votes_suspended = True
     world.run(2)
     assert not leader.member.leads
     world.until(lambda: world.leader() in (world["n2"], world["n3"]))
-    world.until(lambda: not leader.member.withholds_votes)
+    world.until(lambda: not leader.member.votes_suspended)

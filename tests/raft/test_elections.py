@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.raft.member import Role
-from cluster.raft.stock import REGULAR
+from cluster.raft.pysyncobj_core import REGULAR
 from cluster.raft.transport import APPEND, APPENDED, PRE_VOTE, PRE_VOTED, TIMEOUT_NOW, VOTE, VOTED
 from cluster.types import NodeId
 from tests.raft.world import GROUP, World

@@ -239,7 +239,7 @@ async def test_stop_answers_everything():
     group.propose(enqueue(b"appended"), calls.append)
     await asyncio.sleep(0.01)
     group.propose(enqueue(b"waits"), calls.append)
-    await cluster.nodes[group.node].rounds.stop()
+    await cluster.nodes[group.node].drive_loop.stop()
     outcome = await group.ask(Barrier())
 
     assert sorted(o.kind for o in calls) == ["refused", "unknown"]

@@ -8,7 +8,7 @@ import cbor2
 import pytest
 
 from cluster.raft import snapshots
-from cluster.raft.stock import REGULAR
+from cluster.raft.pysyncobj_core import REGULAR
 from cluster.raft.transport import APPEND, INSTALL
 from cluster.types import BodyRef, NodeId
 from tests.raft.nodes import Cluster, GroupOptions, enqueue

@@ -382,13 +382,13 @@ async def test_a_node_that_the_other_does_not_know_any_more_calls_until_it_does(
     a, b = End(name, incarnation=7), End(here, peers=())
     strangers: list[tuple[str, int]] = []
 
-    def on_stranger(node: NodeId, incarnation: int) -> bool:
+    def on_unknown_peer(node: NodeId, incarnation: int) -> bool:
         strangers.append((node, incarnation))
         if len(strangers) == 2:
             b.links.add_peer(node, f"127.0.0.1:{PORTS[node]}")
         return False
 
-    b.links.on_stranger = on_stranger
+    b.links.on_unknown_peer = on_unknown_peer
     async with started(a, b):
         await b.until_event("up", name, 7)
         await a.until_event("up", here, 1)
@@ -410,7 +410,7 @@ async def test_a_stranger_that_has_the_secret_may_stay_as_it_came(
     here = "n2" if name == "n1" else "n1"
     tls = tls_of(authority, tmp_path, "127.0.0.1") if with_tls else None
     a, b = End(name, incarnation=7, tls=tls), End(here, peers=(), tls=tls)
-    b.links.on_stranger = lambda _node, _incarnation: True
+    b.links.on_unknown_peer = lambda _node, _incarnation: True
     async with started(b):
         async with started(a):
             await b.until_event("up", name, 7)
@@ -440,7 +440,7 @@ async def test_a_stranger_that_has_the_secret_may_stay_as_it_came(
 
 async def test_a_later_process_of_a_stranger_takes_the_place_of_the_earlier() -> None:
     a, later, b = End("n1", incarnation=7), End("n1", incarnation=8), End("n2", peers=())
-    b.links.on_stranger = lambda _node, _incarnation: True
+    b.links.on_unknown_peer = lambda _node, _incarnation: True
     async with started(b, a):
         await b.until_event("up", "n1", 7)
         later.links._bind = ("127.0.0.1", 0)
@@ -463,7 +463,7 @@ async def test_a_stranger_without_the_secret_may_not_stay(
     ):
         a = End("n1", **settings)
         b = End("n2", peers=(), **{**settings, "secret": settings["secret"] and SECRET})
-        b.links.on_stranger = lambda _node, _incarnation: True
+        b.links.on_unknown_peer = lambda _node, _incarnation: True
         with structlog.testing.capture_logs() as logs:
             async with started(b, a):
                 await until(lambda code=code, logs=logs: code in codes_in(logs))

@@ -48,7 +48,7 @@ def test_a_follower_that_comes_back_counts_for_nothing_before_it_has_said_what_i
     world.until(lambda: leader.member.replication.match_of(world["n2"].member.me) == index)
     world.kill("n2")
     world["n2"].journal = MemoryJournal()
-    world["n2"].journal.withhold(True)
+    world["n2"].journal.set_votes_suspended(True)
     world.wires.hold.add(("n2", "n1"))
     world.restart("n2")
 
@@ -127,11 +127,11 @@ def test_a_member_that_is_poisoned_while_it_asks_for_votes_does_not_become_leade
     member.elections._pre_votes = {member.me}
     member.poisoned = "entry 3: a bug"
     member.elections.on_pre_voted(peers[NodeId("n3")], term + 1, True)
-    assert not member.stands
+    assert not member.campaigning
     assert not member.leads
 
     member.poisoned = None
-    member.elections.stand(world.now)
+    member.elections.campaign(world.now)
     member.poisoned = "entry 3: a bug"
     member.elections.on_voted(peers[NodeId("n3")], True)
     assert not member.leads
@@ -251,7 +251,7 @@ def lost_disk(world: World, name: str) -> None:
     world.kill(name)
     world[name].journal = MemoryJournal()
     world.restart(name)
-    world[name].member.withholds_votes = True
+    world[name].member.votes_suspended = True
 
 
 def test_a_member_that_lost_its_disk_does_not_help_to_forget_what_it_acknowledged():
@@ -282,7 +282,7 @@ def test_it_votes_again_once_a_leader_gave_it_all_that_is_committed():
     world.run(50)
     lost_disk(world, "n3")
     member = world["n3"].member
-    world.until(lambda: not member.withholds_votes, 3000)
+    world.until(lambda: not member.votes_suspended, 3000)
     assert member.last_index == leader.journal.last_index
     # It may have voted in this term before: now its vote is the leader's.
     assert (member.term, member.voted_for) == (leader.member.term, "n1")

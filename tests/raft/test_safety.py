@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from cluster.raft.drive_loop import FATAL
 from cluster.raft.following import Diverged
-from cluster.raft.rounds import FATAL
-from cluster.raft.stock import NO_OP, REGULAR
+from cluster.raft.pysyncobj_core import NO_OP, REGULAR
 from cluster.raft.transport import APPEND, APPENDED
 from cluster.types import NodeId
 from tests.raft.world import GROUP, World
@@ -54,7 +54,7 @@ def test_figure_7_a_leader_brings_every_log_into_line_with_its_own():
     for node in world.nodes.values():
         node.paused = node.name != "n1"
     leader = world["n1"]
-    leader.member.elections.stand(world.now)
+    leader.member.elections.campaign(world.now)
     for name in ("n2", "n3", "n6", "n7"):  # the votes of (a), (b), (e) and (f)
         world[name].paused = False
     world.until(lambda: leader.member.leads)
@@ -76,7 +76,7 @@ def test_figure_7_the_followers_that_may_vote_are_those_whose_log_is_not_newer()
     """(c) and (d) have entries that the leader lacks, so they refuse their votes."""
     names = [f"n{i + 1}" for i in range(7)]
     world = with_logs(dict(zip(names, FIGURE_7, strict=True)), dict.fromkeys(names, 7))
-    world["n1"].member.elections.stand(world.now)
+    world["n1"].member.elections.campaign(world.now)
     world.run(5)
     granted = {a for a, _, m in world.wires.sent if m[1] == "vr" and m[3]}
 
@@ -94,7 +94,7 @@ def test_figure_8_an_entry_of_an_earlier_term_is_not_committed_by_counting_repli
         world[name].start()
     leader = world["n1"].member
     leader.now = world.now
-    leader.elections.stand(world.now)
+    leader.elections.campaign(world.now)
     term = leader.term
     for voter in ("n2", "n3"):
         leader.receive(NodeId(voter), [GROUP, "vr", term, True])

@@ -14,7 +14,7 @@ from cluster.machine import QueueMachine
 from cluster.machine.commands import CreateQueue, Enqueue, QueueConfig
 from cluster.raft.member import Role
 from cluster.raft.progress import WINDOW_BYTES_MAX
-from cluster.raft.stock import REGULAR, PickleRefused
+from cluster.raft.pysyncobj_core import REGULAR, PickleRefused
 from cluster.raft.transport import APPEND, APPENDED, REJECTED, VOTE, VOTED
 from cluster.types import NodeId, QueueId, Stamp
 from tests.raft.stock_world import StockWorld
@@ -165,7 +165,7 @@ def test_ours_refuses_even_to_name_pickle():
 
     with pytest.raises(PickleRefused):
         pysyncobj.syncobj.pickle.loads(b"N.")
-    syncobj = World(1)["n1"].member.stock._syncobj
+    syncobj = World(1)["n1"].member.core._syncobj
     with pytest.raises(PickleRefused):
         syncobj.setCodeVersion(0)
     with pytest.raises(PickleRefused):
@@ -316,7 +316,7 @@ def test_stock_one_voter_counts_twice():
 def test_ours_one_voter_has_one_vote():
     world = World(5)
     node = follower(world, "n1")
-    node.member.elections.stand(world.now)
+    node.member.elections.campaign(world.now)
     term = node.member.term
 
     for _ in range(5):

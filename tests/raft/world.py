@@ -57,7 +57,7 @@ class MemoryJournal:
         self.old = _Old()
         self.current_term = 0
         self.voted_for: str | None = None
-        self.withholds = False
+        self.votes_suspended = False
         self.forced: bytes | None = None
         self.diverged: bool | None = None
         self.commit_index = 1
@@ -78,7 +78,7 @@ class MemoryJournal:
             dict(self.old.entries),
             self.current_term,
             self.voted_for,
-            self.withholds,
+            self.votes_suspended,
             self.forced,
             self.diverged,
             self.commit_index,
@@ -96,7 +96,7 @@ class MemoryJournal:
             old,
             after.current_term,
             after.voted_for,
-            after.withholds,
+            after.votes_suspended,
             after.forced,
             after.diverged,
             after.commit_index,
@@ -172,9 +172,9 @@ class MemoryJournal:
             self.current_term, self.voted_for = term, voted_for
             self._dirty = True
 
-    def withhold(self, withholds: bool) -> None:
-        self._dirty |= withholds != self.withholds
-        self.withholds = withholds
+    def set_votes_suspended(self, votes_suspended: bool) -> None:
+        self._dirty |= votes_suspended != self.votes_suspended
+        self.votes_suspended = votes_suspended
 
     def force(self, members: bytes) -> None:
         self._dirty |= members != self.forced
@@ -363,7 +363,7 @@ class Node:
         )
 
     def round(self) -> None:
-        """One round, as `Rounds` does it."""
+        """One round, as `DriveLoop` does it."""
         if not self.up or self.paused:
             return
         self.inbox += self.world.wires.arriving(self.name)

@@ -16,7 +16,7 @@ from chaos.postmortem.reading.inputs import SnapshotFile
 from chaos.postmortem.reading.whole_files import whole_files
 from chaos.postmortem.schemas import arrow_schema
 from chaos.postmortem.tables import conformed
-from cluster.lifecycle import Lifecycle
+from cluster.group_replay import GroupReplay
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
 from cluster.log.snapshots import decode_snapshot
 from cluster.raft.configuration import split
@@ -138,7 +138,7 @@ def _restored(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _told(file: str, data: bytes) -> dict[str, Any]:
     try:
         group, snapshot, _ = decode_snapshot(data, file)
-        digest = Lifecycle.after(GroupId(group), snapshot).digest().hex()
+        digest = GroupReplay.after(GroupId(group), snapshot).digest().hex()
     except (LogCorrupt, UnsupportedFormat) as error:
         return {"reason": error.reason, "offset": error.offset}
     except Exception as error:  # noqa: BLE001 -- whatever is in one file, others are looked at

@@ -22,7 +22,7 @@ from chaos.postmortem.reading.whole_files import whole_files
 from chaos.postmortem.replay.spans import Plan, Span, in_spans, slots, spans, states_of
 from chaos.postmortem.schemas import TABLES, arrow_schema
 from chaos.postmortem.tables import Tables
-from cluster.lifecycle import Event, Lifecycle, ReplayFailed, Row
+from cluster.group_replay import Event, GroupReplay, ReplayFailed, Row
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
 from cluster.log.format import chain
 from cluster.log.reader import BODIES
@@ -179,8 +179,8 @@ class _Span:
 
     def __init__(self, plan: Span) -> None:
         self._plan = plan
-        self._life = Lifecycle(GroupId(plan.group))
-        self._life.index = plan.base.index  # what does not begin ends there
+        self._replay = GroupReplay(GroupId(plan.group))
+        self._replay.index = plan.base.index  # what does not begin ends there
         self._hash = plan.base.hash
         self._questioned = 0  # what is committed there has this hash
         self._wanted: bytes | None = None
@@ -194,27 +194,27 @@ class _Span:
                 if content is None:
                     raise ReplayFailed(f"{plan.base.file} is gone")
                 _, snapshot, _ = decode_snapshot(content, plan.base.file)
-                self._life = Lifecycle.after(GroupId(plan.group), snapshot)
+                self._replay = GroupReplay.after(GroupId(plan.group), snapshot)
             except (LogCorrupt, UnsupportedFormat, UnsupportedSnapshot, ReplayFailed) as error:
                 self._failed = str(error)
                 return
             if plan.told:
                 self._add(event="digest", reason=plan.base.digest)
-                yield from self._life.known()
+                yield from self._replay.known()
 
     def take(self, rank: int, at: int, digest: bytes | None) -> None:
         index = self._plan.base.index + at
         if rank == MERGED:
             self._questioned, self._wanted = index, digest
-        elif rank == DIGEST and index == self._life.index and self._failed is None:
-            self._add(event="digest", reason=self._life.digest().hex())
+        elif rank == DIGEST and index == self._replay.index and self._failed is None:
+            self._add(event="digest", reason=self._replay.digest().hex())
 
     def found(self, part: pa.RecordBatch) -> None:
         """What was found in logs, in order; more than one may have the same entry."""
         if self._failed is not None:
             return
-        life, digests = self._life, part.column("hash")
-        apply, following = life.apply, life.index + 1
+        replay, digests = self._replay, part.column("hash")
+        apply, following = replay.apply, replay.index + 1
         keys = part.column("key").to_numpy()
         indexes = ((keys >> _AT_BIT & _AT_MASK) + self._plan.base.index).tolist()
         terms, commands = part.column("term").to_pylist(), part.column("command").to_pylist()
@@ -241,26 +241,26 @@ class _Span:
             raise ReplayFailed(f"entry {self._plan.first} does not follow on {file}")
 
     def take_rows(self) -> list[Row]:
-        return self._life.take_rows() + self._taken()
+        return self._replay.take_rows() + self._taken()
 
     def _taken(self) -> list[Row]:
         more, self._more = self._more, []
         return more
 
     def end(self) -> list[Row]:
-        life, plan = self._life, self._plan
-        if self._failed is None and life.index < plan.last:
-            self._failed = f"entry {life.index + 1} is missing"
-        done = life.index - plan.base.index
+        replay, plan = self._replay, self._plan
+        if self._failed is None and replay.index < plan.last:
+            self._failed = f"entry {replay.index + 1} is missing"
+        done = replay.index - plan.base.index
         self._add(
-            event="replayed", ordinal=plan.span, first=plan.first, last=life.index, entry=done,
-            token=life.commands, seqno=life.messages, reason=self._failed,
+            event="replayed", ordinal=plan.span, first=plan.first, last=replay.index, entry=done,
+            token=replay.commands, seqno=replay.messages, reason=self._failed,
         )  # fmt: skip
         return self.take_rows()
 
     def _add(self, *, event: str, ordinal: int = 0, **more: Any) -> None:
-        life = self._life
-        at = (life.group, life.index, life.term, ordinal, 0, life.now_ms)
+        replay = self._replay
+        at = (replay.group, replay.index, replay.term, ordinal, 0, replay.now_ms)
         self._more.append(Event(*at, event, **more))
 
 

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.replication import entry_outcomes as fold
 from chaos.postmortem.replication.entries import damaged, safe_points, told_kind
+from chaos.postmortem.replication.expected_entries import ExpectedEntries, Lack
 from chaos.postmortem.replication.logorder import LogOrder, local_frame, log_order, read_ends
 from chaos.postmortem.replication.order import Placed
-from chaos.postmortem.replication.standing import Lack, Standing
 from chaos.postmortem.schemas import arrow_schema
 from chaos.postmortem.tables import Tables
 
@@ -217,36 +217,36 @@ class _Log:
     """Runs of one stream, as they come, and the marks of its node."""
 
     def __init__(self, marks: Sequence[_Mark]) -> None:
-        self._standing = Standing()
+        self._expected = ExpectedEntries()
         self._disk = self._holes = 0
         self._marks = marks
         self._next = 0
 
     def take(self, row: dict) -> Iterable[Lack]:
-        standing, kind = self._standing, row["kind"]
+        expected, kind = self._expected, row["kind"]
         place, first, last = row["place"], row["first"], row["last"]
         self._up_to(place)
         found: Iterable[Lack] = ()
         if kind == fold.ENTRY:
-            found = list(standing.entries(first, last, place, row["ends"], row["seen"]))
-            standing.committed(row["commit"])
+            found = list(expected.entries(first, last, place, row["ends"], row["seen"]))
+            expected.committed(row["commit"])
         elif kind in (fold.LIVE, fold.INSTALLED):
-            standing.copies(first, last, place, row["ends"])
+            expected.copies(first, last, place, row["ends"])
         elif kind == fold.COMMIT:
-            standing.committed(row["commit"])
+            expected.committed(row["commit"])
         elif kind == fold.TRUNCATE:
-            found = list(standing.truncate(first, place))
+            found = list(expected.truncate(first, place))
         elif kind == fold.SNAPSHOT:
-            standing.marked(first, place)
+            expected.marked(first, place)
         elif kind == fold.INSTALL:
-            standing.installed(first, place)
+            expected.installed(first, place)
         elif kind == fold.REMOVED:
-            standing.removed()
+            expected.removed()
         return found
 
     def ended(self) -> Iterable[Lack]:
         self._up_to(None)
-        return self._standing.ended()
+        return self._expected.ended()
 
     def _up_to(self, place: int | None) -> None:
         while self._next < len(self._marks):
@@ -255,10 +255,10 @@ class _Log:
                 return
             self._next += 1
             if mark.kind == fold.CORRUPT:
-                self._standing.hole(mark.place, told=True)
+                self._expected.hole(mark.place, told=True)
             elif mark.disk != self._disk:
-                self._standing.removed()
+                self._expected.removed()
             elif mark.holes != self._holes:
-                self._standing.hole(mark.place, told=not mark.dropped)
+                self._expected.hole(mark.place, told=not mark.dropped)
             if mark.kind == fold.SEGMENT:
                 self._disk, self._holes = mark.disk, mark.holes

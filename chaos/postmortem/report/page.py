@@ -11,9 +11,9 @@ from chaos.postmortem.report.cards import by_severity, cards
 from chaos.postmortem.report.facts import Facts
 from chaos.postmortem.report.figures import figures
 from chaos.postmortem.report.markup import Content, Markup, tag
+from chaos.postmortem.report.message_histories import message_histories
 from chaos.postmortem.report.numbers import key_numbers
 from chaos.postmortem.report.sheets import folded, sheets
-from chaos.postmortem.report.story import story
 from chaos.postmortem.report.units import duration, number, plural, span_of
 
 #: Whatever a queue is called: nothing is loaded, nothing runs.
@@ -26,7 +26,7 @@ def page(facts: Facts, about: About) -> str:
         _header(facts, about),
         tag("h2", "Findings"),
         cards(facts),
-        story(facts.messages, facts.more.get("steps", 0)),
+        message_histories(facts.messages, facts.more.get("steps", 0)),
         figures(facts, about.limits),
         tag("h2", "Tables"),
         sheets(facts),

@@ -70,7 +70,7 @@ class ChannelHost(Protocol):
     in_flight: InFlight  # of all its channels
 
     def write(self, data: bytes, piece: Piece | None = None) -> None: ...
-    def tell_handed(self) -> None:
+    def report_handed(self) -> None:
         """The progress of consumers says now what the network has of their deliveries."""
         ...
 
@@ -208,7 +208,7 @@ class Channel:
 
     # --- out --------------------------------------------------------------------------------------
 
-    def say(self, method: base.Frame) -> None:
+    def send_method(self, method: base.Frame) -> None:
         if not self.closed:
             self.outlet.write(writer.method(self.number, method))
 

@@ -341,7 +341,7 @@ class AmqpConnection(asyncio.Protocol):
     def write(self, data: bytes, piece: Piece | None = None) -> None:
         self.wire.write(data, piece)
 
-    def tell_handed(self) -> None:
+    def report_handed(self) -> None:
         wire = self.wire
         if self._lost:
             wire.handed.ends_at(wire.sent_bytes)
@@ -368,9 +368,9 @@ class AmqpConnection(asyncio.Protocol):
             channel.outlet.abort()
             return  # the client has said goodbye, and what it had said before failed
         self._closing_channels.add(number)
-        self._say_last(channel, closing.channel_close(error))
+        self._send_last(channel, closing.channel_close(error))
 
-    def _say_last(self, channel: Channel, method: base.Frame) -> None:
+    def _send_last(self, channel: Channel, method: base.Frame) -> None:
         """When what the channel is in the middle of is said."""
         number = channel.number
         self._lingering[number] = channel
@@ -388,7 +388,7 @@ class AmqpConnection(asyncio.Protocol):
         self._home.clients.remove(self)
         self.opening.stop()
         self._end_channels(lost=False)
-        self.say(closing.connection_close(error))
+        self.send_method(closing.connection_close(error))
         self.wire.flush()
         self.wire.resume_all()  # for the answer
         self._cancel_timer()
@@ -412,14 +412,14 @@ class AmqpConnection(asyncio.Protocol):
         count = 0
         for channel in self.channels.values():
             for tag in channel.deliveries.consumers:
-                channel.say(made(commands.Basic.Cancel, consumer_tag=tag, nowait=True))
+                channel.send_method(made(commands.Basic.Cancel, consumer_tag=tag, nowait=True))
                 count += 1
         return count
 
     def abort(self) -> None:
         self.wire.abort()
 
-    def hush(self) -> None:
+    def stop_reading(self) -> None:
         """Nothing more is read."""
         self.wire.pause("stopping")
 
@@ -431,14 +431,14 @@ class AmqpConnection(asyncio.Protocol):
         if (reason is not None) is self.blocked:
             return
         self.blocked = reason is not None
-        tell = bool(self.client_capabilities.get("connection.blocked"))
+        understands = bool(self.client_capabilities.get("connection.blocked"))
         if reason is not None:
-            if tell:
-                self.say(made(commands.Connection.Blocked, reason=reason))
+            if understands:
+                self.send_method(made(commands.Connection.Blocked, reason=reason))
             self.wire.pause(ALARM)
         else:
-            if tell:
-                self.say(made(commands.Connection.Unblocked))
+            if understands:
+                self.send_method(made(commands.Connection.Unblocked))
             self.wire.resume(ALARM)
 
     def tuned(self, terms: Terms) -> None:
@@ -507,7 +507,7 @@ class AmqpConnection(asyncio.Protocol):
             case commands.Connection.Close():
                 self.closed_by_client()
             case commands.Connection.UpdateSecret():
-                self.say(made(commands.Connection.UpdateSecretOk))
+                self.send_method(made(commands.Connection.UpdateSecretOk))
             case _:
                 raise _unexpected(method)
 
@@ -520,9 +520,9 @@ class AmqpConnection(asyncio.Protocol):
                 case commands.Channel.Close():  # both sides at once
                     lingering = self._lingering.get(number)
                     if lingering is not None:
-                        self._say_last(lingering, made(commands.Channel.CloseOk))
+                        self._send_last(lingering, made(commands.Channel.CloseOk))
                     else:
-                        self.say(made(commands.Channel.CloseOk), number)
+                        self.send_method(made(commands.Channel.CloseOk), number)
                 case _:
                     pass  # said before the client knew
             return
@@ -539,13 +539,13 @@ class AmqpConnection(asyncio.Protocol):
                 del self.channels[number]
                 self._closed_by_client.add(number)
                 channel.close()
-                self._say_last(channel, made(commands.Channel.CloseOk))
+                self._send_last(channel, made(commands.Channel.CloseOk))
             case commands.Channel.Close():
                 self._start(self._finish(number, channel), "amqp_channel_end")
             case commands.Channel.Flow():
                 if not method.active:
                     raise ConnectionError_(NOT_IMPLEMENTED, "active=false", *method_ids(method))
-                channel.say(made(commands.Channel.FlowOk, active=True))
+                channel.send_method(made(commands.Channel.FlowOk, active=True))
             case _:
                 raise _unexpected(method)
 
@@ -564,37 +564,37 @@ class AmqpConnection(asyncio.Protocol):
             self._channels_in_question += 1
             channel.begin_with(self._when_there_is_room(number))
         else:
-            self.say(made(commands.Channel.OpenOk), number)
+            self.send_method(made(commands.Channel.OpenOk), number)
 
     async def _when_there_is_room(self, number: int) -> None:
         try:
             await self._home.admission.check_channels(self.user.name, self.vhost)
         finally:
             self._channels_in_question -= 1
-        self.say(made(commands.Channel.OpenOk), number)
+        self.send_method(made(commands.Channel.OpenOk), number)
 
     async def _finish(self, number: int, channel: Channel) -> None:
         await channel.finish()
         if self.channels.get(number) is channel:
             del self.channels[number]
             self._closed_by_client.add(number)
-        self._say_last(channel, made(commands.Channel.CloseOk))
+        self._send_last(channel, made(commands.Channel.CloseOk))
 
     # --- the end ----------------------------------------------------------------------------------
 
     def closed_by_client(self) -> None:
         self.phase = Phase.CLOSED
         self._cancel_timer()
-        self._start(self._say_goodbye(), "amqp_goodbye")
+        self._start(self._close_gracefully(), "amqp_goodbye")
 
-    async def _say_goodbye(self) -> None:
+    async def _close_gracefully(self) -> None:
         """The client may come back at once and use the names of its exclusive queues."""
         await asyncio.gather(*(channel.finish() for channel in self.channels.values()))
         self._end_channels(lost=False)
         await self._remove_exclusive_queues()
         if self._lost:
             return
-        self.say(made(commands.Connection.CloseOk))
+        self.send_method(made(commands.Connection.CloseOk))
         self.wire.finish()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(CLOSE_S_MAX, self._too_late, "end of the closed connection")
@@ -630,7 +630,7 @@ class AmqpConnection(asyncio.Protocol):
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[Any]:
         return self._services.tasks.start(work, name=name)
 
-    def say(self, method: base.Frame, channel: int = 0) -> None:
+    def send_method(self, method: base.Frame, channel: int = 0) -> None:
         self.wire.write(writer.method(channel, method))
 
 

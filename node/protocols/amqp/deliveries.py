@@ -253,13 +253,13 @@ class Unacked(Generic[C]):
         self._runs.sort(key=_first)
 
 
-class Settles:
+class ChannelSettles:
     """Of one channel."""
 
     def __init__(self, broker: Broker, counted: ProtocolCounters) -> None:
         self.unacked: Unacked[Consumer] = Unacked()
         self.open = 0  # told to a leader, not decided
-        self._settler = broker.settler
+        self._settle_retry = broker.settle_retry
         self._acked = broker.counts.latencies.acked
         self._counted = counted
         self._transaction: list[tuple[Verdict, list[Taken[Consumer]]]] | None = None
@@ -282,7 +282,7 @@ class Settles:
 
     def recover(self) -> None:
         for group, step in steps_of("requeue", self.unacked.take_up_to(0), failed=False):
-            self.tell(group, step)
+            self.propose(group, step)
 
     def _settle(self, verdict: Verdict, taken: list[Taken[Consumer]]) -> None:
         if self._transaction is not None:
@@ -290,7 +290,7 @@ class Settles:
             return
         self._count(verdict, taken)
         for group, step in steps_of(verdict, taken):
-            self.tell(group, step)
+            self.propose(group, step)
 
     def _count(self, verdict: Verdict, taken: list[Taken[Consumer]]) -> None:
         if verdict == "ack":
@@ -302,9 +302,9 @@ class Settles:
 
     # --- to the leaders ---------------------------------------------------------------------------
 
-    def tell(self, group: GroupId, command: Step | SetCredit, *, by_client: bool = True) -> None:
+    def propose(self, group: GroupId, command: Step | SetCredit, *, by_client: bool = True) -> None:
         self.open += 1
-        self._settler.settle(group, command, self._decided, by_client=by_client)
+        self._settle_retry.settle(group, command, self._decided, by_client=by_client)
 
     def _decided(self, _: Outcome) -> None:
         self.open -= 1
@@ -394,7 +394,7 @@ class Deliveries:
 
     def __init__(self, channel: Channel) -> None:
         self.consumers: dict[str, Consumer] = {}
-        self.settles = Settles(channel.services.broker, channel.services.counters.amqp091)
+        self.settles = ChannelSettles(channel.services.broker, channel.services.counters.amqp091)
         self.prefetch = 0  # of each new consumer; 0: no limit
         self.global_prefetch = 0  # of the channel
         self.reply_name: str | None = None  # set while it consumes from the pseudo-queue
@@ -447,7 +447,7 @@ class Deliveries:
                 consumer.key = key
                 self._by_key[consumer.info.name, key] = consumer
                 if not consumer.silent:
-                    self._channel.say(commands.Basic.ConsumeOk(consumer.tag))
+                    self._channel.send_method(commands.Basic.ConsumeOk(consumer.tag))
             case outgoing.Got(request, _, key, ready, batches):
                 self._got(self._getting.pop(request), key, ready, batches)
             case outgoing.Ended(queue, key, reason):
@@ -570,7 +570,7 @@ class Deliveries:
             if consumer.no_ack:
                 ranges = [(batch.first, batch.first)]
                 settle = Settle(info.queue, consumer.key, ranges, batch.token)
-                self.settles.tell(info.group, settle, by_client=False)
+                self.settles.propose(info.group, settle, by_client=False)
 
         pieces = self._services.bodies.stream(info.group, body)
         self._channel.outlet.stream(Stream(head, pieces, piece, sent))
@@ -619,7 +619,7 @@ class Deliveries:
             ranges = [(b.first, b.first + len(b.bodies) - 1) for b in frame.batches]
             token = max(batch.token for batch in frame.batches)
             unseen = Return(info.queue, frame.consumer, merged(ranges), token=token, unsent=True)
-            self.settles.tell(info.group, unseen)
+            self.settles.propose(info.group, unseen)
 
     def answered(self, where: bytes, properties: bytes, bodies: list[bytes]) -> None:
         """Direct reply-to: straight to this channel."""
@@ -685,7 +685,7 @@ class Deliveries:
         for batch in self._take_held(consumer):
             last = batch.first + len(batch.bodies) - 1
             unseen = Return(info.queue, key, [(batch.first, last)], token=batch.token, unsent=True)
-            self.settles.tell(info.group, unseen)
+            self.settles.propose(info.group, unseen)
         try:
             await self._channel.patiently(lambda: self.connection.cancel(0, info, key))
         except Refused as error:
@@ -721,13 +721,13 @@ class Deliveries:
 
     def _notify(self, tag: str) -> None:
         if self._host.client_capabilities.get("consumer_cancel_notify"):
-            self._channel.say(commands.Basic.Cancel(tag, nowait=True))
+            self._channel.send_method(commands.Basic.Cancel(tag, nowait=True))
 
     def hold_notices(self) -> None:
         """A channel that deletes a queue which it consumes is told of that first."""
         self._notices = []
 
-    def tell_notices(self) -> None:
+    def flush_cancels(self) -> None:
         notices, self._notices = self._notices or [], None
         for tag in notices:
             self._notify(tag)
@@ -760,7 +760,7 @@ class Deliveries:
     ) -> None:
         self._counted.of(holder.info).got(batches, auto=holder.no_ack)
         if not batches:
-            self._channel.say(commands.Basic.GetEmpty())
+            self._channel.send_method(commands.Basic.GetEmpty())
             return
         holder.key = key
         (batch,) = batches
@@ -796,7 +796,7 @@ class Deliveries:
         for consumer in self.consumers.values():
             if not consumer.no_ack:
                 info, credit = consumer.info, consumer.prefetch or count
-                self.settles.tell(info.group, SetCredit(info.queue, consumer.key, credit))
+                self.settles.propose(info.group, SetCredit(info.queue, consumer.key, credit))
         self._emit_held()
 
     # --- settles ----------------------------------------------------------------------------------
@@ -834,5 +834,5 @@ class Deliveries:
             self.reply_name = None
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._host.tell_handed()
+            self._host.report_handed()
             self._services.sessions.disconnect(connection, goodbye=goodbye)

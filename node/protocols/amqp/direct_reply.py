@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from cluster.types import NodeId
 from node.ingress import REPLY_TO
-from node.questions import Questions
+from node.peer_rpc import PeerRpc
 
 PSEUDO_QUEUE = REPLY_TO
 PREFIX = PSEUDO_QUEUE + "."
@@ -27,12 +27,12 @@ class Requester(Protocol):
 class DirectReplies:
     """One a node: who waits here, and the way to those that wait elsewhere."""
 
-    def __init__(self, node: NodeId, questions: Questions) -> None:
+    def __init__(self, node: NodeId, peer_rpc: PeerRpc) -> None:
         self._node = node
-        self._questions = questions
+        self._peer_rpc = peer_rpc
         self._waiting: dict[str, Requester] = {}
-        questions.on("direct_reply", self._receive)
-        questions.on("direct_reply_exists", lambda _, fields: fields[0] in self._waiting)
+        peer_rpc.on("direct_reply", self._receive)
+        peer_rpc.on("direct_reply_exists", lambda _, fields: fields[0] in self._waiting)
 
     def open(self, requester: Requester) -> str:
         """The name that reaches this channel."""
@@ -52,13 +52,13 @@ class DirectReplies:
         node = node_of(name)
         if node is None or node == self._node:
             return False
-        return self._questions.tell(node, "direct_reply", name, where, properties, bodies)
+        return self._peer_rpc.notify(node, "direct_reply", name, where, properties, bodies)
 
     async def exists(self, name: str) -> bool:
         node = node_of(name)
         if node is None:
             return False
-        return bool(await self._questions.ask(node, "direct_reply_exists", name))
+        return bool(await self._peer_rpc.request(node, "direct_reply_exists", name))
 
     def _receive(self, _: NodeId, fields: list[Any]) -> None:
         match fields:

@@ -81,7 +81,7 @@ def _qos(channel: Channel, method: commands.Basic.Qos) -> Work:
     if method.prefetch_size:
         raise ConnectionError_(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
     channel.deliveries.set_prefetch(method.prefetch_count, whole_channel=bool(method.global_))
-    channel.say(Basic.QosOk())
+    channel.send_method(Basic.QosOk())
     return None
 
 
@@ -140,7 +140,7 @@ def _consume_replies(channel: Channel, method: commands.Basic.Consume, tag: str)
     deliveries.reply_name = channel.services.direct_replies.open(deliveries)
     deliveries.reply_tag = tag
     if not method.nowait:
-        channel.say(Basic.ConsumeOk(tag))
+        channel.send_method(Basic.ConsumeOk(tag))
 
 
 def _integer(arguments: dict[str, Any], name: str, low: int, high: int) -> int | None:
@@ -164,7 +164,7 @@ async def _cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
     else:
         await deliveries.cancel(tag)
     if not method.nowait:
-        channel.say(Basic.CancelOk(tag))
+        channel.send_method(Basic.CancelOk(tag))
 
 
 async def _get(channel: Channel, method: commands.Basic.Get) -> None:
@@ -175,7 +175,7 @@ async def _get(channel: Channel, method: commands.Basic.Get) -> None:
 
 def _recover(channel: Channel, method: commands.Basic.Recover) -> Work:
     _recover_async(channel, method)
-    channel.say(Basic.RecoverOk())
+    channel.send_method(Basic.RecoverOk())
     return None
 
 
@@ -197,7 +197,7 @@ def _confirm_select(channel: Channel, method: commands.Confirm.Select) -> Work:
     if channel.publishes.confirms is None:
         channel.publishes.confirms = Confirms()
     if not method.nowait:
-        channel.say(Confirm.SelectOk())
+        channel.send_method(Confirm.SelectOk())
     return None
 
 
@@ -207,7 +207,7 @@ def _tx_select(channel: Channel, _: commands.Tx.Select) -> Work:
     if channel.mode == "plain":
         channel.publishes.begin()
         channel.deliveries.settles.begin()
-    channel.say(Tx.SelectOk())
+    channel.send_method(Tx.SelectOk())
     return None
 
 
@@ -236,14 +236,14 @@ async def _tx_commit(channel: Channel, _: commands.Tx.Commit) -> None:
             raise ConnectionError_(INTERNAL_ERROR, error.reason) from error
     for returned in returns:
         channel.outlet.write(returned)
-    channel.say(Tx.CommitOk())
+    channel.send_method(Tx.CommitOk())
 
 
 def _tx_rollback(channel: Channel, _: commands.Tx.Rollback) -> Work:
     _check_transactional(channel)
     channel.publishes.take_transaction()
     channel.deliveries.settles.roll_back()
-    channel.say(Tx.RollbackOk())
+    channel.send_method(Tx.RollbackOk())
     return None
 
 

@@ -58,7 +58,7 @@ class Opening:
                 self._connection.phase = Phase.CLOSED
                 self._connection.wire.close()
                 return
-            self._connection.say(start)
+            self._connection.send_method(start)
         self._held += self._connection.reader.feed(data)
         self._shake()
 
@@ -94,7 +94,7 @@ class Opening:
             case OpenVhost(vhost):
                 self._begin(self._enter(vhost), "amqp_open")
             case base.Frame():
-                self._connection.say(answer)
+                self._connection.send_method(answer)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._connection.wire.pause(BUSY)
@@ -117,7 +117,7 @@ class Opening:
         self._connection.client_capabilities = self.handshake.client_capabilities
         if user is not None:
             self._connection.user = user
-            self._connection.say(self.handshake.accepted())
+            self._connection.send_method(self.handshake.accepted())
         elif (error := self.handshake.refused()) is not None:
             self._connection.connection_error(error)
         else:
@@ -130,4 +130,4 @@ class Opening:
             return
         self._connection.vhost = vhost
         self._connection.opened()
-        self._connection.say(self.handshake.opened())
+        self._connection.send_method(self.handshake.opened())

@@ -224,7 +224,7 @@ class Publishes:
         attrs: Attrs | None = None
         if look:
             reply_name = self._channel.deliveries.reply_name
-            attrs, properties = self._ingress.heed(self._host.access, properties, reply_name)
+            attrs, properties = self._ingress.interpret(self._host.access, properties, reply_name)
         if exchange == "" and key.startswith(PREFIX):
             check_reply(attrs)
             self._reply(event, key, properties)
@@ -466,9 +466,9 @@ class Publishes:
         self._counted.confirmed += tracker.last - tracker.first + 1 - refused
         if not self._flush_due:
             self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._flush_confirms)
 
-    def _tell(self) -> None:
+    def _flush_confirms(self) -> None:
         """All that was decided in one iteration of the loop is told at once."""
         self._flush_due = False
         confirms = self.confirms

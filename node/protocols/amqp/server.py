@@ -18,7 +18,7 @@ from node.protocols.amqp.ends import Phase
 from node.protocols.amqp.handshake import Terms, server_properties
 from node.protocols.amqp.listing import describe, details
 from node.protocols.amqp.services import Services
-from node.protocols.entrance import Entrance, SecureListener, bound_socket
+from node.protocols.connection_limiter import ConnectionLimiter, SecureListener, bound_socket
 from node.settings import SettingsError
 from node.tls import Certificates
 
@@ -38,14 +38,14 @@ class AmqpServer:
         *,
         clients: Clients,
         incarnation: int,
-        entrance: Entrance,
+        limiter: ConnectionLimiter,
         certificates: Certificates,
         make_channel: Callable[[ChannelHost, int, Services], Channel] = Channel,
     ) -> None:
         settings = services.settings
         options = settings.amqp_options
         self.services = services
-        self._entrance = entrance
+        self._limiter = limiter
         self._certificates = certificates
         self.clients = clients
         self.make_channel = make_channel
@@ -73,7 +73,7 @@ class AmqpServer:
         self.services.alarms.on_change.append(self._alarms_changed)
 
     async def listen(self) -> None:
-        """After `hush` again, on the same ports; without it nothing is to be done."""
+        """After `stop_reading` again, on the same ports; without it nothing is to be done."""
         if self._servers:
             return
         settings = self.services.settings
@@ -111,7 +111,7 @@ class AmqpServer:
     async def _listen_secured(self, key: str, address: str) -> str:
         address = self._bound.get(key, address)
         server = await bound_socket(key, address)
-        listener = self._entrance.secured(server, self._context, self._connection)
+        listener = self._limiter.secured(server, self._context, self._connection)
         return self._listening(key, address.rpartition(":")[0], listener)
 
     def _listening(self, key: str, host: str, server: asyncio.Server | SecureListener) -> str:
@@ -120,13 +120,13 @@ class AmqpServer:
         log.info("amqp_listening", address=bound, tls=key == "amqps")
         return bound
 
-    def hush(self) -> None:
+    def stop_reading(self) -> None:
         """No more connections, and nothing more is read."""
         for server in self._servers:
             server.close()
         self._servers.clear()
         for connection in list(self._connections):
-            connection.hush()
+            connection.stop_reading()
 
     @property
     def unconfirmed(self) -> int:
@@ -153,8 +153,8 @@ class AmqpServer:
         return len(connections), cancelled
 
     async def stop(self) -> None:
-        """Every client is told. Safe without `start` or `hush`."""
-        self.hush()
+        """Every client is told. Safe without `start` or `stop_reading`."""
+        self.stop_reading()
         await self.expel("broker forced connection closure with reason 'shutdown'")
 
     # --- what connections use ---------------------------------------------------------------------
@@ -165,7 +165,7 @@ class AmqpServer:
     def add(self, connection: AmqpConnection) -> bool:
         if len(self._connections) >= self.services.settings.limits.connections_max:
             return False
-        if not self._entrance.enter(connection.ends.peer_host):
+        if not self._limiter.enter(connection.ends.peer_host):
             return False
         self._connections[connection] = None
         self._empty.clear()
@@ -174,7 +174,7 @@ class AmqpServer:
     def remove(self, connection: AmqpConnection) -> None:
         if connection in self._connections:
             del self._connections[connection]
-            self._entrance.leave(connection.ends.peer_host)
+            self._limiter.leave(connection.ends.peer_host)
         if not self._connections:
             self._empty.set()
 

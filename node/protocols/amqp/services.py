@@ -9,9 +9,9 @@ from node.auth import Auth
 from node.bodies import Bodies
 from node.broker import Broker
 from node.metrics.client_counters import ClientCounters
+from node.peer_rpc import PeerRpc
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.publishing import Publisher
-from node.questions import Questions
 from node.relay import Relay
 from node.sessions import Sessions
 from node.settings import Settings
@@ -31,6 +31,6 @@ class Services:
     direct_replies: DirectReplies
     auth: Auth
     alarms: Alarms
-    questions: Questions
+    peer_rpc: PeerRpc
     tasks: Tasks
     counters: ClientCounters = field(default_factory=ClientCounters)

@@ -142,7 +142,7 @@ async def declare_exchange(channel: Channel, method: commands.Exchange.Declare) 
             ),
         )
     if not method.nowait:
-        channel.say(Exchange.DeclareOk())
+        channel.send_method(Exchange.DeclareOk())
 
 
 async def delete_exchange(channel: Channel, method: commands.Exchange.Delete) -> None:
@@ -150,7 +150,7 @@ async def delete_exchange(channel: Channel, method: commands.Exchange.Delete) ->
     command = DeleteExchange(channel.host.vhost, method.exchange, if_unused=bool(method.if_unused))
     await _change(channel, command)
     if not method.nowait:
-        channel.say(Exchange.DeleteOk())
+        channel.send_method(Exchange.DeleteOk())
 
 
 async def bind_exchange(channel: Channel, method: commands.Exchange.Bind) -> None:
@@ -159,7 +159,7 @@ async def bind_exchange(channel: Channel, method: commands.Exchange.Bind) -> Non
         channel, Bind, method.source, "exchange", method.destination, method.routing_key, arguments
     )
     if not method.nowait:
-        channel.say(Exchange.BindOk())
+        channel.send_method(Exchange.BindOk())
 
 
 async def unbind_exchange(channel: Channel, method: commands.Exchange.Unbind) -> None:
@@ -174,7 +174,7 @@ async def unbind_exchange(channel: Channel, method: commands.Exchange.Unbind) ->
         arguments,
     )
     if not method.nowait:
-        channel.say(Exchange.UnbindOk())
+        channel.send_method(Exchange.UnbindOk())
 
 
 async def _bind(
@@ -224,7 +224,7 @@ async def declare_queue(channel: Channel, method: commands.Queue.Declare) -> Non
                 raise
             # It was deleted, and this node's copy of the catalog has heard of that only now.
     if not method.nowait:
-        channel.say(
+        channel.send_method(
             made(Queue.DeclareOk, queue=info.name, message_count=ready, consumer_count=consumers)
         )
 
@@ -298,7 +298,7 @@ async def _declare_replies(channel: Channel, method: commands.Queue.Declare) -> 
     if name != PSEUDO_QUEUE and not await channel.services.direct_replies.exists(name):
         raise no_queue(channel.host.vhost, name)
     if not method.nowait:
-        channel.say(made(Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
+        channel.send_method(made(Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
 
 
 async def bind_queue(channel: Channel, method: commands.Queue.Bind) -> None:
@@ -307,7 +307,7 @@ async def bind_queue(channel: Channel, method: commands.Queue.Bind) -> None:
     key = _key_of(method, info)
     await _bind(channel, Bind, method.exchange, "queue", info.name, key, arguments)
     if not method.nowait:
-        channel.say(Queue.BindOk())
+        channel.send_method(Queue.BindOk())
 
 
 async def unbind_queue(channel: Channel, method: commands.Queue.Unbind) -> None:
@@ -320,7 +320,7 @@ async def unbind_queue(channel: Channel, method: commands.Queue.Unbind) -> None:
         arguments = plain(method.arguments or {})
         key = _key_of(method, info)
         await _bind(channel, Unbind, method.exchange, "queue", info.name, key, arguments)
-    channel.say(Queue.UnbindOk())
+    channel.send_method(Queue.UnbindOk())
 
 
 def _key_of(method: commands.Queue.Bind | commands.Queue.Unbind, info: QueueInfo) -> str:
@@ -333,7 +333,7 @@ async def purge_queue(channel: Channel, method: commands.Queue.Purge) -> None:
     channel.host.access.check("read", "queue", info.name)
     count = await channel.patiently(lambda: channel.services.broker.purge(info), info)
     if not method.nowait:
-        channel.say(Queue.PurgeOk(count))
+        channel.send_method(Queue.PurgeOk(count))
 
 
 async def delete_queue(channel: Channel, method: commands.Queue.Delete) -> None:
@@ -341,9 +341,9 @@ async def delete_queue(channel: Channel, method: commands.Queue.Delete) -> None:
     try:
         count = await _delete(channel, method)
         if not method.nowait:
-            channel.say(Queue.DeleteOk(count))
+            channel.send_method(Queue.DeleteOk(count))
     finally:
-        channel.deliveries.tell_notices()
+        channel.deliveries.flush_cancels()
 
 
 async def _delete(channel: Channel, method: commands.Queue.Delete) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster.machine.commands import Discard, Extend, Return, SetCredit, Settle
 from cluster.types import ConsumerKey
-from node import settling
+from node import settle_retry
 from node.broker import Broker
 from node.connection import Connection
 from node.errors import BrokerError
@@ -18,7 +18,9 @@ from node.protocols.native import requests
 from node.protocols.native.requests import Request
 
 #: What is said of deliveries.
-Said = requests.Settle | requests.Return | requests.Discard | requests.Extend | requests.Credit
+SettleFrame = (
+    requests.Settle | requests.Return | requests.Discard | requests.Extend | requests.Credit
+)
 
 #: What a user must be allowed to do with the queue. INFO needs no more than the virtual host.
 _OPERATIONS: dict[type, Operation] = {
@@ -96,10 +98,10 @@ class Handlers:
             lambda: connection.publish_part(request, info, upload, number, data),
         )
 
-    async def _settle(self, connection: Connection, frame: Said) -> None:
+    async def _settle(self, connection: Connection, frame: SettleFrame) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
         consumer = ConsumerKey(frame.consumer)
-        command: settling.Said
+        command: settle_retry.SettleCommand
         match frame:
             case requests.Settle(_, _, _, ranges, token):
                 command = Settle(info.queue, consumer, ranges, token)

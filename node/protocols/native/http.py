@@ -37,7 +37,7 @@ from node.protocols.native.http_answers import CBOR, answer, failure
 from node.protocols.native.requests import BadField, MalformedFrame
 from node.protocols.native.urls import url_of
 from node.sessions import Sessions
-from node.settling import Said
+from node.settle_retry import SettleCommand
 
 LEASE_MS_DEFAULT = 30_000
 LEASE_MS_MAX = 3_600_000
@@ -282,7 +282,7 @@ class HttpRoutes:
             large = [batch for batch in batches if isinstance(batch.bodies[0], LargeBody)]
             if large:
                 unseen = _given_back(info, key, large)
-                self._broker.settler.settle(info.group, unseen, by_client=False)
+                self._broker.settle_retry.settle(info.group, unseen, by_client=False)
                 batches = [b for b in batches if not isinstance(b.bodies[0], LargeBody)]
                 ready += len(large)
             if large and not batches:
@@ -311,7 +311,7 @@ class HttpRoutes:
         token = None
         if fields.get("token") is not None:
             token = _number(fields["token"], "token", 0, 2**63 - 1)
-        command: Said
+        command: SettleCommand
         match fields.get("outcome", "settle"):
             case "settle":
                 command = Settle(info.queue, consumer, ranges, token)
@@ -322,8 +322,8 @@ class HttpRoutes:
             case _:
                 raise Refused(codes.BAD_ARGUMENT, "outcome is settle, return or discard")
         served = self._counted.of(info)
-        settler = self._broker.settler
-        outcome = await settler.ask(info.group, command, redirected=True, served=served)
+        settle_retry = self._broker.settle_retry
+        outcome = await settle_retry.ask(info.group, command, redirected=True, served=served)
         reply = reply_of(outcome)
         count = reply.count if isinstance(reply, Ok) else 0
         return answer(request, {"outcome": "ok", "count": count})

@@ -9,8 +9,8 @@ from aiohttp import web
 
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
+from cluster.message_events import Wanted
 from cluster.message_history import queue_of
-from cluster.message_story import Wanted
 from cluster.types import MessageId
 from node.auth import Auth, User
 from node.broker import Broker, check_shared
@@ -62,18 +62,18 @@ class HistoryRoutes:
     async def _answer(self, request: web.Request, user: User, wanted: Wanted) -> web.Response:
         if of_another_site(request):  # it changes nothing, and costs much
             raise AccessRefused(OTHER_SITES)
-        told = await self._histories.tell(wanted)
-        events: list[Json] = told["events"]
+        history = await self._histories.of(wanted)
+        events: list[Json] = history["events"]
         places = {(event["vhost"], event["queue"]) for event in events}
         readable = {place for place in places if await self._may_read(user, *place)}
         if not readable:
             raise AccessRefused(f"user '{user.name}' may not read the queue of this message")
         shown = [event for event in events if (event["vhost"], event["queue"]) in readable]
-        now = told["now"]
+        now = history["now"]
         if (now["vhost"], now["queue"]) not in readable:
             now = {"state": "withheld"}
         withheld = len(events) - len(shown)
-        return answer(request, {**told, "events": shown, "withheld": withheld, "now": now})
+        return answer(request, {**history, "events": shown, "withheld": withheld, "now": now})
 
     # --- who may ----------------------------------------------------------------------------------
 

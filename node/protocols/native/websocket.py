@@ -39,7 +39,7 @@ from node.protocols.native.requests import (
 )
 from node.protocols.native.urls import url_of
 from node.sessions import Sessions, name_of
-from node.settling import Settler
+from node.settle_retry import SettleRetry
 
 log = structlog.get_logger(__name__)
 
@@ -73,11 +73,11 @@ class SocketPeer:
         url_of: Callable[[str], str | None],
         locate: Callable[[str, str], QueueInfo | None],
         bodies: Bodies,
-        settler: Settler,
+        settle_retry: SettleRetry,
     ) -> None:
         self._locate = locate
         self._bodies = bodies
-        self._settler = settler
+        self._settle_retry = settle_retry
         self.connection: Connection | None = None
         self.user_name = ""
         self.vhost = ""
@@ -212,7 +212,7 @@ class SocketPeer:
                 settle = Settle(
                     info.queue, frame.consumer, [(batch.first, batch.first)], batch.token
                 )
-                self._settler.settle(info.group, settle, by_client=False)
+                self._settle_retry.settle(info.group, settle, by_client=False)
         return replace(frame, batches=batches)
 
 
@@ -283,7 +283,7 @@ class WebSockets:
             lambda node: url_of(cluster, node, secure=secure),
             self._broker.locate,
             self._bodies,
-            self._broker.settler,
+            self._broker.settle_retry,
         )
         writer = asyncio.create_task(peer.write(), name="websocket_writer")
         protocol = NativeProtocol(frame_bytes_max=frame_bytes_max)

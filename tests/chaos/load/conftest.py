@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from chaos.history import Recorder
 from chaos.load.addresses import Address
-from chaos.load.doors import Doors
+from chaos.load.drivers import Drivers
 from chaos.load.workload import Scene
 from quorate.local import LocalCluster
 from tests.local_nodes import three_nodes
@@ -29,11 +29,11 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loc
 
 
 @pytest.fixture
-def doors(cluster: LocalCluster) -> Doors:
+def drivers(cluster: LocalCluster) -> Drivers:
     addresses = [Address(node.name, node.url, node.amqp_url) for node in cluster.nodes]
-    return Doors(addresses, SEED)
+    return Drivers(addresses, SEED)
 
 
 @pytest.fixture
-def scene(doors: Doors, tmp_path: Path) -> Scene:
-    return Scene(Recorder(tmp_path / "history.jsonl"), doors.open, SEED)
+def scene(drivers: Drivers, tmp_path: Path) -> Scene:
+    return Scene(Recorder(tmp_path / "history.jsonl"), drivers.open, SEED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.load.dead_lettering import DeadLettering
-from chaos.load.door import Protocols
+from chaos.load.driver import Protocols
 from chaos.load.numbered_publishers import NumberedPublishers
 from chaos.load.publish_consume import PublishConsume
 from chaos.load.publisher_order import PublisherOrder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.load.churn import Churn
-from chaos.load.door import Protocols
+from chaos.load.driver import Protocols
 from chaos.load.expiry import Expiry
 from chaos.load.lengths import Lengths
 from chaos.load.single_active import SingleActive

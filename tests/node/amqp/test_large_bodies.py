@@ -234,15 +234,15 @@ async def test_a_restart_keeps_a_large_body(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [LARGE, 20])
-@pytest.mark.parametrize("door", [0, 1], ids=["leader", "follower"])
+@pytest.mark.parametrize("listener", [0, 1], ids=["leader", "follower"])
 async def test_methods_come_after_a_publish_of_their_channel(
-    tmp_path: Path, door: int, size: int
+    tmp_path: Path, listener: int, size: int
 ) -> None:
     """However large: that is what they find, count, remove or commit behind."""
     body = body_of(size)
     async with Nodes(tmp_path, 3, **{"limits.message_bytes_max": LIMIT}) as nodes:
         await nodes.declare("q")
-        one = spread(nodes)[door]
+        one = spread(nodes)[listener]
 
         def get() -> tuple[int, bytes | None]:
             with channel_of(one) as channel:

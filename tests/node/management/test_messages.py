@@ -119,7 +119,7 @@ async def test_a_node_of_release_0_2_can_read_what_was_taken_for_it(api: Api, no
     info = node.cluster.catalog_machine.queue("/", "q")
     assert info is not None
 
-    ask = node.questions.ask
+    ask = node.peer_rpc.request
     ready, rows = await ask(node.cluster.node, "take", info.queue, 1, "ack_requeue_false")
 
     assert ready == 0

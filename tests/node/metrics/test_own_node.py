@@ -56,7 +56,7 @@ async def test_links_to_nodes_that_are_down_are_0_and_dropped_messages_are_count
             assert said("quorate_link_up", peer=peer) == 1
             assert said("quorate_link_dropped_total", peer=peer) == 0
         # Who calls, and is no member as far as this node knows, is not waited for.
-        nodes.one.cluster.farewell.on_member(NodeId("n9"), "127.0.0.1:1")
+        nodes.one.cluster.unknown_peers.on_member(NodeId("n9"), "127.0.0.1:1")
         said = await told(nodes)
         assert said.labels("quorate_link_up", "peer") == {"n2", "n3"}
         await nodes.stop("n3", transfer=False)

@@ -221,7 +221,7 @@ async def test_commits_and_rounds_are_spread_once_an_entry_and_once_a_sync(world
     sources = Sources(node, Counts(), lambda: 0)
     sources.watch.follow(logins_failed={})
     before, wal = group.last_index, node.log.wal
-    syncs, records, size = node.rounds.syncs, wal.record_count, wal.written_bytes
+    syncs, records, size = node.drive_loop.syncs, wal.record_count, wal.written_bytes
     at = world.loop.time()
     await written(world, 25)
     passed = world.loop.time() - at
@@ -232,7 +232,7 @@ async def test_commits_and_rounds_are_spread_once_an_entry_and_once_a_sync(world
     # A round trip and two syncs, each: of the time that passed, most.
     assert 0.001 * 25 <= said("quorate_commit_seconds_sum") <= passed + 1
     rounds = said("quorate_round_seconds_count")
-    assert rounds == node.rounds.syncs - syncs > 0
+    assert rounds == node.drive_loop.syncs - syncs > 0
     assert said("quorate_round_records_sum") <= wal.record_count - records
     assert said("quorate_round_bytes_sum") <= wal.written_bytes - size
     assert said("quorate_round_records_sum") >= 25

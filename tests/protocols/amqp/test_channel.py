@@ -43,7 +43,7 @@ async def test_a_bug_of_ours_ends_the_connection_and_hangs_nobody(
 
     monkeypatch.setattr(channel, "begin", begin)
     host = FakeHost()
-    broker = SimpleNamespace(ingress=None, settler=None, counts=Counts())
+    broker = SimpleNamespace(ingress=None, settle_retry=None, counts=Counts())
     services: Any = SimpleNamespace(tasks=Tasks(), counters=ClientCounters(), broker=broker)
     Channel(cast(Any, host), 1, services).receive(Method(1, commands.Basic.Qos()))
     async with asyncio.timeout(60):

@@ -14,7 +14,7 @@ from node.protocols.amqp.deliveries import Deliveries
 
 def test_a_closed_channel_opens_no_session_any_more() -> None:
     """Work beside the methods may be behind: nobody would end that session."""
-    broker = SimpleNamespace(settler=None, counts=Counts())
+    broker = SimpleNamespace(settle_retry=None, counts=Counts())
     services = SimpleNamespace(broker=broker, sessions=None, counters=ClientCounters())
     deliveries = Deliveries(cast(Any, SimpleNamespace(closed=True, host=None, services=services)))
     with pytest.raises(Refused):

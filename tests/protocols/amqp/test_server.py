@@ -29,7 +29,7 @@ from node.protocols.amqp.methods import encode_method, made
 from node.protocols.amqp.outlet import Outlet
 from node.protocols.amqp.reader import Reader
 from node.protocols.amqp.server import AmqpServer
-from node.protocols.entrance import Entrance
+from node.protocols.connection_limiter import ConnectionLimiter
 from node.settings import load
 from node.tasks import Tasks
 from node.tls import Certificates
@@ -112,7 +112,7 @@ class FakeChannel:
     idle = True
     closed = False
 
-    def say(self, method: Any) -> None:
+    def send_method(self, method: Any) -> None:
         self.outlet.write(writer.method(self.number, method))
 
     def receive(self, event: Event) -> None:
@@ -179,12 +179,12 @@ class World:
             tasks=self.tasks,
         )
         make_channel = cast(Any, FakeChannel)
-        questions = SimpleNamespace(on=nothing, ask_others=nobody)
+        peer_rpc = SimpleNamespace(on=nothing, request_others=nobody)
         self.server = AmqpServer(
             cast(Any, services),
-            clients=Clients(cast(Any, self.auth), cast(Any, questions)),
+            clients=Clients(cast(Any, self.auth), cast(Any, peer_rpc)),
             incarnation=7,
-            entrance=Entrance(
+            limiter=ConnectionLimiter(
                 per_address_max=settings.limits.connections_per_address_max,
                 handshake_s_max=settings.limits.handshake_ms_max / 1000,
             ),
@@ -694,7 +694,7 @@ class TestLife:
         world = await started()
         client = await Client.opened(world.port)
 
-        world.server.hush()
+        world.server.stop_reading()
         stop = asyncio.create_task(world.server.stop())
 
         assert await client.method() == (

@@ -15,9 +15,9 @@ from pathlib import Path
 from chaos.history import Recorder
 from chaos.load.addresses import Address
 from chaos.load.client import Client, Handle, close_all, publish_until
-from chaos.load.door import Consumption, Protocols, Received
-from chaos.load.doors import Doors
 from chaos.load.draining import Left, drain
+from chaos.load.driver import Consumption, Protocols, Received
+from chaos.load.drivers import Drivers
 from chaos.load.workload import Scene
 
 HISTORY = "history.jsonl"
@@ -83,7 +83,7 @@ class Flow:
 async def run(folder: Path, host: str, credentials: str) -> int:
     recorder = Recorder(folder / HISTORY)
     address = Address(host, f"http://{host}:8080", f"amqp://{credentials}@{host}:5672/%2F")
-    scene = Scene(recorder, Doors([address], 0).open, seed=0)
+    scene = Scene(recorder, Drivers([address], 0).open, seed=0)
     flows = [Flow(scene, protocol) for protocol in PROTOCOLS]
     try:
         await asyncio.gather(*(flow.prepare() for flow in flows))

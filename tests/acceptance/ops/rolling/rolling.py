@@ -26,9 +26,9 @@ from chaos.live.disks import FolderDisks
 from chaos.live.live_cluster import NODES, LiveCluster
 from chaos.live.loopback import PlainNetwork
 from chaos.load.client import Client, Handle, close_all, publish_until
-from chaos.load.door import PROTOCOLS, Consumption, Protocols, Received
-from chaos.load.doors import Doors
 from chaos.load.draining import Left, drain
+from chaos.load.driver import PROTOCOLS, Consumption, Protocols, Received
+from chaos.load.drivers import Drivers
 from chaos.load.workload import Scene
 from cluster.types import NodeId
 
@@ -134,7 +134,7 @@ class Rolling:
         )
         self._recorder = Recorder(folder / "history.jsonl")
         addresses = [self._cluster.address(node) for node in self._cluster.nodes]
-        self._scene = Scene(self._recorder, Doors(addresses, 0).open, seed=0)
+        self._scene = Scene(self._recorder, Drivers(addresses, 0).open, seed=0)
         self._restarts: list[Restart] = []
         self._begun_s = 0.0
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chaos.history import Op
-from chaos.load.door import PROTOCOLS
+from chaos.load.driver import PROTOCOLS
 from tests.acceptance.ops.rolling.rolling import NODES, PUBLISHERS, Rolling, gap_of, served
 
 

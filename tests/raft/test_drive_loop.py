@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from cluster.log import FatalDiskError, LogCorrupt
-from cluster.raft.rounds import Ready, Rounds
+from cluster.raft.drive_loop import DriveLoop, Ready
 from cluster.raft.transport import APPEND, APPENDED
 from cluster.types import GroupId, NodeId
 from tests.raft.nodes import Cluster, enqueue
@@ -71,7 +71,7 @@ class FakeGroup:
         again, self.again = self.again, False
         return Ready([(NodeId("n2"), [self.id, self.events])], again)
 
-    def hear(self, now: float) -> None:
+    def take_acks(self, now: float) -> None:
         self.events.append(("hear", self.id))
         if self.raises:
             raise self.raises
@@ -82,51 +82,51 @@ class FakeGroup:
     def stop(self) -> None: ...
 
 
-def rounds_of(*numbers: int):
+def loop_of(*numbers: int):
     events: list = []
     log, links = FakeLog(events), FakeLinks(events)
-    rounds = Rounds(log, links, FakeClock(running()))
+    loop = DriveLoop(log, links, FakeClock(running()))
     groups = [FakeGroup(number, events) for number in numbers]
     for group in groups:
-        rounds.add(group)
-    return rounds, log, events, groups
+        loop.add(group)
+    return loop, log, events, groups
 
 
 async def test_a_round_is_step_write_send_sync_and_only_then_the_late_messages():
-    rounds, log, events, _ = rounds_of(1, 2)
+    loop, log, events, _ = loop_of(1, 2)
     log.release = asyncio.Event()
-    task = asyncio.create_task(rounds.run())
+    task = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
     assert events == [("step", 1), ("step", 2), "write", "flush", "sync begins"]
 
     log.release.set()
     await asyncio.sleep(0.01)
     assert events[5:] == ["sync ends", ("late", 1), ("late", 2), "flush"]
-    await rounds.stop()
+    await loop.stop()
     await task
 
 
 async def test_what_arrives_during_the_sync_is_heard_and_nothing_is_written_before_the_next_round():
-    rounds, log, events, groups = rounds_of(1, 2)
+    loop, log, events, groups = loop_of(1, 2)
     log.release = asyncio.Event()
-    task = asyncio.create_task(rounds.run())
+    task = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
     before = len(events)
     for message in ("x", "y"):
-        rounds.receive(GroupId(1), NodeId("n2"), [1, message])
+        loop.receive(GroupId(1), NodeId("n2"), [1, message])
     await asyncio.sleep(0.01)
     assert events[before:] == [("receive", 1, [1, "x"]), ("receive", 1, [1, "y"]), ("hear", 1)]
 
-    rounds.receive(GroupId(2), NodeId("n2"), [2, "z"])
+    loop.receive(GroupId(2), NodeId("n2"), [2, "z"])
     log.release.set()  # it ends before the loop comes to it
     await asyncio.sleep(0.01)
     assert events.count(("hear", 2)) <= 1
     assert events.index("sync ends") < events.index(("step", 1), before)
     groups[0].raises = LogCorrupt("file", 0, "damaged")
     log.release.clear()
-    rounds.wake(groups[1])
+    loop.wake(groups[1])
     await asyncio.sleep(0.01)
-    rounds.receive(GroupId(1), NodeId("n2"), [1, "x"])
+    loop.receive(GroupId(1), NodeId("n2"), [1, "x"])
     await asyncio.sleep(0.01)
     log.release.set()
     with pytest.raises(LogCorrupt):
@@ -134,36 +134,36 @@ async def test_what_arrives_during_the_sync_is_heard_and_nothing_is_written_befo
 
 
 async def test_what_arrives_during_the_sync_waits_for_the_next_round():
-    rounds, log, events, _ = rounds_of(1)
+    loop, log, events, _ = loop_of(1)
     log.release = asyncio.Event()
-    task = asyncio.create_task(rounds.run())
+    task = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
-    rounds.receive(GroupId(1), NodeId("n2"), [1, "x"])
+    loop.receive(GroupId(1), NodeId("n2"), [1, "x"])
     await asyncio.sleep(0.01)
     assert events.count(("step", 1)) == 1
 
     log.release.set()
     await asyncio.sleep(0.01)
     assert events.count(("step", 1)) == 2
-    await rounds.stop()
+    await loop.stop()
     await task
 
 
 async def test_nothing_is_synced_when_nothing_needs_it():
-    rounds, log, events, _ = rounds_of(1)
+    loop, log, events, _ = loop_of(1)
     log.must_sync = False
-    task = asyncio.create_task(rounds.run())
+    task = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
 
     assert events == [("step", 1), "write", "flush", ("late", 1), "flush"]
-    await rounds.stop()
+    await loop.stop()
     await task
 
 
 async def test_only_groups_with_something_to_do_are_stepped():
-    rounds, log, events, groups = rounds_of(1, 2, 3)
+    loop, log, events, groups = loop_of(1, 2, 3)
     log.must_sync = False
-    task = asyncio.create_task(rounds.run())
+    task = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
     events.clear()
     groups[1].wake()
@@ -180,39 +180,39 @@ async def test_only_groups_with_something_to_do_are_stepped():
     assert events == []
     await asyncio.sleep(0.02)
     assert [e for e in events if e[0] == "step"][:1] == [("step", 3)]
-    await rounds.stop()
+    await loop.stop()
     await task
 
 
 async def test_a_group_that_can_commit_after_its_own_sync_gets_another_round():
-    rounds, _, events, groups = rounds_of(1)
+    loop, _, events, groups = loop_of(1)
     groups[0].again = True
-    task = asyncio.create_task(rounds.run())
+    task = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
 
     assert events.count(("step", 1)) == 2
-    await rounds.stop()
+    await loop.stop()
     await task
 
 
 async def test_a_bug_in_one_group_stops_that_group_only():
-    rounds, log, events, groups = rounds_of(1, 2)
+    loop, log, events, groups = loop_of(1, 2)
     log.must_sync = False
     groups[0].raises = ValueError("a bug")
-    task = asyncio.create_task(rounds.run())
+    task = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
 
     assert groups[0].failed is groups[0].raises
     assert ("step", 2) in events
     assert not task.done()
-    await rounds.stop()
+    await loop.stop()
     await task
 
 
 async def test_a_disk_that_fails_ends_the_rounds_with_its_error_and_nothing_late_leaves():
-    rounds, log, events, _ = rounds_of(1)
+    loop, log, events, _ = loop_of(1)
     log.error = FatalDiskError("sync failed")
-    task = asyncio.create_task(rounds.run())
+    task = asyncio.create_task(loop.run())
     with pytest.raises(FatalDiskError):
         await task
 
@@ -220,9 +220,9 @@ async def test_a_disk_that_fails_ends_the_rounds_with_its_error_and_nothing_late
 
 
 async def test_a_job_that_fails_ends_the_rounds_too():
-    rounds, log, _, groups = rounds_of(1)
+    loop, log, _, groups = loop_of(1)
     log.must_sync = False
-    task = asyncio.create_task(rounds.run())
+    task = asyncio.create_task(loop.run())
 
     async def job() -> None:
         raise FatalDiskError("snapshot failed")
@@ -233,30 +233,30 @@ async def test_a_job_that_fails_ends_the_rounds_too():
 
 
 async def test_messages_for_unknown_or_removed_groups_are_dropped():
-    rounds, log, events, _ = rounds_of(1)
+    loop, log, events, _ = loop_of(1)
     log.must_sync = False
-    rounds.receive(GroupId(9), NodeId("n2"), [9, "x"])
-    rounds.remove(GroupId(1))
-    rounds.receive(GroupId(1), NodeId("n2"), [1, "x"])
+    loop.receive(GroupId(9), NodeId("n2"), [9, "x"])
+    loop.remove(GroupId(1))
+    loop.receive(GroupId(1), NodeId("n2"), [1, "x"])
 
     assert events == []
 
 
 async def test_a_copy_that_was_removed_says_nothing_more_and_is_not_taken_for_the_next():
-    rounds, log, events, (before,) = rounds_of(1)
+    loop, log, events, (before,) = loop_of(1)
     log.release = asyncio.Event()
     before.again = True
-    task = asyncio.create_task(rounds.run())
+    task = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
-    rounds.remove(GroupId(1))
-    rounds.add(FakeGroup(1, after := []))
-    rounds.wake(before)
+    loop.remove(GroupId(1))
+    loop.add(FakeGroup(1, after := []))
+    loop.wake(before)
     log.release.set()
     await asyncio.sleep(0.01)
     assert ("late", 1) not in events
     assert events.count(("step", 1)) == 1
     assert ("step", 1) in after
-    await rounds.stop()
+    await loop.stop()
     await task
 
 
@@ -264,11 +264,11 @@ async def test_one_sync_serves_all_groups():
     cluster = await Cluster(1, groups=8).start()
     groups = [await cluster.elect(n) for n in range(1, 9)]
     await asyncio.sleep(0.5)
-    rounds = cluster.nodes["n1"].rounds
-    before = rounds.syncs
+    loop = cluster.nodes["n1"].drive_loop
+    before = loop.syncs
     await asyncio.gather(*(g.ask(enqueue(b"x")) for g in groups))
 
-    assert rounds.syncs - before <= 2
+    assert loop.syncs - before <= 2
     await cluster.stop()
 
 
@@ -306,13 +306,13 @@ async def test_an_idle_node_rests():
     for n in range(1, 6):
         await cluster.elect(n)
     await asyncio.sleep(3)
-    before = {name: (n.rounds.count, n.rounds.syncs) for name, n in cluster.nodes.items()}
+    before = {name: (n.drive_loop.count, n.drive_loop.syncs) for name, n in cluster.nodes.items()}
     await asyncio.sleep(10)
 
     for name, node in cluster.nodes.items():
         count, syncs = before[name]
-        assert node.rounds.syncs == syncs
-        assert node.rounds.count - count < 10 * 60
+        assert node.drive_loop.syncs == syncs
+        assert node.drive_loop.count - count < 10 * 60
     await cluster.stop()
 
 
@@ -352,7 +352,7 @@ async def test_a_leader_whose_disk_forgot_commits_nothing_more_while_that_syncs(
     cluster, group, first, release = await _with_one_in_flight()
     group.propose(enqueue(b"second"))
     await asyncio.sleep(0.0001)
-    group.withhold_votes()
+    group.suspend_votes()
     await asyncio.sleep(0.1)
     assert not first.done()
     release.set()

@@ -18,7 +18,7 @@ _DEATHS: Final = {
 }
 
 
-def story(histories: Sequence[MessageHistory], more: int = 0) -> list[Markup]:
+def message_histories(histories: Sequence[MessageHistory], more: int = 0) -> list[Markup]:
     """Nothing when nobody asked."""
     if not histories:
         return []

@@ -13,8 +13,8 @@ The contract between a group and the loop. One iteration, a round,
 
 So nothing that a node promises is undone by a power cut, a leader never counts what is not on its
 own disk, and what arrives during the fsync becomes the next batch. When the disk fails, step 5
-never comes. Between steps 3 and 5 a leader hears what followers acknowledge (`hear`). It commits
-what earlier rounds wrote, so while one queue keeps the disk busy, those who wait for an outcome in
+never comes. Between steps 3 and 5 a leader takes acknowledgements (`take_acks`), and commits what
+earlier rounds wrote. So while one queue keeps the disk busy, those who wait for an outcome in
 another one get it without waiting for the disk once more. It says nothing that others hear of.
 """
 
@@ -38,7 +38,7 @@ FATAL = (FatalDiskError, LogCorrupt)
 _due = attrgetter("due")
 
 
-class RoundLog(Protocol):
+class DriveLog(Protocol):
     """The node's log, as far as rounds are concerned."""
 
     def write(self) -> bool:
@@ -75,18 +75,18 @@ class Steps(Protocol):
 
     def receive(self, sender: NodeId, message: list[Any]) -> None: ...
     def step(self, now: float) -> Ready: ...
-    def hear(self, now: float) -> None: ...
+    def take_acks(self, now: float) -> None: ...
     def fail(self, error: Exception) -> None: ...
     def stop(self) -> None: ...
 
 
-class Rounds:
+class DriveLoop:
     """Drives all groups of one node.
 
     `run` is one task; it ends after `stop`, or with the error of a broken disk.
     """
 
-    def __init__(self, log: RoundLog, links: Links, clock: Clock) -> None:
+    def __init__(self, log: DriveLog, links: Links, clock: Clock) -> None:
         self._log = log
         self._links = links
         self._clock = clock
@@ -96,14 +96,14 @@ class Rounds:
         self._timer: asyncio.TimerHandle | None = None
         self._jobs: set[asyncio.Task[None]] = set()
         self._syncing = False
-        self._heard: dict[GroupId, Steps] = {}  # received something while the disk syncs
+        self._acked: dict[GroupId, Steps] = {}  # received something while the disk syncs
         self._failure: BaseException | None = None
         self._stopping = False
         self.count = 0
         self.syncs = 0
         #: For whoever measures. Told after each round that synced: its seconds. And for each entry
         #: that was proposed here: seconds from its first proposal until it was applied.
-        self.on_round: Callable[[float], None] | None = None
+        self.on_iteration: Callable[[float], None] | None = None
         self.on_commit: Callable[[float], None] | None = None
 
     def add(self, group: Steps) -> None:
@@ -135,9 +135,9 @@ class Rounds:
             group.receive(peer, message)
             self.wake(group)
             if self._syncing:
-                if not self._heard:
-                    asyncio.get_running_loop().call_soon(self._hear)
-                self._heard[group_id] = group
+                if not self._acked:
+                    asyncio.get_running_loop().call_soon(self._take_acks)
+                self._acked[group_id] = group
 
     def wake(self, group: Steps | None = None) -> None:
         """Begin a round soon, in which this group is stepped."""
@@ -154,7 +154,7 @@ class Rounds:
                 await self._sleep()
                 if self._failure is not None:
                     raise self._failure
-                await self._round()
+                await self._iterate()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -172,7 +172,7 @@ class Rounds:
 
     # --- one round
 
-    async def _round(self) -> None:
+    async def _iterate(self) -> None:
         now = self._clock.monotonic_ns() / 1e9
         groups = self._groups
         for group in groups.values():
@@ -205,11 +205,11 @@ class Rounds:
             if ready.again:
                 self._ready[group.id] = group
         self._links.flush()
-        if must_sync and self.on_round is not None:
-            self.on_round(self._clock.monotonic_ns() / 1e9 - now)
+        if must_sync and self.on_iteration is not None:
+            self.on_iteration(self._clock.monotonic_ns() / 1e9 - now)
 
-    def _hear(self) -> None:
-        heard, self._heard = self._heard, {}
+    def _take_acks(self) -> None:
+        heard, self._acked = self._acked, {}
         if not self._syncing or self._stopping:
             return  # the next round is about to begin, or none is
         now = self._clock.monotonic_ns() / 1e9
@@ -217,7 +217,7 @@ class Rounds:
             for group_id, group in heard.items():
                 if self._groups.get(group_id) is group:
                     try:
-                        group.hear(now)
+                        group.take_acks(now)
                     except FATAL:
                         raise
                     except Exception as error:  # noqa: BLE001 -- as in a step

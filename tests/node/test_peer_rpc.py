@@ -10,7 +10,7 @@ from typing import Any
 from cluster.cluster_node import BROKER_LEVEL
 from cluster.types import NodeId
 from node.errors import Refused
-from node.questions import Questions
+from node.peer_rpc import PeerRpc
 from node.tasks import Tasks
 from tests.node.nodes import Nodes, until
 from tests.testkit.waiting import stays
@@ -18,15 +18,15 @@ from tests.testkit.waiting import stays
 
 async def test_news_may_be_taken_by_a_coroutine(tmp_path: Path):
     async with Nodes(tmp_path) as nodes:
-        questions = nodes.one.questions
+        peer_rpc = nodes.one.peer_rpc
         taken: list[Any] = []
 
         async def handler(_: NodeId, fields: list[Any]) -> None:
             await asyncio.sleep(0)
             taken.extend(fields)
 
-        questions.on("test", handler)
-        questions.tell(NodeId("n1"), "test", 1, 2)
+        peer_rpc.on("test", handler)
+        peer_rpc.notify(NodeId("n1"), "test", 1, 2)
         await until(lambda: taken == [1, 2])
 
 
@@ -38,14 +38,14 @@ async def test_news_that_are_refused_do_not_cost_the_link(tmp_path: Path):
             heard.append(peer)
             raise Refused("bad_argument", "not understood")
 
-        nodes.nodes["n2"].questions.on("test", handler)
+        nodes.nodes["n2"].peer_rpc.on("test", handler)
         link = nodes.nodes["n1"].cluster.peers.states[NodeId("n2")]
-        nodes.nodes["n1"].questions.tell(NodeId("n2"), "test")
+        nodes.nodes["n1"].peer_rpc.notify(NodeId("n2"), "test")
         await until(lambda: heard)
         await stays(lambda: nodes.nodes["n1"].cluster.peers.states[NodeId("n2")] is link)
 
 
-def process(incarnation: int) -> tuple[Questions, list[Any], list[Any]]:
+def process(incarnation: int) -> tuple[PeerRpc, list[Any], list[Any]]:
     """One start of node n1: what it says to n2, and who listens to n2."""
     said: list[Any] = []
     listeners: list[Any] = []
@@ -63,14 +63,14 @@ def process(incarnation: int) -> tuple[Questions, list[Any], list[Any]]:
         on_link_lost=lost,
         send=send,
     )
-    return Questions(cluster, Tasks()), said, listeners
+    return PeerRpc(cluster, Tasks()), said, listeners
 
 
 async def test_an_answer_to_the_process_before_is_not_taken() -> None:
     before, first, _ = process(3)
     again, second, (hear,) = process(4)
-    lost = asyncio.create_task(before.ask(NodeId("n2"), "what"))
-    asked = asyncio.create_task(again.ask(NodeId("n2"), "what else"))
+    lost = asyncio.create_task(before.request(NodeId("n2"), "what"))
+    asked = asyncio.create_task(again.request(NodeId("n2"), "what else"))
     await asyncio.sleep(0)
 
     hear(NodeId("n2"), [BROKER_LEVEL, "told", first[0][2], True, "old"])

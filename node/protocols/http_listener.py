@@ -9,18 +9,20 @@ from typing import Final, cast
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from node.protocols.entrance import Entrance, address_of
+from node.protocols.connection_limiter import ConnectionLimiter, address_of
 
 #: What of a request's head is kept at most: aiohttp's own defaults, by name.
 LINE_BYTES_MAX: Final = 8190
 HEADER_BYTES_MAX: Final = 8190
 
 
-class HttpDoor:
+class HttpListener:
     """One a node, for its listeners of HTTP and HTTPS."""
 
-    def __init__(self, entrance: Entrance, *, connections_max: int, body_s_max: float) -> None:
-        self.entrance = entrance
+    def __init__(
+        self, limiter: ConnectionLimiter, *, connections_max: int, body_s_max: float
+    ) -> None:
+        self.limiter = limiter
         self.connections_max = connections_max
         self.make: Callable[[], web.RequestHandler]
         self.connections: dict[web.RequestHandler, HttpConnection] = {}
@@ -59,8 +61,8 @@ class HttpDoor:
 class HttpConnection(asyncio.Protocol):
     """In front of aiohttp's own protocol."""
 
-    def __init__(self, door: HttpDoor) -> None:
-        self._door = door
+    def __init__(self, listener: HttpListener) -> None:
+        self._listener = listener
         self._inner: web.RequestHandler | None = None
         self._transport: asyncio.Transport
         self._address = ""
@@ -70,20 +72,20 @@ class HttpConnection(asyncio.Protocol):
     # --- asyncio ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        door = self._door
+        listener = self._listener
         self._transport = cast(asyncio.Transport, transport)
         self._address = address_of(transport)
-        if len(door.connections) >= door.connections_max:
-            door.entrance.turned_away(
-                self._address, f"{door.connections_max} are connected by HTTP"
+        if len(listener.connections) >= listener.connections_max:
+            listener.limiter.turned_away(
+                self._address, f"{listener.connections_max} are connected by HTTP"
             )
             self._transport.abort()
             return
-        if not door.entrance.enter(self._address):
+        if not listener.limiter.enter(self._address):
             self._transport.abort()
             return
-        self._inner = door.make()
-        door.connections[self._inner] = self
+        self._inner = listener.make()
+        listener.connections[self._inner] = self
         self._inner.connection_made(transport)
         self._expect()
 
@@ -108,8 +110,8 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_timer()
         if self._inner is not None:
-            self._door.connections.pop(self._inner, None)
-            self._door.entrance.leave(self._address)
+            self._listener.connections.pop(self._inner, None)
+            self._listener.limiter.leave(self._address)
             self._inner.connection_lost(exc)
             self._inner = None
 
@@ -117,7 +119,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _expect(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._door.entrance.handshake_s_max, self._slow_head)
+        self._timer = loop.call_later(self._listener.limiter.handshake_s_max, self._slow_head)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -134,10 +136,12 @@ class HttpConnection(asyncio.Protocol):
         self._awaited = True
 
     def _slow_head(self) -> None:
-        self._door.entrance.turned_away(self._address, "no whole head of a request came in time")
+        self._listener.limiter.turned_away(self._address, "no whole head of a request came in time")
         self._transport.abort()
 
     def slow_body(self, request: web.Request) -> None:
         if not request.content.is_eof():
-            self._door.entrance.turned_away(self._address, "the body of a request came too slowly")
+            self._listener.limiter.turned_away(
+                self._address, "the body of a request came too slowly"
+            )
             self._transport.abort()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.codec.entries import decode_entry, encode_entry
-from cluster.lifecycle import Event, Lifecycle, ReplayFailed, Row, stamped
+from cluster.group_replay import Event, GroupReplay, ReplayFailed, Row, stamped
 from cluster.log import Snapshot
 from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.commands import (
@@ -37,7 +37,7 @@ from cluster.machine.commands import (
 from cluster.machine.disposal import Disposal
 from cluster.machine.snapshot import encode
 from cluster.raft.configuration import SNAPSHOT_MAGIC
-from cluster.raft.stock import NO_OP, REGULAR
+from cluster.raft.pysyncobj_core import NO_OP, REGULAR
 from cluster.types import CATALOG_GROUP, ConsumerKey, GroupId, NodeId, QueueId, SessionId, Stamp
 from tests.machine.histories import History
 
@@ -181,7 +181,7 @@ def command_bytes(now_ms: int, *commands: Any) -> bytes:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_rows_of_a_log_add_up_to_the_state_of_its_machine(seed: int):
-    history, life, twin = Entries(seed), Lifecycle(G), Twin()
+    history, life, twin = Entries(seed), GroupReplay(G), Twin()
     middle: Snapshot | None = None
     later: list[Row] = []
     entries: list[tuple[int, int, bytes]] = []
@@ -203,7 +203,7 @@ def test_the_rows_of_a_log_add_up_to_the_state_of_its_machine(seed: int):
     assert_same(twin, history.machine)
     assert life.digest() == history.machine.digest()
     assert middle is not None
-    again, twin_again = Lifecycle.after(G, middle), Twin()
+    again, twin_again = GroupReplay.after(G, middle), Twin()
     twin_again.read(again.known())
     for view in map(again.machine.queue, again.machine.queues()):  # type: ignore[union-attr]
         up = {c.key for c in view.consumers if c.status not in ("cancelled", "get")}
@@ -217,7 +217,7 @@ def test_the_rows_of_a_log_add_up_to_the_state_of_its_machine(seed: int):
 
 
 def test_a_lifecycle_of_the_catalog_has_a_digest_and_no_rows():
-    life = Lifecycle(CATALOG_GROUP)
+    life = GroupReplay(CATALOG_GROUP)
     before = life.digest()
     life.apply(2, 1, NO_OP)
     life.apply(3, 1, command_bytes(1, Tick()))
@@ -234,7 +234,7 @@ class Script:
     """Commands, one an entry unless they are given together; what each entry led to, in short."""
 
     def __init__(self, config: QueueConfig | None = None) -> None:
-        self.life = Lifecycle(G)
+        self.life = GroupReplay(G)
         self.index = 1
         self.do(CreateQueue(Q, "/", "q", config or QueueConfig()))
         self.do(CreateQueue(LETTERS, "/", "letters", QueueConfig(delivery_limit=None)))
@@ -389,7 +389,7 @@ def test_the_active_consumer_hands_over():
 
 
 def test_what_is_no_next_entry_ends_the_replay_and_says_why():
-    life = Lifecycle(G)
+    life = GroupReplay(G)
     life.apply(2, 1, NO_OP)
 
     with pytest.raises(ReplayFailed, match="entry 3 is missing"):
@@ -411,11 +411,11 @@ def test_what_is_no_next_entry_ends_the_replay_and_says_why():
 )
 def test_a_state_that_this_release_cannot_restore_is_refused_whatever_is_in_it(data: bytes):
     with pytest.raises(UnsupportedSnapshot, match=r"\S"):
-        Lifecycle.after(G, Snapshot(20, 1, bytes(16), data, []))
+        GroupReplay.after(G, Snapshot(20, 1, bytes(16), data, []))
 
 
 def test_histories_reach_every_kind_of_row():
-    life, kinds = Lifecycle(G), Counter[str]()
+    life, kinds = GroupReplay(G), Counter[str]()
     for stamp, command in Entries(1).steps(3_000):
         life.apply(stamp.index, 1, command_bytes(stamp.now_ms, command))
         kinds.update(row[6] for row in life.take_rows())
@@ -458,7 +458,7 @@ def test_a_command_at_which_the_machine_raises_is_left_out_as_nodes_do(
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(Disposal, "purge", half_done)
-    life, rows = Lifecycle(G), list[Event]()
+    life, rows = GroupReplay(G), list[Event]()
     for entry in entries:
         life.apply(*entry)
         rows += [Event(*row) for row in life.take_rows()]
@@ -468,8 +468,8 @@ def test_a_command_at_which_the_machine_raises_is_left_out_as_nodes_do(
     told = [(row.index, row.ordinal, row.event) for row in rows if row.first is not None]
     assert told == [(3, 0, "published"), (3, 2, "published"), (5, 0, "published")]
 
-    monkeypatch.setattr("cluster.lifecycle.KEPT_BYTES_MAX", 10)
-    again = Lifecycle(G)
+    monkeypatch.setattr("cluster.group_replay.KEPT_BYTES_MAX", 10)
+    again = GroupReplay(G)
     again.apply(*entries[0])
     with pytest.raises(ReplayFailed, match="entry 3: RuntimeError: a bug; too much was replayed"):
         again.apply(*entries[1])
@@ -477,7 +477,7 @@ def test_a_command_at_which_the_machine_raises_is_left_out_as_nodes_do(
 
 def test_without_a_bug_nothing_is_left_out():
     entries, machine = _with_purges(applied=True)
-    life = Lifecycle(G)
+    life = GroupReplay(G)
     for entry in entries:
         life.apply(*entry)
 

@@ -42,13 +42,13 @@ WHO = "who?"  # node: is it a member?
 MEMBER = "member"  # node, address: it is one
 #: A link to a guest is kept for so long, and as long as it brings more of Raft than questions for
 #: votes, as a removed node may ask them for ever.
-GUEST_S = 10.0
+UNKNOWN_PEER_S = 10.0
 #: At a time, of those that nobody vouched for.
-GUESTS_MAX = 16
+UNKNOWN_PEERS_MAX = 16
 #: The members are asked about strangers no more often: anybody can call.
 WHO_S = 0.5
 #: A process that was told, and goes on, is told again after so long: it may not have heard.
-TELL_AGAIN_S = 60.0
+NOTIFY_AGAIN_S = 60.0
 #: After a read of the catalog that nobody answered.
 READ_AGAIN_S = 0.05
 
@@ -56,13 +56,13 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class _Guest:
+class _UnknownPeer:
     until_s: float
     incarnation: int = 0  # of the process that is connected; 0: none is
-    told: bool = False
+    notified: bool = False
 
 
-class Farewell:
+class UnknownPeers:
     """One a node: it sees to guests, and hears when its own node was removed."""
 
     def __init__(
@@ -81,19 +81,19 @@ class Farewell:
         self._groups = groups
         self._read_catalog = read_catalog
         self._ask_lost = ask_lost
-        links.on_stranger = self._on_stranger
-        self._guests: dict[NodeId, _Guest] = {}
-        self._told: dict[NodeId, tuple[int, float]] = {}  # incarnation, when
+        links.on_unknown_peer = self._on_unknown_peer
+        self._unknown: dict[NodeId, _UnknownPeer] = {}
+        self._notified: dict[NodeId, tuple[int, float]] = {}  # incarnation, when
         self._may_ask_s = 0.0
         self._arrived = asyncio.Event()
-        self.heard = False  # somebody said so of this node
-        self.is_over = False  # and it has nothing to wait for
+        self.removal_heard = False  # somebody said so of this node
+        self.is_removed = False  # and it has nothing to wait for
 
     # --- guests
 
-    def _on_stranger(self, node: NodeId, incarnation: int) -> bool:
+    def _on_unknown_peer(self, node: NodeId, incarnation: int) -> bool:
         """A node called to which there is no link. True: it may stay as it came."""
-        if node in self._guests:
+        if node in self._unknown:
             return node not in self._links.peers()
         info = self._removed(node)
         now = asyncio.get_running_loop().time()
@@ -104,15 +104,15 @@ class Farewell:
                     self._links.send(peer, [NODE_LEVEL, WHO, node])
                 self._links.flush()
             leaderless = any(group.leader is None for group in self._groups.values())
-            return leaderless and len(self._guests) < GUESTS_MAX
-        told, when_s = self._told.get(node, (0, 0.0))
+            return leaderless and len(self._unknown) < UNKNOWN_PEERS_MAX
+        notified, when_s = self._notified.get(node, (0, 0.0))
         address = info.addresses.get("peer")
-        if address is not None and (told != incarnation or now - when_s >= TELL_AGAIN_S):
+        if address is not None and (notified != incarnation or now - when_s >= NOTIFY_AGAIN_S):
             self._let_in(node, address)
         return False
 
     def _let_in(self, node: NodeId, address: str) -> None:
-        self._guests[node] = _Guest(asyncio.get_running_loop().time() + GUEST_S)
+        self._unknown[node] = _UnknownPeer(asyncio.get_running_loop().time() + UNKNOWN_PEER_S)
         self._links.add_peer(node, address)
 
     def on_who(self, peer: NodeId, node: NodeId) -> None:
@@ -122,10 +122,10 @@ class Farewell:
             self._links.flush()
 
     def on_member(self, node: NodeId, address: str) -> None:
-        if node != self._node and node not in self._links.peers() and node not in self._guests:
+        if node != self._node and node not in self._links.peers() and node not in self._unknown:
             self._let_in(node, address)
 
-    def takes(self, guest: NodeId, message: list[Any]) -> bool:
+    def takes(self, unknown: NodeId, message: list[Any]) -> bool:
         """Whether it is one of Raft that this node's copy of the group may hear."""
         match message:
             case [int(group_id), str(kind), int(term), *_] if group_id in self._groups:
@@ -135,60 +135,60 @@ class Farewell:
         if era_of(term) > era_of(group.term) and group.last_index > 1:
             return False  # a recovery of which this copy with all that it holds was no part
         if kind not in (PRE_VOTE, VOTE):
-            self._guests[guest].until_s = asyncio.get_running_loop().time() + GUEST_S
+            self._unknown[unknown].until_s = asyncio.get_running_loop().time() + UNKNOWN_PEER_S
         return True
 
-    def is_guest(self, node: NodeId) -> bool:
-        return node in self._guests
+    def is_unknown_peer(self, node: NodeId) -> bool:
+        return node in self._unknown
 
     @property
     def connected(self) -> list[NodeId]:
         """The guests that are."""
-        return [node for node, guest in self._guests.items() if guest.incarnation]
+        return [node for node, unknown in self._unknown.items() if unknown.incarnation]
 
     def on_up(self, node: NodeId, incarnation: int) -> bool:
         """Whether it is a guest."""
-        if node not in self._guests:
+        if node not in self._unknown:
             if node in self._links.peers():
                 return False
-            self._guests[node] = _Guest(asyncio.get_running_loop().time() + GUEST_S)
-        guest = self._guests[node]
-        guest.incarnation, guest.told = incarnation, False
+            self._unknown[node] = _UnknownPeer(asyncio.get_running_loop().time() + UNKNOWN_PEER_S)
+        unknown = self._unknown[node]
+        unknown.incarnation, unknown.notified = incarnation, False
         self._arrived.set()
         return True
 
     def on_down(self, node: NodeId) -> None:
         if node in self._links.peers():
-            self._guests[node].incarnation = 0
+            self._unknown[node].incarnation = 0
         else:  # it calls again, if it wants
-            del self._guests[node]
+            del self._unknown[node]
 
     async def run(self) -> None:
         while True:
             await self._arrived.wait()
             self._arrived.clear()
-            here = {n: g.incarnation for n, g in self._guests.items() if g.incarnation}
-            here = {node: start for node, start in here.items() if not self._guests[node].told}
+            here = {n: g.incarnation for n, g in self._unknown.items() if g.incarnation}
+            here = {node: start for node, start in here.items() if not self._unknown[node].notified}
             if not here:
                 continue
             if await self._read_catalog():
-                self._tell(here)
+                self._notify_removed(here)
             else:
                 await asyncio.sleep(READ_AGAIN_S)
                 self._arrived.set()
 
-    def _tell(self, here: dict[NodeId, int]) -> None:
+    def _notify_removed(self, here: dict[NodeId, int]) -> None:
         """These processes were connected before the read of the catalog began."""
         now = asyncio.get_running_loop().time()
         index = self._catalog.applied_index
         for node, incarnation in here.items():
-            guest = self._guests.get(node)
-            if guest is None or guest.incarnation != incarnation:
+            unknown = self._unknown.get(node)
+            if unknown is None or unknown.incarnation != incarnation:
                 continue
             if self._removed(node) is not None:
                 self._ask_lost(node)  # first: the others may not have what its folder holds
-                guest.told = self._links.send(node, [NODE_LEVEL, REMOVED, index])
-                self._told[node] = (incarnation, now)
+                unknown.notified = self._links.send(node, [NODE_LEVEL, REMOVED, index])
+                self._notified[node] = (incarnation, now)
         self._links.flush()
 
     def look(self) -> None:
@@ -196,11 +196,11 @@ class Farewell:
         anew, as such.
         """
         now = asyncio.get_running_loop().time()
-        for node, guest in list(self._guests.items()):
+        for node, unknown in list(self._unknown.items()):
             info = self._info(node)
-            if now >= guest.until_s or (info is not None and info.state != "removed"):
+            if now >= unknown.until_s or (info is not None and info.state != "removed"):
                 self._links.remove_peer(node)
-                self._guests.pop(node, None)
+                self._unknown.pop(node, None)
 
     @property
     def _catalog(self) -> Group:
@@ -220,11 +220,11 @@ class Farewell:
         """As of this index of the catalog this node is no member. It may have been let in since;
         and a node that waits to be let in goes on waiting, since it was started for that.
         """
-        if not self.heard:
+        if not self.removal_heard:
             log.warning("removed_from_cluster", node=self._node, told_by=peer)
-        self.heard = True
+        self.removal_heard = True
         if not self.waits_to_be_let_in and self._catalog.commit_index <= index:
-            self.is_over = True
+            self.is_removed = True
 
     @property
     def waits_to_be_let_in(self) -> bool:

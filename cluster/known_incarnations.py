@@ -10,7 +10,7 @@ from cluster.machine.commands import RegisterNode
 from cluster.types import NodeId
 
 
-class KnownStarts:
+class KnownIncarnations:
     """By all that the log of this copy of the catalog holds.
 
     A node whose folder was wiped withholds its votes when it hears that others know of a later

@@ -92,7 +92,7 @@ class Publish:
     headers: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-class Door(Protocol):
+class Driver(Protocol):
     """One client."""
 
     @property

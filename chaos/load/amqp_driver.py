@@ -14,7 +14,7 @@ import aiormq
 from chaos.load.addresses import Address, Chooser
 from chaos.load.amqp_consumption import AmqpConsumption
 from chaos.load.amqp_link import REFUSALS, Link, LinkFailed, answer_of, connected
-from chaos.load.door import (
+from chaos.load.driver import (
     CALL_S_MAX,
     Answer,
     Consumption,
@@ -41,7 +41,7 @@ class Lengths(Protocol):
     async def close(self) -> None: ...
 
 
-class AmqpDoor:
+class AmqpDriver:
     """One client: one connection at a time, a channel for each purpose and each consumer."""
 
     protocol: Protocols = "amqp"

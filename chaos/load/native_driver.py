@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from chaos.load.addresses import Address, Chooser
-from chaos.load.door import (
+from chaos.load.driver import (
     CALL_S_MAX,
     Answer,
     Consumption,
@@ -94,7 +94,7 @@ class HttpExchanges:
         await self._http.close()
 
 
-class NativeDoor:
+class NativeDriver:
     """One client with one session; a new session when the cluster has ended it."""
 
     protocol: Protocols = "native"

@@ -4,12 +4,12 @@ The entries go through the real machine, and a witness in it writes down what ha
 the table `events` of a post-mortem: plain tuples, with the fields of `Event` in that order. What a
 row means is said there (chaos/postmortem/schemas.py).
 
-    life = Lifecycle.after(group, snapshot)    # or Lifecycle(group): before the first entry
-    for row in life.known(): ...               # what was there already, if somebody asks
-    for index, term, command in entries:       # committed, in order, without a gap
-        life.apply(index, term, command)
-        rows = life.take_rows()                # what it led to; may wait for many entries
-    life.digest()                              # to compare with what a node noted at `life.index`
+    replay = GroupReplay.after(group, snapshot)    # or GroupReplay(group): before the first entry
+    for row in replay.known(): ...           # what was there already, if somebody asks
+    for index, term, command in entries:     # committed, in order, without a gap
+        replay.apply(index, term, command)
+        rows = replay.take_rows()            # what it led to; may wait for many entries
+    replay.digest()                          # to compare with what a node noted at `replay.index`
 
 Nothing here is a decision: all that is said, the machine has said or done.
 """
@@ -21,6 +21,7 @@ from typing import Final
 
 from cluster.codec.entries import AnyCommand, body_count, decode_entry, written_under
 from cluster.codec.errors import CodecError
+from cluster.event_rows import Event, Row, RowRecorder
 from cluster.log.snapshots import Snapshot
 from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.catalog import CatalogMachine
@@ -28,8 +29,7 @@ from cluster.machine.commands import Enqueue, Transaction
 from cluster.machine.queue import Queue
 from cluster.machine.versions import NeedsNewer
 from cluster.raft.configuration import split
-from cluster.raft.stock import REGULAR
-from cluster.story import Event, Row, Story
+from cluster.raft.pysyncobj_core import REGULAR
 from cluster.types import CATALOG_GROUP, GroupId, Stamp
 
 #: Entry 1 of every group is a no-op that is in no log.
@@ -39,7 +39,7 @@ BEFORE_FIRST: Final = 1
 KEPT_BYTES_MAX: Final = 64 << 20
 
 
-__all__ = ["Event", "Lifecycle", "ReplayFailed", "Row", "stamped"]
+__all__ = ["Event", "GroupReplay", "ReplayFailed", "Row", "stamped"]
 
 
 class ReplayFailed(Exception):
@@ -64,7 +64,7 @@ def stamped(index: int, term: int, command: bytes) -> list[tuple[Stamp, AnyComma
     return found
 
 
-class Lifecycle:
+class GroupReplay:
     """See the module. The catalog's group has no messages: of it there are only digests."""
 
     def __init__(self, group: GroupId) -> None:
@@ -73,19 +73,19 @@ class Lifecycle:
         self.term = 0
         self.commands = 0
         self.machine: CatalogMachine | QueueMachine
-        self._story = Story(group)
+        self._recorder = RowRecorder(group)
         if group == CATALOG_GROUP:
             self.machine = CatalogMachine()
         else:
-            self.machine = self._story.machine
-            self.machine.record(self._story)
+            self.machine = self._recorder.machine
+            self.machine.record(self._recorder)
         self._state = self.machine.snapshot()
         self._kept: list[tuple[int, int, bytes]] | None = []  # applied since that state
         self._kept_bytes = 0
         self.skipped: list[tuple[int, int]] = []  # index and ordinal, of commands
 
     @classmethod
-    def after(cls, group: GroupId, snapshot: Snapshot) -> Lifecycle:
+    def after(cls, group: GroupId, snapshot: Snapshot) -> GroupReplay:
         """Go on from there. UnsupportedSnapshot: this release cannot restore it."""
         found = cls(group)
         try:
@@ -100,19 +100,19 @@ class Lifecycle:
                 f" {type(error).__name__}: {error}"
             ) from error
         if isinstance(found.machine, QueueMachine):
-            found.machine.record(found._story)
+            found.machine.record(found._recorder)
         found.index, found.term = snapshot.index, snapshot.term
         return found
 
     @property
     def now_ms(self) -> int:
         """The leader's clock, as far as this group has seen it."""
-        return self._story.machine.now_ms
+        return self._recorder.machine.now_ms
 
     @property
     def messages(self) -> int:
         """Stored since the beginning of this replay."""
-        return self._story.messages
+        return self._recorder.messages
 
     def apply(self, index: int, term: int, command: bytes) -> None:
         """The next entry, as it is in the log. A command at which the machine raises is skipped, as
@@ -124,22 +124,22 @@ class Lifecycle:
         if command[:1] == REGULAR and (version := written_under(command, 1)) > newest:
             raise ReplayFailed(str(NeedsNewer(f"entry {index}", version, newest)))
         self.index, self.term = index, term
-        apply, story = self.machine.apply, self._story
+        apply, recorder = self.machine.apply, self._recorder
         self._keep(index, term, command)
         try:
             for stamp, each in stamped(index, term, command):
                 self.commands += 1
-                told = len(story.rows)
-                story.begin(stamp)
+                count = len(recorder.rows)
+                recorder.begin(stamp)
                 try:
                     reply, _ = apply(stamp, each)
                 except Exception as error:  # noqa: BLE001 -- a bug of the machine, whatever it is
                     self._skip(stamp, error)
-                    del story.rows[told:]
+                    del recorder.rows[count:]
                     continue
                 kind = type(each)
                 if kind is Enqueue or kind is Transaction:
-                    story.answered(each, reply, stamp.body_offset)
+                    recorder.answered(each, reply, stamp.body_offset)
         except CodecError as error:
             raise ReplayFailed(f"entry {index} is no entry: {error}") from error
         except ReplayFailed:
@@ -172,22 +172,22 @@ class Lifecycle:
                     machine.apply(stamp, each)
         self.skipped.append(before)
         if isinstance(machine, QueueMachine):
-            machine.record(self._story)
+            machine.record(self._recorder)
 
     def take_rows(self) -> list[Row]:
         """Those since they were last taken, in order."""
-        rows = self._story.rows
-        self._story.rows = []
+        rows = self._recorder.rows
+        self._recorder.rows = []
         return rows
 
     def known(self) -> Iterator[Row]:
         """The messages that are there now, and who is active; at_ms: when each was stored."""
         if isinstance(self.machine, QueueMachine):
-            self._story.begin(Stamp(self.index, self.term, 0))
+            self._recorder.begin(Stamp(self.index, self.term, 0))
             for number in self.machine.queues():
                 queue = self.machine.find(number)
                 if isinstance(queue, Queue):
-                    yield from self._story.known(queue)
+                    yield from self._recorder.known(queue)
 
     def digest(self) -> bytes:
         return self.machine.digest()

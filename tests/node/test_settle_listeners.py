@@ -1,5 +1,5 @@
-"""A delivery settled, returned or discarded through every door while its leader is in trouble: its
-node asks again until a leader has decided, and a door that answers says what was decided.
+"""A delivery settled, returned or discarded through every listener while its leader is in trouble:
+its node asks again until a leader has decided, and a listener that answers says what was decided.
 """
 
 from __future__ import annotations
@@ -91,19 +91,19 @@ def by_management(running: Running, queue: str, verdict: str) -> Any:
     return None
 
 
-DOORS: dict[str, Callable[[Running, str, str], Any]] = {
+LISTENERS: dict[str, Callable[[Running, str, str], Any]] = {
     "amqp": by_amqp,
     "socket": by_socket,
     "http": by_http,
     "management": by_management,
 }
-every_door = pytest.mark.parametrize("door", DOORS)
+every_listener = pytest.mark.parametrize("listener", LISTENERS)
 every_verdict = pytest.mark.parametrize("verdict", VERDICTS)
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with in_a_thread(tmp_path_factory.mktemp("doors")) as running:
+    with in_a_thread(tmp_path_factory.mktemp("listeners")) as running:
         yield running
 
 
@@ -166,39 +166,39 @@ class Group:
 
 
 @every_verdict
-@every_door
+@every_listener
 @pytest.mark.parametrize("trouble", [lost_before, overloaded])
 def test_what_a_leader_did_not_decide_is_decided_by_the_next_try(
-    running: Running, monkeypatch: pytest.MonkeyPatch, door: str, verdict: str, trouble: Trouble
+    running: Running, monkeypatch: pytest.MonkeyPatch, listener: str, verdict: str, trouble: Trouble
 ):
     group = Group(running, monkeypatch, trouble)
 
-    assert DOORS[door](running, group.queue, verdict) in {DONE, None}
+    assert LISTENERS[listener](running, group.queue, verdict) in {DONE, None}
 
     assert group.ends_with(ready=int(verdict == "return"), tries=2)
 
 
 @every_verdict
-@every_door
+@every_listener
 def test_what_may_have_been_done_is_not_said_to_be_refused(
-    running: Running, monkeypatch: pytest.MonkeyPatch, door: str, verdict: str
+    running: Running, monkeypatch: pytest.MonkeyPatch, listener: str, verdict: str
 ):
     group = Group(running, monkeypatch, lost_after)
 
-    assert DOORS[door](running, group.queue, verdict) in {UNKNOWN, None}
+    assert LISTENERS[listener](running, group.queue, verdict) in {UNKNOWN, None}
 
     assert group.ends_with(ready=int(verdict == "return"), tries=2)
 
 
 @every_verdict
-@pytest.mark.parametrize("door", [by_socket, by_http])
+@pytest.mark.parametrize("listener", [by_socket, by_http])
 def test_without_a_token_what_may_have_been_done_is_not_tried_again(
-    running: Running, monkeypatch: pytest.MonkeyPatch, door: Any, verdict: str
+    running: Running, monkeypatch: pytest.MonkeyPatch, listener: Any, verdict: str
 ):
     """It could hit a later delivery of the same message."""
     group = Group(running, monkeypatch, lost_after)
 
-    assert door(running, group.queue, verdict, guarded=False) == UNKNOWN
+    assert listener(running, group.queue, verdict, guarded=False) == UNKNOWN
 
     assert group.ends_with(ready=int(verdict == "return"), tries=1)
 
@@ -222,15 +222,15 @@ def test_who_wants_no_answer_is_told_of_a_refusal_all_the_same(
     assert group.ends_with(ready=0, tries=3)
 
 
-@every_door
+@every_listener
 def test_an_ack_counts_once_it_is_decided(
-    running: Running, monkeypatch: pytest.MonkeyPatch, door: str
+    running: Running, monkeypatch: pytest.MonkeyPatch, listener: str
 ):
     counts = running.node.traffic.dispatcher.counts
     group = Group(running, monkeypatch, lost_before)
     before = counts.settled
 
-    DOORS[door](running, group.queue, "settle")
+    LISTENERS[listener](running, group.queue, "settle")
 
     assert group.ends_with(ready=0, tries=2)
     wait_until(lambda: counts.settled != before)

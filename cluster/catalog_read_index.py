@@ -20,10 +20,10 @@ from cluster.peers import Peers
 from cluster.seams import Links
 from cluster.types import NodeId
 
-APPLIED_ASKED = "applied?"
+APPLIED_REQUEST = "applied?"
 APPLIED = "applied"
 #: A node that is up and has not caught up by then is stuck, and is not waited for.
-VISIBLE_S_MAX = 2.0
+CATALOG_WAIT_S_MAX = 2.0
 
 
 class CatalogGroup(Group):
@@ -33,18 +33,18 @@ class CatalogGroup(Group):
 
     def apply_entry(self, command: bytes, index: int, term: int) -> None:
         super().apply_entry(command, index, term)
-        self._tell(index)
+        self._notify(index)
 
     def restore(self, data: bytes, index: int) -> None:
         super().restore(data, index)
-        self._tell(index)
+        self._notify(index)
 
-    def _tell(self, index: int) -> None:
+    def _notify(self, index: int) -> None:
         if self.moved is not None:
             self._guard(self.moved, index)
 
 
-class Visibility:
+class CatalogReadIndex:
     """How far the copies of the catalog are, as far as somebody here wants to know."""
 
     def __init__(self, node: NodeId, links: Links, peers: Peers, answers: Answers) -> None:
@@ -54,9 +54,9 @@ class Visibility:
         self._answers = answers
         self._applied: dict[NodeId, int] = {}  # each node's copy holds all up to this, at least
         self._wanted: dict[NodeId, int] = {}
-        self._asked: dict[NodeId, int] = {}  # the open questions
+        self._requested: dict[NodeId, int] = {}  # the open questions
         self._waiting: dict[NodeId, list[tuple[int, asyncio.Future[None]]]] = {}
-        self._questions: dict[NodeId, int] = {}  # of peers, until our own copy is there
+        self._requests: dict[NodeId, int] = {}  # of peers, until our own copy is there
         # Of this node's copy, loop times in s: when what is routed by changed last, and when the
         # present term had its first entry.
         self._version = -1
@@ -65,21 +65,21 @@ class Visibility:
         self._led_at = 0.0
         self._back = asyncio.Event()  # a peer is up again
         #: For how long a node that is cut off may take its copy for that of the cluster.
-        self.trust_s = VISIBLE_S_MAX
+        self.trust_s = CATALOG_WAIT_S_MAX
 
     # --- waiting
 
-    async def here(self, index: int, seconds: float = VISIBLE_S_MAX) -> bool:
+    async def applied_here(self, index: int, seconds: float = CATALOG_WAIT_S_MAX) -> bool:
         """This node's copy holds all up to `index`; False: not in time."""
         return await self._wait([self._future(self._node, index)], seconds)
 
-    async def everywhere(self, index: int) -> None:
+    async def applied_everywhere(self, index: int) -> None:
         """As many nodes as can be had within the bound hold all up to `index`. A node whose link
         was lost a moment ago may route by its copy as it is, until it notices; then it no more
         does, and is not waited for.
         """
         time = asyncio.get_running_loop().time
-        until = time() + VISIBLE_S_MAX
+        until = time() + CATALOG_WAIT_S_MAX
         while True:
             self._back.clear()
             up = [node for node, state in self._peers.states.items() if state.up]
@@ -96,7 +96,7 @@ class Visibility:
         """
         states = self._peers.states.values()
         lost = [max(s.since, self._led_at) for s in states if not s.up and not s.gone]
-        recent = [since for since in lost if self._changed_at > since - VISIBLE_S_MAX]
+        recent = [since for since in lost if self._changed_at > since - CATALOG_WAIT_S_MAX]
         return max(recent, default=-math.inf) + self.trust_s
 
     async def _wait(self, futures: list[asyncio.Future[None] | None], seconds: float) -> bool:
@@ -118,15 +118,15 @@ class Visibility:
         self._waiting.setdefault(node, []).append((index, future))
         if node != self._node:
             self._wanted[node] = max(index, self._wanted.get(node, 0))
-            self._ask(node)
+            self._request(node)
         return future
 
-    def _ask(self, node: NodeId) -> None:
+    def _request(self, node: NodeId) -> None:
         wanted = self._wanted.get(node, 0)
-        if node in self._asked or wanted <= self._applied.get(node, 0):
+        if node in self._requested or wanted <= self._applied.get(node, 0):
             return
-        if self._links.send(node, [NODE_LEVEL, APPLIED_ASKED, wanted]):
-            self._asked[node] = wanted
+        if self._links.send(node, [NODE_LEVEL, APPLIED_REQUEST, wanted]):
+            self._requested[node] = wanted
             self._links.flush()
         else:
             self._release(node, wanted)  # nothing gets through to it: as if it were down
@@ -156,7 +156,7 @@ class Visibility:
             self._changed_at = now
         self._applied[self._node] = index
         self._release(self._node, index)
-        for peer in [peer for peer, asked in self._questions.items() if asked <= index]:
+        for peer in [peer for peer, requested in self._requests.items() if requested <= index]:
             self._answer(peer)
 
     def up(self) -> None:
@@ -165,25 +165,25 @@ class Visibility:
 
     def down(self, peer: NodeId) -> None:
         """What it holds when it comes back is another question."""
-        for known in (self._applied, self._asked, self._questions):
+        for known in (self._applied, self._requested, self._requests):
             known.pop(peer, None)
         self._release(peer, self._wanted.pop(peer, 0))
 
     def on_message(self, peer: NodeId, message: list[Any]) -> None:
         match message:
             case [_, "applied?", int(index)]:
-                self._questions[peer] = index
+                self._requests[peer] = index
                 if self._applied.get(self._node, 0) >= index:
                     self._answer(peer)
             case [_, "applied", int(index)]:
                 self._applied[peer] = max(index, self._applied.get(peer, 0))
-                self._asked.pop(peer, None)
+                self._requested.pop(peer, None)
                 self._release(peer, index)
-                self._ask(peer)
+                self._request(peer)
             case _:
                 pass
 
     def _answer(self, peer: NodeId) -> None:
-        del self._questions[peer]
+        del self._requests[peer]
         applied = [NODE_LEVEL, APPLIED, self._applied[self._node]]
         self._answers.send(peer, applied, dropped=applied)

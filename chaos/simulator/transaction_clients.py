@@ -21,7 +21,7 @@ from node.errors import BrokerError, OutcomeUnknown
 PAUSE_S = 0.1
 
 
-class Tellers:
+class TransactionClients:
     """Of all nodes."""
 
     #: Begins the name of each: nobody else has such a name.
@@ -41,7 +41,7 @@ class Tellers:
         cluster = self._scene.cluster
         cluster.on_serving.append(self.serve)
         for machine in cluster.machines.values():
-            if machine.running and machine.door is not None:
+            if machine.running and machine.broker is not None:
                 self.serve(machine)
 
     def queues(self) -> tuple[str, str]:
@@ -78,8 +78,8 @@ class Tellers:
     async def _run(self, machine: Machine, name: str) -> None:
         scene = self._scene
         dice = random.Random(f"teller/{scene.cluster.plan.seed}/{name}")
-        door, cluster = machine.door, machine.cluster
-        assert door is not None
+        broker, cluster = machine.broker, machine.cluster
+        assert broker is not None
         assert cluster is not None
         first = 1
         while not scene.stopping:
@@ -97,7 +97,7 @@ class Tellers:
             self._begin(name, first, len(bodies), queues, machine)
             first += len(bodies)
             try:
-                await door.transactions.commit(steps)
+                await broker.transactions.commit(steps)
                 self._end(name, "ok")
             except OutcomeUnknown:
                 self._end(name, "unknown")

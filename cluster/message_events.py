@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from cluster.event_rows import Event, Row
 from cluster.machine import QueueMachine
-from cluster.story import Event, Row
 from cluster.types import GroupId, MessageId, QueueId
 
 #: Events that are told of one message: so many of the first ones, and of the last.
-EVENTS_TOLD_MAX: Final = 500
+EVENTS_KEPT_MAX: Final = 500
 
 BIRTHS: Final = frozenset({"published", "letter", "known"})
 NUMBERED: Final = frozenset({"duplicate", "refused"})
@@ -42,7 +42,7 @@ class Wanted:
         return cls(message.group, message.entry, message.offset)
 
 
-class Told(NamedTuple):
+class MessageEvent(NamedTuple):
     """An event of the message; the event may be of others too."""
 
     event: Event
@@ -59,7 +59,7 @@ class Stay(NamedTuple):
     seqno: int | None
 
 
-class MessageStory:
+class MessageEvents:
     """What was told of the message so far."""
 
     def __init__(self, wanted: Wanted) -> None:
@@ -68,11 +68,11 @@ class MessageStory:
         self.whole = False  # its publish was seen
         self.stay: Stay | None = None  # the last one; a dead letter is in another queue than before
         self.count = 0
-        self._first: list[Told] = []
-        self._last: deque[Told] = deque(maxlen=EVENTS_TOLD_MAX)
+        self._first: list[MessageEvent] = []
+        self._last: deque[MessageEvent] = deque(maxlen=EVENTS_KEPT_MAX)
 
     @property
-    def told(self) -> list[Told]:
+    def events(self) -> list[MessageEvent]:
         return [*self._first, *self._last]
 
     def take(self, rows: Iterable[Row]) -> None:
@@ -87,7 +87,7 @@ class MessageStory:
             elif (stay := self.stay) is not None and (
                 row[_QUEUE] == stay.queue and first <= stay.position <= row[_LAST]
             ):
-                self._tell(Event._make(row), stay.position)
+                self._keep(Event._make(row), stay.position)
 
     def _born(self, row: Row) -> None:
         place = self._place(row)
@@ -101,7 +101,7 @@ class MessageStory:
         number = event.seqno + place if event.seqno else None
         queue = QueueId(event.queue or 0)
         self.stay = Stay(queue, event.first + place, event.publisher, number)
-        self._tell(event, self.stay.position, number)
+        self._keep(event, self.stay.position, number)
 
     def _place(self, row: Row) -> int | None:
         """Which of these it is, from 0."""
@@ -131,23 +131,23 @@ class MessageStory:
         assert event.first is not None
         assert event.last is not None
         if event.first <= seqno <= event.last:
-            self._tell(event, None, seqno)
+            self._keep(event, None, seqno)
 
-    def _tell(self, event: Event, position: int | None, seqno: int | None = None) -> None:
+    def _keep(self, event: Event, position: int | None, seqno: int | None = None) -> None:
         self.count += 1
-        told = Told(event, position, seqno)
-        if len(self._first) < EVENTS_TOLD_MAX:
-            self._first.append(told)
+        item = MessageEvent(event, position, seqno)
+        if len(self._first) < EVENTS_KEPT_MAX:
+            self._first.append(item)
         else:
-            self._last.append(told)
+            self._last.append(item)
 
 
 # --- telling --------------------------------------------------------------------------------------
 
 
-def event_of(told: Told) -> Json:
+def event_of(item: MessageEvent) -> Json:
     """For who asked."""
-    event = told.event
+    event = item.event
     found: Json = {
         "event": event.event,
         "at_ms": event.at_ms,
@@ -155,7 +155,7 @@ def event_of(told: Told) -> Json:
         "term": event.term,
         "vhost": event.vhost,
         "queue": event.name,
-        "position": told.position,
+        "position": item.position,
     }
     for name in (
         "consumer",
@@ -170,18 +170,18 @@ def event_of(told: Told) -> Json:
         value = getattr(event, name)
         if value is not None:
             found[name] = value
-    if told.seqno is not None:
-        found["seqno"] = told.seqno
+    if item.seqno is not None:
+        found["seqno"] = item.seqno
     if event.acquired is not None:
         found["redelivered"] = event.acquired > 0
     return found
 
 
-def now_of(story: MessageStory, machine: QueueMachine) -> Json:
+def now_of(message: MessageEvents, machine: QueueMachine) -> Json:
     """Where it is after the last entry that was read."""
-    last = story.told[-1].event
+    last = message.events[-1].event
     found: Json = {"vhost": last.vhost, "queue": last.name}
-    stay = story.stay
+    stay = message.stay
     if stay is None:
         return {**found, "state": last.event}
     found["position"] = stay.position
@@ -197,7 +197,7 @@ def now_of(story: MessageStory, machine: QueueMachine) -> Json:
                 "state": row.state,
                 **{k: v for k, v in about.items() if v is not None},
             }
-    end = next(each.event for each in reversed(story.told) if each.event.event not in NUMBERED)
+    end = next(each.event for each in reversed(message.events) if each.event.event not in NUMBERED)
     found["state"] = end.event
     if end.reason is not None:
         found["reason"] = end.reason

@@ -84,11 +84,11 @@ async def test_a_member_that_lags_tells_nobody_that_it_was_removed(make_world: M
     await world.until(lambda: NodeId("n2") in world.links["n1"].up)
     for _ in range(1_000):
         await asyncio.sleep(0.02)
-        assert not world["n1"].farewell.heard
+        assert not world["n1"].unknown_peers.removal_heard
     world.heal()
     await world.until(lambda: "n1" in voters(world, CATALOG_GROUP), 60)
     await world.until(lambda: world.links["n1"].up.keys() == {"n2", "n3", "n4"}, 60)
-    assert not world["n1"].farewell.heard
+    assert not world["n1"].unknown_peers.removal_heard
     assert not world["n1"].left
 
 
@@ -100,7 +100,7 @@ async def test_a_removed_node_that_is_to_join_waits_to_be_let_in_again(
         world.disks["n3"] = MemoryDisk()
         world.founders.remove("n3")
         await world.start("n3")
-        await world.until(lambda: world["n3"].farewell.heard, 60)
+        await world.until(lambda: world["n3"].unknown_peers.removal_heard, 60)
         await asyncio.sleep(40)
     assert not world["n3"].left
     waits = [line["reason"] for line in logs if line["event"] == "waiting_to_be_let_in"]
@@ -161,5 +161,7 @@ async def test_what_a_guest_knows_of_a_stop_of_all_is_not_waited_for(make_world:
     await world.until(lambda: NodeId("n3") not in world.links["n1"].peers())
     await world.start("n3")
     began_s = world.loop.time()
-    await world.until(lambda: all(world[name].continuity.warm for name in ("n1", "n2", "n4")), 60)
+    await world.until(
+        lambda: all(world[name].continuity.continuous for name in ("n1", "n2", "n4")), 60
+    )
     assert world.loop.time() - began_s < 5

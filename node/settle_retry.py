@@ -29,10 +29,10 @@ PATIENCE_S = 300.0
 ANSWER_S_MAX = 15.0
 
 #: What may be said of deliveries; the last two are no settles, and go the same way, in its order.
-Said = Settle | Return | Discard | Extend | SetCredit
+SettleCommand = Settle | Return | Discard | Extend | SetCredit
 
 
-class Settler:
+class SettleRetry:
     """One a node."""
 
     def __init__(self, cluster: ClusterNode, counts: Counts) -> None:
@@ -45,7 +45,7 @@ class Settler:
     def settle(
         self,
         group: GroupId,
-        command: Said,
+        command: SettleCommand,
         done: Done | None = None,
         *,
         by_client: bool = True,
@@ -78,7 +78,7 @@ class Settler:
     async def ask(
         self,
         group: GroupId,
-        command: Said,
+        command: SettleCommand,
         *,
         redirected: bool = False,
         served: DeliveryCounters | None = None,
@@ -93,7 +93,7 @@ class Settler:
     def _outcome(
         self,
         group: GroupId,
-        command: Said,
+        command: SettleCommand,
         done: Done | None,
         by_client: bool,
         served: DeliveryCounters | None,

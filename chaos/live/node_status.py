@@ -16,7 +16,7 @@ def session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S_MAX), headers=GUEST)
 
 
-async def says(http: aiohttp.ClientSession, url: str, what: Literal["live", "ready"]) -> bool:
+async def is_healthy(http: aiohttp.ClientSession, url: str, what: Literal["live", "ready"]) -> bool:
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
         async with http.get(f"{url}/health/{what}") as answer:
             return answer.status == 200

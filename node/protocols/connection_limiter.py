@@ -20,7 +20,7 @@ BACKLOG: Final = 1024
 ACCEPT_AGAIN_S: Final = 0.5
 
 
-class Entrance:
+class ConnectionLimiter:
     """One a node, for all its listeners."""
 
     def __init__(self, *, per_address_max: int, handshake_s_max: float) -> None:
@@ -93,13 +93,13 @@ class SecureListener:
 
     def __init__(
         self,
-        entrance: Entrance,
+        limiter: ConnectionLimiter,
         server: socket.socket,
         context: Callable[[], ssl.SSLContext],
         make: Callable[[], asyncio.Protocol],
     ) -> None:
         self.sockets = [server]
-        self._entrance = entrance
+        self._limiter = limiter
         self._context = context
         self._make = make
         server.setblocking(False)
@@ -120,11 +120,11 @@ class SecureListener:
             try:
                 connection, where = await loop.sock_accept(server)
             except OSError as error:  # such as too many open files
-                self._entrance.turned_away("", f"cannot accept: {error.strerror}")
+                self._limiter.turned_away("", f"cannot accept: {error.strerror}")
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             address = str(where[0])
-            if not self._entrance.begin(address):
+            if not self._limiter.begin(address):
                 connection.close()
                 continue
             task = asyncio.create_task(self._shake(connection, address), name="tls_handshake")
@@ -132,22 +132,22 @@ class SecureListener:
             task.add_done_callback(self._tasks.discard)
 
     async def _shake(self, connection: socket.socket, address: str) -> None:
-        entrance = self._entrance
+        limiter = self._limiter
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._make,
                 connection,
                 ssl=self._context(),
-                ssl_handshake_timeout=entrance.handshake_s_max,
+                ssl_handshake_timeout=limiter.handshake_s_max,
             )
         except OSError as error:  # ssl's errors and aborted handshakes are such
-            entrance.turned_away(address, f"TLS handshake: {error or type(error).__name__}")
+            limiter.turned_away(address, f"TLS handshake: {error or type(error).__name__}")
             connection.close()
         except BaseException:
             connection.close()
             raise
         finally:
-            entrance.end(address)
+            limiter.end(address)
 
 
 async def bound_socket(key: str, address: str) -> socket.socket:

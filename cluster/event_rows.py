@@ -56,7 +56,7 @@ class Event(NamedTuple):
 Row = tuple[Any, ...]
 
 
-class Story:
+class RowRecorder:
     """An event recorder that writes rows."""
 
     def __init__(self, group: GroupId) -> None:
@@ -72,7 +72,7 @@ class Story:
         self._index, self._term, self._ordinal = stamp.index, stamp.term, stamp.ordinal
         self._start = len(self.rows)
 
-    def _tell(
+    def _add(
         self,
         event: str,
         queue: QueueIdentity | None,
@@ -124,7 +124,7 @@ class Story:
     # --- what the machine tells: see machine.identity.EventRecorder -------------------------------
 
     def queue_created(self, queue: QueueIdentity) -> None:
-        self._tell("queue_created", queue)
+        self._add("queue_created", queue)
 
     def queue_deleted(
         self,
@@ -133,10 +133,10 @@ class Story:
         consumers: Sequence[Consumer],
     ) -> None:
         for first, last in positions:
-            self._tell("deleted", queue, first, last)
+            self._add("deleted", queue, first, last)
         for consumer in consumers:
-            self._tell("consumer_ended", queue, consumer=consumer, reason="queue_deleted")
-        self._tell("queue_deleted", queue)
+            self._add("consumer_ended", queue, consumer=consumer, reason="queue_deleted")
+        self._add("queue_deleted", queue)
 
     def published(
         self,
@@ -149,7 +149,7 @@ class Story:
         seqno: int,
     ) -> None:
         self.messages += last - first + 1
-        self._tell(
+        self._add(
             "published", queue, first, last, entry, offset, None, None, None, None, publisher,
             seqno or None,
         )  # fmt: skip
@@ -157,24 +157,24 @@ class Story:
     def dead_lettered(
         self, queue: QueueIdentity, first: int, last: int, entry: int, offset: int, reason: str
     ) -> None:
-        self._tell("letter", queue, first, last, entry, offset, reason=reason)
+        self._add("letter", queue, first, last, entry, offset, reason=reason)
 
     def delivered(self, queue: QueueIdentity, consumer: Consumer, chunks: Sequence[Chunk]) -> None:
-        event, tell = "got" if consumer.once else "delivered", self._tell
+        event, add = "got" if consumer.once else "delivered", self._add
         for chunk in chunks:
             first, bodies = chunk.first, chunk.bodies
             last = first + bodies.count - 1
-            tell(
+            add(
                 event, queue, first, last, bodies.index, bodies.offset, consumer, chunk.token,
                 chunk.acquired_count, chunk.delivery_count,
             )  # fmt: skip
         if consumer.auto_settle and chunks:
             first, final = chunks[0].first, chunks[-1]
             last = final.first + final.bodies.count - 1
-            self._tell("settled", queue, first, last, consumer=consumer, reason="auto")
+            self._add("settled", queue, first, last, consumer=consumer, reason="auto")
 
     def settled(self, queue: QueueIdentity, consumer: Consumer, first: int, last: int) -> None:
-        self._tell("settled", queue, first, last, None, None, consumer)
+        self._add("settled", queue, first, last, None, None, consumer)
 
     def returned(
         self,
@@ -189,22 +189,22 @@ class Story:
     ) -> None:
         reason = "unsent" if not sent else "asked" if asked else "ended"
         counts = 1 if failed else 0
-        self._tell("returned", queue, first, last, consumer=consumer, failed=counts, reason=reason)
+        self._add("returned", queue, first, last, consumer=consumer, failed=counts, reason=reason)
 
     def died(self, queue: QueueIdentity, first: int, last: int, reason: str, *, goes: bool) -> None:
-        self._tell("died", queue, first, last, reason=reason, goes=goes)
+        self._add("died", queue, first, last, reason=reason, goes=goes)
 
     def moved(self, queue: QueueIdentity, first: int, last: int) -> None:
-        self._tell("moved", queue, first, last)
+        self._add("moved", queue, first, last)
 
     def purged(self, queue: QueueIdentity, first: int, last: int) -> None:
-        self._tell("purged", queue, first, last)
+        self._add("purged", queue, first, last)
 
     def active(self, queue: QueueIdentity, consumer: Consumer | None, token: int) -> None:
-        self._tell("active", queue, consumer=consumer, token=token)
+        self._add("active", queue, consumer=consumer, token=token)
 
     def subscribed(self, queue: QueueIdentity, consumer: Consumer) -> None:
-        self._tell("subscribed", queue, consumer=consumer)
+        self._add("subscribed", queue, consumer=consumer)
 
     def consumer_ended(
         self, queue: QueueIdentity, consumer: Consumer, effects: Sequence[Effect]
@@ -213,7 +213,7 @@ class Story:
         for effect in effects:
             if isinstance(effect, SessionEnded) and effect.session == consumer.session:
                 reason = effect.reason
-        self._tell("consumer_ended", queue, consumer=consumer, reason=reason)
+        self._add("consumer_ended", queue, consumer=consumer, reason=reason)
 
     # --- what was not stored ----------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class Story:
         queue = found.identity if isinstance(found, Queue) else None
         start = step.seqno or 1  # who does not number them counts the bodies of a batch
         for first, last in ranges:
-            self._tell(
+            self._add(
                 event,
                 queue,
                 start + first,
@@ -302,7 +302,7 @@ class Story:
             for start, end, mark in queue.messages.marks.segments(first, stop):
                 counts = mark or NO_MARK
                 for piece in store.pieces(start, end):
-                    self._tell(
+                    self._add(
                         "known",
                         queue.identity,
                         piece.first,

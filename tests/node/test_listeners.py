@@ -1,5 +1,5 @@
-"""The same message through every door: AMQP, the native protocol by WebSocket and by HTTP, and the
-management API. One rule for all, each in its protocol's words.
+"""The same message through every listener: AMQP, the native protocol by WebSocket and by HTTP, and
+the management API. One rule for all, each in its protocol's words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.node.management.api import Api, api_of
 from tests.node.nodes import Client, Running, in_a_thread
 from tests.testkit.waiting import wait_until
 
-#: What a door answers when it has taken a message.
+#: What a listener answers when it has taken a message.
 TAKEN = "taken"
 FOREVER_MS = 24 * 3_600_000  # later than any test ends
 
@@ -155,7 +155,7 @@ def by_management(running: Running, queue: str, message: Message) -> Any:
     return running.do(publish())
 
 
-DOORS: dict[str, Publish] = {
+LISTENERS: dict[str, Publish] = {
     "amqp": by_amqp,
     "socket": by_socket,
     "http": by_http,
@@ -168,12 +168,12 @@ BAD = {
     "http": (400, "bad_argument"),
     "management": 400,
 }
-every_door = pytest.mark.parametrize("door", DOORS)
+every_listener = pytest.mark.parametrize("listener", LISTENERS)
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with in_a_thread(tmp_path_factory.mktemp("doors")) as running:
+    with in_a_thread(tmp_path_factory.mktemp("listeners")) as running:
         yield running
 
 
@@ -195,60 +195,60 @@ def now_ms() -> int:
 # --- rules ----------------------------------------------------------------------------------------
 
 
-@every_door
+@every_listener
 @pytest.mark.parametrize("ttl_ms", [0, 2**32, SPAN_MS_MAX])
-def test_a_message_may_live_for_up_to_ten_years(running: Running, door: str, ttl_ms: int):
-    assert DOORS[door](running, declared(running), Message(ttl_ms=ttl_ms)) == TAKEN
+def test_a_message_may_live_for_up_to_ten_years(running: Running, listener: str, ttl_ms: int):
+    assert LISTENERS[listener](running, declared(running), Message(ttl_ms=ttl_ms)) == TAKEN
 
 
-@every_door
+@every_listener
 @pytest.mark.parametrize("ttl_ms", [-1, SPAN_MS_MAX + 1])
-def test_another_time_to_live_is_refused(running: Running, door: str, ttl_ms: int):
-    assert DOORS[door](running, declared(running), Message(ttl_ms=ttl_ms)) == BAD[door]
+def test_another_time_to_live_is_refused(running: Running, listener: str, ttl_ms: int):
+    assert LISTENERS[listener](running, declared(running), Message(ttl_ms=ttl_ms)) == BAD[listener]
 
 
-@every_door
-def test_a_delay_is_ten_years_at_most(running: Running, door: str):
+@every_listener
+def test_a_delay_is_ten_years_at_most(running: Running, listener: str):
     queue = declared(running)
     soon, late = now_ms() + FOREVER_MS, now_ms() + SPAN_MS_MAX + FOREVER_MS
 
-    assert DOORS[door](running, queue, Message(deliver_at_ms=soon)) == TAKEN
-    assert DOORS[door](running, queue, Message(deliver_at_ms=late)) == BAD[door]
+    assert LISTENERS[listener](running, queue, Message(deliver_at_ms=soon)) == TAKEN
+    assert LISTENERS[listener](running, queue, Message(deliver_at_ms=late)) == BAD[listener]
 
 
-@every_door
-def test_an_id_against_duplicates_has_256_characters_at_most(running: Running, door: str):
+@every_listener
+def test_an_id_against_duplicates_has_256_characters_at_most(running: Running, listener: str):
     queue = declared(running, dedup_window=60_000, dedup_header="id")
 
-    assert DOORS[door](running, queue, Message(dedup_id="é" * 256)) == TAKEN
-    assert DOORS[door](running, queue, Message(dedup_id="é" * 257)) == BAD[door]
+    assert LISTENERS[listener](running, queue, Message(dedup_id="é" * 256)) == TAKEN
+    assert LISTENERS[listener](running, queue, Message(dedup_id="é" * 257)) == BAD[listener]
 
 
-@every_door
-def test_nobody_publishes_in_the_name_of_another_user(running: Running, door: str):
-    if door == "http":
+@every_listener
+def test_nobody_publishes_in_the_name_of_another_user(running: Running, listener: str):
+    if listener == "http":
         pytest.skip("there is no header for it")
     queue = declared(running)
 
-    assert DOORS[door](running, queue, Message(user_id="guest")) == TAKEN
-    assert DOORS[door](running, queue, Message(user_id="somebody")) == BAD[door]
+    assert LISTENERS[listener](running, queue, Message(user_id="guest")) == TAKEN
+    assert LISTENERS[listener](running, queue, Message(user_id="somebody")) == BAD[listener]
 
 
-@every_door
-def test_who_waits_for_no_direct_reply_cannot_ask_for_one(running: Running, door: str):
+@every_listener
+def test_who_waits_for_no_direct_reply_cannot_ask_for_one(running: Running, listener: str):
     message = Message(reply_to="amq.rabbitmq.reply-to")
 
-    assert DOORS[door](running, declared(running), message) == BAD[door]
-    assert DOORS[door](running, declared(running), Message(reply_to="answers")) == TAKEN
+    assert LISTENERS[listener](running, declared(running), message) == BAD[listener]
+    assert LISTENERS[listener](running, declared(running), Message(reply_to="answers")) == TAKEN
 
 
-@every_door
-def test_a_number_in_headers_is_one(running: Running, door: str):
-    if door == "http":
+@every_listener
+def test_a_number_in_headers_is_one(running: Running, listener: str):
+    if listener == "http":
         pytest.skip("there is no header for it")
     message = Message(headers={"h": float("nan")})
 
-    assert DOORS[door](running, declared(running), message) == BAD[door]
+    assert LISTENERS[listener](running, declared(running), message) == BAD[listener]
 
 
 @pytest.mark.parametrize("low", ["memory", "disk"])
@@ -298,23 +298,25 @@ def _bodies(running: Running, queue: str) -> list[Any]:
     return running.do(api_of(running.node).take(queue, count=100))
 
 
-@pytest.mark.parametrize("door", ["amqp", "management"])
-def test_carbon_copies_go_to_their_queues_and_blind_ones_are_not_shown(running: Running, door: str):
+@pytest.mark.parametrize("listener", ["amqp", "management"])
+def test_carbon_copies_go_to_their_queues_and_blind_ones_are_not_shown(
+    running: Running, listener: str
+):
     queue, copy, blind = [declared(running) for _ in range(3)]
     headers = {"CC": [copy], "BCC": [blind], "more": 1}
 
-    assert DOORS[door](running, queue, Message(headers=headers)) == TAKEN
+    assert LISTENERS[listener](running, queue, Message(headers=headers)) == TAKEN
     for each in (queue, copy, blind):
         (message,) = _bodies(running, each)
         assert message["properties"]["headers"] == {"CC": [copy], "more": 1}
 
 
-@pytest.mark.parametrize("door", ["amqp", "management"])
+@pytest.mark.parametrize("listener", ["amqp", "management"])
 @pytest.mark.parametrize("copies", ["a", 1, [1], {"a": 1}])
-def test_carbon_copies_are_an_array_of_strings(running: Running, door: str, copies: Any):
+def test_carbon_copies_are_an_array_of_strings(running: Running, listener: str, copies: Any):
     for name in ("CC", "BCC"):
         message = Message(headers={name: copies})
-        assert DOORS[door](running, declared(running), message) == BAD[door]
+        assert LISTENERS[listener](running, declared(running), message) == BAD[listener]
 
 
 def test_copies_of_messages_that_go_anywhere_go_anywhere_too(running: Running, api: Api):
@@ -378,17 +380,17 @@ def test_dead_letters_with_copies_go_where_a_publish_would(running: Running, api
     assert not any(_bodies(running, queue) for queue in queues)
 
 
-@pytest.mark.parametrize("door", ["amqp", "management"])
-def test_a_delay_that_cannot_be_shown_negated_is_refused(running: Running, door: str):
+@pytest.mark.parametrize("listener", ["amqp", "management"])
+def test_a_delay_that_cannot_be_shown_negated_is_refused(running: Running, listener: str):
     in_time = int(time.time() * 1000) + 60_000
     headers = {"x-delay": "-9999999999999999999"}
     message = Message(headers=headers, deliver_at_ms=in_time)
 
-    assert DOORS[door](running, declared(running), message) == BAD[door]
+    assert LISTENERS[listener](running, declared(running), message) == BAD[listener]
 
 
-@pytest.mark.parametrize("door", ["amqp", "management"])
-def test_a_direct_reply_reaches_who_waits_for_it(running: Running, door: str):
+@pytest.mark.parametrize("listener", ["amqp", "management"])
+def test_a_direct_reply_reaches_who_waits_for_it(running: Running, listener: str):
     wire = Wire(f"amqp://guest:guest@{running.node.amqp.address}/%2F")
     wire.open()
     queue = declared(running)
@@ -397,19 +399,19 @@ def test_a_direct_reply_reaches_who_waits_for_it(running: Running, door: str):
     found = wait_until(lambda: _bodies(running, queue))
     name = found[0]["properties"]["reply_to"]
 
-    assert DOORS[door](running, name, Message(body=b"answer")) == TAKEN
+    assert LISTENERS[listener](running, name, Message(body=b"answer")) == TAKEN
     assert wire.next().body == b"answer"
     wire.close()
 
 
-@every_door
-def test_anybody_may_publish_to_a_queue_of_another_connection(running: Running, door: str):
+@every_listener
+def test_anybody_may_publish_to_a_queue_of_another_connection(running: Running, listener: str):
     wire = Wire(f"amqp://guest:guest@{running.node.amqp.address}/%2F")
     wire.open()
     queue = f"queue-{next(_numbers)}"
     wire.call(Queue.Declare(0, queue, exclusive=True), Queue.DeclareOk)
 
-    assert DOORS[door](running, queue, Message()) == TAKEN
+    assert LISTENERS[listener](running, queue, Message()) == TAKEN
     wire.close()
 
 
@@ -466,9 +468,9 @@ def test_what_is_in_flight_counts_for_a_connection_and_not_for_each_of_its_chann
         wire.close()
 
 
-@pytest.mark.parametrize("door", ["http", "management"])
+@pytest.mark.parametrize("listener", ["http", "management"])
 def test_what_is_in_flight_by_http_counts_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
 ):
     """Each connection has one publish at a time, and there may be any number of connections."""
     with in_a_thread(tmp_path, **{"limits.in_flight_bytes_max": 65_536}) as running:
@@ -487,17 +489,17 @@ def test_what_is_in_flight_by_http_counts_together(
         monkeypatch.setattr(group, "propose", hold)
         with ThreadPoolExecutor() as threads:
             message = Message(b"x" * 40_000)
-            first = [threads.submit(DOORS[door], running, queue, message) for _ in range(2)]
+            first = [threads.submit(LISTENERS[listener], running, queue, message) for _ in range(2)]
             wait_until(lambda: not running.node.broker.ingress.room._free.is_set())
             monkeypatch.setattr(in_flight, "ROOM_S_MAX", 0.0)
             try:
-                assert DOORS[door](running, queue, message) in {503, (503, "overloaded")}
+                assert LISTENERS[listener](running, queue, message) in {503, (503, "overloaded")}
             finally:
                 monkeypatch.undo()
                 for publish in held:
                     publish()
             assert [each.result() for each in first] == [TAKEN] * 2
-            assert DOORS[door](running, queue, message) == TAKEN
+            assert LISTENERS[listener](running, queue, message) == TAKEN
 
 
 # --- what becomes of deliveries -------------------------------------------------------------------

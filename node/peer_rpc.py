@@ -32,7 +32,7 @@ OPEN_MAX = 10_000
 Handler = Callable[[NodeId, list[Any]], Any]
 
 
-class Questions:
+class PeerRpc:
     """One a node."""
 
     def __init__(self, cluster: ClusterNode, tasks: Tasks) -> None:
@@ -55,18 +55,20 @@ class Questions:
         states = self._cluster.peers.states
         return sorted(n for n, state in states.items() if state.up and n != self._cluster.node)
 
-    def tell(self, node: NodeId, kind: str, *fields: Any) -> bool:
+    def notify(self, node: NodeId, kind: str, *fields: Any) -> bool:
         """False when it surely does not arrive. To itself: at once."""
         if node == self._cluster.node:
             self._take(node, kind, list(fields))
             return True
         return self._cluster.send(node, [BROKER_LEVEL, "tell", kind, list(fields)])
 
-    def tell_others(self, kind: str, *fields: Any) -> None:
+    def notify_others(self, kind: str, *fields: Any) -> None:
         for node in self.others():
-            self.tell(node, kind, *fields)
+            self.notify(node, kind, *fields)
 
-    async def ask(self, node: NodeId, kind: str, *fields: Any, wait_s: float = ANSWER_S_MAX) -> Any:
+    async def request(
+        self, node: NodeId, kind: str, *fields: Any, wait_s: float = ANSWER_S_MAX
+    ) -> Any:
         """What the handler there answers. BrokerError: refused there, cannot be reached, lost."""
         if node == self._cluster.node:
             return await self._answer(node, kind, list(fields))
@@ -88,19 +90,19 @@ class Questions:
         except TimeoutError:
             raise OutcomeUnknown(f"node {node} did not answer") from None
 
-    async def ask_all(self, kind: str, *fields: Any) -> dict[NodeId, Any]:
+    async def request_all(self, kind: str, *fields: Any) -> dict[NodeId, Any]:
         """The answers of all nodes that are up, this one included; who fails is left out."""
-        return await self._ask_each([self._cluster.node, *self.others()], kind, fields)
+        return await self._request_each([self._cluster.node, *self.others()], kind, fields)
 
-    async def ask_others(self, kind: str, *fields: Any) -> dict[NodeId, Any]:
-        """As `ask_all`, without this node."""
-        return await self._ask_each(self.others(), kind, fields)
+    async def request_others(self, kind: str, *fields: Any) -> dict[NodeId, Any]:
+        """As `request_all`, without this node."""
+        return await self._request_each(self.others(), kind, fields)
 
-    async def _ask_each(
+    async def _request_each(
         self, nodes: Sequence[NodeId], kind: str, fields: Sequence[Any]
     ) -> dict[NodeId, Any]:
-        asked = [self.ask(node, kind, *fields) for node in nodes]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        requests = [self.request(node, kind, *fields) for node in nodes]
+        answers = await asyncio.gather(*requests, return_exceptions=True)
         found: dict[NodeId, Any] = {}
         for node, answer in zip(nodes, answers, strict=True):
             if isinstance(answer, BrokerError):
@@ -118,7 +120,7 @@ class Questions:
             case ["tell", str(kind), fields]:
                 self._take(peer, kind, fields)
             case ["ask", int(number), str(kind), fields]:
-                self._tasks.start(self._tell_answer(peer, number, kind, fields), name="answer")
+                self._tasks.start(self._respond(peer, number, kind, fields), name="answer")
             case ["told", int(number), bool(done), value]:
                 self._requests.answered(peer, number, value if done else _error_of(*value))
             case _:
@@ -144,19 +146,19 @@ class Questions:
         answer = handler(peer, fields)
         return await answer if inspect.isawaitable(answer) else answer
 
-    async def _tell_answer(self, peer: NodeId, number: int, kind: str, fields: list[Any]) -> None:
+    async def _respond(self, peer: NodeId, number: int, kind: str, fields: list[Any]) -> None:
         link = self._cluster.peers.states.get(peer)
-        told: list[Any]
+        response: list[Any]
         try:
-            told = [True, await self._answer(peer, kind, fields)]
+            response = [True, await self._answer(peer, kind, fields)]
         except BrokerError as error:
             leader = getattr(error, "leader", None)
-            told = [False, [error.code, error.reason, error.detail, leader]]
+            response = [False, [error.code, error.reason, error.detail, leader]]
         if self._cluster.peers.states.get(peer) is link:  # or who asked has given it up
             head = [BROKER_LEVEL, "told", number]
             reason = f"the answer of node {self._cluster.node} found no room on the link"
             dropped = [False, ["unknown", reason, None, None]]
-            self._cluster.answer(peer, [*head, *told], dropped=[*head, *dropped])
+            self._cluster.answer(peer, [*head, *response], dropped=[*head, *dropped])
 
 
 def _error_of(code: str, reason: str, detail: Any, leader: NodeId | None) -> BrokerError:

@@ -1,6 +1,6 @@
 """PySyncObj as a part of a member: the one place that knows its names.
 
-A `Stock` holds one SyncObj, which keeps role, term, vote and leader, and takes the step to
+A `PySyncObjCore` holds one SyncObj, which keeps role, term, vote and leader, and takes the step to
 leadership. It has no peers, no sockets and no timer, so whatever else it could do is never begun.
 In place of its own clock, dice, journal, poller and pickle it is given ours. These are names of its
 module that it looks up when it uses them. Pickle is refused for good; the others are put in place
@@ -29,7 +29,7 @@ from cluster.raft.journal import RaftJournal
 from cluster.seams import Clock
 from cluster.types import NodeId
 
-#: `Stock` uses private names of this very version.
+#: `PySyncObjCore` uses private names of this very version.
 PINNED = "0.3.17"
 assert VERSION == PINNED, f"cluster.raft is written for pysyncobj {PINNED}, not {VERSION}"
 
@@ -140,7 +140,7 @@ def _method(name: str) -> Any:
     return property(attrgetter(f"_syncobj.{private}"))
 
 
-class Stock:
+class PySyncObjCore:
     """The SyncObj of one member."""
 
     term: int = _field("raftCurrentTerm")

@@ -14,7 +14,7 @@ from typing import Any
 
 from chaos.simulator.amqp_host import AmqpHello, AmqpHost
 from chaos.simulator.channel import Channel, Closed, Welcome
-from chaos.simulator.ledger import Ledger, WatchedSettler
+from chaos.simulator.ledger import Ledger, WatchedSettleRetry
 from chaos.simulator.loop import Process
 from cluster.cluster_node import ClusterNode
 from node.broker import Broker
@@ -106,7 +106,7 @@ class NamedSessions(Sessions):
         return super().connect(peer, session=session, **how)
 
 
-class Door:
+class SimBroker:
     """A node's door, and the broker behind it. Lives and dies with its process."""
 
     def __init__(
@@ -125,7 +125,7 @@ class Door:
             memory_bytes_max=1,
             watchdog=Watchdog(stall_s=math.inf),
             make_sessions=NamedSessions,
-            make_settler=partial(WatchedSettler, ledger=ledger),
+            make_settle_retry=partial(WatchedSettleRetry, ledger=ledger),
         )
         self.backups = self.parts.backups
         self.sessions = self.parts.sessions
@@ -140,7 +140,7 @@ class Door:
 
     async def close(self) -> None:
         """As a node that is told to stop, before its cluster node does."""
-        await self.parts.say_goodbye(transfer=True)
+        await self.parts.shut_down(transfer=True)
         self.sessions.stop()
         await self._begun.aclose()
 

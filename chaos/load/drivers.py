@@ -7,12 +7,12 @@ import random
 from collections.abc import Sequence
 
 from chaos.load.addresses import Address
-from chaos.load.amqp_door import AmqpDoor
-from chaos.load.door import Door, Protocols
-from chaos.load.native_door import NativeDoor
+from chaos.load.amqp_driver import AmqpDriver
+from chaos.load.driver import Driver, Protocols
+from chaos.load.native_driver import NativeDriver
 
 
-class Doors:
+class Drivers:
     """Of one cluster. `addresses` may change while it runs: new calls see that."""
 
     def __init__(self, addresses: Sequence[Address], seed: int) -> None:
@@ -20,9 +20,9 @@ class Doors:
         self._seed = seed
         self._serials = itertools.count()
 
-    def open(self, name: str, protocol: Protocols) -> Door:
-        """For `Scene.open_door`. It connects with its first call."""
+    def open(self, name: str, protocol: Protocols) -> Driver:
+        """For `Scene.open_driver`. It connects with its first call."""
         dice = random.Random(f"{self._seed}/{name}/door")
         if protocol == "native":
-            return NativeDoor(name, self._addresses, dice)
-        return AmqpDoor(name, self._addresses, dice, self._serials)
+            return NativeDriver(name, self._addresses, dice)
+        return AmqpDriver(name, self._addresses, dice, self._serials)

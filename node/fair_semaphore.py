@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from node.errors import Refused
 
 
-class Turns:
+class FairSemaphore:
     """`at_once` have one at a time; the next is the first of the address that waits longest for
     its turn.
     """
@@ -19,11 +19,11 @@ class Turns:
         self._free = at_once
         self._waiting_max = waiting_max
         self._per_address_max = waiting_per_address_max
-        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._waiting = 0
 
     @asynccontextmanager
-    async def turn(self, address: str) -> AsyncGenerator[None]:
+    async def acquire(self, address: str) -> AsyncGenerator[None]:
         """Raises Refused: too many wait already."""
         if self._free:
             self._free -= 1
@@ -35,11 +35,11 @@ class Turns:
             self._next()
 
     async def _wait(self, address: str) -> None:
-        line = self._lines.get(address, ())
-        if self._waiting >= self._waiting_max or len(line) >= self._per_address_max:
+        queue = self._queues.get(address, ())
+        if self._waiting >= self._waiting_max or len(queue) >= self._per_address_max:
             raise Refused("overloaded", "too many logins wait for their check: try again")
         future = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(address, deque()).append(future)
+        self._queues.setdefault(address, deque()).append(future)
         self._waiting += 1
         try:
             await future
@@ -49,12 +49,12 @@ class Turns:
             raise
 
     def _next(self) -> None:
-        while self._lines:
-            address, line = self._lines.popitem(last=False)
-            future = line.popleft()
+        while self._queues:
+            address, queue = self._queues.popitem(last=False)
+            future = queue.popleft()
             self._waiting -= 1
-            if line:
-                self._lines[address] = line  # behind the others
+            if queue:
+                self._queues[address] = queue  # behind the others
             if not future.done():
                 future.set_result(None)
                 return

@@ -37,7 +37,7 @@ class _Run:
 
 
 @dataclass
-class Standing:
+class ExpectedEntries:
     """Of one group on one node."""
 
     base: int = BIRTH.index
