@@ -1,8 +1,8 @@
 """A change of the catalog is done when every node that is up routes by it.
 
 Each node answers how far its copy is, once that is far enough: `[-1, "applied?", index]`, and
-`[-1, "applied", index]`. There is one open question to a peer, for the highest index that anybody
-waits for when it is asked.
+`[-1, "applied", index]`. Each peer has one open request at most, for the highest index
+that anybody waits for when it is sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CATALOG_WAIT_S_MAX = 2.0
 
 
 class CatalogGroup(Group):
-    """The catalog's copy on this node: tells how far it is."""
+    """The catalog's copy on this node; it reports how far it has applied."""
 
     moved: Callable[[int], None] | None = None
 
@@ -45,7 +45,7 @@ class CatalogGroup(Group):
 
 
 class CatalogReadIndex:
-    """How far the copies of the catalog are, as far as somebody here wants to know."""
+    """How far each node's copy of the catalog has applied, for those here who wait for an index."""
 
     def __init__(self, node: NodeId, links: Links, peers: Peers, answers: Answers) -> None:
         self._node = node
@@ -54,7 +54,7 @@ class CatalogReadIndex:
         self._answers = answers
         self._applied: dict[NodeId, int] = {}  # each node's copy holds all up to this, at least
         self._wanted: dict[NodeId, int] = {}
-        self._requested: dict[NodeId, int] = {}  # the open questions
+        self._requested: dict[NodeId, int] = {}  # the open requests
         self._waiting: dict[NodeId, list[tuple[int, asyncio.Future[None]]]] = {}
         self._requests: dict[NodeId, int] = {}  # of peers, until our own copy is there
         # Of this node's copy, loop times in s: when what is routed by changed last, and when the

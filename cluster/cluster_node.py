@@ -58,7 +58,7 @@ OnNodeMessage = Callable[[NodeId, list[Any]], None]
 
 
 class ClusterNode:
-    """Owns the log, the links, the rounds and the groups of one node."""
+    """Owns the log, the links, the drive loop and the groups of one node."""
 
     def __init__(
         self,
@@ -244,8 +244,8 @@ class ClusterNode:
         self.transient.stop()
 
     async def stop(self, *, transfer: bool = True) -> None:
-        """Hand leaderships over, let the rounds finish, close. Safe to call at any time, and more
-        than once.
+        """Hand leaderships over, let the drive loop finish, close. Safe to call at any time,
+        and more than once.
         """
         self.stopping = True
         try:
@@ -255,7 +255,7 @@ class ClusterNode:
             await self._begun.aclose()
 
     async def _end_work(self) -> None:
-        """The rounds last: they write what the others have left, and answer who waits for it."""
+        """The drive loop last: it writes what the others have left, and answers the proposers."""
         for task in self._tasks[1:]:
             task.cancel()
         self.forwarder.stop()
@@ -431,7 +431,7 @@ class ClusterNode:
     # --- peers ------------------------------------------------------------------------------------
 
     def linked(self) -> list[NodeId]:
-        """The nodes to which there are to be links, without guests."""
+        """The nodes to which there are to be links, without unknown peers."""
         return [node for node in self.links.peers() if not self.unknown_peers.is_unknown_peer(node)]
 
     def _on_message(self, peer: NodeId, message: list[Any]) -> None:

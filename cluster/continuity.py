@@ -1,8 +1,9 @@
-"""Whether the cluster has been up since before this process: then it is *warm*.
+"""Whether the cluster has been up continuously since before this process started.
 
-What is not durable in the catalog outlives the restart of any node, and must not outlive a moment
-in which all nodes were down. When nobody is warm, the catalog's leader has it forgotten; a node
-turns warm by a peer that is, or by seeing that it was forgotten since it started.
+Entries of the catalog that are not durable outlive the restart of any node, and must not outlive a
+moment in which all nodes were down. When no node knows the cluster to be continuous, the catalog's
+leader removes those entries. A node learns it from a peer that knows it, or from seeing that the
+entries were removed since the node started.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 
 from cluster.types import NodeId
 
-#: A change waits so long for the node to turn warm, lest it be forgotten at once.
+#: A change waits this long for continuity, or it might be removed again at once.
 CONTINUITY_S_MAX = 5.0
 
 
@@ -20,7 +21,7 @@ class ClusterContinuity:
     def __init__(self, recovered_index: int) -> None:
         self._recovered_index = recovered_index
         self._generation: int | None = None  # when what was recovered had been applied
-        self._of_peers: dict[NodeId, bool] = {}  # by the peers that are up
+        self._of_peers: dict[NodeId, bool] = {}  # what the peers that are up have reported
         self._established = asyncio.Event()
 
     @property
@@ -31,7 +32,7 @@ class ClusterContinuity:
         self._established.set()
 
     async def established(self) -> None:
-        """Or it takes too long."""
+        """Returns when it is established, or after `CONTINUITY_S_MAX`."""
         if not self.continuous:
             try:
                 async with asyncio.timeout(CONTINUITY_S_MAX):
@@ -56,5 +57,5 @@ class ClusterContinuity:
             self.establish()
 
     def all_cold(self, connected: Iterable[NodeId]) -> bool:
-        """This node is, and all these have said that they are."""
+        """Neither this node nor any of these peers knows the cluster to be continuous."""
         return not self.continuous and all(self._of_peers.get(peer) is False for peer in connected)

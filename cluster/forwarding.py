@@ -35,7 +35,7 @@ NODE_LEVEL = -1
 ASK = "ask"
 ANSWER = "answer"
 
-#: Questions to one peer that may be unanswered at a time; more are refused, so a slow leader cannot
+#: Requests to one peer that may be unanswered at a time; more are refused, so a slow leader cannot
 #: fill our memory.
 ASKS_IN_FLIGHT_MAX = 10_000
 

@@ -359,7 +359,7 @@ class Group:
         """How far log time is ahead of the time on which the nodes agree."""
         return self._time.ahead_ms()
 
-    # --- input, between rounds
+    # --- input, between steps
 
     def receive(self, sender: NodeId, message: list[Any]) -> None:
         self._inbox.append((sender, message, False))
@@ -372,7 +372,7 @@ class Group:
         self._inbox.append((peer, None, closed))
         self.wake()
 
-    # --- the round
+    # --- the step
 
     def step(self, now: float) -> Ready:
         """All that waits: messages, timers, commit, apply, new entries, appends to followers."""
@@ -411,14 +411,14 @@ class Group:
         if self._snapshots.due and self._may_take_snapshot and self.spawn is not None:
             self.spawn(self._snapshots.take(self._sound_index))
         self.due = min(member.due(), now + TICK_S_MAX)
-        # Its own disk is a majority: nobody else tells it that there is more to commit.
+        # Its own disk is a majority: no answer will wake it to commit the rest.
         alone = member.leads and not member.voters
         again = alone and member.journal.last_index > member.commit_index
         return Ready(member.transport.take_late(), again)
 
     def take_acks(self, now: float) -> None:
-        """While a round's sync is under way: as the leader, take the answers of followers that came
-        first, and tell what they commit. Nothing is written here that others might hear of.
+        """Called while the log syncs: a leader takes the followers' answers that head its inbox
+        and reports what they commit. Nothing is written here, nor sent to other nodes.
         """
         member = self.member
         if self._installing or self.failed is not None or not member.leads:
@@ -636,7 +636,7 @@ class Group:
         return self.member.journal.bytes_within(((index, index),))
 
     def _spawn_read(self, read: Coroutine[Any, Any, None]) -> None:
-        assert self.spawn is not None, "a read needs Rounds"
+        assert self.spawn is not None, "a read needs a drive loop"
         self.spawn(read)
 
     def age_s(self, index: int) -> float | None:
@@ -668,7 +668,7 @@ class Group:
             self.member.stop_before(incoming.index, beyond)
             return
         self._installing = True
-        assert self.spawn is not None, "an install needs Rounds"
+        assert self.spawn is not None, "an install needs a drive loop"
         self.spawn(self._finish_install(incoming))
 
     async def _finish_install(self, incoming: Incoming) -> None:

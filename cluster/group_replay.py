@@ -1,8 +1,8 @@
 """What became of every message of a group, out of the entries of its log.
 
-The entries go through the real machine, and a witness in it writes down what happens, as rows of
-the table `events` of a post-mortem: plain tuples, with the fields of `Event` in that order. What a
-row means is said there (chaos/postmortem/schemas.py).
+The entries go through the real machine, and an event recorder in it writes down what happens,
+as rows of the table `events` of a post-mortem: plain tuples, with the fields of `Event` in that
+order. chaos/postmortem/schemas.py says what a row means.
 
     replay = GroupReplay.after(group, snapshot)    # or GroupReplay(group): before the first entry
     for row in replay.known(): ...           # what was there already, if somebody asks

@@ -68,8 +68,8 @@ class LivenessBroadcast:
         group.propose(command, done)
 
     def announce(self, peers: Sequence[NodeId]) -> None:
-        """Sends which groups this node leads, the incarnation it knows of the peer, and whether it
-        is warm.
+        """Sends which groups this node leads, the incarnation it knows of the peer, and whether
+        this node knows the cluster to be continuous.
         """
         cluster = self._cluster
         led: list[int] = [g.id for g in cluster.groups.values() if g.role is Role.LEADER]

@@ -1,7 +1,7 @@
 """Commands on their way into a group's log, through its machine once they are committed, and who
 waits for what became of them.
 
-What is proposed until the next round becomes entries of about 1 MiB (`ENTRY_BYTES_TARGET`), mostly
+What is proposed until the next step becomes entries of about 1 MiB (`ENTRY_BYTES_TARGET`), mostly
 one, so the batch grows with the disk's slowness and no timer is needed. Every proposal is answered
 exactly once.
 """

@@ -47,7 +47,7 @@ class Limits(Protocol):
 
 
 class Snapshots:
-    """Counts what was applied since the last one; saving runs beside the rounds."""
+    """Counts what was applied since the last one; saving runs beside the drive loop."""
 
     def __init__(
         self,

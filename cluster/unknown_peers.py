@@ -13,7 +13,7 @@ With that member gone too, nobody is left to say who calls, and the two may be t
 to elect a leader. So while a group of this node has no leader, whoever proves that it holds the
 cluster's secret is listened to.
 
-All of them are guests: linked for a while. Their Raft messages are taken, as Raft wants it (thesis,
+All of them are linked for a while. Their Raft messages are taken, as Raft wants it (thesis,
 4.1: the sender's configuration counts, which may be newer), and which start of this node they know
 of, since its votes rest on that. They count for nothing else. A node that was removed cannot win:
 it lacks the entry that removed it, which some member of every majority that it asks has.
@@ -40,10 +40,10 @@ from cluster.types import CATALOG_GROUP, GroupId, NodeId
 REMOVED = "removed"  # index: as of it the catalog does not count the receiver any more
 WHO = "who?"  # node: is it a member?
 MEMBER = "member"  # node, address: it is one
-#: A link to a guest is kept for so long, and as long as it brings more of Raft than questions for
-#: votes, as a removed node may ask them for ever.
+#: A link to an unknown peer is kept this long after its last Raft message. Requests for votes do
+#: not count: a removed node may send them for ever.
 UNKNOWN_PEER_S = 10.0
-#: At a time, of those that nobody vouched for.
+#: At a time, of those that no member vouched for.
 UNKNOWN_PEERS_MAX = 16
 #: The members are asked about strangers no more often: anybody can call.
 WHO_S = 0.5
@@ -63,7 +63,7 @@ class _UnknownPeer:
 
 
 class UnknownPeers:
-    """One a node: it sees to guests, and hears when its own node was removed."""
+    """One per node. It also learns when its own node was removed."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class UnknownPeers:
         self.removal_heard = False  # somebody said so of this node
         self.is_removed = False  # and it has nothing to wait for
 
-    # --- guests
+    # --- links
 
     def _on_unknown_peer(self, node: NodeId, incarnation: int) -> bool:
         """A node called to which there is no link. True: it may stay as it came."""
@@ -143,11 +143,11 @@ class UnknownPeers:
 
     @property
     def connected(self) -> list[NodeId]:
-        """The guests that are."""
+        """Unknown peers with a link now."""
         return [node for node, unknown in self._unknown.items() if unknown.incarnation]
 
     def on_up(self, node: NodeId, incarnation: int) -> bool:
-        """Whether it is a guest."""
+        """Whether it is an unknown peer."""
         if node not in self._unknown:
             if node in self._links.peers():
                 return False

@@ -1,4 +1,4 @@
-"""Connections of clients, on all doors of this node: how many there may be, and which must go.
+"""Connections of clients, on all listeners of this node: how many there may be, and which must go.
 
 Limits of users and virtual hosts hold for the cluster: the other nodes are asked, though only where
 there is a limit. Two nodes that let somebody in at the same moment may go over it by one.

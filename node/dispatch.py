@@ -165,7 +165,7 @@ class Dispatcher:
         command: Enqueue,
         size_bytes: int,
     ) -> None:
-        """One batch, one command; the confirm leaves with the others of its round."""
+        """One batch, one command; the confirm leaves with the others of its iteration."""
         state = self._connections[connection]
         self.counts.published += len(command.bodies)
         state.in_flight.add(size_bytes)
@@ -341,10 +341,10 @@ class Dispatcher:
             self._forget(ref)
             self._outputs.append(Detached(consumer.connection.id, *ref, consumer.progress))
 
-    # --- what leaves at the end of a round --------------------------------------------------------
+    # --- what leaves at the end of an iteration ---------------------------------------------------
 
     def flush(self) -> None:
-        """The round's confirms as one frame a connection; deliveries while buffers have room."""
+        """All new confirms as one frame a connection; deliveries while buffers have room."""
         for state in self._confirming.values():
             self._outputs.append(Send(state.id, Confirms(state.confirms)))
             state.confirms = []

@@ -1,7 +1,7 @@
 """A node that is about to be stopped: leaderships go to others first, then clients.
 
 What is done can be taken back (`undo`) until the process ends. While it is drained the node goes on
-to hold its copies, to vote and to answer probes; clients find its doors closed.
+to hold its copies, to vote and to answer probes; clients find its listeners closed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Listener(Protocol):
 
 
 class Drain:
-    """One a node. `door` is set once there is one."""
+    """One a node. `listener` is set once there is one."""
 
     def __init__(
         self,

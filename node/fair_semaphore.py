@@ -1,4 +1,4 @@
-"""Turns at something scarce, by address: who asks often does not come before who asks once."""
+"""A semaphore that is fair between addresses: many requests from one do not delay another's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The one way in for messages, whichever door they come to: what is refused, where a message goes,
-and what becomes of it there.
+"""The one way in for messages, whichever listener they come to: what is refused, where a message
+goes, and what becomes of it there.
 
-A door reads its protocol's bytes, and says in its protocol's words what is refused here. AMQP and
-the management API bring a message with AMQP's properties to an exchange: `interpret`, `route`,
+A listener reads its protocol's bytes, and reports refusals in its protocol's terms. AMQP and the
+management API bring a message with AMQP's properties to an exchange: `interpret`, `route`,
 `own`. The native protocol brings a batch to a queue: `batch`.
 """
 
@@ -93,7 +93,7 @@ class Ingress:
             )
 
     def check_alarms(self) -> None:
-        """For doors that have no way to make a publisher wait."""
+        """For listeners that have no way to make a publisher wait."""
         if self.lack.disk:
             raise Refused("disk_full", "the disk of a node is nearly full: consume, or add space")
         if self.lack.memory:

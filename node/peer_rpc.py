@@ -1,8 +1,8 @@
-"""News and questions between the broker layers of two nodes, whatever they are about.
+"""RPC between the brokers of two nodes: notices, and requests with a response.
 
-Who knows something registers a handler for a kind; who wants to know asks one node or all that are
-up. Messages on the link: `[-2, "tell", kind, [field, ...]]`, `[-2, "ask", number, kind, [...]]`,
-`[-2, "told", number, done, value]`.
+A component registers a handler for a kind; others notify or request it on one node, or on all that
+are up. Messages on the link: `[-2, "tell", kind, [field, ...]]` (a notice),
+`[-2, "ask", number, kind, [...]]` (a request), `[-2, "told", number, done, value]` (its response).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)
 
-#: A node that is up and does not answer within this is stuck, and the question is of unknown fate.
+#: A node that is up and does not answer within this is stuck; the request's outcome is unknown.
 ANSWER_S_MAX = 5.0
-#: Of one node.
+#: Unanswered requests to one node.
 OPEN_MAX = 10_000
 
 #: Gets the asking node and the fields; answers what CBOR can hold, at once or as a coroutine.
@@ -33,7 +33,7 @@ Handler = Callable[[NodeId, list[Any]], Any]
 
 
 class PeerRpc:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, cluster: ClusterNode, tasks: Tasks) -> None:
         self._cluster = cluster
@@ -46,7 +46,7 @@ class PeerRpc:
         cluster.on_link_lost.append(self._requests.link_lost)
 
     def on(self, kind: str, handler: Handler) -> None:
-        """Answer questions and take news of this kind."""
+        """Register the handler of notices and requests of this kind."""
         assert kind not in self._handlers
         self._handlers[kind] = handler
 
@@ -56,7 +56,7 @@ class PeerRpc:
         return sorted(n for n, state in states.items() if state.up and n != self._cluster.node)
 
     def notify(self, node: NodeId, kind: str, *fields: Any) -> bool:
-        """False when it surely does not arrive. To itself: at once."""
+        """False: it surely does not arrive. To this node itself it is delivered at once."""
         if node == self._cluster.node:
             self._take(node, kind, list(fields))
             return True

@@ -1,10 +1,10 @@
 """Publishing for clients that cannot be redirected: to the leader, wherever it is, stored once.
 
-One line a queue. A line is a named publisher of this node: it numbers what all clients here publish
-to its queue, sends batches without waiting for the outcome of the one before, and after a change of
-leader sends again, in order, all that has no outcome yet. The queue's machine confirms a number
-that it has seen already and does not store it twice (cluster.machine.admission), so a client sees
-nothing of it but time.
+There is one pipeline for each queue: a named publisher of this node. It numbers what all clients
+here publish to the queue, and sends batches without waiting for the outcome of the one before.
+After a change of leader it sends again, in order, all that has no outcome yet. The queue's machine
+confirms a number that it has seen already and does not store it twice (cluster.machine.admission),
+so a client sees nothing of it but time.
 
 What the clients of one iteration of the loop publish to a queue leaves as one command.
 """
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 #: Of one command; far below what an entry may hold.
 BODIES_AT_ONCE = 4_096
 BYTES_AT_ONCE = 1 << 20
-#: A line looks for its leader this often, and gives its number up after this long without work:
+#: A pipeline looks for its leader this often, and gives its number up after this long without work:
 #: well before the machine forgets an idle publisher of this kind.
 RETRY_S = 0.02
 IDLE_S_MAX = 600.0

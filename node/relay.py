@@ -1,12 +1,12 @@
-"""Consumers whose queue is led by another node: attached there, their deliveries carried here.
+"""Consumers whose queue is led by another node: attached there, their deliveries relayed here.
 
-The client's node attaches a consumer to the leader and says how far its client is; the leader sends
-what is beyond. Whatever is lost on the way (a link that broke, a leader that changed) is found by
-the client's node, which attaches again from where it was: nothing here is ever resent by guess.
+The client's node attaches a consumer to the leader and reports how far its client is; the leader
+sends what follows. The client's node notices what is lost on the way (a link that broke, a leader
+that changed) and attaches again from where the client was. Nothing is ever resent by guess.
 
 Messages between nodes, each `[-2, kind, ...]`; an attachment is a number of the client's node:
 attach, cancel, detach, taken go to the leader; deliver, active, ended, drained, detached come back.
-`session_over` is news for everyone. What only a leader can answer is asked by `node.peer_rpc`.
+`session_over` goes to every node. Requests to a leader go through `node.peer_rpc`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from node.traffic import Traffic
 
 log = structlog.get_logger(__name__)
 
-#: How often loose consumers look for their leader.
+#: How often detached consumers look for their leader.
 TICK_S = 0.1
 #: A leader that has not answered by then is asked again, or the client is told.
 ANSWER_S_MAX = 30.0
@@ -48,7 +48,7 @@ class _RemoteConsumer:
     connection: Connection
     consumer: Consumer
     leader: NodeId
-    unreported_bytes: int = 0  # taken by the client, and the link had no room to say so
+    unreported_bytes: int = 0  # taken by the client, and the link had no room to report it
 
 
 class _Served:
@@ -71,7 +71,7 @@ class _Served:
                 self._send("ended", reason)
                 self.relay.stop_serving(self)
             case _:
-                pass  # answers go to who asked, not to who consumes
+                pass  # responses go to the requester, not to a consumer
 
     def _send(self, kind: str, *fields: Any) -> None:
         if not self.relay.send(self.peer, kind, self.attachment, *fields):
@@ -164,7 +164,7 @@ class Relay:
             attached.unreported_bytes = 0
 
     def release(self, connection: Connection) -> None:
-        """The client is gone: its leaders need not serve it any more."""
+        """The client is disconnected: leaders need not serve it any more."""
         for consumer in connection.consumers.values():
             self._detached.pop(consumer, None)
             attachment = self._of_consumer.pop(consumer, None)

@@ -1,5 +1,5 @@
-"""What became of deliveries, told to the leader: by the clients of every door, and by the node for
-those that need not say it themselves.
+"""Settles, proposed to the leader: for the clients of every listener, and by the node for clients
+that need not settle themselves.
 
 A settle is proposed until a leader has decided (`cluster.retries`). A repetition may find that an
 earlier try was carried out; the machine refuses it then, and nobody knows which of the two it was:

@@ -225,7 +225,7 @@ class Traffic:
             self._perform()
 
     def _schedule_flush(self) -> None:
-        """Once an iteration of the loop: all that one round confirms leaves together."""
+        """Once an iteration of the loop: all that it confirms leaves together."""
         if not self._flush_due:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)

@@ -75,9 +75,9 @@ class DiskThread:
 
 
 class DiskThreads:
-    """Calls that wait for the device. A busy node makes one every round, so each thread has a
-    queue of its own: idle ones that share a queue all wake for every call, and an executor has
-    more locks than that.
+    """Calls that wait for the device. A busy node makes one in every iteration of its drive
+    loop, so each thread has a queue of its own: idle ones that share a queue all wake for every
+    call, and an executor has more locks than that.
     """
 
     def __init__(self, name: str, count: int) -> None:

@@ -56,7 +56,7 @@ class Log:
         self.journals: dict[int, Journal] = {}
         self._hot = HotTail(options.hot_bytes)
         self._maintaining = False
-        # Since the last note of a round: how far it counted, syncs, the longest of them.
+        # Since the last note: counters at that time, syncs, the longest of them.
         self._forced = set[int]()  # groups with a record of forced members, also of a former life
         self._diverged = set[int]()  # the same of this
         self._noted = (0, 0)

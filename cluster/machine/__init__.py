@@ -32,7 +32,7 @@ A command walks through them in this order (`QueueMachine.apply`):
 4. Each queue that was touched or is due advances, the lowest id first: the active consumer is
    elected, delays end, expired messages leave, `Checkout` hands out, expired ones leave again,
    messages over the limit are dropped, deadlines are met, and the next one is written down. Dead
-   letters touch their target, which then advances in the same command.
+   dead letters touch their target, which then advances in the same command.
 5. The reply and the effects, in the order in which they arose, are the answer.
 
 Another queue type is a class with the methods of `kinds.QueueKind`, made of these parts.

@@ -25,7 +25,7 @@ class Machine(Protocol):
         ...
 
     def on_leader(self) -> Sequence[Effect]:
-        """Everything still owed, for a leader that does not know what the last one did."""
+        """All effects that are still due, for a leader that cannot know what the last one did."""
         ...
 
     def snapshot(self) -> bytes:

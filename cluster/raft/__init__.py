@@ -1,1 +1,1 @@
-"""Consensus: PySyncObj as a part, made safe, driven in rounds."""
+"""Consensus: PySyncObj as a part, made safe, and driven by one loop."""

@@ -1,6 +1,6 @@
 """The drive loop of a node: all its groups, one write and one fsync for all of them together.
 
-The contract between a group and the loop. One iteration, a round,
+The contract between a group and the loop. One iteration
 
 1. steps each group that has something to do. What the step writes goes into the buffer of the log.
    What promises nothing about the disk (appends, parts of snapshots, pre-votes) goes into the
@@ -9,13 +9,13 @@ The contract between a group and the loop. One iteration, a round,
 2. writes the buffer of the log in one call;
 3. flushes the links: what promises nothing leaves while the disk works;
 4. syncs, if anything that was written must be;
-5. sends the messages of each `Ready`, and only then begins the next round.
+5. sends the messages of each `Ready`, and only then begins the next iteration.
 
 So nothing that a node promises is undone by a power cut, a leader never counts what is not on its
 own disk, and what arrives during the fsync becomes the next batch. When the disk fails, step 5
 never comes. Between steps 3 and 5 a leader takes acknowledgements (`take_acks`), and commits what
-earlier rounds wrote. So while one queue keeps the disk busy, those who wait for an outcome in
-another one get it without waiting for the disk once more. It says nothing that others hear of.
+earlier iterations wrote. So while one queue keeps the disk busy, proposers of another queue get
+their outcomes without waiting for the disk once more. `take_acks` sends nothing to other nodes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _due = attrgetter("due")
 
 
 class DriveLog(Protocol):
-    """The node's log, as far as rounds are concerned."""
+    """What the loop needs of the node's log."""
 
     def write(self) -> bool:
         """Write what is buffered.
@@ -60,12 +60,12 @@ class Ready(NamedTuple):
     again: bool
 
 
-#: Of a group that stands still.
+#: The output of a step that did nothing.
 NOTHING = Ready((), again=False)
 
 
 class Steps(Protocol):
-    """A group, as far as rounds are concerned."""
+    """What the loop needs of a group."""
 
     id: GroupId
     due: float
@@ -91,7 +91,7 @@ class DriveLoop:
         self._links = links
         self._clock = clock
         self._groups: dict[GroupId, Steps] = {}
-        self._ready: dict[GroupId, Steps] = {}  # an ordered set: have something to do
+        self._ready: dict[GroupId, Steps] = {}  # an ordered set: groups with something to do
         self._sleeper: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._jobs: set[asyncio.Task[None]] = set()
@@ -101,8 +101,8 @@ class DriveLoop:
         self._stopping = False
         self.count = 0
         self.syncs = 0
-        #: For whoever measures. Told after each round that synced: its seconds. And for each entry
-        #: that was proposed here: seconds from its first proposal until it was applied.
+        #: For metrics. Called after each iteration that synced, with its seconds; and for each
+        #: entry that was proposed here, with the seconds from its first proposal until applied.
         self.on_iteration: Callable[[float], None] | None = None
         self.on_commit: Callable[[float], None] | None = None
 
@@ -140,7 +140,7 @@ class DriveLoop:
                 self._acked[group_id] = group
 
     def wake(self, group: Steps | None = None) -> None:
-        """Begin a round soon, in which this group is stepped."""
+        """Begin an iteration soon, and step this group in it."""
         if group is not None and self._groups.get(group.id) is group:
             self._ready[group.id] = group
         sleeper = self._sleeper
@@ -148,7 +148,7 @@ class DriveLoop:
             sleeper.set_result(None)
 
     async def run(self) -> None:
-        """Round after round, until `stop`."""
+        """Iterate until `stop`."""
         try:
             while not self._stopping:
                 await self._sleep()
@@ -160,7 +160,7 @@ class DriveLoop:
                 self._timer.cancel()
 
     async def stop(self) -> None:
-        """End after the round that is under way. Proposals that wait get their outcome."""
+        """End after the current iteration. Proposals that wait get their outcome."""
         self._stopping = True
         for group in self._groups.values():
             group.stop()
@@ -170,7 +170,7 @@ class DriveLoop:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
 
-    # --- one round
+    # --- one iteration
 
     async def _iterate(self) -> None:
         now = self._clock.monotonic_ns() / 1e9
@@ -211,7 +211,7 @@ class DriveLoop:
     def _take_acks(self) -> None:
         heard, self._acked = self._acked, {}
         if not self._syncing or self._stopping:
-            return  # the next round is about to begin, or none is
+            return  # the next iteration is about to begin, or there is none
         now = self._clock.monotonic_ns() / 1e9
         try:
             for group_id, group in heard.items():
@@ -229,7 +229,7 @@ class DriveLoop:
     async def _sleep(self) -> None:
         """Until something is to do, or the next group's time has come."""
         if self._ready or self._stopping or self._failure is not None:
-            await asyncio.sleep(0)  # let sockets be read between two rounds
+            await asyncio.sleep(0)  # let sockets be read between two iterations
             return
         loop = asyncio.get_running_loop()
         due = min(map(_due, self._groups.values()), default=None)
@@ -245,7 +245,7 @@ class DriveLoop:
                 self._timer.cancel()
                 self._timer = None
 
-    # --- jobs that outlast a round
+    # --- jobs that outlast an iteration
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         job = asyncio.get_running_loop().create_task(work)

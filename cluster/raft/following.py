@@ -90,7 +90,7 @@ class Following:
             self._matched(peer, match)
 
     def on_trust(self, peer: Peer, proof: int) -> None:
-        """All that was ever committed is here again, and no promise of ours is owed to anybody:
+        """All that was ever committed is here again, and no old vote of ours can matter any more:
         unless that was said to a copy before this one.
         """
         if self._member.leader is peer and self._member.last_index >= proof:

@@ -49,7 +49,7 @@ __all__ = ["Host", "Member", "Role"]
 class Member(MembershipView):
     """A member of one group.
 
-    Driven from outside: `receive` messages, then `tick`, then `flush`, once a round.
+    Driven from outside: `receive` messages, then `tick`, then `flush`, once a step.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Member(MembershipView):
         heard = self.leader is not None and now - self.elections.heard_at < break_s
         return self.elections.heard_since if heard else None
 
-    # --- the round: receive, tick, flush
+    # --- the step: receive, tick, flush
 
     def receive(self, sender: NodeId, message: Message) -> None:
         peer = self.peer(sender)
@@ -257,7 +257,7 @@ class Member(MembershipView):
         return message[1] == APPENDED and message[2] == self.term and len(message) == 4
 
     def flush(self, now: float) -> None:
-        """Send what followers lack. After the round's proposals were appended."""
+        """Send what followers lack. After the step's proposals were appended."""
         if self.leads:
             self.replication.flush(now)
 

@@ -92,7 +92,7 @@ class Replication:
             return 1 << 62
         return self._member.last_index - progress.match
 
-    # --- the round
+    # --- the step
 
     def tick(self, now: float) -> None:
         member = self._member

@@ -2,8 +2,8 @@
 disk.
 
 A message is `[group, kind, term, ...]`, plain data that CBOR can hold. Only a leader's append-
-entries and snapshot parts may leave before the round's fsync: all others say something that must
-be true after a power cut.
+entries and snapshot parts may leave before the iteration's fsync: all others promise something
+that must be true after a power cut.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Listing(Protocol):
 
 
 class Listeners:
-    """The clients of several doors."""
+    """The clients of several listeners."""
 
     def __init__(self, *listeners: Listing) -> None:
         self._listeners = listeners

@@ -45,7 +45,7 @@ def collect(sources: Sources, _: Scrape) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         "quorate_rounds",
-        "Rounds: messages, entries, one write and at most one sync.",
+        "Iterations of the drive loop: messages, entries, one write and at most one sync.",
         value=sources.cluster.drive_loop.count,
     )
     yield GaugeMetricFamily(

@@ -21,17 +21,17 @@ def collect(sources: Sources, _: Scrape) -> Iterator[Metric]:
     )
     yield _family(
         "quorate_round_seconds",
-        "Time of a round that synced the log: messages, entries, one write, one sync.",
+        "Time of a drive loop iteration that synced the log: messages, entries, a write, a sync.",
         watch.round_seconds,
     )
     yield _family(
         "quorate_round_records",
-        "Records that were written to the log since the round before, at each round that synced.",
+        "Records written to the log since the sync before, at each iteration that synced.",
         watch.round_records,
     )
     yield _family(
         "quorate_round_bytes",
-        "Bytes that were written to the log since the round before, at each round that synced.",
+        "Bytes written to the log since the sync before, at each iteration that synced.",
         watch.round_bytes,
     )
     yield _family(

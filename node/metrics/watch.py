@@ -1,4 +1,4 @@
-"""What only somebody who watches all the time knows: rounds, commits, and how late the loop is."""
+"""Measured as it happens: drive loop iterations, commits, and how late the event loop is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Watch:
         self.round_records = Spread(RECORDS)
         self.round_bytes = Spread(BYTES)
         self.loop_lag_seconds = Spread()
-        self._seen = (0, 0)  # records and bytes of the log, up to the round before
+        self._seen = (0, 0)  # records and bytes of the log, up to the sync before
 
     @property
     def clock(self) -> Clock:

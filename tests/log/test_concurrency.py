@@ -1,4 +1,4 @@
-"""Rounds, snapshots and the cleaner at the same time, every disk call taking a while."""
+"""Syncs, snapshots and the cleaner at the same time, every disk call taking a while."""
 
 from __future__ import annotations
 

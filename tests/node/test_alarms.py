@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class Network:
-    """Questions between nodes that are told at once."""
+    """Notices between nodes, delivered at once."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Link] = {}
