@@ -26,10 +26,13 @@ RUNS = Path("var/chaos")
 SEED_MAX = 10**6
 #: Commands that have a module of their own.
 ELSEWHERE = {
-    "power": ("chaos.power", "all nodes lose their power at once, again and again"),
-    "members": ("chaos.members", "nodes come and go, and groups move, under load and faults"),
+    "power": ("chaos.scenes.power", "all nodes lose their power at once, again and again"),
+    "members": (
+        "chaos.scenes.members",
+        "nodes come and go, and groups move, under load and faults",
+    ),
     "incident": ("chaos.incident", "a bad minute on three nodes, and its post-mortem by Spark"),
-    "selftest": ("chaos.selftest", "the suite against builds that are broken on purpose"),
+    "selftest": ("chaos.builds.selftest", "the suite against builds that are broken on purpose"),
 }
 #: Those that start no nodes, or break nothing for which this machine must allow it.
 QUIET = {"show", "incident", "-h", "--help"}

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.agreed_time import CLOCK_CONFIRM_MS, CLOCK_OFFSET_MS_MAX
-from cluster.group_options import GroupOptions
-from cluster.local_group import TRANSIENT_BYTES_MAX
+from cluster.groups.group_options import GroupOptions
+from cluster.groups.local_group import TRANSIENT_BYTES_MAX
+from cluster.groups.snapshotting import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES
 from cluster.log import LogOptions
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
-from cluster.snapshotting import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES
 from cluster.types import NodeId
 
 

@@ -16,34 +16,34 @@ from typing import Any, cast
 import structlog
 
 from cluster.agreed_time import AgreedTime
-from cluster.catalog_read_index import CatalogGroup, CatalogReadIndex
+from cluster.catalog.catalog_read_index import CatalogGroup, CatalogReadIndex
+from cluster.catalog.continuity import ClusterContinuity
+from cluster.catalog.overview import status_of
+from cluster.catalog.queue_names import Heard, QueueNames
+from cluster.catalog.transient import TransientGroups
+from cluster.catalog.upgrading import version_for
 from cluster.cluster_config import ClusterConfig
-from cluster.continuity import ClusterContinuity
-from cluster.disk_identity import DiskIdentity
-from cluster.forwarding import Forwarder
-from cluster.group import Group, Outcome, Role
-from cluster.group_like import GroupLike
-from cluster.liveness import LivenessBroadcast
+from cluster.groups.group import Group, Outcome, Role
+from cluster.groups.group_like import GroupLike
+from cluster.groups.outcome import Done
 from cluster.log import Identity, Log, Progress
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine, GroupInfo, QueueInfo
 from cluster.machine.commands import Command, DeclareQueue, NodeDown, NodeUp
 from cluster.machine.effects import Effect
-from cluster.maintenance import MaintenanceLoop
-from cluster.node_notes import NodeNotes
-from cluster.outcome import Done
-from cluster.overview import status_of
-from cluster.peers import Peers
-from cluster.queue_names import Heard, QueueNames
+from cluster.members.disk_identity import DiskIdentity
+from cluster.members.liveness import LivenessBroadcast
+from cluster.members.maintenance import MaintenanceLoop
+from cluster.members.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
+from cluster.members.registration import Registration
+from cluster.members.relief import Relief
+from cluster.members.unknown_peers import MEMBER, REMOVED, WHO, UnknownPeers
+from cluster.peers.forwarding import Forwarder
+from cluster.peers.node_notes import NodeNotes
+from cluster.peers.peers import Peers
 from cluster.raft.drive_loop import DriveLoop
-from cluster.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
-from cluster.registration import Registration
-from cluster.relief import Relief
 from cluster.seams import Clock, Disk, Down, Links
-from cluster.transient import TransientGroups
 from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, NodeId, Stamp
-from cluster.unknown_peers import MEMBER, REMOVED, WHO, UnknownPeers
-from cluster.upgrading import version_for
 
 log = structlog.get_logger(__name__)
 

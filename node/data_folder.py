@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cluster.seams import Clock
-from node.settings import SettingsError
+from node.settings.settings import SettingsError
 
 LOCK = "node.lock"
 INCARNATION = "incarnation"

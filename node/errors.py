@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cluster.groups.outcome import ELSEWHERE, Outcome
 from cluster.machine.replies import Reply
-from cluster.outcome import ELSEWHERE, Outcome
 from cluster.types import NodeId
 
 

@@ -6,7 +6,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from node.errors import Refused
-from node.health import Health
+from node.operating.health import Health
 from node.protocols.native.http_answers import failure
 
 PROBES = "/health/"

@@ -22,12 +22,8 @@ from cluster.log import LogError, RealDisk, SystemClock
 from cluster.machine.versions import NeedsNewer
 from cluster.raft.link_protocol import ClockSample
 from cluster.seams import Clock
-from node.audit import Audit
 from node.data_folder import DataFolder
 from node.gate import gate
-from node.history import Histories
-from node.local_token import LocalToken
-from node.logs import configure_logs
 from node.management.app import ManagementRoutes
 from node.management.context import Listeners, Listing
 from node.management.context import Services as ManagementServices
@@ -40,19 +36,23 @@ from node.memory import (
 )
 from node.metrics.certificates import CertificateExpiry
 from node.metrics.sources import Process
+from node.operating.audit import Audit
+from node.operating.history import Histories
+from node.operating.logs import configure_logs
+from node.operating.watchdog import Watchdog
 from node.parts import Parts
 from node.peering import cluster_config, log_folders, tcp_links
 from node.protocols.amqp.server import AmqpServer
 from node.protocols.connection_limiter import ConnectionLimiter
 from node.protocols.http_server import HttpServer
+from node.protocols.local_token import LocalToken
 from node.protocols.native.http import HttpRoutes
 from node.protocols.native.http_history import HistoryRoutes
 from node.protocols.native.websocket import WebSockets
-from node.settings import Settings, SettingsError
-from node.settings import shown as settings_shown
+from node.protocols.tls import Certificates
+from node.settings.settings import Settings, SettingsError
+from node.settings.settings import shown as settings_shown
 from node.tasks import Tasks
-from node.tls import Certificates
-from node.watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
 

@@ -14,33 +14,33 @@ import structlog
 
 from cluster.cluster_node import ClusterNode
 from cluster.types import NodeId
-from node.alarms import Alarms, Lack
-from node.auth import Auth
-from node.backup import Backups
-from node.bodies import Bodies
-from node.broker import Broker
-from node.catch_up import CatchUp
-from node.clients import Clients
-from node.dead_letters import DeadLetters
-from node.drain import Drain
-from node.first_user import FirstUser
-from node.health import Health
+from node.access.auth import Auth
+from node.access.first_user import FirstUser
+from node.broker.alarms import Alarms, Lack
+from node.broker.bodies import Bodies
+from node.broker.broker import Broker
+from node.broker.dead_letters import DeadLetters
+from node.broker.publishing import Publisher
+from node.broker.settle_retry import SettleRetry
+from node.broker.transactions import Transactions
+from node.broker.vhost_quotas import VhostQuotas
+from node.clients.clients import Clients
+from node.clients.relay import Relay
+from node.clients.sessions import Sessions
+from node.clients.traffic import Traffic
 from node.metrics.client_counters import ClientCounters, Counts
 from node.metrics.metrics import Metrics
+from node.operating.backup import Backups
+from node.operating.catch_up import CatchUp
+from node.operating.drain import Drain
+from node.operating.health import Health
+from node.operating.quorum import Quorum
+from node.operating.watchdog import Watchdog
 from node.peer_rpc import PeerRpc
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.amqp.services import Services as AmqpServices
-from node.publishing import Publisher
-from node.quorum import Quorum
-from node.relay import Relay
-from node.sessions import Sessions
-from node.settings import Settings
-from node.settle_retry import SettleRetry
+from node.settings.settings import Settings
 from node.tasks import Tasks
-from node.traffic import Traffic
-from node.transactions import Transactions
-from node.vhost_quotas import VhostQuotas
-from node.watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
 

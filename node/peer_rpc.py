@@ -15,8 +15,8 @@ from typing import Any
 import structlog
 
 from cluster.cluster_node import BROKER_LEVEL, ClusterNode
-from cluster.outcome import ELSEWHERE
-from cluster.peer_rpc import LinkLost, NotSent, Requests, TooMany
+from cluster.groups.outcome import ELSEWHERE
+from cluster.peers.peer_rpc import LinkLost, NotSent, Requests, TooMany
 from cluster.types import NodeId
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
 from node.tasks import Tasks

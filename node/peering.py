@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import secrets
 
+from cluster.catalog.upgrading import versions_of
 from cluster.cluster_node import ClusterConfig
 from cluster.log import LogOptions
 from cluster.raft.links import TcpLinks, TlsConfig
 from cluster.seams import Clock
 from cluster.types import NodeId
-from cluster.upgrading import versions_of
-from node.settings import Settings
+from node.settings.settings import Settings
 
 
 def cluster_config(settings: Settings, addresses: dict[str, str]) -> ClusterConfig:

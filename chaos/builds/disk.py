@@ -10,7 +10,7 @@ from typing import Any
 from chaos.builds.build import Build, Change
 from cluster.log.journal import Journal
 from cluster.log.wal import Wal, Written
-from cluster.registration import Registration
+from cluster.members.registration import Registration
 
 
 def _sync_nothing(_honest: Any) -> Callable[..., Any]:

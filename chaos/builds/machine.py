@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.builds.build import Build, Change
-from cluster.group import Group
+from cluster.groups.group import Group
+from cluster.groups.outcome import Done, Outcome
 from cluster.machine.admission import QueueAdmission, is_carrier
 from cluster.machine.commands import Command, Enqueue
 from cluster.machine.consumers import Consumer, Consumers
 from cluster.machine.context import ApplyContext
 from cluster.machine.messages import Messages
 from cluster.machine.replies import Chunk, Enqueued, Reply
-from cluster.outcome import Done, Outcome
 from cluster.types import QueueId
 
 

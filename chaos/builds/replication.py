@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from chaos.builds.build import Build, Change
-from cluster.group import Group
+from cluster.groups.group import Group
+from cluster.groups.outcome import Done, Outcome
 from cluster.machine.commands import Barrier, Command
 from cluster.machine.replies import Ok
-from cluster.outcome import Done, Outcome
 from cluster.raft import replication
 from cluster.raft.following import Following
 from cluster.raft.progress import Progress

@@ -16,7 +16,7 @@ from chaos.live.clocks import SkewedClock
 from cluster.cluster_node import ClusterConfig
 from node import node
 from node.peering import cluster_config
-from node.settings import Settings, load
+from node.settings.settings import Settings, load
 from quorate.lifetime import end_with_starter
 
 

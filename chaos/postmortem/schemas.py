@@ -160,8 +160,8 @@ TABLES: Final[dict[str, str]] = {
     "shifts": "node string, minute_ns bigint, shift_ns bigint",
     # The wall clock against the monotonic one, between two records of one life.
     "clock_jumps": ("node string, file string, offset bigint, at_ns bigint, jump_ms double"),
-    # --- what the replay says: see cluster/group_replay.py. A row is about the positions `first` to
-    # `last` of a queue; (index, ordinal, step) is their order within a group. event:
+    # --- what the replay says: see cluster/history/group_replay.py. A row is about the positions
+    # `first` to `last` of a queue; (index, ordinal, step) is their order within a group. event:
     #   published  entry, entry_offset: where the body of `first` lies; the bodies of the others
     #              follow it there. publisher, seqno (of `first`) when there are any
     #   letter     as published: a dead letter of another queue of this group; reason: of its death

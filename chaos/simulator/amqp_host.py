@@ -16,11 +16,11 @@ from pamqp import base, commands
 from chaos.simulator.channel import Channel as Link
 from chaos.simulator.channel import Closed
 from chaos.simulator.ledger import Ledger
-from node.auth import User
-from node.handed import Handed, Piece
-from node.in_flight import InFlight
-from node.outgoing import Delivery, Outgoing
-from node.permissions import Access
+from node.access.auth import User
+from node.access.permissions import Access
+from node.dispatch.handed import Handed, Piece
+from node.dispatch.in_flight import InFlight
+from node.dispatch.outgoing import Delivery, Outgoing
 from node.protocols.amqp import closing, writer
 from node.protocols.amqp.channel import PUBLISHES, Channel
 from node.protocols.amqp.errors import AmqpError, ConnectionError_

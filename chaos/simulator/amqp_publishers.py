@@ -12,9 +12,9 @@ from chaos.simulator.amqp_clients import AmqpChannel, AmqpClient
 from chaos.simulator.amqp_queues import AmqpQueues
 from chaos.simulator.amqp_wire import Confirmed
 from chaos.simulator.clients import RETRY_S, Scene, first_of
-from node.bodies import NewBody
-from node.message import where_of
-from node.protocols.amqp import properties as props
+from node.broker.bodies import NewBody
+from node.messages import properties as props
+from node.messages.message import where_of
 from node.protocols.amqp.events import Publish
 
 PLAIN = props.build({"delivery_mode": 2})

@@ -25,8 +25,8 @@ from chaos.simulator.channel import Channel, Closed
 from chaos.simulator.loop import Process
 from chaos.simulator.sim_cluster import SimCluster
 from cluster.types import NodeId
-from node.message import where_of
-from node.protocols.amqp import properties as props
+from node.messages import properties as props
+from node.messages.message import where_of
 from node.protocols.amqp.events import Acks, Publish
 from node.protocols.native.requests import Goodbye
 

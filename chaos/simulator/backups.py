@@ -27,11 +27,11 @@ from chaos.simulator.loop import Process
 from chaos.simulator.machine import Machine
 from chaos.simulator.sim_cluster import SimCluster
 from chaos.simulator.trace import Trace
-from cluster.backup import Cut, NotContained, stream
-from cluster.disk_identity import DiskIdentity
 from cluster.log import Identity, Log
 from cluster.machine import QueueMachine
-from cluster.restoring import Beginning, Replayed, begin, beginnings, replay
+from cluster.members.disk_identity import DiskIdentity
+from cluster.recovery.backup import Cut, NotContained, stream
+from cluster.recovery.restoring import Beginning, Replayed, begin, beginnings, replay
 from cluster.types import GroupId
 from node.errors import BrokerError
 
@@ -169,7 +169,7 @@ async def _read(chunks: AsyncIterator[bytes]) -> bytes:
 
 
 async def _make(machine: Machine, process: Process, made: Sequence[Beginning], start: int) -> None:
-    """As `node.restore` does it on real disks."""
+    """As `node.operating.restore` does it on real disks."""
     disk = SimDisk(machine.platter, process)
     log = await Log.open(
         DATA_DIR, disk=disk, clock=machine.clock, identity=Identity(machine.name, "simulated")

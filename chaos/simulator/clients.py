@@ -14,10 +14,10 @@ from chaos.history import History
 from chaos.simulator.channel import Channel, Closed, Welcome
 from chaos.simulator.loop import Process
 from chaos.simulator.sim_cluster import SimCluster
+from cluster.groups.outcome import Outcome
 from cluster.machine.commands import Command
-from cluster.outcome import Outcome
 from cluster.types import NodeId
-from node.outgoing import Answer, Confirms, Failure, Got, Moved, Subscribed
+from node.dispatch.outgoing import Answer, Confirms, Failure, Got, Moved, Subscribed
 from node.protocols.native.requests import Declare, Goodbye, Hello
 
 ANSWER_S_MAX = 4.0  # then the outcome is unknown and the connection is given up

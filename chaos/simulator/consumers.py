@@ -15,8 +15,8 @@ from chaos.simulator.channel import Closed
 from chaos.simulator.clients import Client, Connection, Scene, first_of
 from cluster.machine.replies import UNKNOWN_DELIVERY
 from cluster.types import ConsumerKey
-from node.bodies import head_of
-from node.outgoing import Answer, Batch, Delivery, Ended, Failure, Moved, Subscribed
+from node.broker.bodies import head_of
+from node.dispatch.outgoing import Answer, Batch, Delivery, Ended, Failure, Moved, Subscribed
 from node.protocols.native.requests import Discard, Hello, Return, Settle, Subscribe
 
 HeldKey = tuple[int, int]  # position, token

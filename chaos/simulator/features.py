@@ -48,9 +48,9 @@ from cluster.machine.commands import (
     DropEntry,
     PutEntry,
 )
-from node.bodies import NewBody, PartedBody
-from node.message import where_of
-from node.outgoing import Answer, Failure
+from node.broker.bodies import NewBody, PartedBody
+from node.dispatch.outgoing import Answer, Failure
+from node.messages.message import where_of
 from node.protocols.amqp.events import Publish
 from node.protocols.native.requests import Declare, Info, Purge
 

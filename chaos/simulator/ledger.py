@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from chaos.history import History, Op, settle_value
 from chaos.load.driver import id_of
 from cluster.cluster_node import ClusterNode
+from cluster.groups.outcome import Done, Outcome
 from cluster.machine.commands import Discard, Settle
 from cluster.machine.replies import Ok
-from cluster.outcome import Done, Outcome
 from cluster.types import ConsumerKey, GroupId, QueueId
-from node.bodies import head_of
+from node.broker.bodies import head_of
+from node.broker.settle_retry import SettleCommand, SettleRetry
+from node.dispatch.outgoing import Batch
 from node.metrics.client_counters import Counts
-from node.outgoing import Batch
-from node.settle_retry import SettleCommand, SettleRetry
 
 
 class Row(NamedTuple):

@@ -11,7 +11,7 @@ from chaos.simulator.disk import Platter
 from chaos.simulator.loop import Process, ProcessState
 from chaos.simulator.sim_broker import SimBroker
 from cluster.cluster_node import ClusterNode
-from cluster.group import Group, Role
+from cluster.groups.group import Group, Role
 from cluster.log import FatalDiskError
 from cluster.types import GroupId, NodeId
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from chaos.simulator.clients import change
 from chaos.simulator.machine import Machine
 from chaos.simulator.sim_cluster import SimCluster
+from cluster.groups.outcome import Outcome
 from cluster.machine.commands import AddNode, Command, MoveGroup, RemoveNode
 from cluster.machine.replies import NO_NODE
-from cluster.outcome import Outcome
 from cluster.types import CATALOG_GROUP, NodeId
 
 LOOK_S = 0.01

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from chaos.faults import bridge, deafen, halves, isolate, silence
 from chaos.simulator.backups import Backups
 from chaos.simulator.sim_cluster import SimCluster
-from cluster.group import Group, Role
+from cluster.groups.group import Group, Role
 from cluster.types import GroupId, NodeId
 
 #: How often a directed nemesis looks whether its moment has come.

@@ -11,7 +11,7 @@ from typing import Any
 
 from chaos.history import Op, publish_value
 from chaos.simulator.clients import ANSWER_S_MAX, RETRY_S, Client, Connection, Scene
-from node.outgoing import Confirm, Failure, Moved
+from node.dispatch.outgoing import Confirm, Failure, Moved
 from node.protocols.native.requests import Publish
 
 #: From the ids of a batch: its attributes, and what the history says of them.

@@ -41,10 +41,10 @@ from chaos.simulator.trace import Trace
 from chaos.simulator.transaction_clients import TransactionClients
 from cluster.codec.entries import decode_entry, messages_of
 from cluster.log import Identity, Log
-from cluster.lost_majority import LostMajority, examine, give_up
 from cluster.raft.pysyncobj_core import REGULAR
+from cluster.recovery.lost_majority import LostMajority, examine, give_up
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
-from node.bodies import head_of
+from node.broker.bodies import head_of
 
 #: Clients publish for so long once it serves again.
 PUBLISH_S = 3.0
@@ -218,7 +218,7 @@ class Recoveries:
 
 
 async def _give_up(machine: Machine, process: Process, disaster: Disaster) -> list[LostMajority]:
-    """As `node.recovery` does it on real disks; notes which messages the copy has."""
+    """As `node.operating.recovery` does it on real disks; notes which messages the copy has."""
     log = await Log.open(
         DATA_DIR,
         disk=SimDisk(machine.platter, process),

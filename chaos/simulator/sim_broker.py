@@ -17,21 +17,21 @@ from chaos.simulator.channel import Channel, Closed, Welcome
 from chaos.simulator.ledger import Ledger, WatchedSettleRetry
 from chaos.simulator.loop import Process
 from cluster.cluster_node import ClusterNode
-from node.broker import Broker
-from node.connection import Connection, Peer
+from node.broker.broker import Broker
+from node.clients.connection import Connection, Peer
+from node.clients.relay import Relay
+from node.clients.sessions import Sessions
+from node.clients.traffic import Traffic
+from node.dispatch.outgoing import Delivery, Failure, Outgoing
 from node.errors import BrokerError, Refused
-from node.outgoing import Delivery, Failure, Outgoing
+from node.operating.watchdog import Watchdog
 from node.parts import Parts
 from node.protocols.amqp.services import Services
 from node.protocols.native.handlers import Handlers
 from node.protocols.native.requests import Goodbye, Hello, Ping, Pong
-from node.relay import Relay
-from node.sections import LimitSettings
-from node.sessions import Sessions
-from node.settings import Settings
+from node.settings.sections import LimitSettings
+from node.settings.settings import Settings
 from node.tasks import Tasks
-from node.traffic import Traffic
-from node.watchdog import Watchdog
 
 
 class WatchedTasks(Tasks):

@@ -23,14 +23,14 @@ from chaos.simulator.plan import Plan
 from chaos.simulator.sim_broker import SimBroker
 from chaos.simulator.trace import Trace
 from cluster.cluster_node import ClusterConfig, ClusterNode
-from cluster.group import Group, Role
+from cluster.groups.group import Group, Role
 from cluster.log import LogOptions
 from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.raft.transport import APPENDED, INSTALL, VOTE, VOTED
 from cluster.types import GroupId, NodeId
 from node.node import WATCH_S
-from node.sections import LimitSettings
+from node.settings.sections import LimitSettings
 
 #: Digests are compared at indexes divisible by this; machines check themselves at the same ones.
 DIGEST_EVERY = 8

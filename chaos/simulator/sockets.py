@@ -29,7 +29,7 @@ from node.protocols.native import replies
 from node.protocols.native.frames import NativeProtocol
 from node.protocols.native.requests import CloseCode, Goodbye, Pong
 from node.protocols.native.websocket import CLOSE_CODES
-from node.sections import LimitSettings
+from node.settings.sections import LimitSettings
 
 #: Of a connection that ended without a word (RFC 6455, 7.4.1).
 ABNORMAL = 1006

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from node.audit import Audit, Outcome
 from node.management import bindings, exchanges, messages
 from node.management.context import Route
+from node.operating.audit import Audit, Outcome
 
 #: What clients do to messages and topology as well.
 _OF_CLIENTS = frozenset(

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from node.auth import NAME_SHOWN_MAX, User
+from node.access.auth import NAME_SHOWN_MAX, User
 from node.errors import BrokerError
 from node.management import (
     backup,
@@ -43,7 +43,7 @@ from node.management.context import Answer, Call, Needs, Route, Services, check_
 from node.management.errors import ApiError, bad_request, not_authorised, not_found, of_broker
 from node.management.observer import Observer
 from node.management.values import Body
-from node.plain_values import as_json
+from node.messages.plain_values import as_json
 from node.protocols.basic_auth import (
     OTHER_SITES,
     BasicAuth,

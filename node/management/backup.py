@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from cluster.backup import Cut
+from cluster.recovery.backup import Cut
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from node.management.context import Answer, Call, Route
 from node.management.errors import bad_request

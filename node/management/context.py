@@ -10,27 +10,27 @@ from cluster.cluster_node import ClusterNode
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import Command
 from cluster.machine.replies import Ok
-from node.alarms import Alarms
-from node.audit import Audit
-from node.auth import Auth, User
-from node.backup import Backups
-from node.broker import Broker
-from node.clients import Clients
-from node.drain import Drain
+from node.access.auth import Auth, User
+from node.access.permissions import Access
+from node.broker.alarms import Alarms
+from node.broker.broker import Broker
+from node.broker.publishing import Publisher
+from node.clients.clients import Clients
+from node.clients.sessions import Sessions
 from node.errors import Elsewhere, reply_of
-from node.health import Health
-from node.local_token import LocalToken
 from node.management.errors import not_authorised, not_found
 from node.management.paging import ListQuery, list_query
 from node.management.values import Body
 from node.metrics.client_counters import ClientCounters
+from node.operating.audit import Audit
+from node.operating.backup import Backups
+from node.operating.drain import Drain
+from node.operating.health import Health
+from node.operating.quorum import Quorum
 from node.peer_rpc import PeerRpc
-from node.permissions import Access
 from node.protocols.amqp.direct_reply import DirectReplies
-from node.publishing import Publisher
-from node.quorum import Quorum
-from node.sessions import Sessions
-from node.settings import Settings
+from node.protocols.local_token import LocalToken
+from node.settings.settings import Settings
 
 if TYPE_CHECKING:
     from node.management.observer import Observer

@@ -15,7 +15,7 @@ from typing import Any
 from cluster.codec.entries import encode_command
 from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.commands import DeclareQueue
-from node.compatibility import RABBITMQ_VERSION
+from node.access.passwords import RABBIT_ALGORITHMS, RABBIT_SHA256, Hashing, hash_password
 from node.errors import Refused, reply_of
 from node.management import shapes
 from node.management.context import DONE, Answer, Call, Route
@@ -33,8 +33,7 @@ from node.management.parameters import parameters
 from node.management.policies import policies
 from node.management.users import users
 from node.management.values import Body
-from node.management.version import PRODUCT, PRODUCT_VERSION
-from node.passwords import RABBIT_ALGORITHMS, RABBIT_SHA256, Hashing, hash_password
+from node.version import PRODUCT, PRODUCT_VERSION, RABBITMQ_VERSION
 
 Json = dict[str, Any]
 

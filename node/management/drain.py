@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.types import NodeId
-from node.drain import QUORUM_CRITICAL
 from node.errors import Refused
 from node.management.context import DONE, Answer, Call, Route
 from node.management.errors import ApiError, bad_request, no_such
+from node.operating.drain import QUORUM_CRITICAL
 
 Json = dict[str, Any]
 

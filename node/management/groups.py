@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from cluster.catalog.placement import spread
 from cluster.cluster_node import ClusterNode
 from cluster.machine.catalog_tables import GroupInfo
 from cluster.machine.commands import MoveGroup
-from cluster.placement import spread
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from node.management.context import DONE, Call, Route
 from node.management.errors import ApiError, bad_request, no_such

@@ -12,7 +12,7 @@ from cryptography import x509
 
 from cluster.machine.catalog import QueueInfo
 from cluster.types import TRANSIENT_GROUPS, NodeId
-from node.alarms import Lack
+from node.broker.alarms import Lack
 from node.management.context import Answer, Call, Route
 from node.management.errors import bad_request, not_found
 from node.management.overview import listeners

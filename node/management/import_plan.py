@@ -20,6 +20,7 @@ from cluster.machine.replies import (
     Reply,
 )
 from cluster.types import NodeId
+from node.access.passwords import Hashing
 from node.errors import BrokerError
 from node.management.bindings import bind_step
 from node.management.errors import ApiError, bad_request
@@ -32,7 +33,6 @@ from node.management.unsupported import Unsupported
 from node.management.users import permission_step, topic_permission_step, user_steps
 from node.management.values import Body
 from node.management.vhosts import vhost_step
-from node.passwords import Hashing
 
 #: In the order in which they need each other.
 IN_CLUSTER = ("vhosts", "users", "permissions", "topic_permissions", "global_parameters")

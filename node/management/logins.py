@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.types import NodeId
+from node.access.passwords import hash_password
 from node.management.context import DONE, Answer, Call, Route
 from node.management.errors import not_found
-from node.passwords import hash_password
 
 Json = dict[str, Any]
 

@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.machine.catalog import QueueInfo
+from node.broker.ingress import Attrs, check_reply, shown
 from node.errors import Elsewhere, OutcomeUnknown
-from node.ingress import Attrs, check_reply, shown
 from node.management.context import Call, Route
 from node.management.errors import bad_request, not_found
 from node.management.messages_here import ACK_MODES
 from node.management.queues import declare_queue, unlocked
 from node.management.values import Body
-from node.message import exchange_and_key, on_wire, where_of
-from node.plain_values import wrong_value
-from node.protocols.amqp import properties as amqp
+from node.messages import properties as amqp
+from node.messages.message import exchange_and_key, on_wire, where_of
+from node.messages.plain_values import wrong_value
 from node.protocols.amqp.deaths import marked
 from node.protocols.amqp.direct_reply import PREFIX
 from node.protocols.amqp.errors import AmqpError

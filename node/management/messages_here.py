@@ -8,9 +8,9 @@ from typing import Any, cast
 from cluster.machine.commands import Discard, Ranges, Return, Settle
 from cluster.machine.replies import NO_QUEUE
 from cluster.types import ConsumerKey, LargeBody, QueueId
+from node.dispatch.outgoing import Batch
 from node.errors import Refused, error_of
 from node.management.context import Services
-from node.outgoing import Batch
 
 LEASE_MS = 30_000
 

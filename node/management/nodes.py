@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from cluster.catalog.overview import membership_state
 from cluster.machine.catalog_tables import NodeInfo
 from cluster.machine.commands import AddNode, RemoveNode
-from cluster.overview import membership_state
 from cluster.raft.link_peer import host_and_port
 from cluster.types import NodeId
 from node.management import shapes
@@ -18,7 +18,7 @@ from node.management.groups import rows
 from node.management.host import MEASURED
 from node.management.overview import exchange_types
 from node.management.paging import cut_columns, listed_as_is
-from node.removal import risks_of
+from node.operating.removal import risks_of
 
 Json = dict[str, Any]
 

@@ -43,7 +43,7 @@ from node.management.samples import (
     now_row,
     times,
 )
-from node.message import as_map
+from node.messages.message import as_map
 
 SAMPLE_S = 5.0
 #: Of one question, and of the work between two breaths of the loop.

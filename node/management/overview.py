@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from cluster.types import NodeId
-from node.compatibility import RABBITMQ, RABBITMQ_VERSION
 from node.management import shapes
 from node.management.context import Call, Route
 from node.management.exchanges import TYPES
@@ -14,7 +13,7 @@ from node.management.host import CHURN
 from node.management.paging import cut_columns
 from node.management.parameters import cluster_name
 from node.management.samples import ROW_SIZE, now_row
-from node.management.version import PRODUCT, PRODUCT_VERSION
+from node.version import PRODUCT, PRODUCT_VERSION, RABBITMQ, RABBITMQ_VERSION
 
 Json = dict[str, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from node.management.context import Answer, Call, Route
-from node.management.version import PRODUCT, PRODUCT_VERSION
+from node.version import PRODUCT, PRODUCT_VERSION
 
 _DOCS = "docs/management.md"
 

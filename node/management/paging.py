@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from node.access.patterns import check_pattern
 from node.management.errors import ApiError, bad_request
-from node.patterns import check_pattern
 
 PAGE_SIZE_DEFAULT = 100
 PAGE_SIZE_MAX = 500

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from cluster.machine.commands import DropEntry, PutEntry
+from node.access.patterns import check_pattern
 from node.management import shapes
 from node.management.context import Answer, Call, Handler, Route, created, deleted
 from node.management.errors import not_found
 from node.management.paging import listed_as_is
 from node.management.unsupported import check_definition
 from node.management.values import Body
-from node.patterns import check_pattern
 
 Json = dict[str, Any]
 Table = Literal["policies", "operator_policies"]

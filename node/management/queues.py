@@ -11,7 +11,7 @@ from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import DeclareQueue
 from cluster.machine.replies import Declared
 from cluster.types import TRANSIENT_GROUPS, NodeId, QueueId
-from node.broker import reserved, transient_by, with_type
+from node.broker.broker import reserved, transient_by, with_type
 from node.errors import reply_of
 from node.management import shapes
 from node.management.consumers import consumers_of, sessions_of

@@ -9,10 +9,10 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.catalog_tables import GroupInfo
 from cluster.machine.commands import MoveGroup
 from cluster.types import TRANSIENT_GROUPS, NodeId
+from node.access.patterns import check_pattern
 from node.management.context import DONE, Answer, Call, Route
 from node.management.errors import bad_request, no_such
 from node.management.queues import found
-from node.patterns import check_pattern
 
 STRATEGIES = ("all", "even")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from cluster.catalog.upgrading import HOLD, held_at
 from cluster.machine.commands import DropEntry, PutEntry
 from cluster.machine.versions import newest_machine
 from cluster.types import CATALOG_GROUP
-from cluster.upgrading import HOLD, held_at
 from node.management.context import DONE, Call, Route
 from node.management.errors import bad_request
 

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 from cluster.machine.commands import DropEntry, PutEntry
+from node.access.passwords import RABBIT_SHA256, Hashing, hash_password, wrong_hash
+from node.access.patterns import check_pattern
 from node.management import shapes
 from node.management.context import DONE, Answer, Call, Route, created, deleted
 from node.management.errors import bad_request, not_found
 from node.management.paging import listed_as_is
 from node.management.values import Body
-from node.passwords import RABBIT_SHA256, Hashing, hash_password, wrong_hash
-from node.patterns import check_pattern
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from node.management.errors import bad_request
-from node.plain_values import loads
+from node.messages.plain_values import loads
 
 _MISSING: Any = object()
 

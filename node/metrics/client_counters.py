@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from cluster.machine.catalog import QueueInfo
     from cluster.machine.replies import Enqueued
-    from node.outgoing import Batch
+    from node.dispatch.outgoing import Batch
 
 #: Bounds, in seconds, from what a sync of a fast disk takes to what nobody waits for.
 SECONDS = (

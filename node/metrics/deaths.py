@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from cluster.group import Group, Role
+from cluster.groups.group import Group, Role
 from cluster.types import CATALOG_GROUP, GroupId
 from node.metrics.client_counters import CLASSIC, QUORUM
 

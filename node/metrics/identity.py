@@ -8,11 +8,10 @@ from importlib.metadata import version
 
 from prometheus_client.core import Metric
 
-from node.compatibility import RABBITMQ_VERSION
-from node.management.version import PRODUCT, PRODUCT_VERSION
 from node.metrics.families import info
 from node.metrics.scrape import Scrape
 from node.metrics.sources import Sources
+from node.version import PRODUCT, PRODUCT_VERSION, RABBITMQ_VERSION
 
 
 def collect(sources: Sources, scrape: Scrape) -> Iterator[Metric]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from cluster.group import Role
+from cluster.groups.group import Role
 from node.metrics.scrape import Scrape
 from node.metrics.sources import Sources
 

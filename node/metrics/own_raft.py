@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from cluster.group import Group
+from cluster.groups.group import Group
 from node.metrics.families import counters, gauges
 from node.metrics.scrape import Scrape
 from node.metrics.sources import Sources

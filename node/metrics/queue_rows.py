@@ -16,7 +16,7 @@ from cluster.types import CATALOG_GROUP, GroupId, QueueId
 
 if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
-    from cluster.group_like import GroupLike
+    from cluster.groups.group_like import GroupLike
     from cluster.machine import QueueMachine
     from cluster.machine.interface import QueueView
 

@@ -19,7 +19,7 @@ from node.metrics.scrape import Scrape
 from node.metrics.sources import Process, Sources
 
 if TYPE_CHECKING:
-    from cluster.group_like import GroupLike
+    from cluster.groups.group_like import GroupLike
     from cluster.machine import QueueMachine
     from cluster.machine.interface import QueueView
 

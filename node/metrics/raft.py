@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric
 
-from cluster.group import Group
+from cluster.groups.group import Group
 from cluster.types import CATALOG_GROUP
 from node.metrics.families import Rows, counters, gauge, gauges
 from node.metrics.scrape import Scrape

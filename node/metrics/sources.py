@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from cluster.cluster_node import ClusterNode
     from cluster.machine.counters import QueueCounters
     from cluster.types import QueueId
-    from node.alarms import Alarms
+    from node.broker.alarms import Alarms
+    from node.clients.sessions import Sessions
     from node.metrics.client_counters import Counts
     from node.protocols.amqp.server import AmqpServer
-    from node.sessions import Sessions
-    from node.settings import Settings
+    from node.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

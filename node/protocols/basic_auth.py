@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from aiohttp import web
 
-from node.auth import Auth, Protocol, User
+from node.access.auth import Auth, Protocol, User
 from node.errors import AccessRefused
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="quorate", charset="UTF-8"'}

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from node.settings import SettingsError
+from node.settings.settings import SettingsError
 
 log = structlog.get_logger(__name__)
 

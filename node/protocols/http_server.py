@@ -18,8 +18,8 @@ from node.protocols.connection_limiter import (
     bound_socket,
 )
 from node.protocols.http_listener import HttpListener
-from node.settings import Settings
-from node.tls import Certificates
+from node.protocols.tls import Certificates
+from node.settings.settings import Settings
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from quorate.cli.progress import Bar
 from quorate.errors import QuorateError
 
 if TYPE_CHECKING:
-    from cluster.restoring import Replayed
+    from cluster.recovery.restoring import Replayed
     from quorate.management import Management
 
 CORRUPT = 3
@@ -112,7 +112,7 @@ def _ms(text: str | None) -> int | None:
 
 
 def run_backup(folder: Path, url: str | None, *, as_json: bool, timeout: float) -> int:
-    from node.backup_folder import FORMAT, file_of, write_manifest
+    from node.operating.backup_folder import FORMAT, file_of, write_manifest
 
     _make_empty(folder)
 
@@ -184,7 +184,7 @@ def _make_empty(folder: Path) -> None:
 
 def _replay(folder: Path, *, shown: bool) -> tuple[Object, list[Replayed]]:
     from cluster.log import LogError
-    from node.backup_folder import BadBackup, read_manifest, replay_all
+    from node.operating.backup_folder import BadBackup, read_manifest, replay_all
 
     try:
         total = sum(group["bytes"] for group in read_manifest(folder)["groups"])
@@ -225,11 +225,11 @@ def run_restore(
     *,
     as_json: bool,
 ) -> int:
-    from cluster.archive import ArchiveGap
     from cluster.log import LogError
+    from cluster.recovery.archive import ArchiveGap
     from cluster.types import NodeId
-    from node.restore import Target, check_targets, found_cluster, roll_forward
-    from node.settings import SettingsError
+    from node.operating.restore import Target, check_targets, found_cluster, roll_forward
+    from node.settings.settings import SettingsError
 
     single = len(nodes) == 1
     targets = [Target(NodeId(node), data_dir if single else data_dir / node) for node in nodes]

@@ -15,7 +15,7 @@ from quorate.cli.output import CommandError, Json, Url, complain, emit, explain,
 from quorate.cli.tables import show_rows
 
 if TYPE_CHECKING:
-    from node.settings import Settings
+    from node.settings.settings import Settings
     from quorate.management import Management
 
 TIMEOUT_S = 60.0
@@ -127,7 +127,7 @@ async def _ask(
 
 
 def _settings(config: Path) -> Settings:
-    from node.settings import load
+    from node.settings.settings import load
 
     return load(file=config)
 
@@ -136,7 +136,7 @@ def _on_this_machine(
     settings: Settings, node: str, wait_s: float, most_s: float, *, force: bool, undo: bool
 ) -> dict[str, Any]:
     """By the token in the node's data folder; `most_s` later at most it is unknown."""
-    from node import local_token
+    from node.protocols import local_token
     from quorate.management import Management
 
     try:

@@ -182,7 +182,7 @@ def _unknown(node: str) -> str:
 
 
 def _check(view: View, node: str, successor: str | None, *, yes: bool) -> None:
-    from node.removal import risks_of
+    from node.operating.removal import risks_of
 
     if view.node(node) is None:
         raise CommandError(_unknown(node))

@@ -105,8 +105,8 @@ def _is_number(text: str) -> bool:
 
 
 def _from_folder(folders: Sequence[Path], named: Named, vhost: str, queue: str | None) -> Object:
-    from cluster.message_events import Wanted
-    from cluster.message_history import NoHistory, find_queue, history
+    from cluster.history.message_events import Wanted
+    from cluster.history.message_history import NoHistory, find_queue, history
     from cluster.types import MessageId
     from quorate.cli.nodes import log_folder
 

@@ -15,7 +15,7 @@ from quorate.cli.tables import Alarm
 def run_node(config: Path | None, flags: list[str]) -> int:
     # The broker is only imported by the process that is one.
     from node import node
-    from node.settings import load, parse_flags
+    from node.settings.settings import load, parse_flags
 
     return node.main(load(file=config, flags=parse_flags(flags)))
 

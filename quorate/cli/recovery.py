@@ -11,8 +11,8 @@ from quorate.cli.asking import answer
 from quorate.cli.output import CommandError, emit, say, stdout
 
 if TYPE_CHECKING:
-    from cluster.lost_majority import LostMajority
-    from node.recovery import Survey
+    from cluster.recovery.lost_majority import LostMajority
+    from node.operating.recovery import Survey
 
 
 #: Names of queues that are listed of a group without a copy; --json has all.
@@ -23,8 +23,8 @@ def run_recover(
     config: Path | None, flags: list[str], lost: list[str], *, yes: bool, as_json: bool
 ) -> int:
     from cluster.log import LogError
-    from node.recovery import recover, survey
-    from node.settings import SettingsError, load, parse_flags
+    from node.operating.recovery import recover, survey
+    from node.settings.settings import SettingsError, load, parse_flags
 
     try:
         settings = load(file=config, flags=parse_flags(flags))

@@ -56,7 +56,7 @@ def check(
 
     Reads only. Exit status 3 when this release would come to another state.
     """
-    from cluster.rehearsing import rehearse
+    from cluster.recovery.rehearsing import rehearse
     from quorate.cli.nodes import log_folder
 
     if not directory.is_dir():

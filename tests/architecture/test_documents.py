@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from node.management.app import ROUTES
-from node.settings import fields
+from node.settings.settings import fields
 from quorate.cli.app import command_line
 from tests.acceptance.semantics.differences import DESIGN_DIFFERENCES
 from tests.architecture.sources import ROOT, documents, make_targets, modules

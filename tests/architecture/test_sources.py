@@ -46,7 +46,9 @@ def test_threads_are_only_for_the_disk_for_passwords_and_to_watch_the_loop():
         f"{module.path}:{line}: {name}"
         for module in modules()
         if module.within("cluster", "node")
-        and not module.within("cluster.log.disk", "node.password_checks", "node.watchdog")
+        and not module.within(
+            "cluster.log.disk", "node.access.password_checks", "node.operating.watchdog"
+        )
         for line, name in module.imports()
         if name.split(".")[0] in {"threading", "concurrent", "multiprocessing"}
     ]

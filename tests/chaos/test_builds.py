@@ -13,9 +13,9 @@ from chaos.builds import BUILDS, break_node, broken
 from chaos.faults import isolate
 from chaos.simulator.plan import draw_plan
 from chaos.simulator.run import Run, Status
+from cluster.groups.outcome import Outcome
 from cluster.log.wal import Wal
 from cluster.machine.commands import Barrier
-from cluster.outcome import Outcome
 from cluster.types import CATALOG_GROUP
 
 SEEDS = range(8)

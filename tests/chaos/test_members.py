@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from chaos.member_scenes import BRIEF
-from chaos.members import ALL, longest_s, play, scenes_of
 from chaos.plan import NoSuchPlan
 from chaos.report.outcome import Status
 from chaos.report.series import Span
+from chaos.scenes.member_scenes import BRIEF
+from chaos.scenes.members import ALL, longest_s, play, scenes_of
 
 
 def test_scenes_are_played_in_their_own_order():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from chaos.power import Options, run
+from chaos.scenes.power import Options, run
 
 pytestmark = [pytest.mark.live, pytest.mark.chaos, pytest.mark.xdist_group("chaos-power")]
 

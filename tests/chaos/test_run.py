@@ -8,7 +8,7 @@ import pytest
 from chaos.plan import Plan
 from chaos.report.outcome import CLUSTER, Status
 from chaos.run import run_one
-from cluster.group_replay import BEFORE_FIRST
+from cluster.history.group_replay import BEFORE_FIRST
 from cluster.log.reader import BODIES, records
 
 

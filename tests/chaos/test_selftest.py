@@ -10,10 +10,18 @@ import pytest
 from rich.console import Console
 
 from chaos.builds import BUILDS
+from chaos.builds.selftest import (
+    LOST_MESSAGE,
+    Caught,
+    Row,
+    show,
+    try_build,
+    try_lost_message,
+    without_one,
+)
+from chaos.builds.trials import TRIALS
 from chaos.checker import total_queue
 from chaos.history import History, Op
-from chaos.selftest import LOST_MESSAGE, Caught, Row, show, try_build, try_lost_message, without_one
-from chaos.trials import TRIALS
 
 
 def _history() -> list[Op]:

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from node.node import Node
-from node.settings import load
+from node.settings.settings import load
 from quorate.cli.drain import seconds
 from quorate.cli.output import CommandError
 from quorate.local import LocalCluster, LocalNode

@@ -12,7 +12,7 @@ import pytest
 
 import quorate
 from cluster.machine import MACHINE_VERSION
-from node.removal import risks_of
+from node.operating.removal import risks_of
 from quorate.cli.moves import View, word_of
 from quorate.local import LocalCluster, LocalNode
 from tests.node.nodes import free_ports, until

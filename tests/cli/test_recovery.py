@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import node.recovery
-from cluster.lost_majority import LostMajority, NoCopy
+import node.operating.recovery
 from cluster.machine.catalog import CatalogMachine
+from cluster.recovery.lost_majority import LostMajority, NoCopy
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
-from node.recovery import Survey
+from node.operating.recovery import Survey
 from quorate.cli import recovery
 
 LOST = ("n1", "n2", "n3")

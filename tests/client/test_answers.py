@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cluster.groups.outcome import ELSEWHERE
 from cluster.machine.replies import OVERLOADED
-from cluster.outcome import ELSEWHERE
 from quorate import wire
 from quorate.answers import Answers
 from quorate.errors import OutcomeUnknown, Refused

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from cluster.group import Role
+from cluster.catalog.placement import preferred_leader
+from cluster.groups.group import Role
 from cluster.machine.catalog import QueueInfo
-from cluster.placement import preferred_leader
 from cluster.types import CATALOG_GROUP
 from tests.cluster.world import MakeWorld, World
 

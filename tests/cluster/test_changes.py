@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.catalog_read_index import CATALOG_WAIT_S_MAX
+from cluster.catalog.catalog_read_index import CATALOG_WAIT_S_MAX
 from cluster.machine.commands import DeclareExchange, ForgetVolatile
 from cluster.seams import Down
 from cluster.types import NodeId

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cluster import group as group_module
-from cluster.group import Group
+from cluster.groups import group as group_module
+from cluster.groups.group import Group
 from cluster.machine.commands import MoveGroup
 from cluster.raft.transport import DIGESTED
 from cluster.types import NodeId

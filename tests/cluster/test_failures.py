@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from cluster.cluster_node import ClusterNode
-from cluster.disk_identity import DiskIdentity
-from cluster.group import Outcome, Role
+from cluster.groups.group import Outcome, Role
 from cluster.log import FatalDiskError, Log, WrongIdentity
 from cluster.log.memory_disk import MemoryDisk
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import CreateGroup, NodeDown, NodeUp, OpenSession, Subscribe
+from cluster.members.disk_identity import DiskIdentity
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId
 from tests.cluster.world import MakeWorld, World, enqueue
 

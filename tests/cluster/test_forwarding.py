@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cluster import peer_rpc, retries
 from cluster.codec.entries import encode_command, encode_reply
-from cluster.forwarding import Forwarder
 from cluster.machine.commands import DeclareQueue
 from cluster.machine.replies import Ok
+from cluster.peers import peer_rpc, retries
+from cluster.peers.forwarding import Forwarder
 from cluster.types import GroupId, NodeId
 from tests.testkit.waiting import until
 

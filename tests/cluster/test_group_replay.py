@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.codec.entries import decode_entry, encode_entry
-from cluster.group_replay import Event, GroupReplay, ReplayFailed, Row, stamped
+from cluster.history.group_replay import Event, GroupReplay, ReplayFailed, Row, stamped
 from cluster.log import Snapshot
 from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.commands import (
@@ -468,7 +468,7 @@ def test_a_command_at_which_the_machine_raises_is_left_out_as_nodes_do(
     told = [(row.index, row.ordinal, row.event) for row in rows if row.first is not None]
     assert told == [(3, 0, "published"), (3, 2, "published"), (5, 0, "published")]
 
-    monkeypatch.setattr("cluster.group_replay.KEPT_BYTES_MAX", 10)
+    monkeypatch.setattr("cluster.history.group_replay.KEPT_BYTES_MAX", 10)
     again = GroupReplay(G)
     again.apply(*entries[0])
     with pytest.raises(ReplayFailed, match="entry 3: RuntimeError: a bug; too much was replayed"):

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from cluster.agreed_time import CLOCK_CONFIRM_MS, AgreedTime
-from cluster.local_group import CHECKPOINT_COMMANDS, LOOK_S_MIN, LocalGroup
+from cluster.groups.local_group import CHECKPOINT_COMMANDS, LOOK_S_MIN, LocalGroup
+from cluster.groups.outcome import Outcome
 from cluster.machine import QueueMachine
 from cluster.machine.commands import (
     Command,
@@ -27,7 +28,6 @@ from cluster.machine.commands import (
 )
 from cluster.machine.effects import ConsumerEnded, Deliver, Effect, QueueExpired
 from cluster.machine.replies import Enqueued, Got, Ok, Subscribed
-from cluster.outcome import Outcome
 from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId, SessionId
 from tests.cluster.world import enqueue
 from tests.testkit.clocks import FakeClock

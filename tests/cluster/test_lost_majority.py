@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from cluster.catalog.queue_names import QueueNames
 from cluster.log import MEMBERSHIP, Identity, Log
 from cluster.log.disk import SystemClock
-from cluster.lost_majority import NoCopy, examine, give_up, without_copy
 from cluster.machine.commands import Barrier, MoveGroup, RemoveNode
-from cluster.queue_names import QueueNames
 from cluster.raft import replication
+from cluster.recovery.lost_majority import NoCopy, examine, give_up, without_copy
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from tests.cluster.test_membership import changed, join, moved, voters
 from tests.cluster.world import MakeWorld, World, enqueue

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from cluster.cluster_node import ClusterNode
-from cluster.group import Role
+from cluster.groups.group import Role
+from cluster.groups.outcome import Outcome
 from cluster.log.memory_disk import MemoryDisk
 from cluster.machine import QueueMachine
 from cluster.machine.commands import (
@@ -21,11 +22,10 @@ from cluster.machine.commands import (
     OpenSession,
     RemoveNode,
 )
-from cluster.moving import LEAVE_S_MAX
-from cluster.outcome import Outcome
+from cluster.members.moving import LEAVE_S_MAX
+from cluster.members.unknown_peers import UNKNOWN_PEER_S
 from cluster.raft.configuration import first_term_of
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId
-from cluster.unknown_peers import UNKNOWN_PEER_S
 from tests.cluster.world import MakeWorld, World
 
 pytestmark = pytest.mark.virtual_time

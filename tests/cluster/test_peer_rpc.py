@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster import peer_rpc
-from cluster.peer_rpc import Answers, LinkLost, NotSent, Requests, TooMany
+from cluster.peers import peer_rpc
+from cluster.peers.peer_rpc import Answers, LinkLost, NotSent, Requests, TooMany
 from cluster.types import NodeId
 from tests.testkit.waiting import until
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.placement import place, place_all, preferred_leader, spread
+from cluster.catalog.placement import place, place_all, preferred_leader, spread
 from cluster.types import GroupId, NodeId
 
 FIVE = [NodeId(f"n{i}") for i in range(5)]

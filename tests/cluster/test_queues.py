@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from cluster import maintenance, retries
 from cluster.cluster_node import ClusterNode
+from cluster.groups.outcome import Outcome
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Barrier, CreateQueue, DeclareQueue, DeleteQueue, QueueConfig
 from cluster.machine.replies import NO_QUEUE, Declared
-from cluster.outcome import Outcome
+from cluster.members import maintenance
+from cluster.peers import retries
 from cluster.seams import Down
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from tests.cluster.world import MakeWorld, World, enqueue

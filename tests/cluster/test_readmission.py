@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cluster.log import Log
+from cluster.members.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
 from cluster.raft.configuration import Configuration, encode, first_term_of
-from cluster.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
 from cluster.types import NodeId
 from tests.log.support import World
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cluster import group as group_module
-from cluster import group_replay
+from cluster.groups import group as group_module
+from cluster.history import group_replay
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
-from cluster.rehearsing import Rehearsed, rehearse
+from cluster.recovery.rehearsing import Rehearsed, rehearse
 from tests.cluster.world import MakeWorld, World
 
 pytestmark = pytest.mark.virtual_time

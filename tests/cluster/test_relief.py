@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from cluster.cluster_node import ClusterNode
+from cluster.groups.outcome import Outcome
 from cluster.log import LogOptions
 from cluster.log.snapshots import SNAPSHOTS_KEPT
 from cluster.log.space import MIN_FREE_BYTES
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Purge
-from cluster.outcome import Outcome
 from tests.cluster.world import MakeWorld, World, enqueue
 
 pytestmark = pytest.mark.virtual_time

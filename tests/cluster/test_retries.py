@@ -7,9 +7,9 @@ import random
 
 import pytest
 
+from cluster.groups.outcome import Done, Outcome, refused
 from cluster.machine.commands import Barrier, Command
-from cluster.outcome import Done, Outcome, refused
-from cluster.retries import AGAIN_S, Retries
+from cluster.peers.retries import AGAIN_S, Retries
 from cluster.types import GroupId, NodeId
 
 pytestmark = pytest.mark.virtual_time

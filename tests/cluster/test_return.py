@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.group import Role
+from cluster.groups.group import Role
 from cluster.log.memory_disk import MemoryDisk
 from cluster.log.reader import detail, read
 from cluster.machine.commands import AddNode, MoveGroup, OpenSession, RemoveNode

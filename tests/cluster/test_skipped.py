@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cluster.group import Group
+from cluster.groups.group import Group
 from cluster.log.dump import dump
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine

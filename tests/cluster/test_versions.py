@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from cluster.catalog.upgrading import HOLD
 from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import PutEntry, UpgradeMachine
 from cluster.raft.member import Role
 from cluster.types import GroupId, NodeId
-from cluster.upgrading import HOLD
 from tests.cluster.world import MakeWorld, World
 
 pytestmark = pytest.mark.virtual_time

@@ -13,7 +13,7 @@ from typing import Any
 import cbor2
 
 from cluster.cluster_node import ClusterConfig, ClusterNode
-from cluster.group import Group
+from cluster.groups.group import Group
 from cluster.log import LogOptions
 from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.catalog import QueueInfo

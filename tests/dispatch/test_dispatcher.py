@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cluster.group import Outcome
+from cluster.groups.group import Outcome
 from cluster.machine.commands import Enqueue, Settle
 from cluster.machine.effects import (
     ActiveChanged,
@@ -21,10 +21,10 @@ from cluster.machine.effects import (
 )
 from cluster.machine.replies import Chunk, Enqueued, Refused
 from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId, SessionId
-from node.chunks import Progress
-from node.dispatch import FETCHING_MAX, Dispatcher
-from node.outgoing import Active, Confirm, Confirms, Delivery, Ended, Failure, Moved
-from node.plan import (
+from node.dispatch.chunks import Progress
+from node.dispatch.dispatch import FETCHING_MAX, Dispatcher
+from node.dispatch.outgoing import Active, Confirm, Confirms, Delivery, Ended, Failure, Moved
+from node.dispatch.plan import (
     ConnectionId,
     Detached,
     Drained,

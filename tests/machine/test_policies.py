@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.catalog.reconcile import queue_commands
 from cluster.machine import QueueMachine
 from cluster.machine import commands as c
 from cluster.machine.replies import BAD_ARGUMENT, Ok
-from cluster.reconcile import queue_commands
 from cluster.types import Stamp
 from tests.machine.catalog_world import Book
 

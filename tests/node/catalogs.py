@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from node.passwords import hash_password
+from node.access.passwords import hash_password
 
 
 class Tables:

@@ -16,7 +16,7 @@ import cbor2
 
 from cluster.types import GroupId, NodeId
 from node.node import Node
-from node.settings import load
+from node.settings.settings import load
 from quorate.ports import free_port
 from tests.testkit import threads
 from tests.testkit.waiting import WAIT_S, until
@@ -112,7 +112,7 @@ class Nodes:
         trace: TracebackType | None,
     ) -> None:
         # All end at once, so nobody commits any more what a leader has under way.
-        with mock.patch("node.drain.SETTLE_S_MAX", 0):
+        with mock.patch("node.operating.drain.SETTLE_S_MAX", 0):
             await asyncio.gather(*[node.stop(transfer=False) for node in self.nodes.values()])
 
     def url(self, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.types import NodeId
-from node.alarms import Alarms, Lack
+from node.broker.alarms import Alarms, Lack
 from node.memory import available_bytes, resident_bytes
 from node.peer_rpc import Handler
 from tests.node.nodes import Client, Nodes, until

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from node import login_delay
-from node import password_checks as module
-from node.auth import Auth, User, UserLimits
+from node.access import login_delay
+from node.access import password_checks as module
+from node.access.auth import Auth, User, UserLimits
+from node.access.login_delay import Waits
 from node.errors import AccessRefused, Refused
-from node.login_delay import Waits
 from tests.node.catalogs import Tables
 from tests.node.test_passwords import DOCUMENTED, SHA256
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.backup import cut
+from cluster.recovery.backup import cut
 from cluster.types import GroupId, NodeId
 from node.errors import Refused
 from tests.node.nodes import Nodes, until
@@ -16,7 +16,7 @@ from tests.node.nodes import Nodes, until
 
 @pytest.fixture(autouse=True)
 def a_slow_machine_holds_back_for_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.backup.HOLD_S", 60.0)
+    monkeypatch.setattr("node.operating.backup.HOLD_S", 60.0)
 
 
 async def test_a_node_that_does_not_hold_back_might_come_to_lead(tmp_path: Path):

@@ -19,7 +19,7 @@ from pika.exceptions import (
 )
 
 from cluster.machine.commands import DropEntry, PutEntry
-from node.clients import Clients
+from node.clients.clients import Clients
 from tests.node.nodes import Client, Nodes, until
 from tests.node.test_native_auth import add_user, change
 

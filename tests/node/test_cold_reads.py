@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster import entry_cache
+from cluster.groups import entry_cache
 from cluster.log import LogCorrupt, LogOptions
 from cluster.log.memory_disk import MemoryFile
 from cluster.machine.commands import DeleteQueue

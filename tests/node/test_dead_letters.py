@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.group import Outcome
+from cluster.groups.group import Outcome
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
@@ -25,7 +25,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.replies import Enqueued, Ok, PartKept, Refused, Reply
 from cluster.types import GroupId, LargeBody, QueueId, Stamp
-from node.dead_letters import DeadLetters, RoutedDeadLetter, runs
+from node.broker.dead_letters import DeadLetters, RoutedDeadLetter, runs
 from node.errors import Elsewhere, OutcomeUnknown
 from node.metrics.metrics import Metrics
 from node.tasks import Tasks

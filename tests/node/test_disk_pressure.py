@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from cluster.catalog.placement import preferred_leader
 from cluster.cluster_node import ClusterNode
-from cluster.placement import preferred_leader
 from tests.node.nodes import Client, Nodes, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system: needs root")

@@ -13,10 +13,10 @@ import pytest
 
 from cluster.types import GroupId, NodeId
 from node.data_folder import DataFolder
-from node.drain import LOOK_S, QUORUM_CRITICAL
 from node.errors import Refused
-from node.local_token import read
 from node.node import Node
+from node.operating.drain import LOOK_S, QUORUM_CRITICAL
+from node.protocols.local_token import read
 from tests.node.management.api import Reply, api_of
 from tests.node.nodes import WAIT_S, Client, Nodes, machine_of, until
 from tests.testkit.waiting import QUIET_S, stays
@@ -51,7 +51,7 @@ async def ignored(_: object) -> None: ...
 async def test_leaderships_go_to_others_and_stay_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("node.drain.LED_S_MAX", 60.0)
+    monkeypatch.setattr("node.operating.drain.LED_S_MAX", 60.0)
     async with Nodes(tmp_path, 3) as nodes:
         await all_ready(nodes)
         node = nodes.nodes["n1"]
@@ -75,7 +75,7 @@ async def test_leaderships_go_to_others_and_stay_there(
 async def test_the_report_waits_for_news_of_who_leads_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("node.drain.LED_S_MAX", 60.0)
+    monkeypatch.setattr("node.operating.drain.LED_S_MAX", 60.0)
     async with Nodes(tmp_path, 3) as nodes:
         await all_ready(nodes)
         node = nodes.nodes["n1"]
@@ -97,7 +97,7 @@ async def test_the_report_waits_for_news_of_who_leads_instead(
 async def test_who_leads_instead_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("node.drain.LED_S_MAX", 0.1)
+    monkeypatch.setattr("node.operating.drain.LED_S_MAX", 0.1)
     async with Nodes(tmp_path, 3) as nodes:
         await all_ready(nodes)
         node = nodes.nodes["n1"]

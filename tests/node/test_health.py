@@ -10,7 +10,7 @@ import aiohttp
 
 from cluster.log import RealDisk
 from node.node import Node
-from node.settings import load
+from node.settings.settings import load
 from tests.node.nodes import Nodes, free_ports, until
 
 PROBES = ("live", "startup", "ready", "quorum-critical")

@@ -16,11 +16,11 @@ import pytest
 from structlog.testing import capture_logs
 
 import quorate
-from cluster.message_events import Wanted
+from cluster.history.message_events import Wanted
 from cluster.types import MessageId
 from node.errors import Refused
-from node.history import WAITING_MAX, Histories
-from node.history_helper import answer
+from node.operating.history import WAITING_MAX, Histories
+from node.operating.history_helper import answer
 from node.peering import log_folders
 from tests.node.nodes import Nodes, until
 from tests.node.test_http import Http
@@ -262,7 +262,7 @@ async def test_one_at_a_time_is_told_few_wait_and_none_for_ever(
             running.append(self)
             most = max(most, sum(each.poll() is None for each in running))
 
-    monkeypatch.setattr("node.history.subprocess.Popen", Counted)
+    monkeypatch.setattr("node.operating.history.subprocess.Popen", Counted)
     asked = [slow.of(wanted) for _ in range(WAITING_MAX + 1)]
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
     codes = [each.code for each in outcomes if isinstance(each, Refused)]
@@ -291,7 +291,7 @@ def test_memory_that_does_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch):
     def too_much(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("node.history_helper.history", too_much)
+    monkeypatch.setattr("node.operating.history_helper.history", too_much)
     request = {"folders": [], "wanted": {"group": 1}, "applied": 0, "seconds_max": 1}
     said = answer({**request, "memory_bytes_max": 1 << 20})
     assert said["code"] == "out_of_reach"

@@ -103,7 +103,7 @@ async def test_behind_what_does_not_fit_into_the_answer_of_a_get_nothing_is_take
     http: Http, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ):
     """It would be delivered before what is given back; and need not be read."""
-    monkeypatch.setattr("node.broker.GET_BYTES_MAX", 10)
+    monkeypatch.setattr("node.broker.broker.GET_BYTES_MAX", 10)
     headers = {"Content-Type": "application/cbor"}
     for bodies in ([b"first", b"too large"], [b"c"], [b"d"]):
         batch = cbor2.dumps({"bodies": bodies})

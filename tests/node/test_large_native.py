@@ -13,8 +13,8 @@ import cbor2
 import pytest
 
 import quorate
+from cluster.groups.outcome import unknown
 from cluster.machine.commands import Settle
-from cluster.outcome import unknown
 from node.node import Node
 from quorate.errors import Refused
 from tests.node.amqp.test_large_bodies import send as send_by_amqp

@@ -16,8 +16,8 @@ import pytest
 import structlog
 
 from node.data_folder import DataFolder, FolderInUse
-from node.logs import configure_logs
-from node.settings import SettingsError, load
+from node.operating.logs import configure_logs
+from node.settings.settings import SettingsError, load
 from tests.node.nodes import Client, Nodes, free_ports, until
 from tests.testkit.clocks import FakeClock
 

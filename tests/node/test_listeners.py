@@ -17,11 +17,11 @@ import aiohttp
 import pytest
 from pamqp.commands import Basic, Confirm, Connection, Queue
 
+from cluster.groups.outcome import Done
 from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.commands import Command, Enqueue
-from cluster.outcome import Done
-from node import in_flight
-from node.alarms import Lack
+from node.broker.alarms import Lack
+from node.dispatch import in_flight
 from node.errors import Refused
 from node.protocols.native.frames import RANGES_MAX
 from tests.acceptance.semantics.wire import Closed, Properties, Wire

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from node.message import on_wire, where_of
-from node.protocols.amqp import properties as amqp
+from node.messages import properties as amqp
+from node.messages.message import on_wire, where_of
 
 PLAIN = amqp.build({"delivery_mode": 2})
 

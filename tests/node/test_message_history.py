@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from cluster.committed import GroupLog, Vanished
+from cluster.history.committed import GroupLog, Vanished
+from cluster.history.message_events import EVENTS_KEPT_MAX, Wanted
+from cluster.history.message_history import SEGMENTS_FIRST, NoHistory, history, queue_of
 from cluster.machine.commands import (
     CloseSession,
     Command,
@@ -25,8 +27,6 @@ from cluster.machine.commands import (
     Settle,
     Subscribe,
 )
-from cluster.message_events import EVENTS_KEPT_MAX, Wanted
-from cluster.message_history import SEGMENTS_FIRST, NoHistory, history, queue_of
 from cluster.types import ConsumerKey, GroupId, MessageId, NodeId, QueueId, SessionId
 from tests.postmortem.builder import Built, flip
 

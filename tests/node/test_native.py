@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cluster.groups.outcome import Done, refused
 from cluster.machine.commands import Command, DetachSession
-from cluster.outcome import Done, refused
 from cluster.types import GroupId
 from tests.node.nodes import Client, Nodes, until
 

@@ -13,7 +13,7 @@ import pytest
 
 import quorate
 from cluster.machine.commands import DropEntry, PutEntry
-from node.passwords import hash_password
+from node.access.passwords import hash_password
 from node.protocols.basic_auth import is_loopback
 from tests.node.nodes import Client, Nodes, until
 from tests.node.test_http import ORDERS, Http

@@ -17,10 +17,10 @@ from typing import Any
 from cluster.log.format import FORMAT_VERSION
 from cluster.log.reader import detail, read
 from cluster.machine.versions import MACHINE_VERSION
-from cluster.node_notes import release
+from cluster.peers.node_notes import release
 from node.data_folder import LAST_WORDS, LAST_WORDS_BYTES, DataFolder
-from node.settings import SECRETS, fields
-from node.watchdog import Watchdog
+from node.operating.watchdog import Watchdog
+from node.settings.settings import SECRETS, fields
 from tests.node.nodes import Nodes, until
 
 
@@ -125,7 +125,7 @@ async def test_a_stall_says_how_long_the_loop_and_how_long_all_of_the_process_st
 def test_a_process_that_was_stopped_says_that_none_of_its_threads_ran():
     program = """
 import asyncio
-from node.watchdog import Watchdog
+from node.operating.watchdog import Watchdog
 
 async def main():
     done = asyncio.Event()

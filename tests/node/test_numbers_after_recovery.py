@@ -16,7 +16,7 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Command, Enqueue
 from cluster.machine.versions import MACHINE_VERSION
 from cluster.types import GroupId, NodeId
-from node.dead_letters import DeadLetters
+from node.broker.dead_letters import DeadLetters
 from node.errors import Elsewhere, OutcomeUnknown
 from node.tasks import Tasks
 from tests.cluster.test_lost_majority import order

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_entries import HASHING_ALGORITHMS
-from node.passwords import SCRYPT, hash_password, verify, wrong_hash
+from node.access.passwords import SCRYPT, hash_password, verify, wrong_hash
 
 #: The example of RabbitMQ's documentation: "test12" with the salt 908DC60A.
 DOCUMENTED = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"

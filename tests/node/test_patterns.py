@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from node.access.patterns import check_pattern
 from node.errors import Refused
-from node.patterns import check_pattern
 
 
 @pytest.mark.parametrize(

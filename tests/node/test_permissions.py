@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from node.access.permissions import Access, Operation
 from node.errors import AccessRefused
-from node.permissions import Access, Operation
 from tests.node.catalogs import Tables
 
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from cluster import retries
 from cluster.cluster_node import ClusterNode
+from cluster.groups.outcome import Done, Outcome, refused, unknown
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
@@ -27,15 +27,15 @@ from cluster.machine.commands import (
 )
 from cluster.machine.replies import UNKNOWN_DELIVERY, Enqueued, Ok
 from cluster.machine.replies import Refused as MachineRefused
-from cluster.outcome import Done, Outcome, refused, unknown
-from cluster.retries import Retries
+from cluster.peers import retries
+from cluster.peers.retries import Retries
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, Stamp
-from node import publishing
-from node.bodies import PARTS_OF_GROUP_AT_ONCE, Bodies, PartedBody
+from node.broker import publishing
+from node.broker.bodies import PARTS_OF_GROUP_AT_ONCE, Bodies, PartedBody
+from node.broker.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher, Uploaded
+from node.broker.settle_retry import SettleCommand, SettleRetry
 from node.metrics.client_counters import Counts
 from node.peer_rpc import PeerRpc
-from node.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher, Uploaded
-from node.settle_retry import SettleCommand, SettleRetry
 from node.tasks import Tasks
 
 pytestmark = pytest.mark.virtual_time

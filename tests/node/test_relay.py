@@ -17,17 +17,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.effects import ConsumerEnded, Deliver
 from cluster.machine.replies import Chunk
-from cluster.peer_rpc import Answers
-from cluster.peers import PeerState
+from cluster.peers.peer_rpc import Answers
+from cluster.peers.peers import PeerState
 from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, SessionId
-from node import dispatch, relay
-from node.connection import Consumer
-from node.dispatch import Dispatcher
+from node.clients import relay
+from node.clients.connection import Consumer
+from node.clients.relay import Relay
+from node.dispatch import dispatch
+from node.dispatch.dispatch import Dispatcher
+from node.dispatch.outgoing import Delivery, Ended, Outgoing
+from node.dispatch.plan import Detached, Drained, Send
 from node.errors import Elsewhere, OutcomeUnknown
-from node.outgoing import Delivery, Ended, Outgoing
 from node.peer_rpc import PeerRpc
-from node.plan import Detached, Drained, Send
-from node.relay import Relay
 from node.tasks import Tasks
 
 pytestmark = pytest.mark.virtual_time

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from node import traffic
+from node.clients import traffic
 from tests.node.metrics.exposed import told
 from tests.node.nodes import Client, Nodes, until
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node.settings import SettingsError, fields, load, parse_flags
-from node.settings_docs import configuration_markdown
+from node.settings.settings import SettingsError, fields, load, parse_flags
+from node.settings.settings_docs import configuration_markdown
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,5 +120,5 @@ def test_every_key_is_described():
 
 
 def test_the_configuration_document_is_up_to_date():
-    """`python -m node.settings_docs > docs/configuration.md` writes it anew."""
+    """`python -m node.settings.settings_docs > docs/configuration.md` writes it anew."""
     assert (ROOT / "docs/configuration.md").read_text() == configuration_markdown()

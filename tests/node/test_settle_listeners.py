@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 from pamqp.commands import Basic, Channel
 
+from cluster.groups.outcome import Done, refused, unknown
 from cluster.machine.commands import Command, Discard, Return, Settle
-from cluster.outcome import Done, refused, unknown
 from node.protocols.native.frames import Opcode
 from tests.acceptance.semantics.wire import Wire
 from tests.node.management.api import api_of

@@ -10,10 +10,10 @@ from typing import Any
 import aiormq
 import pytest
 
+from cluster.groups.outcome import Done, unknown
 from cluster.machine.commands import Command, Return, Settle
-from cluster.outcome import Done, unknown
 from cluster.types import GroupId
-from node import broker
+from node.broker import broker
 from node.protocols.native.frames import Opcode
 from tests.node.nodes import Client, Nodes, machine_of, until
 

@@ -23,17 +23,17 @@ from cluster.log.disk import RealDisk, RealFile
 from cluster.machine.commands import Barrier
 from cluster.types import CATALOG_GROUP
 from node import node as node_module
-from node.auth import Auth
+from node.access.auth import Auth
+from node.broker.vhost_quotas import VhostQuotas
+from node.clients.relay import Relay
+from node.clients.sessions import Sessions
 from node.data_folder import DataFolder
-from node.drain import Drain
-from node.local_token import FILE as TOKEN
 from node.node import Node
+from node.operating.drain import Drain
 from node.protocols.amqp.server import AmqpServer
 from node.protocols.http_server import HttpServer
-from node.relay import Relay
-from node.sessions import Sessions
-from node.settings import SettingsError, load
-from node.vhost_quotas import VhostQuotas
+from node.protocols.local_token import FILE as TOKEN
+from node.settings.settings import SettingsError, load
 from quorate.ports import free_port
 from tests.node.nodes import until
 
@@ -244,8 +244,8 @@ from cluster.machine.commands import Barrier
 from cluster.types import CATALOG_GROUP
 from node import node as node_module
 from node import node
-from node.drain import Drain
-from node.settings import load, parse_flags
+from node.operating.drain import Drain
+from node.settings.settings import load, parse_flags
 
 async def stuck(*_):
     print("stuck", file=sys.stderr, flush=True)

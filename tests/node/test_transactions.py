@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.cluster_node import ClusterNode
+from cluster.groups.outcome import Done, refused
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
@@ -24,13 +25,12 @@ from cluster.machine.commands import (
     Subscribe,
 )
 from cluster.machine.replies import NO_QUEUE, QUEUE_FULL, Committed, Subscribed
-from cluster.outcome import Done, refused
-from cluster.retries import Retries
+from cluster.peers.retries import Retries
 from cluster.seams import Down
 from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId, SessionId
+from node.broker.transactions import Transactions
 from node.errors import BrokerError, OutcomeUnknown, Refused
 from node.tasks import Tasks
-from node.transactions import Transactions
 from tests.cluster.world import World, enqueue
 
 pytestmark = pytest.mark.virtual_time

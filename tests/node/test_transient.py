@@ -9,11 +9,11 @@ import pytest
 from cluster.machine.commands import CloseSession, OpenSession, Subscribe
 from cluster.machine.replies import Declared, Subscribed
 from cluster.types import SessionId
-from node.broker import Broker
-from node.outgoing import Delivery, Outgoing
-from node.settings import LimitSettings
+from node.broker.broker import Broker
+from node.clients.traffic import Traffic
+from node.dispatch.outgoing import Delivery, Outgoing
+from node.settings.settings import LimitSettings
 from node.tasks import Tasks
-from node.traffic import Traffic
 from tests.cluster.world import MakeWorld, World
 
 pytestmark = pytest.mark.virtual_time

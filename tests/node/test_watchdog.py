@@ -6,7 +6,7 @@ import time
 
 from structlog.testing import capture_logs
 
-from node.watchdog import Watchdog
+from node.operating.watchdog import Watchdog
 from tests.node.nodes import until
 from tests.testkit.waiting import wait_until
 

@@ -80,7 +80,9 @@ def test_a_wheel_of_an_sdist_is_the_wheel_of_the_checkout(built: tuple[Path, Pat
 
 @pytest.fixture
 def rewritten(hook: ModuleType) -> Callable[[str], str]:
-    return lambda text: hook.rewritten(text, "x.py", {"node.history_helper", "chaos.postmortem"})
+    return lambda text: hook.rewritten(
+        text, "x.py", {"node.operating.history_helper", "chaos.postmortem"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_an_import_names_what_a_wheel_has(
     [
         ("\nfrom chaos.builds import broken", "x.py:2: imports chaos.builds, which is not in"),
         ("import cluster.types", "binds a name that a wheel does not"),
-        ("WORDS = ('-m', 'node.history_helper')", "has another name in a wheel"),
+        ("WORDS = ('-m', 'node.operating.history_helper')", "has another name in a wheel"),
         ("from \\\n    cluster import types", "spread out"),
     ],
 )

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from cluster.codec.entries import AnyCommand, body_offsets, encode_entry
-from cluster.group import DIGEST_ENTRIES
+from cluster.groups.group import DIGEST_ENTRIES
 from cluster.log import (
     KIND_CLOCK,
     KIND_DIGEST,

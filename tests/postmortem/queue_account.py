@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.event_rows import Event
+from cluster.history.event_rows import Event
 
 Key = tuple[int, int, int]  # group, queue, position
 OWN = ("delivered_before", "out", "settled", "unflagged", "fresh", "unsent")

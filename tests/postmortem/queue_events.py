@@ -14,7 +14,7 @@ from chaos.postmortem.pipeline import FINDINGS
 from chaos.postmortem.queues.messages import messages
 from chaos.postmortem.queues.traffic import latency, redelivery, sac, throughput, unacked
 from chaos.postmortem.tables import Tables, schema_of
-from cluster.event_rows import Event
+from cluster.history.event_rows import Event
 
 MAKERS = {
     "messages": messages,

@@ -12,8 +12,8 @@ import pytest
 
 from chaos.builds import broken
 from chaos.postmortem.limits import Limits
-from cluster.event_rows import Event
-from cluster.group_replay import GroupReplay
+from cluster.history.event_rows import Event
+from cluster.history.group_replay import GroupReplay
 from cluster.log import Snapshot
 from cluster.machine.commands import CreateQueue, DeleteQueue, Tick
 from cluster.types import GroupId

@@ -20,7 +20,7 @@ from chaos.postmortem.replay.events import events, replays, spans, states
 from chaos.postmortem.replication import copies
 from chaos.postmortem.schemas import TABLES
 from chaos.postmortem.tables import Tables
-from cluster.group_replay import Event, GroupReplay
+from cluster.history.group_replay import Event, GroupReplay
 from cluster.log.snapshots import decode_snapshot, encode_snapshot
 from cluster.machine.commands import (
     CreateQueue,

@@ -21,7 +21,7 @@ from chaos.postmortem.replay.events import _Span
 from chaos.postmortem.replay.spans import Span, _chosen
 from chaos.postmortem.report import About
 from chaos.postmortem.report.gather import NOT_REPLAYED, not_judged
-from cluster.group_replay import Event, GroupReplay
+from cluster.history.group_replay import Event, GroupReplay
 from cluster.log.snapshots import Snapshot, encode_snapshot
 from cluster.machine import QueueMachine
 from cluster.machine.snapshot import encode

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.outgoing import (
+from node.dispatch.outgoing import (
     Active,
     Answer,
     Batch,

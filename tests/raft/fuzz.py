@@ -37,12 +37,12 @@ from random import Random
 from typing import Any
 
 from cluster.log import MEMBERSHIP, SnapshotRefused
-from cluster.lost_majority import go_on, lacks_majority
 from cluster.raft.configuration import Configuration, Configurations, decode, split
 from cluster.raft.host import Role
 from cluster.raft.member import Member
 from cluster.raft.options import RaftOptions
 from cluster.raft.transport import VOTE, VOTED
+from cluster.recovery.lost_majority import go_on, lacks_majority
 from cluster.types import NodeId
 from tests.raft.world import GROUP, MemoryJournal
 from tests.testkit.clocks import FakeClock
@@ -318,7 +318,7 @@ class Fuzz:
         self.past = Known()  # what these say among themselves
         #: Copies that those who were given up had made, and of which no survivor knows. They would
         #: go on with these; but their nodes know of the recovery, and end these when they meet
-        #: (`cluster/readmission.py`).
+        #: (`cluster/members/readmission.py`).
         self._unknown: set[str] = set()
         count = 5 if self.changes else dice.choice((3, 3, 5))
         self.founders = FIRST_VOTERS

@@ -13,7 +13,7 @@ from typing import Any
 
 import cbor2
 
-from cluster.group import Group, GroupOptions
+from cluster.groups.group import Group, GroupOptions
 from cluster.log import Identity, Log, LogOptions
 from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.commands import DeleteQueue, Enqueue, Purge, Tick

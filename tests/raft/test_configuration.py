@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.lost_majority import go_on
-from cluster.membership import Transfer, next_step
+from cluster.members.membership import Transfer, next_step
 from cluster.raft.configuration import Configuration, Configurations, decode, encode, split
 from cluster.raft.host import Role
+from cluster.recovery.lost_majority import go_on
 from cluster.types import NodeId
 from tests.raft.world import MemoryJournal, World
 

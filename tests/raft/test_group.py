@@ -5,8 +5,8 @@ import asyncio
 import cbor2
 import pytest
 
-from cluster import proposals
-from cluster.group import GroupOptions, Outcome, Role
+from cluster.groups import proposals
+from cluster.groups.group import GroupOptions, Outcome, Role
 from cluster.log import KIND_DIGEST, KIND_ROLE
 from cluster.machine.commands import (
     Barrier,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import node.transactions
+import node.broker.transactions
 from chaos.simulator.plan import draw_plan
 from chaos.simulator.run import Result, Run, Status
 from cluster.machine.catalog import CatalogMachine

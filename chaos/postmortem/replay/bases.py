@@ -16,7 +16,7 @@ from chaos.postmortem.reading.inputs import SnapshotFile
 from chaos.postmortem.reading.whole_files import whole_files
 from chaos.postmortem.schemas import arrow_schema
 from chaos.postmortem.tables import conformed
-from cluster.group_replay import GroupReplay
+from cluster.history.group_replay import GroupReplay
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
 from cluster.log.snapshots import decode_snapshot
 from cluster.raft.configuration import split

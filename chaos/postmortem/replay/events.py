@@ -22,7 +22,7 @@ from chaos.postmortem.reading.whole_files import whole_files
 from chaos.postmortem.replay.spans import Plan, Span, in_spans, slots, spans, states_of
 from chaos.postmortem.schemas import TABLES, arrow_schema
 from chaos.postmortem.tables import Tables
-from cluster.group_replay import Event, GroupReplay, ReplayFailed, Row
+from cluster.history.group_replay import Event, GroupReplay, ReplayFailed, Row
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
 from cluster.log.format import chain
 from cluster.log.reader import BODIES

@@ -20,7 +20,7 @@ from chaos.postmortem.reading.inputs import SnapshotFile
 from chaos.postmortem.replay.bases import Base, Unusable, agreed, bases, worth_reading
 from chaos.postmortem.replication import copies
 from chaos.postmortem.tables import Tables
-from cluster.group_replay import BEFORE_FIRST
+from cluster.history.group_replay import BEFORE_FIRST
 from cluster.log.format import NO_HASH
 
 #: To begin costs the reading of a state, so spans are not shorter than so many entries.

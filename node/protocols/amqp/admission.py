@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.machine import replies as codes
-from node.auth import Auth, User
-from node.clients import TOO_MANY, Clients
+from node.access.auth import Auth, User
+from node.access.permissions import Access
+from node.clients.clients import TOO_MANY, Clients
 from node.errors import AccessRefused, Refused
-from node.permissions import Access
 from node.protocols.amqp.errors import (
     NOT_ALLOWED,
     RESOURCE_ERROR,

@@ -17,11 +17,11 @@ from pamqp import base, commands
 
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
-from node.auth import User
+from node.access.auth import User
+from node.access.permissions import Access
+from node.dispatch.handed import Piece
+from node.dispatch.in_flight import InFlight
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
-from node.handed import Piece
-from node.in_flight import InFlight
-from node.permissions import Access
 from node.protocols.amqp import methods, writer
 from node.protocols.amqp.deliveries import Deliveries
 from node.protocols.amqp.errors import (

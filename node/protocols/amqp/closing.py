@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from pamqp import commands
 
 from cluster.machine.replies import NO_QUEUE
-from node.broker import Broker
+from node.broker.broker import Broker
 from node.protocols.amqp.errors import AmqpError
 from node.protocols.amqp.methods import encode_method, made
 

@@ -17,12 +17,12 @@ import structlog
 from pamqp import base, commands
 
 from cluster.read_slices import ReadSlices
-from node.auth import User
-from node.bodies import message_bytes_max
-from node.clients import Clients
-from node.handed import Handed, Piece, keep_unsent_small
-from node.in_flight import InFlight
-from node.permissions import Access
+from node.access.auth import User
+from node.access.permissions import Access
+from node.broker.bodies import message_bytes_max
+from node.clients.clients import Clients
+from node.dispatch.handed import Handed, Piece, keep_unsent_small
+from node.dispatch.in_flight import InFlight
 from node.protocols.amqp import closing, writer
 from node.protocols.amqp.admission import Admission
 from node.protocols.amqp.channel import PUBLISHES, Channel, ChannelEvent, ChannelHost

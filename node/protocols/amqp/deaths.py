@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
-from node.message import carbon_copies, exchange_and_key, where_of
-from node.protocols.amqp import properties as props
+from node.messages import properties as props
+from node.messages.message import carbon_copies, exchange_and_key, where_of
 from node.protocols.amqp.errors import AmqpError
 
 DELIVERY_COUNT = "x-delivery-count"

@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, ca
 import structlog
 from pamqp import commands
 
+from cluster.groups.outcome import Outcome
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.checks import NAME_BYTES_MAX
 from cluster.machine.commands import Command, Discard, Return, SetCredit, Settle
-from cluster.outcome import Outcome
 from cluster.types import ConsumerKey, GroupId, LargeBody
-from node import outgoing
-from node.broker import Broker
-from node.chunks import merged
-from node.connection import Connection
-from node.connection import Consumer as BrokerConsumer
+from node.broker.broker import Broker
+from node.clients.connection import Connection
+from node.clients.connection import Consumer as BrokerConsumer
+from node.dispatch import outgoing
+from node.dispatch.chunks import merged
+from node.dispatch.handed import Piece
+from node.dispatch.outgoing import Batch, Delivery, Outgoing
 from node.errors import Refused
-from node.handed import Piece
-from node.message import on_wire
+from node.messages.message import on_wire
 from node.metrics.client_counters import ProtocolCounters
-from node.outgoing import Batch, Delivery, Outgoing
 from node.protocols.amqp import writer
 from node.protocols.amqp.deaths import marked
 from node.protocols.amqp.errors import (

@@ -11,7 +11,7 @@ import secrets
 from typing import Any, Protocol, cast
 
 from cluster.types import NodeId
-from node.ingress import REPLY_TO
+from node.broker.ingress import REPLY_TO
 from node.peer_rpc import PeerRpc
 
 PSEUDO_QUEUE = REPLY_TO

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pamqp import base
 
-from node.bodies import NewBody
+from node.broker.bodies import NewBody
 
 
 class Publish(NamedTuple):

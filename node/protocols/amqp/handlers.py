@@ -17,6 +17,7 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import CONSUMER_TIMEOUT_MS
 from cluster.types import GroupId
 from node.errors import OutcomeUnknown, Refused
+from node.messages.tables import plain
 from node.protocols.amqp import topology
 from node.protocols.amqp.deliveries import Consumer, Verdict
 from node.protocols.amqp.direct_reply import PSEUDO_QUEUE
@@ -31,7 +32,6 @@ from node.protocols.amqp.errors import (
     ConnectionError_,
 )
 from node.protocols.amqp.publishes import Confirms
-from node.protocols.amqp.tables import plain
 
 if TYPE_CHECKING:
     from node.protocols.amqp.channel import Channel

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from pamqp import base, commands
 
-from node.compatibility import RABBITMQ, RABBITMQ_VERSION
+from node.messages.tables import decode_entries
 from node.protocols.amqp.errors import (
     ACCESS_REFUSED,
     CHANNEL_ERROR,
@@ -26,7 +26,7 @@ from node.protocols.amqp.errors import (
     ConnectionError_,
 )
 from node.protocols.amqp.methods import made, method_ids
-from node.protocols.amqp.tables import decode_entries
+from node.version import RABBITMQ, RABBITMQ_VERSION
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 #: What may begin a connection, and the version that Start then names. The headers of 0-9 and 0-8

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import AsyncIterable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from node.bodies import BodyGone
-from node.handed import Piece
+from node.broker.bodies import BodyGone
+from node.dispatch.handed import Piece
 from node.protocols.amqp import writer
 from node.protocols.amqp.errors import INTERNAL_ERROR, ConnectionError_
 

@@ -17,16 +17,17 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from cluster.groups.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Command, Enqueue
-from cluster.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.types import GroupId, QueueId
-from node.bodies import NewBody, PartedBody, in_one_piece, pieces_of
+from node.broker.bodies import NewBody, PartedBody, in_one_piece, pieces_of
+from node.broker.ingress import Attrs, check_reply, shown
+from node.broker.publishing import Uploaded
+from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES
 from node.errors import Elsewhere
-from node.in_flight import MESSAGE_OVERHEAD_BYTES
-from node.ingress import Attrs, check_reply, shown
-from node.message import exchange_and_key
-from node.protocols.amqp import properties as props
+from node.messages import properties as props
+from node.messages.message import exchange_and_key
 from node.protocols.amqp import writer
 from node.protocols.amqp.direct_reply import PREFIX
 from node.protocols.amqp.errors import (
@@ -39,7 +40,6 @@ from node.protocols.amqp.errors import (
 from node.protocols.amqp.events import Publish
 from node.protocols.amqp.outlet import Stream
 from node.protocols.amqp.refusals import no_exchange
-from node.publishing import Uploaded
 from node.routing import Route
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from node.bodies import PART_BYTES, PARTED_OVER_BYTES, NewBody, PartedBody
+from node.broker.bodies import PART_BYTES, PARTED_OVER_BYTES, NewBody, PartedBody
+from node.messages.properties import NONE, check
 from node.protocols.amqp.errors import (
     CHANNEL_ERROR,
     FRAME_ERROR,
@@ -23,7 +24,6 @@ from node.protocols.amqp.errors import (
 )
 from node.protocols.amqp.events import Acks, ContentTooLarge, Event, Heartbeat, Method, Publish
 from node.protocols.amqp.methods import decode_method
-from node.protocols.amqp.properties import NONE, check
 
 FRAME_OVERHEAD_BYTES: Final = 8
 FRAME_END: Final = 0xCE

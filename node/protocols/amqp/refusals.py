@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cluster.machine import replies as codes
+from node.broker.ingress import INTERNAL_EXCHANGE
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown
-from node.ingress import INTERNAL_EXCHANGE
 from node.protocols.amqp.errors import (
     ACCESS_REFUSED,
     COMMAND_INVALID,

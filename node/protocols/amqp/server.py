@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from node.clients import Clients
+from node.clients.clients import Clients
 from node.protocols.amqp.admission import Admission
 from node.protocols.amqp.channel import Channel, ChannelHost
 from node.protocols.amqp.connection import AmqpConnection
@@ -19,8 +19,8 @@ from node.protocols.amqp.handshake import Terms, server_properties
 from node.protocols.amqp.listing import describe, details
 from node.protocols.amqp.services import Services
 from node.protocols.connection_limiter import ConnectionLimiter, SecureListener, bound_socket
-from node.settings import SettingsError
-from node.tls import Certificates
+from node.protocols.tls import Certificates
+from node.settings.settings import SettingsError
 
 log = structlog.get_logger(__name__)
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from node.alarms import Alarms
-from node.auth import Auth
-from node.bodies import Bodies
-from node.broker import Broker
+from node.access.auth import Auth
+from node.broker.alarms import Alarms
+from node.broker.bodies import Bodies
+from node.broker.broker import Broker
+from node.broker.publishing import Publisher
+from node.broker.transactions import Transactions
+from node.clients.relay import Relay
+from node.clients.sessions import Sessions
 from node.metrics.client_counters import ClientCounters
 from node.peer_rpc import PeerRpc
 from node.protocols.amqp.direct_reply import DirectReplies
-from node.publishing import Publisher
-from node.relay import Relay
-from node.sessions import Sessions
-from node.settings import Settings
+from node.settings.settings import Settings
 from node.tasks import Tasks
-from node.transactions import Transactions
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ from cluster.machine.commands import (
     Unbind,
 )
 from cluster.machine.replies import Reply
-from node.broker import reserved, transient_by
+from node.broker.broker import reserved, transient_by
 from node.errors import Elsewhere, Refused, reply_of
+from node.messages.tables import plain
 from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
 from node.protocols.amqp.errors import (
     ACCESS_REFUSED,
@@ -38,7 +39,6 @@ from node.protocols.amqp.errors import (
 )
 from node.protocols.amqp.methods import made
 from node.protocols.amqp.refusals import locked, no_exchange, no_queue
-from node.protocols.amqp.tables import plain
 
 if TYPE_CHECKING:
     from node.protocols.amqp.channel import Channel

@@ -9,11 +9,11 @@ from typing import Any
 
 from cluster.machine.commands import Discard, Extend, Return, SetCredit, Settle
 from cluster.types import ConsumerKey
-from node import settle_retry
-from node.broker import Broker
-from node.connection import Connection
+from node.access.permissions import Operation
+from node.broker import settle_retry
+from node.broker.broker import Broker
+from node.clients.connection import Connection
 from node.errors import BrokerError
-from node.permissions import Operation
 from node.protocols.native import requests
 from node.protocols.native.requests import Request
 

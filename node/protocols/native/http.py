@@ -22,22 +22,22 @@ from cluster.machine.commands import (
 from cluster.machine.interface import RowState
 from cluster.machine.replies import Enqueued, Ok
 from cluster.types import ConsumerKey, LargeBody
-from node.auth import Auth, User
-from node.broker import Broker, check_shared
-from node.chunks import merged
+from node.access.auth import Auth, User
+from node.access.permissions import Operation
+from node.broker.broker import Broker, check_shared
+from node.broker.settle_retry import SettleCommand
+from node.clients.sessions import Sessions
+from node.dispatch.chunks import merged
+from node.dispatch.outgoing import Batch
 from node.errors import BrokerError, Elsewhere, Refused, reply_of
-from node.message import as_map
+from node.messages.message import as_map
+from node.messages.plain_values import loads
 from node.metrics.client_counters import ClientCounters, Counts
-from node.outgoing import Batch
-from node.permissions import Operation
-from node.plain_values import loads
 from node.protocols.basic_auth import BasicAuth
 from node.protocols.native.frames import bodies_of, ranges_of, unpack
 from node.protocols.native.http_answers import CBOR, answer, failure
 from node.protocols.native.requests import BadField, MalformedFrame
 from node.protocols.native.urls import url_of
-from node.sessions import Sessions
-from node.settle_retry import SettleCommand
 
 LEASE_MS_DEFAULT = 30_000
 LEASE_MS_MAX = 3_600_000

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from cluster.machine import replies as codes
 from node.errors import BrokerError, OutcomeUnknown
-from node.plain_values import as_json
+from node.messages.plain_values import as_json
 from node.protocols.basic_auth import CHALLENGE, LoginRefused
 
 CBOR = "application/cbor"

@@ -7,15 +7,15 @@ from typing import Any
 
 from aiohttp import web
 
+from cluster.history.message_events import Wanted
+from cluster.history.message_history import queue_of
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
-from cluster.message_events import Wanted
-from cluster.message_history import queue_of
 from cluster.types import MessageId
-from node.auth import Auth, User
-from node.broker import Broker, check_shared
+from node.access.auth import Auth, User
+from node.broker.broker import Broker, check_shared
 from node.errors import AccessRefused, Refused
-from node.history import Histories
+from node.operating.history import Histories
 from node.protocols.basic_auth import OTHER_SITES, of_another_site
 from node.protocols.native.http import HttpRoutes
 from node.protocols.native.http_answers import answer

@@ -8,8 +8,7 @@ from typing import Any, assert_never
 import cbor2
 
 from cluster.types import LargeBody
-from node.message import as_map
-from node.outgoing import (
+from node.dispatch.outgoing import (
     Active,
     Answer,
     Batch,
@@ -22,6 +21,7 @@ from node.outgoing import (
     Outgoing,
     Subscribed,
 )
+from node.messages.message import as_map
 from node.protocols.native.requests import VERSION, Opcode
 
 #: A node's name to the URL of its WebSocket, or None when it is not known.

@@ -16,15 +16,17 @@ from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Settle
 from cluster.types import LargeBody
-from node.auth import Auth, User
-from node.bodies import Bodies, BodyGone, may_be_whole
-from node.broker import Broker
-from node.clients import Clients
-from node.connection import Connection
+from node.access.auth import Auth, User
+from node.broker.bodies import Bodies, BodyGone, may_be_whole
+from node.broker.broker import Broker
+from node.broker.settle_retry import SettleRetry
+from node.clients.clients import Clients
+from node.clients.connection import Connection
+from node.clients.sessions import Sessions, name_of
+from node.dispatch.handed import keep_unsent_small
+from node.dispatch.outgoing import Batch, Delivery, Got, Outgoing
 from node.errors import BrokerError, Refused
-from node.handed import keep_unsent_small
 from node.metrics.client_counters import ClientCounters
-from node.outgoing import Batch, Delivery, Got, Outgoing
 from node.protocols.basic_auth import BasicAuth
 from node.protocols.native import replies, requests
 from node.protocols.native.frames import NativeProtocol
@@ -38,8 +40,6 @@ from node.protocols.native.requests import (
     MalformedFrame,
 )
 from node.protocols.native.urls import url_of
-from node.sessions import Sessions, name_of
-from node.settle_retry import SettleRetry
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 import quorate
-from cluster.placement import preferred_leader
+from cluster.catalog.placement import preferred_leader
 from quorate.errors import QuorateError
 from quorate.local import LocalCluster, LocalNode
 

@@ -12,8 +12,8 @@ from typing import Any
 from pamqp import base
 from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue, Tx
 
-from cluster.proposals import WHOLE_BODY_BYTES_MAX
-from node.bodies import HEAD_BYTES, PART_BYTES, PARTED_OVER_BYTES
+from cluster.groups.proposals import WHOLE_BODY_BYTES_MAX
+from node.broker.bodies import HEAD_BYTES, PART_BYTES, PARTED_OVER_BYTES
 from tests.acceptance.fuzz import wire
 
 #: A connection that does nothing is held for so long at most.

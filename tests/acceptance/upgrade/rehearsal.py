@@ -22,7 +22,7 @@ import pika
 import pika.exceptions
 
 import quorate
-from cluster.group import DIGEST_ENTRIES
+from cluster.groups.group import DIGEST_ENTRIES
 from cluster.machine import MACHINE_VERSION
 from quorate.local import LocalCluster, LocalNode
 from tests.acceptance.upgrade import releases

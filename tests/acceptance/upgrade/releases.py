@@ -49,7 +49,7 @@ NEXT: tuple[tuple[str, str, str], ...] = (
         f'Layout(commands.Tick, fields_since={{"reason": {LATER}}})',
     ),
     (
-        "cluster/group.py",
+        "cluster/groups/group.py",
         "self._proposals.add(Tick(), None, 0)",
         f'self._proposals.add(Tick("time" if self._writes >= {LATER} else ""), None, 0)',
     ),

@@ -13,9 +13,9 @@ import pytest
 from cluster.codec.entries import decode_entry, encode_reply
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
-from cluster.rehearsing import rehearse
+from cluster.recovery.rehearsing import rehearse
 from cluster.types import Stamp
-from node.backup_folder import replay_all
+from node.operating.backup_folder import replay_all
 from tests.acceptance.upgrade.golden import FILES, GOLDEN, HISTORIES
 
 RELEASES = {"0.1": 1, "0.2": 2}

@@ -18,7 +18,7 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 from pika.adapters.blocking_connection import BlockingChannel
 
-from node.bodies import PART_BYTES, PARTS_OF_GROUP_AT_ONCE, PartedBody
+from node.broker.bodies import PART_BYTES, PARTS_OF_GROUP_AT_ONCE, PartedBody
 from node.node import Node
 from tests.acceptance.semantics.wire import Wire
 from tests.node.nodes import WAIT_S, Nodes, until

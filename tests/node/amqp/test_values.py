@@ -16,8 +16,8 @@ import pytest
 from pamqp import base
 from pamqp.commands import Basic, Exchange, Queue
 
-from node.plain_values import DEPTH_MAX, as_json, loads, wrong_beside_bodies, wrong_value
-from node.protocols.amqp import tables
+from node.messages import tables
+from node.messages.plain_values import DEPTH_MAX, as_json, loads, wrong_beside_bodies, wrong_value
 from tests.acceptance.fuzz import wire as raw
 from tests.acceptance.semantics.wire import Closed
 from tests.node.amqp.conftest import Connect, Running

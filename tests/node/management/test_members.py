@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from node.node import Node
-from node.settings import SettingsError, load
+from node.settings.settings import SettingsError, load
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes, free_ports, until
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.group import Role
+from cluster.groups.group import Role
 from cluster.types import GroupId
 from node.metrics.client_counters import CLASSIC, QUORUM, SIZE_BOUNDS, Sizes
 from node.metrics.deaths import Deaths

@@ -12,13 +12,13 @@ import pika
 import pytest
 from yarl import URL
 
+from cluster.groups.outcome import Outcome
 from cluster.machine.commands import Enqueue, Return, Settle
 from cluster.machine.effects import Deliver
 from cluster.machine.replies import Chunk, Enqueued
-from cluster.outcome import Outcome
 from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId, SessionId
-from node.dispatch import Dispatcher
-from node.plan import ConnectionId, Propose
+from node.dispatch.dispatch import Dispatcher
+from node.dispatch.plan import ConnectionId, Propose
 from tests.node.metrics.exposed import Exposed, told
 from tests.node.nodes import Client, Nodes, until
 

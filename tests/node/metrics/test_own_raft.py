@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cluster import group as group_module
 from cluster.cluster_node import ClusterNode
-from cluster.group import Group
+from cluster.groups import group as group_module
+from cluster.groups.group import Group
 from cluster.raft.transport import DIGEST
 from cluster.types import CATALOG_GROUP
 from node.metrics import own_latencies, own_node, own_raft

@@ -12,7 +12,7 @@ import pytest
 import trustme
 from aiohttp import web
 
-from node import in_flight
+from node.dispatch import in_flight
 from node.protocols.native import http
 from tests.node.nodes import WAIT_S, Nodes, until
 from tests.node.security.processes import Processes, Secret, get, trusting

@@ -13,7 +13,7 @@ import pytest
 from pika.exceptions import AMQPError
 
 from node.node import Node
-from node.settings import SettingsError, load
+from node.settings.settings import SettingsError, load
 from tests.node.management.api import api_of
 from tests.node.nodes import Nodes
 

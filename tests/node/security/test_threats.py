@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from node.settings import fields
+from node.settings.settings import fields
 from tests.architecture.sources import ROOT
 
 DOCUMENT = ROOT / "docs" / "security.md"

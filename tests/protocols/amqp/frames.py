@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from node.messages.properties import NONE
 from node.protocols.amqp.events import Event, Publish
 from node.protocols.amqp.methods import encode_method, made
-from node.protocols.amqp.properties import NONE
 from node.protocols.amqp.reader import Reader
 
 __all__ = ["ack", "body", "encode_method", "frame", "header", "made", "publish", "reader"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cluster.machine.arguments import SPAN_MS_MAX
-from node.protocols.amqp import properties as props
-from node.protocols.amqp.attributes import (
+from node.messages import properties as props
+from node.messages.attributes import (
     dedup_id,
     due_ms,
     may_be_delayed,

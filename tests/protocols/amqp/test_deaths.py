@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.message import where_of
+from node.messages.message import where_of
 from node.protocols.amqp.deaths import marked
 
 WHERE = where_of("", "q")

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import base, commands
 
+from node.messages.tables import encode_entries
 from node.protocols.amqp import errors
 from node.protocols.amqp.errors import AmqpError
 from node.protocols.amqp.handshake import (
@@ -19,7 +20,6 @@ from node.protocols.amqp.handshake import (
     server_properties,
 )
 from node.protocols.amqp.methods import made
-from node.protocols.amqp.tables import encode_entries
 
 OFFER = Terms(channel_max=2047, frame_bytes_max=131_072, heartbeat_s=60)
 COULD_CLOSE = {"capabilities": {"authentication_failure_close": True}}

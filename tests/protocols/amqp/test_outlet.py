@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
-from node.bodies import PartedBody, pieces_of
+from node.broker.bodies import PartedBody, pieces_of
 from node.protocols.amqp import outlet as outlets
 from node.protocols.amqp.outlet import Outlet, Stream
 from node.tasks import Tasks

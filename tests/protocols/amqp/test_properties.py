@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from node.protocols.amqp import properties, tables
+from node.messages import properties, tables
 from node.protocols.amqp.errors import SYNTAX_ERROR, AmqpError
 
 ALL: dict[str, Any] = {

@@ -9,15 +9,15 @@ from typing import Any, cast
 
 from cluster.machine.catalog import ExchangeInfo, QueueInfo
 from cluster.types import GroupId, QueueId
+from node.broker.ingress import Ingress
+from node.dispatch.in_flight import InFlight
 from node.errors import Elsewhere
-from node.in_flight import InFlight
-from node.ingress import Ingress
+from node.messages.properties import NONE
 from node.metrics.client_counters import ClientCounters
 from node.protocols.amqp.events import Publish
-from node.protocols.amqp.properties import NONE
 from node.protocols.amqp.publishes import Confirms, Publishes
 from node.routing import Route
-from node.sections import LimitSettings
+from node.settings.sections import LimitSettings
 
 WHERE = b"\x00\x01q"
 QUEUE = QueueInfo(QueueId(1), GroupId(1), "/", "q", {})

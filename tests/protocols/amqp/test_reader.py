@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from node.bodies import PART_BYTES, PARTED_OVER_BYTES, PartedBody, in_one_piece
+from node.broker.bodies import PART_BYTES, PARTED_OVER_BYTES, PartedBody, in_one_piece
+from node.messages.properties import NONE, build
 from node.protocols.amqp import errors
 from node.protocols.amqp.events import Acks, ContentTooLarge, Heartbeat, Method, Publish
 from node.protocols.amqp.methods import encode_method, made
-from node.protocols.amqp.properties import NONE, build
 from tests.protocols.amqp import frames
 from tests.protocols.amqp.frames import (
     ack,

@@ -16,9 +16,9 @@ import uvloop
 from pamqp import commands
 from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker
 
-from cluster.outcome import Outcome
-from node.auth import User, UserLimits
-from node.clients import Clients
+from cluster.groups.outcome import Outcome
+from node.access.auth import User, UserLimits
+from node.clients.clients import Clients
 from node.errors import AccessRefused, Refused
 from node.protocols.amqp import writer
 from node.protocols.amqp.channel import Channel, ChannelHost
@@ -30,9 +30,9 @@ from node.protocols.amqp.outlet import Outlet
 from node.protocols.amqp.reader import Reader
 from node.protocols.amqp.server import AmqpServer
 from node.protocols.connection_limiter import ConnectionLimiter
-from node.settings import load
+from node.protocols.tls import Certificates
+from node.settings.settings import load
 from node.tasks import Tasks
-from node.tls import Certificates
 from tests.protocols.amqp.frames import HEARTBEAT, ack, publish, publish_method
 from tests.protocols.amqp.frames import header as content_header
 from tests.testkit.waiting import until

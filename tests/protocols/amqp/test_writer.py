@@ -8,9 +8,9 @@ from pamqp.body import ContentBody
 from pamqp.frame import unmarshal
 from pamqp.header import ContentHeader
 
+from node.messages.properties import NONE, build
 from node.protocols.amqp import writer
 from node.protocols.amqp.methods import encode_method, made
-from node.protocols.amqp.properties import NONE, build
 from tests.protocols.amqp.frames import where
 
 FRAME_BYTES_MAX = 4096

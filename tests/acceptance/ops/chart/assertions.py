@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from node.settings import Settings, SettingsError, load
+from node.settings.settings import Settings, SettingsError, load
 from tests.acceptance.ops.chart.rendering import (
     NAMESPACE,
     Object,

@@ -1,0 +1,189 @@
+"""A change of the catalog is done when every node that is up routes by it.
+
+Each node answers how far its copy is, once that is far enough: `[-1, "applied?", index]`, and
+`[-1, "applied", index]`. Each peer has one open request at most, for the highest index
+that anybody waits for when it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from cluster.groups.group import Group
+from cluster.peers.forwarding import NODE_LEVEL
+from cluster.peers.peer_rpc import Answers
+from cluster.peers.peers import Peers
+from cluster.seams import Links
+from cluster.types import NodeId
+
+APPLIED_REQUEST = "applied?"
+APPLIED = "applied"
+#: A node that is up and has not caught up by then is stuck, and is not waited for.
+CATALOG_WAIT_S_MAX = 2.0
+
+
+class CatalogGroup(Group):
+    """The catalog's copy on this node; it reports how far it has applied."""
+
+    moved: Callable[[int], None] | None = None
+
+    def apply_entry(self, command: bytes, index: int, term: int) -> None:
+        super().apply_entry(command, index, term)
+        self._notify(index)
+
+    def restore(self, data: bytes, index: int) -> None:
+        super().restore(data, index)
+        self._notify(index)
+
+    def _notify(self, index: int) -> None:
+        if self.moved is not None:
+            self._guard(self.moved, index)
+
+
+class CatalogReadIndex:
+    """How far each node's copy of the catalog has applied, for those here who wait for an index."""
+
+    def __init__(self, node: NodeId, links: Links, peers: Peers, answers: Answers) -> None:
+        self._node = node
+        self._links = links
+        self._peers = peers
+        self._answers = answers
+        self._applied: dict[NodeId, int] = {}  # each node's copy holds all up to this, at least
+        self._wanted: dict[NodeId, int] = {}
+        self._requested: dict[NodeId, int] = {}  # the open requests
+        self._waiting: dict[NodeId, list[tuple[int, asyncio.Future[None]]]] = {}
+        self._requests: dict[NodeId, int] = {}  # of peers, until our own copy is there
+        # Of this node's copy, loop times in s: when what is routed by changed last, and when the
+        # present term had its first entry.
+        self._version = -1
+        self._changed_at = 0.0
+        self._term = -1
+        self._led_at = 0.0
+        self._back = asyncio.Event()  # a peer is up again
+        #: For how long a node that is cut off may take its copy for that of the cluster.
+        self.trust_s = CATALOG_WAIT_S_MAX
+
+    # --- waiting
+
+    async def applied_here(self, index: int, seconds: float = CATALOG_WAIT_S_MAX) -> bool:
+        """This node's copy holds all up to `index`; False: not in time."""
+        return await self._wait([self._future(self._node, index)], seconds)
+
+    async def applied_everywhere(self, index: int) -> None:
+        """As many nodes as can be had within the bound hold all up to `index`. A node whose link
+        was lost a moment ago may route by its copy as it is, until it notices; then it no more
+        does, and is not waited for.
+        """
+        time = asyncio.get_running_loop().time
+        until = time() + CATALOG_WAIT_S_MAX
+        while True:
+            self._back.clear()
+            up = [node for node, state in self._peers.states.items() if state.up]
+            await self._wait([self._future(node, index) for node in up], until - time())
+            waits_s = min(self._trusted_until(), until) - time()
+            if waits_s <= 0:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._back.wait(), waits_s)
+
+    def _trusted_until(self) -> float:
+        """When the last of those that are cut off knows that it is, from this node or with a leader
+        of before; in the past where each has had the time to see the last change before.
+        """
+        states = self._peers.states.values()
+        lost = [max(s.since, self._led_at) for s in states if not s.up and not s.gone]
+        recent = [since for since in lost if self._changed_at > since - CATALOG_WAIT_S_MAX]
+        return max(recent, default=-math.inf) + self.trust_s
+
+    async def _wait(self, futures: list[asyncio.Future[None] | None], seconds: float) -> bool:
+        waiting = [future for future in futures if future is not None]
+        if not waiting:
+            return True
+        _, late = await asyncio.wait(waiting, timeout=seconds)
+        for future in late:
+            future.cancel()
+        if late:
+            for node, each in self._waiting.items():
+                self._waiting[node] = [one for one in each if not one[1].done()]
+        return not late
+
+    def _future(self, node: NodeId, index: int) -> asyncio.Future[None] | None:
+        if self._applied.get(node, 0) >= index:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(node, []).append((index, future))
+        if node != self._node:
+            self._wanted[node] = max(index, self._wanted.get(node, 0))
+            self._request(node)
+        return future
+
+    def _request(self, node: NodeId) -> None:
+        wanted = self._wanted.get(node, 0)
+        if node in self._requested or wanted <= self._applied.get(node, 0):
+            return
+        if self._links.send(node, [NODE_LEVEL, APPLIED_REQUEST, wanted]):
+            self._requested[node] = wanted
+            self._links.flush()
+        else:
+            self._release(node, wanted)  # nothing gets through to it: as if it were down
+
+    def _release(self, node: NodeId, index: int) -> None:
+        left: list[tuple[int, asyncio.Future[None]]] = []
+        for upto, future in self._waiting.pop(node, ()):
+            if upto > index:
+                left.append((upto, future))
+            elif not future.done():
+                future.set_result(None)
+        if left:
+            self._waiting[node] = left
+
+    # --- what happens
+
+    def moved(self, index: int, term: int, version: int) -> None:
+        """This node's copy holds all up to `index`. `version`: another one when what is routed by
+        changed.
+        """
+        now = asyncio.get_running_loop().time()
+        if term != self._term:
+            self._term = term
+            self._led_at = now
+        if version != self._version:
+            self._version = version
+            self._changed_at = now
+        self._applied[self._node] = index
+        self._release(self._node, index)
+        for peer in [peer for peer, requested in self._requests.items() if requested <= index]:
+            self._answer(peer)
+
+    def up(self) -> None:
+        """A peer is there again: it can be asked, which is quicker than to wait until it knows."""
+        self._back.set()
+
+    def down(self, peer: NodeId) -> None:
+        """What it holds when it comes back is another question."""
+        for known in (self._applied, self._requested, self._requests):
+            known.pop(peer, None)
+        self._release(peer, self._wanted.pop(peer, 0))
+
+    def on_message(self, peer: NodeId, message: list[Any]) -> None:
+        match message:
+            case [_, "applied?", int(index)]:
+                self._requests[peer] = index
+                if self._applied.get(self._node, 0) >= index:
+                    self._answer(peer)
+            case [_, "applied", int(index)]:
+                self._applied[peer] = max(index, self._applied.get(peer, 0))
+                self._requested.pop(peer, None)
+                self._release(peer, index)
+                self._request(peer)
+            case _:
+                pass
+
+    def _answer(self, peer: NodeId) -> None:
+        del self._requests[peer]
+        applied = [NODE_LEVEL, APPLIED, self._applied[self._node]]
+        self._answers.send(peer, applied, dropped=applied)

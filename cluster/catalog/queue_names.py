@@ -1,0 +1,255 @@
+"""Queues by name: declared in the catalog, made in a group, found and removed again.
+
+Two groups take part and there is no transaction between them: the catalog is asked first when a
+queue is made and last when it goes, and what is left half done reconciliation completes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from cluster.catalog.catalog_read_index import CatalogReadIndex
+from cluster.catalog.continuity import ClusterContinuity
+from cluster.catalog.placement import place
+from cluster.catalog.reconcile import create_command
+from cluster.catalog.transient import TransientGroups
+from cluster.cluster_config import ClusterConfig
+from cluster.groups.outcome import Outcome, refused
+from cluster.machine.arguments import ArgumentError, parse_arguments
+from cluster.machine.catalog import CatalogMachine, QueueInfo
+from cluster.machine.catalog_commands import CatalogStep
+from cluster.machine.checks import is_finite
+from cluster.machine.commands import (
+    Barrier,
+    ChangeCatalog,
+    Command,
+    DeclareQueue,
+    DeleteQueue,
+    RemoveQueue,
+)
+from cluster.machine.replies import BAD_ARGUMENT, NO_QUEUE, Declared, Ok
+from cluster.peers.retries import PATIENCE_S, Retries
+from cluster.types import CATALOG_GROUP, NodeId
+
+#: Fields of the catalog's commands that hold whatever a client has put there. They are shown as
+#: JSON, where a NaN in one of them would spoil the list of all.
+_FROM_OUTSIDE = ("arguments", "value")
+#: Queues that one change declared, made in their groups at a time.
+MAKE_AT_ONCE = 500
+LOOK_AGAIN_S = 0.05
+_NO_NUMBER = refused(BAD_ARGUMENT, "invalid arguments: NaN and infinity are no values")
+
+#: The leader of the catalog, its term, and since when it is heard.
+Heard = tuple[NodeId, int, float]
+
+
+class QueueNames:
+    """What the broker asks for by name."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        catalog: CatalogMachine,
+        retries: Retries,
+        *,
+        catalog_read_index: CatalogReadIndex,
+        continuity: ClusterContinuity,
+        transient: TransientGroups,
+        incarnation: Callable[[], int],
+        is_up: Callable[[NodeId], bool],
+        homes: Callable[[], Sequence[NodeId]],
+        unsettled: Callable[[], Collection[NodeId]],
+        heard: Callable[[], Heard | None],
+    ) -> None:
+        self._heard = heard
+        self._caught_up_with: Heard | None = None
+        self._homes = homes  # nodes that may be given groups
+        self._unsettled = unsettled  # those of them that should not be given any yet
+        self._config = config
+        self._catalog = catalog
+        self._retries = retries
+        self._catalog_read_index = catalog_read_index
+        self._continuity = continuity
+        self._transient = transient
+        self._incarnation = incarnation
+        self._is_up = is_up
+        # For clients of this node, since it started.
+        self.declared_count = 0
+        self.created_count = 0
+        self.deleted_count = 0
+
+    async def change(self, command: Command) -> Outcome:
+        """Ask the catalog; when it answers ok, every node that is up has it in its copy."""
+        steps = command.steps if isinstance(command, ChangeCatalog) else [command]
+        if not all(is_finite([getattr(s, name, None) for name in _FROM_OUTSIDE]) for s in steps):
+            return _NO_NUMBER
+        await self._continuity.established()
+        return await self._seen(await self._retries.ask(CATALOG_GROUP, command))
+
+    async def change_all(self, steps: Sequence[CatalogStep]) -> Outcome:
+        """All of them or none, as `change`; queues, as `prepared` made them, are in their groups
+        too. From machine version 3 on.
+        """
+        outcome = await self.change(ChangeCatalog(steps))
+        queues = [step for step in steps if isinstance(step, DeclareQueue)]
+        if outcome.kind == "ok":
+            self.declared_count += len(queues)
+            for start in range(0, len(queues), MAKE_AT_ONCE):
+                some = queues[start : start + MAKE_AT_ONCE]
+                await asyncio.gather(*[self._make(step.vhost, step.name) for step in some])
+        return outcome
+
+    async def _make(self, vhost: str, name: str) -> None:
+        """What does not succeed is done by reconciliation."""
+        info = self._catalog.queue(vhost, name)
+        config = None if info is None else self._catalog.config_of(info.queue)
+        if info is not None and config is not None:
+            await self._ask_home(info, create_command(self._catalog, info, config))
+
+    async def _seen(self, outcome: Outcome) -> Outcome:
+        if outcome.kind == "ok" and outcome.stamp is not None:
+            await self._catalog_read_index.applied_everywhere(outcome.stamp.index)
+        return outcome
+
+    async def find(self, vhost: str, name: str, *, now: bool = False) -> QueueInfo | Outcome:
+        """A miss in the own copy is looked at again behind a barrier before it is refused; or
+        nobody can say now whether there is such a queue. `now`: so is a hit of a node that is cut
+        off; the name may be that of another queue by now.
+        """
+        info = self._catalog.queue(vhost, name)
+        if info is not None and not (now and self.cut_off):
+            return info
+        caught_up = await self.barrier()
+        info = self._catalog.queue(vhost, name)
+        if not caught_up and (info is None or now):
+            return refused("no_leader", "the catalog has no leader now: try again")
+        missing = f"there is no queue {name!r} in vhost {vhost!r}: declare it first"
+        return info or refused(NO_QUEUE, missing)
+
+    async def barrier(self) -> bool:
+        """All that was in the catalog when this was called is in this node's copy. False: nobody
+        could say so in time.
+        """
+        heard = self._heard()
+        outcome = await self._retries.ask(CATALOG_GROUP, Barrier())
+        if outcome.kind != "ok" or outcome.stamp is None:
+            return False
+        done = await self._catalog_read_index.applied_here(outcome.stamp.index, PATIENCE_S)
+        if done:
+            self._caught_up_with = heard
+        return done
+
+    @property
+    def cut_off(self) -> bool:
+        """The leader of the catalog is not heard, or not caught up with since it is. A change is
+        answered when the nodes that are up have it, so what was answered elsewhere meanwhile may be
+        missing in this copy: who routes by it catches up first.
+        """
+        heard = self._heard()
+        return heard is None or heard != self._caught_up_with
+
+    # --- declaring
+
+    async def declare(self, command: DeclareQueue) -> Outcome:
+        """`command` as for a replicated queue, unless its node is set: that must be this one."""
+        if not is_finite(command.arguments):
+            return _NO_NUMBER
+        config = parse_arguments(command.arguments)
+        if isinstance(config, ArgumentError):
+            return refused(config.code, config.reason)
+        if command.node is not None:
+            await self._until(lambda: self._transient.own is not None)
+        elif (group := command.arguments.get("x-queue-group")) is not None:
+            await self._until(lambda: self._may_place(group))
+        command = self.prepared(command, self._catalog)
+        outcome = await self._retries.ask(CATALOG_GROUP, command)
+        reply = outcome.reply
+        if outcome.kind != "ok" or not isinstance(reply, Declared) or outcome.stamp is None:
+            return outcome
+        await self._catalog_read_index.applied_here(outcome.stamp.index)
+        info = self._catalog.queue_by_id(reply.queue)
+        declared = self._catalog.config_of(reply.queue)
+        if info is None or declared is None:  # it was removed at once, or our copy is far behind
+            about = (command.vhost, command.name, command.arguments)
+            info = QueueInfo(reply.queue, reply.group, *about, node=command.node)
+            declared = replace(config, auto_delete=command.auto_delete)
+        made = await self._ask_home(info, create_command(self._catalog, info, declared))
+        self.declared_count += 1
+        self.created_count += reply.created
+        if made is None:
+            reason = f"queue {info.name!r} is on node {info.node}, which is down; try again"
+            return refused("no_leader", reason)
+        return made if made.kind != "ok" else await self._seen(outcome)
+
+    def prepared(self, command: DeclareQueue, catalog: CatalogMachine) -> DeclareQueue:
+        """With what this node decides: the members of a group that must be made, by what they have
+        in this catalog; of a transient queue, which process has it. Its arguments are good.
+        """
+        if command.node is not None:
+            return replace(command, incarnation=self._incarnation())
+        group = command.arguments.get("x-queue-group")
+        if group is None:
+            return command
+        size = command.arguments.get("x-quorum-initial-group-size", self._config.replication)
+        return replace(command, group=group, members=self._place(int(size), catalog))
+
+    def _may_place(self, group: str) -> bool:
+        """It is there, or most nodes can vote in a new one at once. If that takes too long, it has
+        fewer copies.
+        """
+        nodes, unsettled = self._homes(), self._unsettled()
+        if 2 * sum(node in unsettled for node in nodes) < len(nodes):
+            return True
+        return any(info.name == group for info in self._catalog.groups())
+
+    def _place(self, size: int, catalog: CatalogMachine) -> Sequence[NodeId]:
+        held = Counter(node for info in catalog.groups() for node in info.members)
+        return place(self._homes(), size, held, self._unsettled())
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Or patience ends."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_S
+        while not condition() and loop.time() < deadline:  # noqa: ASYNC110 -- it is no event
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    # --- removing
+
+    async def remove(
+        self, vhost: str, name: str, *, if_unused: bool, if_empty: bool, owner: str | None = None
+    ) -> Outcome:
+        """Conditions are judged in the queue's group, then the name is dropped from the catalog.
+        `owner`: by now the name may be that of another queue, which stays.
+        """
+        info = await self.find(vhost, name, now=True)
+        if isinstance(info, Outcome):
+            return info
+        if owner is not None and info.owner != owner:
+            return Outcome("ok", Ok(0))
+        delete = DeleteQueue(info.queue, if_unused, if_empty)
+        outcome = await self._ask_home(info, delete)
+        if outcome is None:
+            outcome = Outcome("ok", Ok(0))  # it ended with its node
+        if getattr(outcome.reply, "code", None) == NO_QUEUE:
+            # Half made, half removed, or deleted by a question whose answer was lost.
+            outcome = Outcome("ok", Ok(0), outcome.stamp)
+        if outcome.kind != "ok":
+            return outcome
+        removal = RemoveQueue(vhost, name, info.queue)
+        removed = await self._retries.ask(CATALOG_GROUP, removal)
+        await self._seen(removed)
+        self.deleted_count += removed.kind == "ok"
+        return outcome if removed.kind == "ok" else removed
+
+    async def _ask_home(self, info: QueueInfo, command: Command) -> Outcome | None:
+        """Ask the queue's group. None: it is transient, and its node is down."""
+        if self._is_down(info):
+            return None
+        outcome = await self._retries.ask(info.group, command, over=lambda: self._is_down(info))
+        return None if outcome.reply is None and self._is_down(info) else outcome
+
+    def _is_down(self, info: QueueInfo) -> bool:
+        return info.node is not None and not self._is_up(info.node)

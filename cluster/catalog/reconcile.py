@@ -1,0 +1,90 @@
+"""What is still to be done so that the groups agree with the catalog. Pure: reads two machines,
+returns commands.
+
+Level-triggered on purpose: nothing here depends on having seen a change happen, so a lost effect, a
+crash between two steps or a change of leader costs a second at most and never leaves a queue half
+made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cluster.machine import QueueMachine
+from cluster.machine.catalog import CatalogMachine
+from cluster.machine.catalog_tables import NodeInfo, QueueInfo
+from cluster.machine.commands import (
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    NodeDown,
+    NodeUp,
+    QueueConfig,
+    UpdateQueue,
+)
+from cluster.peers.peers import PeerState
+from cluster.types import GroupId, NodeId
+
+
+def effective_config(
+    catalog: CatalogMachine, info: QueueInfo, declared: QueueConfig
+) -> QueueConfig:
+    """The declared settings, policies included; the dead-letter queue resolved when the default
+    exchange leads to one of the same group.
+
+    Then a dead letter moves within one log entry; otherwise it travels through the outbox, and a
+    node finds out where another exchange leads.
+    """
+    if declared.dead_letter_exchange != "" or declared.dead_letter_routing_key is None:
+        return declared
+    target = catalog.queue(info.vhost, declared.dead_letter_routing_key)
+    if target is None or target.group != info.group:
+        return declared
+    return replace(declared, dead_letter_queue=target.queue)
+
+
+def create_command(catalog: CatalogMachine, info: QueueInfo, declared: QueueConfig) -> CreateQueue:
+    config = effective_config(catalog, info, declared)
+    return CreateQueue(info.queue, info.vhost, info.name, config)
+
+
+def queue_commands(catalog: CatalogMachine, machine: QueueMachine, group: GroupId) -> list[Command]:
+    """Make, change and drop the queues of one group so that they are what the catalog says."""
+    commands: list[Command] = []
+    wanted = {info.queue: info for info in catalog.queues_of(group)}
+    for queue, info in wanted.items():
+        declared = catalog.config_of(queue)
+        assert declared is not None, "every queue of the catalog has settings"
+        kind = machine.find(queue)
+        if kind is None:
+            commands.append(create_command(catalog, info, declared))
+            continue
+        config = effective_config(catalog, info, declared)
+        if kind.identity.config is not config and kind.identity.config != config:
+            commands.append(UpdateQueue(queue, config))
+    # A queue numbered above what this copy of the catalog has given out is newer than the copy.
+    known = catalog.next_queue_id
+    gone = [queue for queue in machine.queues() if queue not in wanted and queue < known]
+    return [*commands, *map(DeleteQueue, gone)]
+
+
+def liveness_commands(
+    peers: Mapping[NodeId, PeerState], nodes: Sequence[NodeInfo]
+) -> list[Command]:
+    """What a new leader tells its group about every node: sessions live and die with these.
+
+    Of those that were removed too: an earlier leader may not have been heard.
+    """
+    commands = [removed(info) for info in nodes if info.state == "removed"]
+    for node, state in sorted(peers.items()):
+        if state.up:
+            commands.append(NodeUp(node, state.incarnation))
+        elif state.incarnation:
+            commands.append(NodeDown(node, state.incarnation, state.gone))
+    return commands
+
+
+def removed(info: NodeInfo) -> Command:
+    """Its sessions end, whoever heard of its process last."""
+    return NodeDown(info.node, info.incarnation, gone=True)

@@ -1,0 +1,715 @@
+"""One group's copy on this node: proposals become entries, entries go through the machine.
+
+A proposal has three outcomes: ok or refused once that is known, unknown when leadership was lost
+and the truth did not arrive in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from random import Random
+from typing import Any, Protocol
+
+import structlog
+
+from cluster.agreed_time import AgreedTime, LogTime
+from cluster.codec.cbor import pack
+from cluster.codec.entries import AnyCommand, encode_entry, version_needed, written_under
+from cluster.groups.cold_reads import OnArrival
+from cluster.groups.group_options import GroupOptions
+from cluster.groups.outcome import Done, Outcome, outcome_of, refused, too_new, unknown
+from cluster.groups.proposals import (
+    ENTRY_BYTES_MAX,
+    SKIPPED_BYTES_MAX,
+    Applying,
+    Batch,
+    Proposals,
+    brings_bytes,
+    too_large,
+    weigh,
+)
+from cluster.groups.snapshotting import Snapshots
+from cluster.log import KIND_DIGEST, KIND_ROLE, KIND_SKIPPED, MEMBERSHIP, SnapshotRefused
+from cluster.machine.commands import Barrier, Command, Tick, UpgradeMachine
+from cluster.machine.effects import Effect
+from cluster.machine.interface import Machine
+from cluster.machine.versions import NeedsNewer
+from cluster.raft.configuration import Configuration, split
+from cluster.raft.drive_loop import NOTHING, Ready
+from cluster.raft.journal import RaftJournal
+from cluster.raft.member import Member, Role
+from cluster.raft.pysyncobj_core import NO_OP, REGULAR
+from cluster.raft.snapshots import Incoming
+from cluster.seams import Clock, Links
+from cluster.types import Body, BodyRef, GroupId, NodeId, Stamp
+
+__all__ = [
+    "Group",
+    "GroupOptions",
+    "Machine",
+    "Outcome",
+    "Role",
+]
+
+log = structlog.get_logger(__name__)
+
+#: Nothing waits longer for a tick than this, whatever was computed: clocks jump.
+TICK_S_MAX = 0.050
+#: What one group may have under way of the room on the disk: others write there, too.
+ROOM_PARTS = 4
+ROOMY_BYTES = 1 << 60
+
+#: A digest of the state is noted every so many entries, at the same indexes on every replica.
+DIGEST_ENTRIES = 1_000
+KINDS_OF_RAFT = frozenset({NO_OP, MEMBERSHIP})
+
+OnApplied = Callable[["Group", Stamp, Sequence[Effect]], None]
+OnRole = Callable[["Group", Role, int], None]
+
+
+class Notes(Protocol):
+    """The part of the log that takes notes for a later reader."""
+
+    def note(self, kind: int, group: int, index: int, term: int, payload: bytes) -> None: ...
+
+
+class Group:
+    """Driven by `DriveLoop`: `receive` collects, `step` works.
+
+    All listeners and `done` callbacks run inside a step.
+    """
+
+    def __init__(
+        self,
+        group: GroupId,
+        name: str,
+        members: Sequence[NodeId],
+        self_node: NodeId,
+        *,
+        machine: Machine,
+        journal: RaftJournal,
+        log: Notes,
+        links: Links,
+        clock: Clock,
+        random: Random,
+        options: GroupOptions | None = None,
+        agreed_time: AgreedTime | None = None,
+    ) -> None:
+        self.id = group
+        self.name = name
+        self.node = self_node
+        self.machine = machine
+        self.journal = journal
+        self.options = options or GroupOptions()
+        #: Called with every applied command that has effects, on every member; only the leader
+        #: carries them out.
+        self.on_applied: list[OnApplied] = []
+        #: LEADER is told once the machine is up to date, the others at once.
+        self.on_role: list[OnRole] = []
+        #: Set by `DriveLoop`: asks for a step soon; runs a coroutine to its end; takes the time of
+        #: an entry from its first proposal here until it was applied.
+        self.wake: Callable[[], None] = lambda: None
+        self.spawn: Callable[[Coroutine[Any, Any, None]], object] | None = None
+        self.on_commit: Callable[[float], None] | None = None
+        #: Set by the cluster node: the machine version that every member can run.
+        self.version_of_members: Callable[[], int] = lambda: 1
+        #: Set by the cluster node: see `Host.let_in`.
+        self.let_in: Callable[[NodeId], bool] = lambda _: False
+        #: What a later release wrote, and this copy stopped before; and who is told of it.
+        self.needs_newer: NeedsNewer | None = None
+        self.on_needs_newer: Callable[[NeedsNewer], object] = lambda _: None
+        #: Set by the cluster node: bytes that the log may grow by before only its reserve is left.
+        self.room_bytes: Callable[[], int] = lambda: ROOMY_BYTES
+        self.failed: str | None = None
+        #: Index, own digest and the leader's of the last comparison, when they differed.
+        self.diverged: tuple[int, bytes, bytes] | None = None
+        self.commit_s = 0.0  # what the last entry took that was proposed here, until it was applied
+        self.due = 0.0  # when it must be stepped next though nothing happens
+        self.held = False  # a backup is being cut: what is proposed waits
+        self.kept_until = 0.0  # until then the log keeps what a backup reads
+        self._notes = log
+        self._inbox: list[tuple[NodeId, list[Any] | None, bool]] = []
+        self._proposals = Proposals(clock)
+        self._time = LogTime(clock, agreed_time)
+        self._applying = Applying(machine, journal, self._proposals, self._time, self._spawn_read)
+        self._applying.on_skipped = self._skipped
+        self._ready = False  # leads, and its machine holds all that was committed before
+        self._stopping = False
+        self._installing = False
+        self._tick_index = 0  # entry of the Tick that is on its way
+        #: When the machine waits for a tick, as of an applied entry: it changes by nothing else.
+        self._due_ms: int | None = None
+        self._due_at = -1
+        #: As the leader: the machine version under which the next entry will be applied.
+        self._writes = machine.version
+        self.member = Member(
+            group,
+            self_node,
+            members,
+            host=self,
+            journal=journal,
+            links=links,
+            clock=clock,
+            random=random,
+            options=self.options,
+        )
+        self.member.digests.on_compared = self._compared
+        self._snapshots = Snapshots(
+            name, machine, journal, self.options, join=self.member.configurations.joined
+        )
+        snapshot = journal.load_snapshot()
+        if snapshot is not None:
+            state = split(snapshot.data)[1]
+            beyond = machine.beyond(state)
+            if beyond is None:
+                self._applying.restore(state)
+            else:
+                self.member.stop_before(snapshot.index, beyond)
+
+    # --- what it is
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        """Voters and learners, as this copy knows them."""
+        return self.configuration.members
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.member.configuration
+
+    @property
+    def configured_at(self) -> int:
+        """Index of the entry that says so."""
+        return self.member.configurations.index
+
+    @property
+    def role(self) -> Role:
+        return Role.FOLLOWER if self.failed is not None else self.member.role
+
+    @property
+    def ready(self) -> bool:
+        """Leads, and the machine holds everything that was ever confirmed."""
+        return self._ready
+
+    @property
+    def leader(self) -> NodeId | None:
+        leader = self.member.leader
+        return None if leader is None or self.failed is not None else leader.id
+
+    @property
+    def term(self) -> int:
+        return self.member.term
+
+    @property
+    def commit_index(self) -> int:
+        return self.member.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        return self.member.applied_index
+
+    @property
+    def last_index(self) -> int:
+        return self.journal.last_index
+
+    @property
+    def pending_bytes(self) -> int:
+        """Proposed here and not applied yet."""
+        return self._proposals.bytes
+
+    @property
+    def poisoned(self) -> str | None:
+        """Why this copy stopped, if it did: a bug, or what a later release wrote; never a client's
+        doing.
+        """
+        return self.failed or self.member.poisoned
+
+    @property
+    def votes_suspended(self) -> bool:
+        return self.member.votes_suspended
+
+    @property
+    def skipped(self) -> int:
+        """Commands at which the machine raised, since the process started."""
+        return self._applying.skipped_count
+
+    def caught_up(self, node: NodeId) -> bool:
+        """As the leader: `node` could take over now or in a moment."""
+        return self.lacks(node) <= 1
+
+    def lacks(self, node: NodeId) -> int:
+        return self.member.replication.lacks(node)
+
+    def lag(self) -> dict[NodeId, int]:
+        """As the leader: entries that each other member lacks."""
+        return self.member.replication.lag()
+
+    def status(self) -> dict[str, Any]:
+        """For people and tests. Indexes are of the group's log; `lag` counts entries, and only a
+        leader knows it.
+        """
+        return {
+            "id": self.id,
+            "name": self.name,
+            "members": list(self.members),
+            "learners": list(self.configuration.learners),
+            "withholds_votes": self.votes_suspended,
+            "role": self.role.name.lower(),
+            "leader": self.leader,
+            "term": self.term,
+            "commit": self.commit_index,
+            "applied": self.applied_index,
+            "last": self.last_index,
+            "base": self.journal.base_index,
+            "lag": self.lag(),
+            "poisoned": self.poisoned,
+            "skipped": self.skipped,
+            "diverged": self.member.diverged,
+            "machine_version": self.machine.version,
+            "needs_version": None if self.needs_newer is None else self.needs_newer.needed,
+            "pending_bytes": self.pending_bytes,
+            "machine": self.machine.overview(),
+        }
+
+    # --- proposing
+
+    def propose(self, command: Command, done: Done | None = None) -> None:
+        """Ask for `command` to be applied. `done` is called exactly once."""
+        weight = weigh(command)
+        refusal = self._refusal(command, weight)
+        if refusal is not None:
+            if done is not None:
+                done(refusal)
+        elif self._proposals.add(command, done, weight):
+            self.wake()
+
+    def _refusal(self, command: Command, weight: int) -> Outcome | None:
+        pending, member = self._proposals.bytes, self.member
+        if self._stopping or not member.accepts or member.poisoned or self.failed:
+            return self._not_now()
+        if weight > ENTRY_BYTES_MAX:
+            return too_large(weight)
+        if pending and pending + weight > self.options.propose_bytes_max:
+            return refused("overloaded", f"{pending} bytes wait to be applied; try again later")
+        if brings_bytes(command, weight) and pending + weight > self.room_bytes() // ROOM_PARTS:
+            return refused("disk_full", "the disk of this node is nearly full: consume first")
+        needed = version_needed(command)
+        return self._too_new(needed) if needed > self._writes else None
+
+    def _too_new(self, needed: int) -> Outcome:
+        """A member may be of a release that does not know the command."""
+        if not self._ready:  # it leads since a moment ago, and its machine may rise yet
+            return refused("no_leader", f"group {self.name} has a new leader: try again")
+        return too_new(needed, self._writes)
+
+    def _not_now(self) -> Outcome:
+        """Why this member takes no proposals, when it takes none."""
+        if self._stopping:
+            return refused("stopping", "this node is shutting down; ask the next leader")
+        if self.poisoned is not None:
+            return refused("poisoned", f"this copy of {self.name} stopped: {self.poisoned}")
+        leader = self.leader
+        if leader is not None and leader != self.node:
+            return refused("not_leader", f"node {leader} leads group {self.name}", leader)
+        return refused("no_leader", f"group {self.name} has no leader now; try again")
+
+    async def ask(self, command: Command) -> Outcome:
+        """Propose and wait for the outcome."""
+        return await outcome_of(lambda done: self.propose(command, done))
+
+    async def barrier(self) -> Outcome:
+        """Once ok, everything confirmed before is in this machine: reads are linearizable."""
+        return await self.ask(Barrier())
+
+    def suspend_votes(self) -> None:
+        """This disk forgot what it promised: no votes until a leader brought it up to date. By
+        order of a person survivors of a lost majority vote all the same: what they promised was
+        for terms that are over.
+        """
+        if self.member.configurations.forced is None:
+            self.member.votes_suspended = True
+
+    def transfer(self, to: NodeId | None) -> None:
+        """Hand leadership to `to`, or whoever is closest; until then proposals are refused."""
+        if self.member.transfer(to):
+            self.wake()
+
+    @property
+    def may_change_members(self) -> bool:
+        """Leads, and what says who the members are is committed."""
+        return self._ready and self.member.accepts and self.member.may_change()
+
+    def change_members(self, configuration: Configuration) -> None:
+        self.member.change(configuration)
+        self.wake()
+
+    def stop(self) -> None:
+        """No more proposals; what waits is unknown, as far as this node can tell."""
+        self._stopping = True
+        self._end_proposals("this node is shutting down")
+
+    def _end_proposals(self, reason: str) -> None:
+        self._proposals.refuse_all(self._not_now())
+        self._proposals.give_up_all(unknown(reason, self.leader))
+        self._proposals.call_back(self._guard)
+
+    @property
+    def time_ahead_ms(self) -> int:
+        """How far log time is ahead of the time on which the nodes agree."""
+        return self._time.ahead_ms()
+
+    # --- input, between steps
+
+    def receive(self, sender: NodeId, message: list[Any]) -> None:
+        self._inbox.append((sender, message, False))
+
+    def peer_up(self, peer: NodeId) -> None:
+        self._inbox.append((peer, [], False))
+        self.wake()
+
+    def peer_down(self, peer: NodeId, *, closed: bool) -> None:
+        self._inbox.append((peer, None, closed))
+        self.wake()
+
+    # --- the step
+
+    def step(self, now: float) -> Ready:
+        """All that waits: messages, timers, commit, apply, new entries, appends to followers."""
+        if self._installing or self.failed is not None:
+            self.due = now + TICK_S_MAX
+            return NOTHING
+        member = self.member
+        member.now = now
+        inbox, self._inbox = self._inbox, []
+        for position, (peer, message, closed) in enumerate(inbox):
+            if message:
+                member.receive(peer, message)
+                if self._installing:
+                    self._inbox = inbox[position + 1 :]  # for after the install
+                    self.due = now + TICK_S_MAX
+                    return Ready(member.transport.take_late(), again=False)
+            elif message is None:
+                member.link_down(peer, closed=closed)
+            else:
+                member.link_up(peer)
+        member.tick(now)
+        proposals = self._proposals
+        if member.leads and not self._ready:
+            self._become_ready()
+        if proposals.answered:
+            proposals.call_back(self._guard)
+        if member.leads:
+            self._propose_tick()
+        if proposals.waiting and not self.held:
+            self._append_proposals()
+        member.flush(now)
+        if proposals.in_doubt:
+            self._expire(now)
+        if proposals.answered:
+            proposals.call_back(self._guard)
+        if self._snapshots.due and self._may_take_snapshot and self.spawn is not None:
+            self.spawn(self._snapshots.take(self._sound_index))
+        self.due = min(member.due(), now + TICK_S_MAX)
+        # Its own disk is a majority: no answer will wake it to commit the rest.
+        alone = member.leads and not member.voters
+        again = alone and member.journal.last_index > member.commit_index
+        return Ready(member.transport.take_late(), again)
+
+    def take_acks(self, now: float) -> None:
+        """Called while the log syncs: a leader takes the followers' answers that head its inbox
+        and reports what they commit. Nothing is written here, nor sent to other nodes.
+        """
+        member = self.member
+        if self._installing or self.failed is not None or not member.leads:
+            return
+        if member.votes_suspended:
+            return  # its own disk counts for nothing any more: the next step ends its leadership
+        answers = list[tuple[NodeId, list[Any]]]()
+        for peer, message, _ in self._inbox:
+            if not message or not member.is_plain_answer(message):
+                break
+            answers.append((peer, message))
+        if answers:
+            del self._inbox[: len(answers)]
+            member.take_acks(answers, now)
+            self._become_ready()
+            self._proposals.call_back(self._guard)
+
+    def fail(self, error: Exception) -> None:
+        """A bug in the protocol."""
+        self.failed = f"{type(error).__name__}: {error}"
+        self._ready = False
+        log.error("group_failed", group=self.name, node=self.node, exc_info=error)
+        self._end_proposals("this copy stopped because of a bug")
+
+    def _become_ready(self) -> None:
+        noop = self.member.noop_index
+        if not self._ready and noop is not None and self.applied_index >= noop:
+            self._ready = True
+            self._tick_index = 0  # one of an earlier leadership may never come
+            self._writes = self.machine.version
+            self._applying.keep(True)
+            self.upgrade_machine()
+            self._report_role(Role.LEADER)
+
+    def upgrade_machine(self) -> None:
+        """As the leader, raise the machine's version to what all members can run. Idempotent.
+
+        The entry that raises it is written under the new version itself, and so is all behind it:
+        who cannot run that stops before it.
+        """
+        if not self._ready or not self.member.accepts or self._writes >= self.machine.newest:
+            return
+        version = min(self.version_of_members(), self.machine.newest)
+        if version > self._writes and not self._stopping:
+            log.info("machine_upgrade", group=self.name, node=self.node, version=version)
+            self._proposals.add(UpgradeMachine(version), None, 0)
+            self._writes = version
+            self.wake()
+
+    def _report_role(self, role: Role) -> None:
+        for listener in self.on_role:
+            self._guard(listener, self, role, self.term)
+
+    def _append_proposals(self) -> None:
+        if not self.member.leads or self.member.poisoned is not None:
+            self._proposals.refuse_all(self._not_now())
+            return
+        now_ms = self._time.now_ms()
+        if self._time.in_doubt:
+            return  # they wait until it is known what time it is
+        self._time.saw(now_ms)
+        for batch in self._proposals.batches():
+            self._append(batch, now_ms)
+
+    def _append(self, batch: Batch, now_ms: int) -> None:
+        data = encode_entry(now_ms, batch.commands, self._writes)
+        if len(data) <= ENTRY_BYTES_MAX:
+            self._proposals.appended(self.member.append(data), self.member.term, batch)
+        elif len(batch.commands) == 1:
+            self._proposals.refuse(batch, too_large(len(data)))
+        else:  # weights are estimates
+            for one in batch.one_by_one:
+                self._append(one, now_ms)
+
+    def _propose_tick(self) -> None:
+        """Tell the machine that time has passed, when something in it waits for that."""
+        member = self.member
+        if not self._ready or self._tick_index > member.applied_index:
+            return
+        if member.replication.successor is not None:
+            return
+        if self._due_at != member.applied_index:
+            self._due_at, self._due_ms = member.applied_index, self.machine.next_due_ms()
+        if self._due_ms is not None and self._due_ms <= self._time.now_ms():
+            self._proposals.add(Tick(), None, 0)
+            self._tick_index = self.last_index + 1
+
+    # --- calling back
+
+    def _guard(self, call: Callable[..., object], *args: Any) -> None:
+        """A listener's bug is its own: it must not stop replication."""
+        try:
+            call(*args)
+        except Exception:
+            name = getattr(call, "__qualname__", type(call).__name__)
+            log.exception("listener_failed", group=self.name, listener=name)
+
+    def _expire(self, now: float) -> None:
+        if overdue := self._proposals.overdue(now):
+            reason = "leadership was lost before the commit was seen"
+            self._proposals.give_up(overdue, unknown(reason, self.leader))
+
+    def _overwritten(self) -> Outcome:
+        return refused("not_leader", "another leader's entry took its place", self.leader)
+
+    # --- what the member asks of its host
+
+    def role_changed(self, role: Role, term: int) -> None:
+        fields = [role.name.lower(), self.leader]
+        if role is Role.CANDIDATE and self.member.elections.asked_by is not None:
+            fields.append(self.member.elections.asked_by)
+        self._notes.note(KIND_ROLE, self.id, self.last_index, term, pack(fields))
+        log.info("role_changed", group=self.name, node=self.node, role=role.name, term=term)
+        if role is Role.LEADER:
+            return
+        self._ready = False
+        self._applying.keep(False)
+        self._proposals.doubt(self.member.now + self.options.election_max_ms / 1000)
+        self._proposals.refuse_all(self._not_now())
+        self._report_role(role)
+
+    def apply_entry(self, command: bytes, index: int, term: int) -> None:
+        dones, since_ns = self._proposals.applied(index, term, self._overwritten)
+        # A new leader owes all of it again once it is up to date: its listeners ask on_leader().
+        handler_due = self.on_applied and (self._ready or not self.member.leads)
+        self._applying.apply(
+            command, (index, term), dones, self._report_effects if handler_due else None
+        )
+        self._snapshots.applied(len(command))
+        if since_ns:
+            self.commit_s = self._proposals.age_s(since_ns)
+            if self.on_commit is not None:
+                self.on_commit(self.commit_s)
+        if index % DIGEST_ENTRIES == 0:
+            digest = self.machine.digest()
+            self._notes.note(KIND_DIGEST, self.id, index, term, digest)
+            self.member.digests.noted(index, digest)
+
+    def _skipped(self, stamp: Stamp, reason: str, command: bytes) -> None:
+        fields = [stamp.ordinal, reason, command[:SKIPPED_BYTES_MAX]]
+        self._notes.note(KIND_SKIPPED, self.id, stamp.index, stamp.term, pack(fields))
+        self._snapshots.want()  # should it happen again, there is less to be computed again
+        log.critical(
+            "command_skipped",
+            group=self.name,
+            node=self.node,
+            index=stamp.index,
+            ordinal=stamp.ordinal,
+            error=reason,
+            next="report it with the bytes that `quorate log dump FOLDER --kind skipped` shows",
+        )
+
+    def _compared(self, index: int, own: bytes, leaders: bytes) -> None:
+        """The leader told its digest of the state after an entry, and this copy has its own."""
+        self.diverged = None if own == leaders else (index, own, leaders)
+        if self.diverged is not None:
+            log.critical(
+                "state_diverged",
+                group=self.name,
+                node=self.node,
+                index=index,
+                digest=own.hex(),
+                leaders_digest=leaders.hex(),
+                next="keep both folders and report it; then `quorate group rebuild"
+                f" {self.name} {self.node}`",
+            )
+
+    def _report_effects(self, stamp: Stamp, effects: Sequence[Effect]) -> None:
+        for listener in self.on_applied:
+            self._guard(listener, self, stamp, effects)
+
+    def beyond(self, command: bytes) -> NeedsNewer | None:
+        """Why an entry must not be taken here: a later release wrote it."""
+        newest = self.machine.newest
+        kind = command[:1]
+        if kind == REGULAR:
+            version = written_under(command, 1)
+            return NeedsNewer("an entry", version, newest) if version > newest else None
+        return None if kind in KINDS_OF_RAFT else NeedsNewer("an entry", None, newest)
+
+    def poison(self, index: int, error: Exception) -> None:
+        where = {"group": self.name, "node": self.node, "index": index}
+        if isinstance(error, NeedsNewer):
+            self.needs_newer = error
+            log.critical("group_needs_newer_release", **where, reason=str(error))
+            self.on_needs_newer(error)
+        else:
+            log.error("group_poisoned", **where, exc_info=error)
+        self._proposals.give_up_all(unknown(f"this copy stopped at entry {index}"))
+
+    def read_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]] | None:
+        """Body and meta of each message; empty when they are settled and gone, None when they are
+        not in memory: then `fetch` brings them.
+        """
+        return self._applying.read_bodies(ref)
+
+    def fetch(self, first: int, last: int, done: OnArrival) -> None:
+        """Bring the entry `first`, and what is near of those up to `last`, into memory, off the
+        event loop. `done` is called once, while the entry is there.
+        """
+        self._applying.fetch(first, last, lambda arrived: self._guard(done, arrived))
+
+    async def load_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]]:
+        """Body and meta of each message, wherever they are; empty when they are gone."""
+        return await self._applying.load_bodies(ref)
+
+    async def load_part(self, index: int, offset: int) -> bytes | None:
+        """A part of a large body; None: not here, or not any more."""
+        if index > self.applied_index:
+            return None
+        return await self._applying.load_part(index, offset)
+
+    def entry_bytes(self, index: int) -> int:
+        """What reading it from disk takes."""
+        return self.member.journal.bytes_within(((index, index),))
+
+    def _spawn_read(self, read: Coroutine[Any, Any, None]) -> None:
+        assert self.spawn is not None, "a read needs a drive loop"
+        self.spawn(read)
+
+    def age_s(self, index: int) -> float | None:
+        """Of an entry whose bodies were just read: since its leader proposed it."""
+        return self._applying.age_s(index)
+
+    def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
+        return self._applying.read_command(index, ordinal)
+
+    def unapplied(self) -> Iterator[AnyCommand]:
+        """The commands in its log that it has not applied yet, be they committed or not."""
+        return self._applying.commands_after(self.applied_index)
+
+    # --- snapshots
+
+    def restore(self, data: bytes, index: int) -> None:
+        self._applying.restore(data)
+        self._due_at = -1
+        self.diverged = None  # whatever it was, it is the leader's state now
+        self.member.diverged = False
+        self._snapshots.restart()
+        overtaken = self._proposals.up_to(index)
+        self._proposals.give_up(overtaken, unknown("a snapshot took the place of the entry"))
+
+    def install(self, incoming: Incoming) -> None:
+        """Until the journal is done nothing else may touch it: the group stands still."""
+        beyond = self.machine.beyond(split(incoming.data)[1])
+        if beyond is not None:
+            self.member.stop_before(incoming.index, beyond)
+            return
+        self._installing = True
+        assert self.spawn is not None, "an install needs a drive loop"
+        self.spawn(self._finish_install(incoming))
+
+    async def _finish_install(self, incoming: Incoming) -> None:
+        try:
+            await self.journal.finish_install()
+            done = True
+        except SnapshotRefused as error:
+            log.warning("install_refused", group=self.name, node=self.node, reason=str(error))
+            done = False
+        self._installing = False
+        self.member.installed(done=done)
+        self.wake()
+
+    async def keep_entries(self, seconds: float) -> None:
+        """No snapshot takes the place of anything for so long, from when this returns on."""
+        self.kept_until = self.member.now + seconds
+        while self._snapshots.saving:  # noqa: ASYNC110 -- it is no event
+            await asyncio.sleep(TICK_S_MAX)
+
+    def snapshot_frees_bytes(self) -> int:
+        """What the log could let go with a snapshot taken now, if that is worth it."""
+        if not self._may_take_snapshot:
+            return 0
+        return self._snapshots.frees_bytes(self.applied_index)
+
+    def take_snapshot(self) -> None:
+        """As soon as can be."""
+        self._snapshots.want()
+        self.wake()
+
+    @property
+    def taking_snapshot(self) -> bool:
+        return self._snapshots.under_way
+
+    @property
+    def _may_take_snapshot(self) -> bool:
+        # While a follower is sent one, a newer one would only make it start again.
+        if self._installing or self.member.replication.installing or self.failed is not None:
+            return False
+        return self.poisoned is None and self.member.now >= self.kept_until
+
+    def _sound_index(self) -> int | None:
+        """The entry that the machine is at; None when it stopped in the middle of one."""
+        return self.applied_index if self.poisoned is None else None

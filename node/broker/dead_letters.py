@@ -1,0 +1,298 @@
+"""Dead letters whose target is in another group: carried there at least once, stored there once.
+
+The source's machine keeps them in an outbox, numbered upwards, until it hears that they are safe.
+Numbers carry the term, so what a recovered or restored group numbers anew is never taken for
+repeated. One worker a queue, on the leader, sends them in order under one publisher name, `dlx:`
+and the source queue, with their numbers in the outbox. The target remembers the highest number it
+took from that name and skips what comes again, after a crash, a lost answer or a change of leader,
+however it is cut; that is all it remembers, one number a source.
+
+Some numbers are never given, and what went to another queue is missing from a target's; so these
+names, and only these, may skip some (cluster.machine.admission). Nothing is lost by it: a letter
+leaves only when all lower numbers are safe. A full target takes the first of a batch, in order, and
+the rest comes again.
+
+An exchange may route a letter to several queues: it is safe when it is in all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from cluster.groups.group import Outcome
+from cluster.groups.group_like import GroupLike
+from cluster.machine.admission import CARRIER_PREFIX
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import ATTR_DEATHS, ATTR_PRIORITY, DeadLettersMoved, Enqueue
+from cluster.machine.effects import DeadLetter
+from cluster.machine.replies import NO_QUEUE, PARTS_MISSING, Enqueued
+from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId
+from node.broker.bodies import Bodies, BodyGone, NotTaken, Stored, head_of
+from node.broker.broker import Broker
+from node.errors import BrokerError, Elsewhere
+from node.messages.message import carbon_copies, headers_of, routing_key_of
+from node.metrics.metrics import Metrics
+from node.tasks import Tasks
+
+log = structlog.get_logger(__name__)
+
+DEAD_LETTERS_AT_ONCE = 256
+BYTES_AT_ONCE = 1 << 20
+BACKOFF_S_MIN = 0.05
+BACKOFF_S_MAX = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedDeadLetter:
+    """A dead letter with its content, and where it goes."""
+
+    number: int
+    body: Body
+    meta: Any
+    deaths: Any
+    targets: tuple[QueueInfo, ...]  # distinct; empty: nowhere
+    key: str = ""  # for people
+    priority: int = 0  # as published
+
+
+class _Later(Exception):
+    """The target cannot take it now; all up to number `safe` is safe there (0: none)."""
+
+    def __init__(self, reason: str, safe: int = 0) -> None:
+        super().__init__(reason)
+        self.safe = safe
+
+
+class DeadLetters:
+    """Workers of the queues that this node leads."""
+
+    def __init__(self, broker: Broker, tasks: Tasks, metrics: Metrics, bodies: Bodies) -> None:
+        self._bodies = bodies
+        # Of each source and target the large body copied last: a target that is full is asked again
+        # and again, and need not be given it each time.
+        self._copied: dict[tuple[QueueId, QueueId], tuple[str, Any]] = {}
+        self._broker = broker
+        self._tasks = tasks
+        self._metrics = metrics
+        self._working: set[QueueId] = set()
+
+    def ready(self, group: GroupId, queue: QueueId) -> None:
+        """The outbox of this queue is not empty."""
+        if queue not in self._working:
+            self._working.add(queue)
+            self._tasks.start(self._work(group, queue), name="dead_letters")
+
+    async def _work(self, group: GroupId, queue: QueueId) -> None:
+        backoff_s = BACKOFF_S_MIN
+        try:
+            while True:
+                cut_off = self._broker.cut_off
+                dead_letters = await self._routed(group, queue)
+                if not dead_letters:
+                    return
+                if await self._move_up(group, queue, dead_letters, cut_off=cut_off):
+                    backoff_s = BACKOFF_S_MIN
+                    continue
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
+        except Elsewhere:
+            return  # the next leader is told on_leader
+        finally:
+            self._working.discard(queue)
+
+    async def _move_up(
+        self,
+        group: GroupId,
+        queue: QueueId,
+        dead_letters: Sequence[RoutedDeadLetter],
+        *,
+        cut_off: bool,
+    ) -> bool:
+        """Whether all of them are done with, and the machine knows. `cut_off`: this node was when
+        it looked where they go.
+        """
+        if (
+            cut_off
+            or self._broker.cut_off
+            or not all(dead_letter.targets for dead_letter in dead_letters)
+        ):
+            # Only what surely has no target is dropped, and this node's catalog may be behind.
+            if not await self._broker.catch_up():
+                return False
+            dead_letters = await self._routed(group, queue)
+        moved = await self._move(queue, group, dead_letters)
+        if not moved:
+            return not dead_letters
+        try:
+            await self._broker.ask(group, DeadLettersMoved(queue, moved))
+        except BrokerError as error:
+            log.info("dead_letters_wait", queue=queue, reason=error.reason)
+            return False
+        return moved == dead_letters[-1].number
+
+    async def _routed(self, group_id: GroupId, queue: QueueId) -> list[RoutedDeadLetter]:
+        group = self._broker.led(group_id)
+        machine = self._broker.machine(group_id)
+        view = machine.queue(queue)
+        if view is None:
+            return []
+        dead_letters: list[RoutedDeadLetter] = []
+        size = 0
+        for dead in machine.dead_letters(queue)[:DEAD_LETTERS_AT_ONCE]:
+            dead_letter = await self._read(group, dead, view.vhost, view.name)
+            size += len(dead_letter.body)
+            if dead_letters and size > BYTES_AT_ONCE:
+                break
+            dead_letters.append(dead_letter)
+        return dead_letters
+
+    async def _read(
+        self, group: GroupLike, dead: DeadLetter, vhost: str, name: str
+    ) -> RoutedDeadLetter:
+        found = await group.load_bodies(BodyRef(dead.index, dead.offset, 1))
+        if not found:
+            log.error("dead_letter_unreadable", queue=name, number=dead.number, index=dead.index)
+            return RoutedDeadLetter(dead.number, b"", None, None, ())
+        body, meta = found[0]
+        if dead.routing_key is not None:
+            keys = [dead.routing_key]
+        else:
+            own = routing_key_of(meta)
+            keys = [name if own is None else own, *carbon_copies(headers_of(meta))]
+        to = self.route(vhost, dead.exchange, keys, meta)
+        return RoutedDeadLetter(dead.number, body, meta, dead.deaths, to, keys[0], dead.priority)
+
+    def route(
+        self, vhost: str, exchange: str, keys: Sequence[str], meta: Any
+    ) -> tuple[QueueInfo, ...]:
+        """The queues that a letter goes to: none as well when the exchange is gone."""
+
+        def headers() -> Mapping[str, Any]:
+            return headers_of(meta)
+
+        key, *copies = keys
+        route = self._broker.ingress.router.route(vhost, exchange, key, headers, copies=copies)
+        return () if route is None else route.queues
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    async def _move(
+        self, queue: QueueId, group: GroupId, dead_letters: Sequence[RoutedDeadLetter]
+    ) -> int:
+        """The highest number up to which all are safe or dropped; 0: none."""
+        moved = 0
+        for targets, run in runs(dead_letters):
+            if not targets:
+                self._metrics.dead_letters_dropped += len(run)
+                for dead_letter in run:
+                    log.warning(
+                        "dead_letter_dropped",
+                        queue=queue,
+                        number=dead_letter.number,
+                        key=dead_letter.key,
+                    )
+            safe = run[-1].number
+            for target in targets:
+                try:
+                    await self._send(queue, group, target, run)
+                except _Later as later:
+                    log.info("dead_letters_wait", target=target.name, reason=str(later))
+                    safe = min(safe, later.safe)
+            moved = max(moved, safe)
+            if moved < run[-1].number:
+                break
+        return moved
+
+    async def _send(
+        self, queue: QueueId, group: GroupId, target: QueueInfo, run: Sequence[RoutedDeadLetter]
+    ) -> None:
+        """All of a run, or _Later."""
+        outcome = await self._ask(queue, group, target, run)
+        reply = outcome.reply
+        full = isinstance(reply, Enqueued) and reply.refused
+        done = outcome.kind == "ok" and not full
+        if isinstance(run[0].body, LargeBody) and (done or outcome.code == PARTS_MISSING):
+            self._copied.pop((queue, target.queue), None)
+        if outcome.kind == "ok" and isinstance(reply, Enqueued):
+            self._metrics.dead_letters_moved += reply.stored
+            if reply.refused:
+                taken = reply.refused[0][0]
+                raise _Later("the target is full", run[taken - 1].number if taken else 0)
+            return
+        if outcome.code == NO_QUEUE:
+            raise _Later("the target was deleted")
+        raise _Later(outcome.reason or outcome.kind)
+
+    async def _upload(
+        self,
+        queue: QueueId,
+        group: GroupId,
+        target: QueueInfo,
+        dead_letter: RoutedDeadLetter,
+        body: LargeBody,
+    ) -> Any:
+        """Its parts are copied into the target's group, where the next leader goes on."""
+        name = f"{CARRIER_PREFIX}{queue}:{dead_letter.number}"
+        copied = self._copied.get((queue, target.queue))
+        if copied is not None and copied[0] == name:
+            return copied[1]
+        try:
+            kept = await self._bodies.upload(target, Stored(self._bodies, group, body), name)
+        except (NotTaken, BodyGone) as error:
+            raise _Later(str(error)) from error
+        if kept is None:
+            raise _Later("the target was deleted")
+        self._copied[queue, target.queue] = name, kept
+        return kept
+
+    async def _ask(
+        self,
+        queue: QueueId,
+        group: GroupId,
+        target: QueueInfo,
+        dead_letters: Sequence[RoutedDeadLetter],
+    ) -> Outcome:
+        large: dict[int, Any] = {}
+        for place, dead_letter in enumerate(dead_letters):
+            if isinstance(dead_letter.body, LargeBody):
+                large[place] = await self._upload(
+                    queue, group, target, dead_letter, dead_letter.body
+                )
+        command = Enqueue(
+            target.queue,
+            f"{CARRIER_PREFIX}{queue}",
+            dead_letters[0].number,
+            [head_of(dead_letter.body) for dead_letter in dead_letters],
+            [dead_letter.meta for dead_letter in dead_letters],
+            [{ATTR_DEATHS: each.deaths, ATTR_PRIORITY: each.priority} for each in dead_letters],
+            large or None,
+        )
+        try:
+            return await self._broker.cluster.ask(target.group, command)
+        except BrokerError as error:
+            raise _Later(error.reason) from error
+
+
+def runs(
+    dead_letters: Sequence[RoutedDeadLetter],
+) -> Iterator[tuple[tuple[QueueInfo, ...], Sequence[RoutedDeadLetter]]]:
+    """Neighbours with the same targets, whose numbers follow each other. One with a large body is
+    alone: its parts would be forgotten while those of many others are on their way.
+    """
+    start = 0
+    for position, dead_letter in enumerate(dead_letters):
+        follows = dead_letter.number == dead_letters[start].number + position - start
+        if position > start and isinstance(dead_letters[position - 1].body, LargeBody):
+            follows = False
+        if position > start and isinstance(dead_letter.body, LargeBody):
+            follows = False
+        if dead_letter.targets != dead_letters[start].targets or not follows:
+            yield dead_letters[start].targets, dead_letters[start:position]
+            start = position
+    if dead_letters:
+        yield dead_letters[start].targets, dead_letters[start:]

@@ -1,0 +1,248 @@
+"""Transactions over queues of any groups, as tx.commit asks for them (C28, C38).
+
+One group decides: its log holds the whole transaction, and does its own share in the same step.
+From there on it happens, whatever crashes. The node that proposed it carries the parts to the other
+groups at once; should it not get there, the leader of the group that decided does, a moment later.
+Parts are numbered by that group, so a part that comes twice is done once.
+
+A group with deliveries to settle decides before one that only gets messages: a delivery may go back
+to its queue at any time, and is sure only in the step that decides. Groups that are replicated come
+before transient ones, whose decisions would end with their node. Limits are checked by the group
+that decides; other groups are asked to keep room first where a queue may refuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import cast
+
+import structlog
+
+from cluster.cluster_node import ClusterNode
+from cluster.groups.group import Group, Role
+from cluster.groups.group_like import GroupLike
+from cluster.groups.outcome import UPGRADE_NEEDED
+from cluster.machine import QueueMachine
+from cluster.machine.commands import (
+    Enqueue,
+    GroupSteps,
+    Reserve,
+    Step,
+    Transaction,
+    TransactionDone,
+    TransactionPart,
+    Wants,
+)
+from cluster.machine.effects import Effect, TransactionsDue
+from cluster.machine.interface import OpenTransaction
+from cluster.machine.replies import Committed
+from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, QueueId, Stamp
+from node.errors import Elsewhere, OutcomeUnknown, Refused, reply_of
+from node.tasks import Tasks
+
+log = structlog.get_logger(__name__)
+
+#: How long it is tried to have a transaction decided, and then to have all parts done.
+DECIDE_S_MAX = 15.0
+PARTS_S_MAX = 30.0
+AGAIN_S_MIN = 0.05
+AGAIN_S_MAX = 0.5
+#: How long a leader leaves what it decided to the node that proposed it.
+GRACE_S = 1.0
+BACKOFF_S_MAX = 5.0
+CARRIED_AT_ONCE_MAX = 64
+
+
+class Transactions:
+    """One a node."""
+
+    def __init__(self, cluster: ClusterNode, tasks: Tasks) -> None:
+        self._cluster = cluster
+        self._tasks = tasks
+        self._number = 0  # of this process: see `Transaction`
+        self._unanswered: dict[int, None] = {}  # ascending
+        self._working: set[GroupId] = set()
+        cluster.on_effects.append(self._effects)
+        cluster.on_role.append(self._role)
+
+    # --- proposing --------------------------------------------------------------------------------
+
+    async def commit(self, steps: Mapping[GroupId, Sequence[Step]]) -> None:
+        """All of it is done when this returns. Refused, Elsewhere: nothing was, and nothing will
+        be. OutcomeUnknown: all of it, or nothing, was or will be.
+        """
+        steps = {group: each for group, each in sorted(steps.items()) if each}
+        if not steps:
+            return
+        source = self._decider(steps)
+        others = [(group, each) for group, each in steps.items() if group != source]
+        self._number += 1
+        number = self._number
+        self._unanswered[number] = None
+        kept: list[GroupId] = []
+        decides = False
+        try:
+            await self._keep_room(number, others, kept)
+            decides = True
+            command = Transaction(
+                self._cluster.node,
+                self._cluster.links.incarnation,
+                number,
+                next(iter(self._unanswered)),
+                steps.get(source, ()),
+                others,
+            )
+            committed = await self._decide(source, command)
+        except BaseException as error:  # cancelled, when its channel closes
+            if not decides or isinstance(error, (Refused, Elsewhere)):
+                self._give_back(number, kept)
+            raise
+        finally:
+            del self._unanswered[number]
+        if others:
+            await self._carry_out(source, committed, others)
+        self._give_back(number, kept)  # unless it may be needed yet: then the groups do, in time
+
+    def _give_back(self, number: int, kept: Sequence[GroupId]) -> None:
+        for group in kept:
+            back = self._cluster.ask(group, self._reserve(number))
+            self._tasks.start(back, name="transaction_room")
+
+    def _decider(self, steps: Mapping[GroupId, Sequence[Step]]) -> GroupId:
+        replicated = [group for group in steps if group < TRANSIENT_GROUPS]
+        settling = [
+            g for g in replicated if any(not isinstance(step, Enqueue) for step in steps[g])
+        ]
+        if replicated or len(steps) == 1:
+            refusing = [group for group in replicated if self._wants(steps[group])]
+            return min(settling or refusing or replicated or steps)
+        every = (info.id for info in self._cluster.catalog_machine.groups())
+        return min(every, default=min(steps))  # one that survives the node of any of them
+
+    async def _keep_room(
+        self, number: int, others: Sequence[GroupSteps], kept: list[GroupId]
+    ) -> None:
+        """In the groups that do not decide; `kept` is where there may be some to give back."""
+        for group, steps in others:
+            wants = self._wants(steps)
+            if not wants:
+                continue
+            kept.append(group)
+            reserve = self._reserve(number, wants)
+            outcome = await self._cluster.retries.ask(group, reserve, within_s=DECIDE_S_MAX)
+            if outcome.kind == "unknown":
+                raise Elsewhere(None)  # whatever became of it: nothing was decided
+            # A group that was not upgraded yet checks no limits of what others decide.
+            if outcome.code not in UPGRADE_NEEDED:
+                reply_of(outcome)
+
+    def _reserve(self, number: int, wants: Wants = ()) -> Reserve:
+        return Reserve(self._cluster.node, self._cluster.links.incarnation, number, wants)
+
+    def _wants(self, steps: Sequence[Step]) -> list[tuple[QueueId, int, int]]:
+        """What is published to queues that may refuse it: how many messages, and bytes."""
+        wants: dict[QueueId, tuple[int, int]] = {}
+        for step in steps:
+            if isinstance(step, Enqueue) and self._may_refuse(step.queue):
+                count, size = wants.get(step.queue, (0, 0))
+                wants[step.queue] = (count + len(step.bodies), size + sum(map(len, step.bodies)))
+        return [(queue, *want) for queue, want in wants.items()]
+
+    def _may_refuse(self, queue: QueueId) -> bool:
+        config = self._cluster.catalog_machine.config_of(queue)
+        if config is None or config.overflow == "drop-head":
+            return False
+        return config.max_length is not None or config.max_length_bytes is not None
+
+    async def _decide(self, source: GroupId, command: Transaction) -> Committed:
+        """The group answers the same command but once, however often it is asked."""
+        outcome = await self._cluster.retries.ask(source, command, within_s=DECIDE_S_MAX)
+        return cast(Committed, reply_of(outcome))
+
+    async def _carry_out(
+        self, source: GroupId, committed: Committed, others: Sequence[GroupSteps]
+    ) -> None:
+        number, below = committed.number, committed.done_below
+        parts = [(group, TransactionPart(source, number, below, each)) for group, each in others]
+        try:
+            async with asyncio.timeout(PARTS_S_MAX):
+                await asyncio.gather(*[self._until_done(group, part) for group, part in parts])
+        except TimeoutError as error:
+            raise OutcomeUnknown("some queues of the transaction cannot be reached") from error
+        done = TransactionDone(number, [group for group, _ in others])
+        self._tasks.start(self._cluster.ask(source, done), name="transaction_done")
+
+    async def _until_done(self, group: GroupId, part: TransactionPart) -> None:
+        again_s = AGAIN_S_MIN
+        while not await self._part(group, part):
+            await asyncio.sleep(again_s)
+            again_s = min(AGAIN_S_MAX, again_s * 2)
+
+    async def _part(self, group: GroupId, part: TransactionPart) -> bool:
+        """Is it done, now or before? One try."""
+        outcome = await self._cluster.ask(group, part)
+        if outcome.kind == "ok":
+            return True
+        log.info("transaction_waits", group=group, source=part.source, reason=outcome.reason)
+        if group < TRANSIENT_GROUPS or self._cluster.leader_of(group) is not None:
+            return False
+        # Its node is gone; once the catalog says that its queues are too, nothing is left to do.
+        caught_up = await self._cluster.names.barrier()
+        return caught_up and all(info.group != group for info in self._cluster.queues())
+
+    # --- what was left behind ---------------------------------------------------------------------
+
+    def _effects(self, group: GroupLike, stamp: Stamp, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is TransactionsDue:
+                self._due(group.id)
+
+    def _role(self, group: Group, role: Role, term: int) -> None:
+        if role is Role.LEADER and group.id != CATALOG_GROUP:
+            self._due(group.id)
+
+    def _due(self, group: GroupId) -> None:
+        if group not in self._working:
+            self._working.add(group)
+            self._tasks.start(self._work(group), name="transactions")
+
+    def _open(self, group_id: GroupId) -> Sequence[OpenTransaction]:
+        """Of a group that this node leads. Others are their leaders' business."""
+        group = self._cluster.groups.get(group_id)
+        if group is None or not group.ready:
+            return ()
+        return cast(QueueMachine, group.machine).transactions()
+
+    async def _work(self, group: GroupId) -> None:
+        wait_s = GRACE_S
+        try:
+            while known := {each.number for each in self._open(group)}:
+                await asyncio.sleep(wait_s)
+                late = iter([each for each in self._open(group) if each.number in known])
+                done = True
+                while some := list(islice(late, CARRIED_AT_ONCE_MAX)):
+                    done &= all(await asyncio.gather(*[self._finish(group, one) for one in some]))
+                wait_s = GRACE_S if done else min(BACKOFF_S_MAX, wait_s * 2)
+        finally:
+            self._working.discard(group)
+
+    async def _finish(self, source: GroupId, one: OpenTransaction) -> bool:
+        """Have every group that has not done its part do it. One try."""
+        opened = self._open(source)
+        command = self._cluster.groups[source].read_command(one.index, one.ordinal)
+        if not opened or not isinstance(command, Transaction):
+            return False  # the next leader is told, or somebody else was faster
+        below = min(opened[0].number, one.number)
+        parts = [
+            (group, TransactionPart(source, one.number, below, steps))
+            for group, steps in command.others
+            if group in one.groups
+        ]
+        answers = await asyncio.gather(*[self._part(group, part) for group, part in parts])
+        done = [group for (group, _), is_done in zip(parts, answers, strict=True) if is_done]
+        if not done:
+            return False
+        outcome = await self._cluster.ask(source, TransactionDone(one.number, done))
+        return outcome.kind == "ok" and all(answers)

@@ -1,0 +1,115 @@
+"""What travels beside a body, as each protocol wrote it, read by the other.
+
+A message that came by AMQP has bytes as its meta: the short strings exchange and routing key, then
+the property flags and list of its content header, all as on the wire, so that AMQP deliveries need
+no decoding. One from a native client has a map. Neither is ever rewritten in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, cast
+
+from node.messages import properties as amqp
+from node.protocols.amqp.errors import AmqpError
+
+#: What a native map may say that AMQP has a property for.
+_TEXTS = (
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "reply_to",
+    "message_id",
+    "type",
+    "app_id",
+)
+
+
+def short(text: str) -> bytes:
+    """A short string of the wire. ValueError: longer than 255 bytes."""
+    raw = text.encode()
+    return bytes((len(raw),)) + raw
+
+
+def where_of(exchange: str, key: str) -> bytes:
+    return short(exchange) + short(key)
+
+
+def split(meta: bytes) -> tuple[bytes, bytes]:
+    """`where` (exchange and key) and the properties of a meta that came by AMQP."""
+    key_at = 1 + meta[0]
+    end = key_at + 1 + meta[key_at]
+    return meta[:end], meta[end:]
+
+
+@lru_cache(4096)
+def exchange_and_key(where: bytes) -> tuple[str, str]:
+    key_at = 1 + where[0]
+    return where[1:key_at].decode(), where[key_at + 1 : key_at + 1 + where[key_at]].decode()
+
+
+def routing_key_of(meta: Any) -> str | None:
+    """None: it has none of its own."""
+    if type(meta) is bytes:
+        return exchange_and_key(split(meta)[0])[1]
+    key = cast("dict[str, Any]", meta).get("key") if type(meta) is dict else None
+    return key if type(key) is str else None
+
+
+def headers_of(meta: Any) -> Mapping[str, Any]:
+    if type(meta) is bytes:
+        try:
+            return amqp.parse(split(meta)[1]).headers
+        except AmqpError:  # never looked at until now
+            return {}
+    headers = cast("dict[str, Any]", meta).get("headers") if type(meta) is dict else None
+    return cast("Mapping[str, Any]", headers) if type(headers) is dict else {}
+
+
+def carbon_copies(headers: Mapping[str, Any]) -> list[str]:
+    """Routing keys besides the message's own, as AMQP publishers give them."""
+    found = headers.get("CC")
+    if type(found) is not list:
+        return []
+    return [each for each in cast("list[Any]", found) if type(each) is str]
+
+
+def as_map(meta: Any) -> Any:
+    """For native clients: AMQP properties by name, `exchange` and `key` beside them."""
+    if type(meta) is bytes:
+        return dict(_map_of(meta))
+    if type(meta) is list:
+        return [as_map(each) for each in cast("list[Any]", meta)]
+    return meta
+
+
+@lru_cache(1024)
+def _map_of(meta: bytes) -> Mapping[str, Any]:
+    where, properties = split(meta)
+    exchange, key = exchange_and_key(where)
+    try:
+        found = amqp.parse(properties).as_map()
+    except AmqpError:
+        found = {}
+    return {"exchange": exchange, "key": key, **found}
+
+
+def on_wire(meta: Any, queue: str) -> tuple[bytes, bytes]:
+    """`where` and properties for an AMQP client, whoever published."""
+    if type(meta) is bytes:
+        return split(meta)
+    given = cast("dict[str, Any]", meta) if type(meta) is dict else {}
+    key = given.get("key")
+    values: dict[str, Any] = {
+        name: value for name in _TEXTS if type(value := given.get(name)) is str
+    }
+    headers = given.get("headers")
+    if type(headers) is dict and headers:
+        values["headers"] = headers
+    try:
+        return where_of("", key if type(key) is str else queue), amqp.build(
+            {**values, "delivery_mode": 2}
+        )
+    except (ValueError, TypeError, RecursionError):  # what CBOR holds and AMQP cannot
+        return where_of("", queue), amqp.build({"delivery_mode": 2})
