@@ -54,6 +54,7 @@ FAULTS = (
     "backups restored",
     "recoveries",
     "recoveries refused: members were changing",
+    "groups without a copy left",
     "groups moved",
     "nodes replaced",
     "nodes upgraded",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from chaos.simulator.channel import Channel
@@ -88,15 +89,19 @@ class Machine:
 
     @property
     def trusted(self) -> bool:
+        return self.trusted_but(())
+
+    def trusted_but(self, gone: Collection[GroupId]) -> bool:
         """Its disk holds again all that it should, as far as the node itself can say: the others
-        know of this start, and its votes count.
+        know of this start, and its votes count, but for groups of which nothing is left.
         """
         cluster = self.cluster
         if not self.serves or cluster is None:
             return False
         info = cluster.catalog_machine.node(self.name)
         known = info is not None and info.incarnation == self.incarnation
-        return known and not any(group.votes_suspended for group in cluster.groups.values())
+        groups = [group for group in cluster.groups.values() if group.id not in gone]
+        return known and not any(group.votes_suspended for group in groups)
 
     def groups(self) -> dict[GroupId, Group]:
         return {} if self.cluster is None else self.cluster.groups

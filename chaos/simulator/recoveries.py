@@ -7,8 +7,9 @@ other.
 
 What docs/members.md promises is judged, and no more is excused: what any survivor's copy holds
 stays. So a message that was confirmed before, that nobody had set out to settle, and that is in the
-log of a survivor must come out; only what none of them has may be missing. What is published
-afterwards, also in transactions, is judged as in any run.
+log of a survivor must come out; only what none of them has may be missing. A group of which none of
+them has a copy is not served, and its queues are left alone. What is published afterwards, also in
+transactions, is judged as in any run.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ from chaos.simulator.trace import Trace
 from chaos.simulator.transaction_clients import TransactionClients
 from cluster.codec.entries import decode_entry, messages_of
 from cluster.log import Identity, Log
+from cluster.machine.catalog import CatalogMachine
 from cluster.raft.pysyncobj_core import REGULAR
-from cluster.recovery.lost_majority import LostMajority, examine, give_up
+from cluster.recovery.lost_majority import LostMajority, examine, give_up, has_copy
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from node.broker.bodies import head_of
 
@@ -61,6 +63,18 @@ class Disaster:
     lost: Sequence[NodeId]
     incarnations: dict[NodeId, int]
     held: set[str] = field(default_factory=set[str])  # messages in a survivor's log
+    catalogs: list[CatalogMachine] = field(default_factory=list[CatalogMachine])  # the survivors'
+    copies: set[GroupId] = field(default_factory=set[GroupId])  # groups that some survivor has
+
+    @property
+    def gone(self) -> set[GroupId]:
+        """Groups that cannot go on."""
+        return {info.id for each in self.catalogs for info in each.groups()} - self.copies
+
+    def serves(self, queue: str) -> bool:
+        """As far as the survivors know of it."""
+        known = [info for each in self.catalogs if (info := each.queue("/", queue)) is not None]
+        return not any(info.group in self.gone for info in known)
 
 
 class Recoveries:
@@ -134,8 +148,12 @@ class Recoveries:
         if not self._recovered(new, disaster):
             old.trace.count("recoveries refused: members were changing")
             return []
+        new.gone = disaster.gone
+        queues = [queue for queue in queues if disaster.serves(queue)]
+        transfers = transfers if all(map(disaster.serves, transfers)) else ()
         problem = self._served(new, disaster, history, queues, transfers)
         old.trace.count("recoveries")
+        old.trace.count("groups without a copy left", len(new.gone))
         return [recovered_verdict(self._history.ops, disaster, history.ops, problem, transfers)]
 
     def _recovered(self, new: SimCluster, disaster: Disaster) -> bool:
@@ -172,15 +190,15 @@ class Recoveries:
         for node in disaster.survivors:
             new.start(node)
         consumers = [Consumer(scene, f"z-{queue}", queue) for queue in queues]
-        publisher = Publisher(scene, "again", next(iter(queues)), named=True)
-        for client in (*consumers, publisher):
+        publishers = [Publisher(scene, "again", queue, named=True) for queue in [*queues][:1]]
+        for client in (*consumers, *publishers):
             client.process.spawn(client.run(), "run")
         tellers = TransactionClients(scene, transfers) if transfers else None
         if tellers is not None:
             new.on_serving.append(tellers.serve)
 
         def wrong() -> str | None:
-            clients = [c for each in (*consumers, publisher) for c in each.process.crashes]
+            clients = [c for each in (*consumers, *publishers) for c in each.process.crashes]
             broken = [violation.describe() for violation in (*new.watch.violations, *new.broken)]
             found = [*broken, *new.crashes(), *clients]
             return f"the recovered cluster: {found[0]!r}" if found else None
@@ -199,7 +217,10 @@ class Recoveries:
         for node in disaster.lost:
             new.start(node)
             until_s = new.world.now_s + RESTORED_S_MAX
-            while not new.machines[node].trusted and problem is None and new.world.now_s < until_s:
+            machine = new.machines[node]
+            while problem is None and not machine.trusted_but(new.gone):
+                if new.world.now_s >= until_s:
+                    break
                 new.world.run(new.world.now_s + SLICE_S)
                 problem = wrong()
         if problem is None:
@@ -211,7 +232,8 @@ class Recoveries:
             problem = until(2 * RESTORED_S_MAX, done=True)
         if tellers is not None:
             tellers.give_up()
-        publisher.give_up()
+        for publisher in publishers:
+            publisher.give_up()
         for node in new.nodes:
             new.kill(node)
         return problem
@@ -226,9 +248,16 @@ async def _give_up(machine: Machine, process: Process, disaster: Disaster) -> li
         identity=Identity(machine.name, "simulated"),
     )
     nodes = [*disaster.survivors, *disaster.lost]
-    _, found = examine(log, sorted(nodes), disaster.lost)
+    catalog, found = examine(log, sorted(nodes), disaster.lost)
     mine = [each for each in found if machine.name in each.survivors]
     others = {each.group for each in found if machine.name not in each.survivors}
+    disaster.catalogs.append(catalog)
+    disaster.copies |= {
+        info.id
+        for info in catalog.groups()
+        if info.id in log.journals or machine.name in info.homes
+        if info.id not in others and has_copy(log, info.id, info)
+    }
     disaster.held |= _messages(log, {*map(GroupId, log.groups())} - others)
     give_up(log, mine, machine.name, disaster.lost)
     log.write()

@@ -81,6 +81,7 @@ class SimCluster(DiskFaults):
         self.network.on_flush = self.look
         self.network.on_deliver = self._delivered
         self.machines = {name: self._machine(name) for name in plan.nodes}
+        self.gone = set[GroupId]()  # groups whose copies were all lost: nobody can serve them
         self._digests: dict[tuple[GroupId, int], tuple[NodeId, bytes]] = {}
         self._applied: dict[tuple[NodeId, GroupId], int] = {}
         self._bases: dict[tuple[NodeId, GroupId], int] = {}
@@ -338,7 +339,9 @@ class SimCluster(DiskFaults):
         return None if best is None else best[1]
 
     def group_ids(self) -> list[GroupId]:
-        return sorted({group for machine in self.machines.values() for group in machine.groups()})
+        """Of those that can have a leader."""
+        groups = {group for machine in self.machines.values() for group in machine.groups()}
+        return sorted(groups - self.gone)
 
     def _sent(self, source: NodeId, target: NodeId, message: list[Any]) -> None:
         group, kind, *rest = message
@@ -468,7 +471,7 @@ class SimCluster(DiskFaults):
             return "nobody serves"
         copies = [group for m in self.machines.values() for group in m.groups().values()]
         led = {group.id for group in copies if group.ready}
-        waiting = sorted({group.id for group in copies} - led)
+        waiting = sorted({group.id for group in copies} - led - self.gone)
         return f"groups {waiting} have no leader" if waiting else None
 
     def converged(self) -> str | None:

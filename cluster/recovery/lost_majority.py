@@ -15,7 +15,7 @@ from cluster.codec.cbor import pack
 from cluster.codec.entries import decode_entry
 from cluster.codec.errors import CodecError
 from cluster.log import KIND_GIVEN_UP, Journal, Log
-from cluster.machine.catalog import CatalogMachine
+from cluster.machine.catalog import CatalogMachine, GroupInfo
 from cluster.raft.configuration import (
     Configuration,
     Configurations,
@@ -64,8 +64,8 @@ def examine(
         if info is None and group != CATALOG_GROUP:
             continue
         journal = log.journal(group)
-        if journal.last_index == 1 and (info is None or info.held_at):
-            continue  # a copy that began anew and was told nothing yet
+        if not has_copy(log, group, info):
+            continue
         first = Configuration(tuple(sorted(founders if info is None else info.founders)))
         configurations = _configurations(journal, first)
         voters, members = configurations.current.voters, configurations.current.members
@@ -79,16 +79,26 @@ def examine(
     return catalog, found
 
 
+def has_copy(log: Log, group: GroupId, info: GroupInfo | None) -> bool:
+    """False: it begins anew here, with what others have, and was told nothing yet."""
+    journal = log.journals.get(group)
+    begun = journal is not None and journal.last_index > 1
+    return begun or (info is not None and not info.held_at)
+
+
 def without_copy(log: Log, catalog: CatalogMachine, lost: Collection[NodeId]) -> list[NoCopy]:
     """The groups whose copies were all on lost nodes, as far as this disk's catalog knows: on those
-    that were declared lost before, too, and have not been let in again.
+    that were declared lost before, too, and have not been let in again. The one that was just about
+    to be made here is none.
     """
     before = _configurations(log.journal(CATALOG_GROUP), Configuration(())).current.lost
-    gone = {
-        info.id: NoCopy(info.name, tuple(sorted(info.homes)), [])
-        for info in catalog.groups()
-        if info.homes <= {*lost, *before}
-    }
+    gone: dict[GroupId, NoCopy] = {}
+    for info in catalog.groups():
+        without = {*lost, *before}
+        if not has_copy(log, info.id, info):
+            without.add(NodeId(log.wal.identity.node))
+        if info.homes <= without:
+            gone[info.id] = NoCopy(info.name, tuple(sorted(info.homes)), [])
     for queue in catalog.queues():
         if queue.group in gone:
             gone[queue.group].queues.append((queue.vhost, queue.name))

@@ -83,6 +83,32 @@ async def test_a_group_without_any_copy_left_is_named_and_says_why_it_has_no_lea
     await world.until(lambda: world.ready("p", survivors[0]) == 1)
 
 
+async def test_a_copy_that_was_told_nothing_yet_is_none_when_groups_without_one_are_named(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(5, default_groups=1).born()
+    await world.declare("q")
+    (info,) = world.any.catalog_machine.groups()
+    lost = sorted(info.homes)
+    new, other = sorted({*world.names} - info.homes)
+    for name in lost:
+        world.links[name].drop = lambda peer, message: peer == new and message[0] == info.id
+    await changed(world, MoveGroup(info.id, [NodeId(name) for name in [*lost[1:], new]]))
+    await world.until(lambda: info.id in world[new].groups)
+    await world.until(lambda: _held_by(world, new, info.id) >= {new})
+    await world.until(lambda: _held_by(world, other, info.id) >= {new})
+    for name in world.names:
+        world.kill(name)
+    named = [NoCopy("default-1", (*map(NodeId, [*lost, new]),), [("/", "q")])]
+    assert await named_without_copy(world, new, *lost) == named
+    assert await named_without_copy(world, other, *lost) == [], "it can not say what the other has"
+
+
+def _held_by(world: World, at: str, group: GroupId) -> set[NodeId]:
+    info = world[at].catalog_machine.group(group)
+    return set() if info is None else {*info.held}
+
+
 async def test_a_group_whose_copies_were_lost_in_two_recoveries_is_named_by_the_second(
     make_world: MakeWorld,
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from chaos.history import History
 from chaos.simulator.plan import draw_plan
-from chaos.simulator.recoveries import Disaster, recovered_verdict
+from chaos.simulator.recoveries import Disaster, Recoveries, recovered_verdict
 from chaos.simulator.run import Run
 from cluster.types import NodeId
 
@@ -85,3 +85,17 @@ def test_a_run_whose_survivors_recover_keeps_what_they_held(seed: int, nodes: in
     assert result.status == 0, result.violations
     found = next(each for each in result.verdicts if each.checker == "recovery")
     assert found.counts["came out"] > 0
+
+
+def test_a_group_of_which_no_survivor_has_a_copy_is_not_expected_to_be_served(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    survive = Recoveries._each_group_survives
+    monkeypatch.setattr(
+        Recoveries, "_each_group_survives", lambda self, some: not survive(self, some)
+    )
+    result = recovered(920_000_012, 5)
+
+    assert result.status == 0, [result.violations, *(v.describe() for v in result.verdicts)]
+    assert result.counts["recoveries"] == 1
+    assert result.counts["groups without a copy left"] > 0
