@@ -133,12 +133,13 @@ async def test_a_node_leaves_and_others_take_its_places(world: World) -> None:
     await world.publish("q", b"2")
 
 
+@pytest.mark.parametrize("balance_after_s", [0.1, 60.0])
 @pytest.mark.parametrize("node", ["n1", "n2", "n3"])
 async def test_a_node_leaves_within_seconds_and_is_given_nothing_to_lead_meanwhile(
-    make_world: MakeWorld, node: str
+    make_world: MakeWorld, node: str, balance_after_s: float
 ) -> None:
     """One of them leads the catalog, and is preferred for that."""
-    world = await make_world(default_groups=1, balance_after_s=0.1).born()
+    world = await make_world(default_groups=1, balance_after_s=balance_after_s).born()
     await join(world, "n4")
     began_s, term = world.loop.time(), world["n4"].catalog.term
     await changed(world, RemoveNode(NodeId(node)))

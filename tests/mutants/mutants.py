@@ -973,6 +973,20 @@ NODES = (
         (by_tests("tests/cluster/test_forwarding.py"), SIMULATOR),
     ),
     Mutant(
+        "who leads the catalog is waited for when it leaves",
+        "cluster/members/moving.py",
+        "0 if node == cluster.node else cluster.catalog.lacks(node)",
+        "cluster.catalog.lacks(node)",
+        (by_tests("tests/cluster/test_membership.py", words="within_seconds"),),
+    ),
+    Mutant(
+        "who is about to leave is given the lead",
+        "cluster/members/maintenance.py",
+        "sorted({*voters} - leaving) or voters",
+        "voters",
+        (by_tests("tests/cluster/test_membership.py", words="within_seconds"),),
+    ),
+    Mutant(
         "a guest does not say which start of this node it knows",
         "cluster/cluster_node.py",
         '[-1, "leads", _, int(known), *_]',
