@@ -56,5 +56,5 @@ FORGET_THE_VOTE = Build(
 WIPED_DISK_VOTES = Build(
     "wiped-disk-votes",
     "A node whose folder is new or an old copy votes as if it had forgotten nothing.",
-    (Change(Registration, "known_as", _believe_the_disk),),
+    (Change(Registration, "on_known_incarnation", _believe_the_disk),),
 )
