@@ -797,6 +797,13 @@ QUEUES = (
 
 NODES = (
     Mutant(
+        "a large body that is sent to its end after a close was never delivered",
+        "node/protocols/amqp/outlet.py",
+        "        if not lost:\n            self._count_begun()\n",
+        "",
+        (by_tests("tests/node/amqp/test_large_bodies.py", words="sent_to_its_end"),),
+    ),
+    Mutant(
         "a leader serves before its own entry is applied",
         "cluster/groups/group.py",
         "if not self._ready and noop is not None and self.applied_index >= noop:",

@@ -281,7 +281,7 @@ class Channel:
             return
         self.publishes.flush()
         self.closed = True
-        self.outlet.close()
+        self.outlet.close(lost=lost)
         self.services.counters.channels_closed += 1
         self._waiting.clear()
         self.host.resume_reading(self._why_paused)

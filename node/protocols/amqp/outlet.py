@@ -40,6 +40,7 @@ class Outlet:
         self._channel = channel
         self._behind: deque[tuple[bytes, Piece | None] | Stream] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._begun: Piece | None = None  # the message with a large body that is on its way
         self._last: list[bytes] = []  # when the channel has closed
         self._ended: Callable[[], None] = _nothing
         self._room = asyncio.Event()
@@ -67,8 +68,12 @@ class Outlet:
         """The network takes more again."""
         self._room.set()
 
-    def close(self) -> None:
-        """What is half said is said to its end, and nothing else."""
+    def close(self, *, lost: bool = False) -> None:
+        """What is half said is said to its end, and nothing else. So its client has it, unless the
+        connection is `lost`.
+        """
+        if not lost:
+            self._count_begun()
         self._behind.clear()
         self._hold(-self._held_bytes)
 
@@ -126,16 +131,23 @@ class Outlet:
 
     async def _send(self, stream: Stream) -> None:
         host, number = self._channel.host, self._channel.number
+        self._begun = stream.piece
         host.write(stream.head)
         async for data in stream.pieces:
             await self._until_taken()
             for frame in writer.body_frames(number, data, host.frame_max):
                 host.write(frame)
         # At once: a client that has the last frame may close the channel.
+        self._count_begun()
         if not self._channel.closed:  # else it was given back
-            host.write(b"", stream.piece)
             stream.sent()
         await self._until_taken()
+
+    def _count_begun(self) -> None:
+        """What was written up to here is that message."""
+        piece, self._begun = self._begun, None
+        if piece is not None:
+            self._channel.host.write(b"", piece)
 
     async def _until_taken(self) -> None:
         await asyncio.sleep(0)  # what was written leaves at the end of this turn of the loop

@@ -370,3 +370,31 @@ async def test_nothing_of_its_channel_comes_between_the_frames_of_a_large_body(
             return sizes
 
         assert sum(await of(nodes, receive_slowly)) == len(body)
+
+
+async def test_a_large_body_that_is_sent_to_its_end_after_a_close_comes_again_as_redelivered(
+    tmp_path: Path,
+) -> None:
+    """Its client has all of it, whatever it makes of it."""
+    body = body_of(20 * MIB)
+    async with Nodes(tmp_path, 1, **{"limits.message_bytes_max": LIMIT}) as nodes:
+        await nodes.declare("q")
+        await of(nodes, send, nodes.one, body)
+
+        def close_in_the_middle() -> tuple[bool, bool]:
+            wire = Wire(f"amqp://{nodes.one.amqp.address}")
+            redelivered: list[bool] = []
+            for _ in range(2):
+                wire.open()
+                wire.send(commands.Basic.Consume(queue="q"))
+                wire.expect(commands.Basic.ConsumeOk)
+                _, delivery = wire.frame()
+                assert isinstance(delivery, commands.Basic.Deliver)
+                redelivered.append(delivery.redelivered)
+                wire.send(commands.Channel.Close(200, "", 0, 0))
+                while not isinstance(wire.frame()[1], commands.Channel.CloseOk):
+                    pass
+            wire.close()
+            return redelivered[0], redelivered[1]
+
+        assert await of(nodes, close_in_the_middle) == (False, True)
