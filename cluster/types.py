@@ -50,7 +50,9 @@ class Stamp:
 
     index: int  # log index of the entry, from 1
     term: int  # term in which the entry was proposed
-    now_ms: int  # wall clock of the proposing leader, ms since the epoch; may step back
+    #: Log time of the leader that proposed, ms since the epoch. It may step back at a change of
+    #: leader, so a machine keeps the highest.
+    now_ms: int
     ordinal: int = 0  # number of this command within its entry, from 0
     body_offset: int = 0  # number of this command's first body within its entry, from 0
 

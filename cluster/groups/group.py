@@ -77,7 +77,8 @@ class Notes(Protocol):
 class Group:
     """Driven by `DriveLoop`: `receive` collects, `step` works.
 
-    All listeners and `done` callbacks run inside a step.
+    Listeners and `done` callbacks run inside `step` or `take_acks`; a `done` also inside `propose`,
+    when it is refused at once, and inside `stop` and `fail`.
     """
 
     def __init__(
@@ -129,6 +130,8 @@ class Group:
         self.held = False  # a backup is being cut: what is proposed waits
         self.kept_until = 0.0  # until then the log keeps what a backup reads
         self._notes = log
+        # From whom, and a message of Raft. Instead of one: [], the link is up; None, it is down
+        # (and whether it was closed, not silent).
         self._inbox: list[tuple[NodeId, list[Any] | None, bool]] = []
         self._proposals = Proposals(clock)
         self._time = LogTime(clock, agreed_time)
@@ -417,8 +420,10 @@ class Group:
         return Ready(member.transport.take_late(), again)
 
     def take_acks(self, now: float) -> None:
-        """Called while the log syncs: a leader takes the followers' answers that head its inbox
-        and reports what they commit. Nothing is written here, nor sent to other nodes.
+        """Called by the loop while the log syncs. A leader handles the plain acknowledgements at
+        the front of its inbox, up to the first message of another kind, commits with them what its
+        own disk already has, applies it and calls back. It writes nothing to disk and sends nothing
+        to other nodes.
         """
         member = self.member
         if self._installing or self.failed is not None or not member.leads:

@@ -1,4 +1,4 @@
-"""What a member is to those around it: its role, and whose copy it is."""
+"""A member's role, and `Host`: what it asks of the group that owns it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Role(Enum):
 
 
 class Host(Protocol):
-    """Whose copy it is: the group with its machine."""
+    """What a `Member` asks of its owner, a `Group`: to apply, restore, install."""
 
     def apply_entry(self, command: bytes, index: int, term: int) -> None:
         """Whatever it raises poisons the group at this index."""

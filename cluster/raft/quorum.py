@@ -26,8 +26,8 @@ def votes_needed(voters: int, *, forced: bool) -> int:
 
 
 def reached(values: Iterable[Number], quorum: int) -> Number:
-    """The highest value that as many as `quorum` have reached. Of how far the disks of all voters
-    are: what may be committed. Of when each was heard: since when a majority is.
+    """The highest value that at least `quorum` of them have reached. Given synced indexes: up to
+    where may be committed. Given times last heard: since when a majority was heard.
     """
     return sorted(values)[-quorum]
 

@@ -1,9 +1,9 @@
 """One group's messages over the links that all groups share, and which of them must wait for the
 disk.
 
-A message is `[group, kind, term, ...]`, plain data that CBOR can hold. Only a leader's append-
-entries and snapshot parts may leave before the iteration's fsync: all others promise something
-that must be true after a power cut.
+A message is `[group, kind, term, ...]`, plain data that CBOR can hold. The kinds in `AT_ONCE`
+promise nothing about the disk and leave before the iteration's fsync. All others (acknowledgements,
+rejections, votes and requests for them, TRUST) must be true after a power cut, so they wait for it.
 """
 
 from __future__ import annotations

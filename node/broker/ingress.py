@@ -176,7 +176,9 @@ class Ingress:
         return not route.queues or (exchange != "" and self._cut_off())
 
     def own(self, info: QueueInfo, attrs: Attrs | None, properties: bytes) -> Attrs | None:
-        """Also with what a queue that keeps duplicates out knows the message by."""
+        """What this queue is told of the message: `attrs`, and its de-duplication id if the queue
+        keeps duplicates out.
+        """
         config = self._cluster.catalog_machine.config_of(info.queue)
         if config is None or config.dedup_window_ms is None:
             return attrs
@@ -265,7 +267,7 @@ def check_reply(attrs: Attrs | None) -> None:
 
 
 def shown(properties: bytes) -> bytes:
-    """Of a message that is routed."""
+    """The properties as consumers see them: blind copies are taken out once it is routed."""
     if b"BCC" in properties:
         return props.with_headers(properties, {}, drop=("BCC",))
     return properties

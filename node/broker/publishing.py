@@ -131,7 +131,7 @@ class _Pipeline:
 
 
 class Publisher:
-    """One a node: all its lines."""
+    """One a node: the pipelines to all queues that its AMQP clients publish to."""
 
     def __init__(self, cluster: ClusterNode, tasks: Tasks, counts: Counts, bodies: Bodies) -> None:
         self._cluster = cluster
@@ -224,7 +224,7 @@ class Publisher:
         return f"{EPHEMERAL_PREFIX}node:{self._cluster.node}:{incarnation}:{next(self._names)}"
 
     def forget_idle(self, now_s: float) -> None:
-        """Lines without work for long, or to queues that were deleted: called now and then."""
+        """Drop pipelines that are idle for long, or to deleted queues: called now and then."""
         idle = [
             queue
             for queue, pipeline in self._pipelines.items()

@@ -33,7 +33,7 @@ SettleCommand = Settle | Return | Discard | Extend | SetCredit
 
 
 class SettleRetry:
-    """One a node."""
+    """One a node: proposes settles until a leader has decided."""
 
     def __init__(self, cluster: ClusterNode, counts: Counts) -> None:
         self._cluster = cluster

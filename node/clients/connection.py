@@ -82,7 +82,10 @@ class ConsumerRelay(Protocol):
 
 
 class Connection:
-    """Requests come in as calls, answers leave through `peer`; BrokerError: tell the client."""
+    """A client as the broker knows it, in no protocol's words: a native connection, or one AMQP
+    channel that consumes. It is no socket; that is `peer`, through which answers leave. What raises
+    BrokerError is for the client to be told.
+    """
 
     def __init__(
         self,

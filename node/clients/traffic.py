@@ -133,7 +133,9 @@ class Traffic:
         auto_settle: bool = False,
         active: bool = True,
     ) -> None:
-        """Deliver to this connection what the consumer gets. Elsewhere: this node does not lead."""
+        """Deliver to this connection what the consumer gets. Raises Elsewhere when this node does
+        not lead the group, or is not up to date yet.
+        """
         holds = self._broker.holds(group, queue, consumer)
         machine = self._broker.machine(group)
         self.dispatcher.announced(

@@ -53,7 +53,7 @@ class Room:
         self._in_flight = InFlight(bytes_max, pause=self._free.clear, resume=self._free.set)
 
     async def free(self) -> None:
-        """Refused: there is no room for long."""
+        """Wait until there is room. Raises Refused after ROOM_S_MAX."""
         try:
             async with asyncio.timeout(ROOM_S_MAX):
                 while not self._free.is_set():  # another one that waited may have been faster

@@ -254,7 +254,9 @@ class Unacked(Generic[C]):
 
 
 class ChannelSettles:
-    """Of one channel."""
+    """What one channel acks, requeues or discards: tags become ranges of positions, one command a
+    consumer.
+    """
 
     def __init__(self, broker: Broker, counted: ProtocolCounters) -> None:
         self.unacked: Unacked[Consumer] = Unacked()
@@ -390,7 +392,7 @@ class _Held:
 
 
 class Deliveries:
-    """Of one channel."""
+    """One channel's consumers: subscribes them, writes their deliveries, takes their acks."""
 
     def __init__(self, channel: Channel) -> None:
         self.consumers: dict[str, Consumer] = {}

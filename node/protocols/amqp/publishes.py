@@ -184,7 +184,9 @@ class _Batch:
 
 
 class Publishes:
-    """Of one channel."""
+    """What one channel publishes: routed, batched by queue, and confirmed when all its queues have
+    answered.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.confirms: Confirms | None = None
