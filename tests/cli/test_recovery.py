@@ -31,7 +31,7 @@ def survey(monkeypatch: pytest.MonkeyPatch) -> Survey:
     async def surveyed(*_: Any) -> Survey:
         return found
 
-    monkeypatch.setattr(node.recovery, "survey", surveyed)
+    monkeypatch.setattr(node.operating.recovery, "survey", surveyed)
     monkeypatch.setattr(recovery, "answer", lambda _: "not the name of the cluster")
     return found
 
@@ -76,7 +76,7 @@ def test_of_a_copy_that_does_not_count_the_others_say_who_goes_on(
     async def surveyed(*_: Any) -> Survey:
         return found
 
-    monkeypatch.setattr(node.recovery, "survey", surveyed)
+    monkeypatch.setattr(node.operating.recovery, "survey", surveyed)
     assert run(tmp_path, as_json=False) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "see the others" in said

@@ -312,7 +312,7 @@ async def test_the_process_comes_behind_the_node_and_knows_none_of_its_secrets(
     script = tmp_path / "look.py"
     script.write_text(
         "import json, os, resource, sys\n"
-        "from node.history_helper import main\n"
+        "from node.operating.history_helper import main\n"
         "sys.stdout.flush()\n"
         "status = main()\n"
         f"open({str(tmp_path / 'seen')!r}, 'w').write(json.dumps([os.nice(0),"
