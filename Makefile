@@ -47,7 +47,7 @@ test: $(READY) ## Run the tests; the last line says how many
 
 # What needs no process, and of the nodes on loopback what is quick.
 FAST := $(addprefix tests/,machine codec log raft cluster dispatch protocols checker \
-	node/routing node/metrics/test_own_raft.py node/metrics/test_tallies.py) \
+	node/routing node/metrics/test_own_raft.py node/metrics/test_client_counters.py) \
 	$(addprefix tests/node/test_,cold_reads.py message.py message_history.py native.py numbers_after_recovery.py \
 	passwords.py patterns.py permissions.py publishing.py relay.py settings.py transactions.py transient.py watchdog.py)
 

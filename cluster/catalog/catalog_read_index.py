@@ -63,7 +63,8 @@ class CatalogReadIndex:
         self._changed_at = 0.0
         self._term = -1
         self._led_at = 0.0
-        self._back = asyncio.Event()  # a peer is up again
+        self._back = asyncio.Event()  # a peer is up again...
+        self._ups = 0  # ...and how often one was
         #: For how long a node that is cut off may take its copy for that of the cluster.
         self.trust_s = CATALOG_WAIT_S_MAX
 
@@ -79,11 +80,14 @@ class CatalogReadIndex:
         does, and is not waited for.
         """
         time = asyncio.get_running_loop().time
-        until = time() + CATALOG_WAIT_S_MAX
+        until = time() + max(CATALOG_WAIT_S_MAX, self.trust_s)
         while True:
             self._back.clear()
+            ups = self._ups
             up = [node for node, state in self._peers.states.items() if state.up]
             await self._wait([self._future(node, index) for node in up], until - time())
+            if self._ups > ups and time() < until:
+                continue  # a node that is back was not asked yet
             waits_s = min(self._trusted_until(), until) - time()
             if waits_s <= 0:
                 return
@@ -161,6 +165,7 @@ class CatalogReadIndex:
 
     def up(self) -> None:
         """A peer is there again: it can be asked, which is quicker than to wait until it knows."""
+        self._ups += 1
         self._back.set()
 
     def down(self, peer: NodeId) -> None:

@@ -162,8 +162,9 @@ class QueueNames:
             return refused(config.code, config.reason)
         if command.node is not None:
             await self._until(lambda: self._transient.own is not None)
-        elif (group := command.arguments.get("x-queue-group")) is not None:
-            await self._until(lambda: self._may_place(group))
+        elif not await self._until(lambda: self._may_place(command)):
+            reason = "too few nodes can vote in a new group now: try again when they are back"
+            return refused("no_leader", reason)
         command = self.prepared(command, self._catalog)
         outcome = await self._retries.ask(CATALOG_GROUP, command)
         reply = outcome.reply
@@ -196,25 +197,39 @@ class QueueNames:
         size = command.arguments.get("x-quorum-initial-group-size", self._config.replication)
         return replace(command, group=group, members=self._place(int(size), catalog))
 
-    def _may_place(self, group: str) -> bool:
-        """It is there, or most nodes can vote in a new one at once. If that takes too long, it has
-        fewer copies.
-        """
+    async def may_make_groups(self) -> bool:
+        """Most nodes can vote in a new group at once; False: not in time."""
+        return await self._until(self._most_are_settled)
+
+    def _most_are_settled(self) -> bool:
         nodes, unsettled = self._homes(), self._unsettled()
-        if 2 * sum(node in unsettled for node in nodes) < len(nodes):
+        return 2 * sum(node in unsettled for node in nodes) < len(nodes)
+
+    def _may_place(self, command: DeclareQueue) -> bool:
+        """It needs no new group, or that has all its copies, and most of them can vote at once."""
+        group = command.arguments.get("x-queue-group")
+        if group is None or self._most_are_settled():
             return True
-        return any(info.name == group for info in self._catalog.groups())
+        if self._catalog.queue(command.vhost, command.name) is not None:
+            return True
+        members = self.prepared(command, self._catalog).members
+        size = command.arguments.get("x-quorum-initial-group-size", self._config.replication)
+        full = len(members) >= min(int(size), len(self._homes()))
+        return full or any(info.name == group for info in self._catalog.groups())
 
     def _place(self, size: int, catalog: CatalogMachine) -> Sequence[NodeId]:
         held = Counter(node for info in catalog.groups() for node in info.members)
         return place(self._homes(), size, held, self._unsettled())
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        """Or patience ends."""
+    async def _until(self, condition: Callable[[], bool]) -> bool:
+        """False: patience ended before."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_S
-        while not condition() and loop.time() < deadline:  # noqa: ASYNC110 -- it is no event
+        while not condition():
+            if loop.time() >= deadline:
+                return False
             await asyncio.sleep(LOOK_AGAIN_S)
+        return True
 
     # --- removing
 

@@ -56,6 +56,9 @@ class Replication:
         self.followers = {
             peer: Progress(peer, next_index=next_index, now=now) for peer in self._member.peers
         }
+        for peer, progress in self.followers.items():
+            if peer not in self._member.connected:
+                progress.disconnected()
 
     def reconfigure(self, now: float) -> None:
         """Members came or went: those that stay are where they were."""

@@ -82,8 +82,10 @@ def examine(
 def has_copy(log: Log, group: GroupId, info: GroupInfo | None) -> bool:
     """False: it begins anew here, with what others have, and was told nothing yet."""
     journal = log.journals.get(group)
-    begun = journal is not None and journal.last_index > 1
-    return begun or (info is not None and not info.held_at)
+    if journal is not None and journal.last_index > 1:
+        return True
+    node = NodeId(log.wal.identity.node)
+    return info is not None and not info.held_at and node in info.founders
 
 
 def without_copy(log: Log, catalog: CatalogMachine, lost: Collection[NodeId]) -> list[NoCopy]:

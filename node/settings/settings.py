@@ -361,12 +361,15 @@ def _check_together(settings: Settings) -> None:
             " and this one"
         )
     raft = settings.raft
-    if raft.election_ms_max < raft.election_ms_min:
-        problems.append(f"raft.election_ms_max: allowed: at least {raft.election_ms_min}, the min")
-    if raft.heartbeat_ms * 2 > raft.election_ms_min:
+    if raft.election_ms_max <= raft.election_ms_min:
         problems.append(
-            f"raft.heartbeat_ms: allowed: at most {raft.election_ms_min // 2}, half of "
-            "raft.election_ms_min, or one late heartbeat starts an election"
+            f"raft.election_ms_max: allowed: more than {raft.election_ms_min}, the min, or members"
+            " stand at the same time again and again"
+        )
+    if raft.heartbeat_ms * 3 >= raft.election_ms_min:
+        problems.append(
+            f"raft.heartbeat_ms: allowed: at most {(raft.election_ms_min - 1) // 3}, less than a "
+            "third of raft.election_ms_min, or two late heartbeats start an election"
         )
     limits = settings.limits
     whole_bytes_max = min(limits.message_bytes_max, WHOLE_BODY_BYTES_MAX)

@@ -176,6 +176,27 @@ async def test_a_node_that_is_back_is_asked(make_world: MakeWorld) -> None:
     assert all(seen(world, "new"))
 
 
+async def test_a_node_that_is_back_while_others_are_asked_is_asked_too(
+    make_world: MakeWorld,
+) -> None:
+    world = await led_by_the_first_of_five(make_world)
+    world.links["n4"].drop = lambda _peer, message: message[:2] == [-1, "applied"]
+    part(world, ["n5"], ["n1", "n2", "n3", "n4"])
+    world.links["n3"].drop = lambda peer, message: peer == "n5" and message[:2] == [-1, "applied?"]
+    changing = asyncio.create_task(world["n3"].change(exchange("new")))
+    await asyncio.sleep(0.2)
+    world.heal()
+    await asyncio.sleep(0.2)
+    world.links["n4"].drop = lambda *_: False
+    asker = world["n3"].catalog_read_index
+    asker.on_message(NodeId("n4"), [-1, "applied", world["n4"].catalog.applied_index])
+    await asyncio.sleep(0.1)
+    assert not changing.done()
+    asker.on_message(NodeId("n5"), [-1, "applied", world["n5"].catalog.applied_index])
+    await asyncio.sleep(0.1)
+    assert changing.done()
+
+
 # --- what is not durable
 
 

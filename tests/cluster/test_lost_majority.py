@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ import pytest
 from cluster.catalog.queue_names import QueueNames
 from cluster.log import MEMBERSHIP, Identity, Log
 from cluster.log.disk import SystemClock
+from cluster.machine.catalog_tables import GroupInfo
 from cluster.machine.commands import Barrier, MoveGroup, RemoveNode
 from cluster.raft import replication
-from cluster.recovery.lost_majority import NoCopy, examine, give_up, without_copy
+from cluster.recovery.lost_majority import NoCopy, examine, give_up, has_copy, without_copy
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from tests.cluster.test_membership import changed, join, moved, voters
 from tests.cluster.world import MakeWorld, World, enqueue
@@ -102,6 +104,15 @@ async def test_a_copy_that_was_told_nothing_yet_is_none_when_groups_without_one_
     named = [NoCopy("default-1", (*map(NodeId, [*lost, new]),), [("/", "q")])]
     assert await named_without_copy(world, new, *lost) == named
     assert await named_without_copy(world, other, *lost) == [], "it can not say what the other has"
+
+
+def test_a_node_that_a_group_is_on_its_way_to_has_no_copy_of_it() -> None:
+    """Also in its first move, when nobody has said yet who has a copy."""
+    members, founders = map(NodeId, ("n2", "n3", "n4")), map(NodeId, NODES)
+    info = GroupInfo(GroupId(5), "g", (*members,), default=True, founders=(*founders,))
+    for node, has in (("n3", True), ("n4", False)):
+        log: Any = SimpleNamespace(journals={}, wal=SimpleNamespace(identity=Identity(node, "t")))
+        assert has_copy(log, info.id, info) is has
 
 
 def _held_by(world: World, at: str, group: GroupId) -> set[NodeId]:
@@ -224,12 +235,31 @@ async def test_a_group_that_is_created_while_most_nodes_are_not_registered_has_a
     node = world["n1"]
     await world.until(lambda: {*node.homes()} == {*world.names}, 60)
     outcome = await node.declare_queue("/", "q", {"x-queue-group": "new"})
+    if len(survivors) == 1:  # one copy would be none too many: nobody would ever add another
+        assert outcome.kind == "refused", outcome
+        assert not await node.names.may_make_groups()
+        may_register.set()
+        assert await node.names.may_make_groups()
+        outcome = await node.declare_queue("/", "q", {"x-queue-group": "new"})
     assert outcome.kind == "ok", outcome
     info = node.catalog_machine.group(world.group_of("q"))
     assert info is not None
-    assert len(info.homes & {*lost}) == len(survivors) - 1, "they are no majority"
+    assert len(info.homes) == 3
+    if not may_register.is_set():
+        assert len(info.homes & {*lost}) == 1, "they are no majority"
     may_register.set()
     await world.until(lambda: all(_registered(world, "n1", name) for name in lost))
+
+
+async def test_a_queue_that_is_there_is_declared_again_at_once_while_nobody_may_be_given_groups(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dedicated = {"x-queue-group": "dedicated"}
+    assert (await world["n1"].declare_queue("/", "q", dedicated)).kind == "ok"
+    monkeypatch.setattr(world["n1"].names, "_unsettled", lambda: {*world["n1"].homes()})
+    before = world.loop.time()
+    assert (await world["n1"].declare_queue("/", "q", dedicated)).kind == "ok"
+    assert world.loop.time() - before < 1
 
 
 async def test_a_new_group_waits_for_nodes_that_register_soon_and_has_all_its_copies(

@@ -195,7 +195,8 @@ async def test_a_traceback_has_no_values_of_variables(log_format: str):
 def process(*flags: str) -> subprocess.Popen[str]:
     """A node in a process of its own."""
     code = (
-        "import sys; from node.node import main; from node.settings.settings import load, parse_flags; "
+        "import sys; from node.node import main; "
+        "from node.settings.settings import load, parse_flags; "
         "sys.exit(main(load(environment={}, flags=parse_flags(sys.argv[1:]))))"
     )
     return subprocess.Popen(
