@@ -194,8 +194,8 @@ class QueueNames:
         group = command.arguments.get("x-queue-group")
         if group is None:
             return command
-        size = command.arguments.get("x-quorum-initial-group-size", self._config.replication)
-        return replace(command, group=group, members=self._place(int(size), catalog))
+        members = self._place(self._size(command), catalog)
+        return replace(command, group=group, members=members)
 
     async def may_make_groups(self) -> bool:
         """Most nodes can vote in a new group at once; False: not in time."""
@@ -212,10 +212,14 @@ class QueueNames:
             return True
         if self._catalog.queue(command.vhost, command.name) is not None:
             return True
-        members = self.prepared(command, self._catalog).members
-        size = command.arguments.get("x-quorum-initial-group-size", self._config.replication)
-        full = len(members) >= min(int(size), len(self._homes()))
+        size = self._size(command)
+        full = len(self._place(size, self._catalog)) >= min(size, len(self._homes()))
         return full or any(info.name == group for info in self._catalog.groups())
+
+    def _size(self, command: DeclareQueue) -> int:
+        """Copies that are asked for."""
+        default = self._config.replication
+        return int(command.arguments.get("x-quorum-initial-group-size", default))
 
     def _place(self, size: int, catalog: CatalogMachine) -> Sequence[NodeId]:
         held = Counter(node for info in catalog.groups() for node in info.members)

@@ -180,8 +180,11 @@ async def _planned(call: Call, *, skip: bool) -> ImportPlan:
             items[:] = [await _hashed(item, hashing) for item in items]
     await call.catch_up()
     cluster = call.services.cluster
-    queues = next((items for name, items in sections if name == "queues"), [])
-    makes_groups = any("x-queue-group" in (item.values.get("arguments") or {}) for item in queues)
+    makes_groups = any(
+        name == "queues" and "x-queue-group" in (item.values.get("arguments") or {})
+        for name, items in sections
+        for item in items
+    )
     if makes_groups and not await cluster.names.may_make_groups():
         reason = "too few nodes can vote in a new group now: try again when they are back"
         raise ApiError(503, "service_unavailable", reason)
