@@ -26,7 +26,7 @@ from cluster.cluster_config import ClusterConfig
 from cluster.groups.group import Group, Outcome, Role
 from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Done
-from cluster.log import Identity, Log, Progress
+from cluster.log import Log, LogIdentity, RecoveryProgress
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine, GroupInfo, QueueInfo
 from cluster.machine.commands import Command, DeclareQueue, NodeDown, NodeUp
@@ -120,7 +120,7 @@ class ClusterNode:
         self._registration = Registration(self, DiskIdentity(disk, config.data_dir))
         self._failure: BaseException | None = None
         self._recovered_index = 0  # committed of the catalog when this process started
-        self.replay = Progress()
+        self.replay = RecoveryProgress()
         self.stopping = False
         self.catalog: Group
         self.catalog_machine: CatalogMachine
@@ -146,7 +146,7 @@ class ClusterNode:
             config.data_dir,
             disk=self._disk,
             clock=self._clock,
-            identity=Identity(config.node, config.cluster),
+            identity=LogIdentity(config.node, config.cluster),
             options=config.log,
             progress=self.replay,
         )

@@ -25,8 +25,7 @@ from cluster.seams import Clock
 from node.data_folder import DataFolder
 from node.gate import gate
 from node.management.app import ManagementRoutes
-from node.management.context import Listeners, Listing
-from node.management.context import Services as ManagementServices
+from node.management.context import Listeners, Listing, ManagementServices
 from node.management.parameters import named
 from node.memory import (
     available_bytes,

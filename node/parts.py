@@ -22,7 +22,7 @@ from node.broker.broker import Broker
 from node.broker.dead_letters import DeadLetters
 from node.broker.publishing import Publisher
 from node.broker.settle_retry import SettleRetry
-from node.broker.transactions import Transactions
+from node.broker.transactions import TransactionCoordinator
 from node.broker.vhost_quotas import VhostQuotas
 from node.clients.clients import Clients
 from node.clients.relay import Relay
@@ -38,7 +38,7 @@ from node.operating.quorum import Quorum
 from node.operating.watchdog import Watchdog
 from node.peer_rpc import PeerRpc
 from node.protocols.amqp.direct_reply import DirectReplies
-from node.protocols.amqp.services import Services as AmqpServices
+from node.protocols.amqp.services import AmqpServices
 from node.settings.settings import Settings
 from node.tasks import Tasks
 
@@ -102,7 +102,7 @@ class Parts:
 
         # The way of messages into queues.
         self.publisher = Publisher(cluster, tasks, counts, self.bodies)
-        self.transactions = Transactions(cluster, tasks)
+        self.transactions = TransactionCoordinator(cluster, tasks)
         self.direct_replies = DirectReplies(cluster.node, self.peer_rpc)
 
         # What holds publishers back.

@@ -26,7 +26,7 @@ from node.protocols.amqp.channel import PUBLISHES, Channel
 from node.protocols.amqp.errors import AmqpError, ConnectionError_
 from node.protocols.amqp.events import Event, Method
 from node.protocols.amqp.methods import made
-from node.protocols.amqp.services import Services
+from node.protocols.amqp.services import AmqpServices
 
 VHOST = "/"
 USER = "guest"
@@ -47,7 +47,9 @@ class AmqpHost:
 
     client_capabilities: Mapping[str, Any]
 
-    def __init__(self, link: Link, hello: AmqpHello, services: Services, ledger: Ledger) -> None:
+    def __init__(
+        self, link: Link, hello: AmqpHello, services: AmqpServices, ledger: Ledger
+    ) -> None:
         self.name = self.id = hello.client
         self.vhost = VHOST
         self.user = User(USER)

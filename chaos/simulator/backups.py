@@ -27,7 +27,7 @@ from chaos.simulator.loop import Process
 from chaos.simulator.machine import Machine
 from chaos.simulator.sim_cluster import SimCluster
 from chaos.simulator.trace import Trace
-from cluster.log import Identity, Log
+from cluster.log import Log, LogIdentity
 from cluster.machine import QueueMachine
 from cluster.members.disk_identity import DiskIdentity
 from cluster.recovery.backup import Cut, NotContained, stream
@@ -80,7 +80,7 @@ class Backups:
             group = source.groups().get(cut.group)
             if process is None or cluster is None or group is None:
                 return
-            identity = Identity(cluster.config.node, cluster.config.cluster)
+            identity = LogIdentity(cluster.config.node, cluster.config.cluster)
             reading = _read(stream(group, cut, identity, source.clock))
             data = await _outcome(process, reading, "read backup")
             if data is None:
@@ -172,7 +172,7 @@ async def _make(machine: Machine, process: Process, made: Sequence[Beginning], s
     """As `node.operating.restore` does it on real disks."""
     disk = SimDisk(machine.platter, process)
     log = await Log.open(
-        DATA_DIR, disk=disk, clock=machine.clock, identity=Identity(machine.name, "simulated")
+        DATA_DIR, disk=disk, clock=machine.clock, identity=LogIdentity(machine.name, "simulated")
     )
     await begin(log, made)
     await log.close()

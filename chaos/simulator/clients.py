@@ -17,7 +17,14 @@ from chaos.simulator.sim_cluster import SimCluster
 from cluster.groups.outcome import Outcome
 from cluster.machine.commands import Command
 from cluster.types import NodeId
-from node.dispatch.outgoing import Answer, Confirms, Failure, Got, Moved, Subscribed
+from node.dispatch.outgoing import (
+    Failure,
+    GetAnswer,
+    Moved,
+    PublishConfirms,
+    RequestAnswer,
+    SubscribeAnswer,
+)
 from node.protocols.native.requests import Declare, Goodbye, Hello
 
 ANSWER_S_MAX = 4.0  # then the outcome is unknown and the connection is given up
@@ -107,7 +114,7 @@ class Connection:
 
     def _arrived(self, frame: Any) -> None:
         match frame:
-            case Confirms(confirms):
+            case PublishConfirms(confirms):
                 for confirm in confirms:
                     self._resolve(confirm.request, confirm)
             case Welcome():
@@ -115,7 +122,7 @@ class Connection:
             case Closed():
                 self._on_frame(frame)
                 self.close()
-            case Answer(request) | Subscribed(request) | Got(request):
+            case RequestAnswer(request) | SubscribeAnswer(request) | GetAnswer(request):
                 self._on_frame(frame)
                 self._resolve(request, frame)
             case Failure(request) | Moved(request) if request:
@@ -209,7 +216,7 @@ async def asked(client: Client, kind: Callable[..., Any], *fields: Any) -> Any:
         if await connection.answer(connection.welcomed) is not None:
             answer = await connection.answer(connection.request(kind, *fields))
         connection.close()
-    if not isinstance(answer, Answer):
+    if not isinstance(answer, RequestAnswer):
         await asyncio.sleep(RETRY_S)
     return answer
 
@@ -246,6 +253,6 @@ async def declare(scene: Scene, process: Process, name: str, arguments: dict[str
             if await connection.answer(connection.welcomed) is not None:
                 answer = await connection.answer(connection.request(Declare, name, arguments))
             connection.close()
-            if isinstance(answer, Answer):
+            if isinstance(answer, RequestAnswer):
                 return
         await asyncio.sleep(RETRY_S)

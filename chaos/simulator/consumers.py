@@ -16,7 +16,15 @@ from chaos.simulator.clients import Client, Connection, Scene, first_of
 from cluster.machine.replies import UNKNOWN_DELIVERY
 from cluster.types import ConsumerKey
 from node.broker.bodies import head_of
-from node.dispatch.outgoing import Answer, Batch, Delivery, Ended, Failure, Moved, Subscribed
+from node.dispatch.outgoing import (
+    Delivery,
+    Ended,
+    Failure,
+    MessageBatch,
+    Moved,
+    RequestAnswer,
+    SubscribeAnswer,
+)
 from node.protocols.native.requests import Discard, Hello, Return, Settle, Subscribe
 
 HeldKey = tuple[int, int]  # position, token
@@ -108,7 +116,7 @@ class Consumer(Client):
         held = [(position, position, token) for position, token in sorted(self._held)]
         options = ("c", credit, 0, False, False, 30_000, held)
         answer = await connection.answer(connection.request(Subscribe, self.queue, *options))
-        if not isinstance(answer, Subscribed):
+        if not isinstance(answer, SubscribeAnswer):
             return False
         self._settle_again(answer.consumer)
         return True
@@ -118,7 +126,7 @@ class Consumer(Client):
     def on_frame(self, frame: Any) -> None:
         super().on_frame(frame)
         match frame:
-            case Subscribed(_, consumer):
+            case SubscribeAnswer(_, consumer):
                 if self._consumer is not None and self._consumer != consumer:
                     self._held.clear()  # the session had died: what it held was returned
                 self._consumer = consumer
@@ -129,7 +137,7 @@ class Consumer(Client):
             case _:
                 pass
 
-    def _take(self, consumer: ConsumerKey, batches: Sequence[Batch]) -> None:
+    def _take(self, consumer: ConsumerKey, batches: Sequence[MessageBatch]) -> None:
         for batch in batches:
             ids = [id_of(head_of(body)) for body in batch.bodies]
             keys = [(batch.first + offset, batch.token) for offset in range(len(ids))]
@@ -228,11 +236,11 @@ class Consumer(Client):
             # Perhaps returned and handed out again meanwhile, and that delivery was settled.
             kind = "unknown"
         self.scene.history.end(op, kind, extra)
-        if isinstance(answer, Answer):
+        if isinstance(answer, RequestAnswer):
             self.scene.cluster.trace.count(PAST[f], len(keys))
         if kind == "refused" and extra["code"] == UNKNOWN_DELIVERY and len(keys) == 1:
             self._held.pop(keys[0], None)  # settled before, or returned long since
-        elif isinstance(answer, Answer):
+        elif isinstance(answer, RequestAnswer):
             for key in keys:
                 self._held.pop(key, None)
         else:
@@ -255,7 +263,7 @@ class Consumer(Client):
 
 def _ending(answer: Any, asked: int) -> tuple[OpType, dict[str, Any]]:
     match answer:
-        case Answer(_, value):
+        case RequestAnswer(_, value):
             return "ok", {"count": asked if value is None else value}
         case Failure(_, code) if code != "unknown":
             return "refused", {"code": code}

@@ -49,7 +49,7 @@ from cluster.machine.commands import (
     PutEntry,
 )
 from node.broker.bodies import NewBody, PartedBody
-from node.dispatch.outgoing import Answer, Failure
+from node.dispatch.outgoing import Failure, RequestAnswer
 from node.messages.message import where_of
 from node.protocols.amqp.events import Publish
 from node.protocols.native.requests import Declare, Info, Purge
@@ -212,7 +212,7 @@ class Purger(Occasional):
             await asyncio.sleep(self.dice.uniform(0.5, 2.0))
             op = self.scene.history.invoke(self.name, "purge", {"queue": self.queue})
             answer = await asked(self, Purge, self.queue)
-            kind = "ok" if isinstance(answer, Answer) else "unknown"
+            kind = "ok" if isinstance(answer, RequestAnswer) else "unknown"
             self.scene.history.end(op, kind)
             self.scene.cluster.trace.count("purges", kind == "ok")
 
@@ -413,7 +413,7 @@ class Leaver(Occasional):
             self.declared += 1
             arguments = {"x-expires": EXPIRES_MS}
             declared_ms = self.scene.now_ms  # used last not before this
-            if not isinstance(await asked(self, Declare, name, arguments), Answer):
+            if not isinstance(await asked(self, Declare, name, arguments), RequestAnswer):
                 continue
             self.scene.cluster.trace.count("queues left to expire")
             await asyncio.sleep(self.dice.uniform(0.1, 2.0))

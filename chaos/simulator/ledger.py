@@ -19,7 +19,7 @@ from cluster.machine.replies import Ok
 from cluster.types import ConsumerKey, GroupId, QueueId
 from node.broker.bodies import head_of
 from node.broker.settle_retry import SettleCommand, SettleRetry
-from node.dispatch.outgoing import Batch
+from node.dispatch.outgoing import MessageBatch
 from node.metrics.client_counters import Counts
 
 
@@ -51,7 +51,7 @@ class Ledger:
         queue: str,
         queue_id: QueueId,
         key: ConsumerKey,
-        batches: Sequence[Batch],
+        batches: Sequence[MessageBatch],
     ) -> None:
         """A node is about to write these."""
         for batch in batches:

@@ -41,7 +41,7 @@ from chaos.simulator.sim_cluster import SimCluster
 from chaos.simulator.trace import Trace
 from chaos.simulator.transaction_clients import TransactionClients
 from cluster.codec.entries import decode_entry, messages_of
-from cluster.log import Identity, Log
+from cluster.log import Log, LogIdentity
 from cluster.machine.catalog import CatalogMachine
 from cluster.raft.pysyncobj_core import REGULAR
 from cluster.recovery.lost_majority import LostMajority, examine, give_up, has_copy
@@ -245,7 +245,7 @@ async def _give_up(machine: Machine, process: Process, disaster: Disaster) -> li
         DATA_DIR,
         disk=SimDisk(machine.platter, process),
         clock=machine.clock,
-        identity=Identity(machine.name, "simulated"),
+        identity=LogIdentity(machine.name, "simulated"),
     )
     nodes = [*disaster.survivors, *disaster.lost]
     catalog, found = examine(log, sorted(nodes), disaster.lost)

@@ -18,7 +18,7 @@ from chaos.simulator.ledger import Ledger, WatchedSettleRetry
 from chaos.simulator.loop import Process
 from cluster.cluster_node import ClusterNode
 from node.broker.broker import Broker
-from node.clients.connection import Connection, Peer
+from node.clients.connection import ClientSession, ClientTransport
 from node.clients.relay import Relay
 from node.clients.sessions import Sessions
 from node.clients.traffic import Traffic
@@ -26,7 +26,7 @@ from node.dispatch.outgoing import Delivery, Failure, Outgoing
 from node.errors import BrokerError, Refused
 from node.operating.watchdog import Watchdog
 from node.parts import Parts
-from node.protocols.amqp.services import Services
+from node.protocols.amqp.services import AmqpServices
 from node.protocols.native.handlers import Handlers
 from node.protocols.native.requests import Goodbye, Hello, Ping, Pong
 from node.settings.sections import LimitSettings
@@ -58,7 +58,7 @@ class ChannelPeer:
     """The client's end as the node sees it."""
 
     def __init__(self, channel: Channel) -> None:
-        self.connection: Connection | None = None
+        self.connection: ClientSession | None = None
         self.may_read = asyncio.Event()
         self.may_read.set()
         self._channel = channel
@@ -99,7 +99,9 @@ class NamedSessions(Sessions):
         cluster = broker.cluster
         self._prefix = f"amqp-{cluster.node}-{cluster.links.incarnation}"
 
-    def connect(self, peer: Peer, *, session: str | None, **how: Any) -> tuple[Connection, bool]:
+    def connect(
+        self, peer: ClientTransport, *, session: str | None, **how: Any
+    ) -> tuple[ClientSession, bool]:
         if session is None:
             self._made += 1
             session = f"{self._prefix}-{self._made}"
@@ -131,7 +133,7 @@ class SimBroker:
         self.sessions = self.parts.sessions
         self.transactions = self.parts.transactions
         self._handlers = Handlers(self.parts.broker)
-        self._amqp: Services
+        self._amqp: AmqpServices
 
     def open(self) -> None:
         """The cluster has started."""
@@ -183,7 +185,7 @@ class SimBroker:
             await host.receive(events)
         host.end(lost=True)
 
-    def _greet(self, channel: Channel, peer: ChannelPeer, hello: Hello) -> Connection | None:
+    def _greet(self, channel: Channel, peer: ChannelPeer, hello: Hello) -> ClientSession | None:
         try:
             connection, resumed = self.sessions.connect(
                 peer,

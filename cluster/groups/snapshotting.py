@@ -39,7 +39,7 @@ async def _joined(pieces: Iterator[bytes]) -> bytes:
     return bytes(made)
 
 
-class Limits(Protocol):
+class SnapshotLimits(Protocol):
     @property
     def snapshot_entries(self) -> int: ...
     @property
@@ -54,7 +54,7 @@ class Snapshots:
         group: str,
         machine: Machine,
         journal: RaftJournal,
-        limits: Limits,
+        limits: SnapshotLimits,
         *,
         join: Callable[[int, bytes], bytes],
     ) -> None:

@@ -43,14 +43,14 @@ class Base(NamedTuple):
 NOTHING: Final = Base(BIRTH.index)
 
 
-class State(NamedTuple):
+class BaseState(NamedTuple):
     """What is there at a base. Without a snapshot: nothing has happened."""
 
     base: Base
     snapshot: Snapshot | None
 
 
-class Entry(NamedTuple):
+class CommittedEntry(NamedTuple):
     """A committed one."""
 
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -121,12 +121,12 @@ class GroupLog:
 
     # --- what there is ----------------------------------------------------------------------------
 
-    def load(self, base: Base) -> State | None:
+    def load(self, base: Base) -> BaseState | None:
         """None: its file is damaged; that base is none any more. Vanished: a newer one took its
         place.
         """
         if base.path is None:
-            return State(base, None)
+            return BaseState(base, None)
         try:
             group, snapshot, _ = decode_snapshot(self._read(base.path), base.path)
             if (group, snapshot.index) != (self.group, base.index):
@@ -135,7 +135,7 @@ class GroupLog:
             self.damage.append(f"{base.path}:{error.offset}")
             self.bases.remove(base)
             return None
-        return State(base, snapshot)
+        return BaseState(base, snapshot)
 
     def _reaches(self, base: Base) -> bool:
         slot = base.index + 1 - self._tail.first
@@ -162,7 +162,7 @@ class GroupLog:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def entries(self, state: State) -> Iterator[Entry]:
+    def entries(self, state: BaseState) -> Iterator[CommittedEntry]:
         """The committed ones behind it, in order, as long as each follows on the one before.
         Vanished: a file is gone.
         """
@@ -179,7 +179,7 @@ class GroupLog:
                 return
             yield entry
 
-    def _entry(self, slot: int) -> tuple[bytes, Entry, int | None] | None:
+    def _entry(self, slot: int) -> tuple[bytes, CommittedEntry, int | None] | None:
         """With its hash, and when it was written. None: it is missing."""
         tail = self._tail
         place, index, term = tail.place(slot), tail.first + slot, tail.terms[slot]
@@ -192,7 +192,7 @@ class GroupLog:
         if (group, its_index, its_term) != (self.group, index, term):
             return None
         start = fmt.RECORD_HEADER + fmt.HASH_BYTES
-        entry = Entry(index, term, data[start:])
+        entry = CommittedEntry(index, term, data[start:])
         return data[fmt.RECORD_HEADER : start], entry, wall_ns if kind == fmt.KIND_ENTRY else None
 
     def _record(self, place: Place) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from cluster.codec.entries import enqueues_in
 from cluster.codec.errors import CodecError
-from cluster.history.committed import NOTHING, Base, GroupLog, State, Vanished
+from cluster.history.committed import NOTHING, Base, BaseState, GroupLog, Vanished
 from cluster.history.group_replay import GroupReplay, ReplayFailed, stamped
 from cluster.history.message_events import MessageEvents, Wanted, event_of, now_of
 from cluster.log import SystemClock
@@ -172,7 +172,7 @@ def _with_log(
 
 
 def _attempt(log: GroupLog, wanted: Wanted, entries_max: int) -> _Attempt:
-    best: tuple[MessageEvents, GroupReplay, State] | None = None
+    best: tuple[MessageEvents, GroupReplay, BaseState] | None = None
     final = False
     for base in _order(log.bases, wanted):
         if log.committed - base.index > entries_max:
@@ -206,7 +206,7 @@ def _order(bases: Sequence[Base], wanted: Wanted) -> list[Base]:
     return found if found[-1:] == bases[:1] else [*found, bases[0]]
 
 
-def _fold(log: GroupLog, state: State, kept: MessageEvents | None) -> GroupReplay:
+def _fold(log: GroupLog, state: BaseState, kept: MessageEvents | None) -> GroupReplay:
     """As far as the log goes on."""
     group, snapshot = GroupId(log.group), state.snapshot
     try:
@@ -243,7 +243,7 @@ def _out_of_reach(log: GroupLog, entries_max: int) -> NoHistory:
     )
 
 
-def _why_not(wanted: Wanted, replay: GroupReplay, state: State) -> str:
+def _why_not(wanted: Wanted, replay: GroupReplay, state: BaseState) -> str:
     begin = state.base.index
     before = f"the log begins behind entry {begin}: by then it was gone, if there was one"
     if wanted.entry is None:
@@ -260,7 +260,7 @@ def _why_not(wanted: Wanted, replay: GroupReplay, state: State) -> str:
 # --- telling --------------------------------------------------------------------------------------
 
 
-def _answer(log: GroupLog, kept: MessageEvents, replay: GroupReplay, state: State) -> Json:
+def _answer(log: GroupLog, kept: MessageEvents, replay: GroupReplay, state: BaseState) -> Json:
     assert isinstance(replay.machine, QueueMachine)
     kept_events = kept.events
     entry = kept.entry

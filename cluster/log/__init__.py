@@ -20,11 +20,11 @@ from cluster.log.format import (
     KIND_SKIPPED,
     KIND_STOPPED,
     MEMBERSHIP,
-    Identity,
+    LogIdentity,
 )
 from cluster.log.journal import READ_AHEAD_BYTES, Journal
 from cluster.log.log import Log, LogOptions
-from cluster.log.recovery import Progress
+from cluster.log.recovery import RecoveryProgress
 from cluster.log.snapshots import Snapshot
 from cluster.log.space import Space
 
@@ -41,14 +41,14 @@ __all__ = [
     "MEMBERSHIP",
     "READ_AHEAD_BYTES",
     "FatalDiskError",
-    "Identity",
     "Journal",
     "Log",
     "LogCorrupt",
     "LogError",
+    "LogIdentity",
     "LogOptions",
-    "Progress",
     "RealDisk",
+    "RecoveryProgress",
     "Snapshot",
     "SnapshotRefused",
     "Space",

@@ -129,7 +129,7 @@ _PACK_TERM: Final = struct.Struct("<Q").pack
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class LogIdentity:
     """Whose log it is."""
 
     node: str
@@ -145,7 +145,7 @@ class FileHeader:
     wall_ns: int
     mono_ns: int
     boot: bytes
-    identity: Identity
+    identity: LogIdentity
     size: int  # bytes of the header itself: the first record's offset
     salt: int  # the header's checksum; every record's checksum starts from it
 
@@ -177,7 +177,7 @@ def chain(previous: bytes, term: int, command: bytes) -> bytes:
 
 
 def encode_file_header(
-    number: int, wall_ns: int, mono_ns: int, boot: bytes, identity: Identity
+    number: int, wall_ns: int, mono_ns: int, boot: bytes, identity: LogIdentity
 ) -> bytes:
     node, cluster = identity.node.encode(), identity.cluster.encode()
     size = -(-(FILE_HEADER_MIN + len(node) + len(cluster)) // 16) * 16
@@ -210,7 +210,7 @@ def decode_file_header(data: bytes, file: str) -> FileHeader:
             file, 8, f"format {version}, this release knows up to {FORMAT_VERSION}"
         )
     names = data[FILE_HEADER_MIN : FILE_HEADER_MIN + node + cluster]
-    identity = Identity(names[:node].decode(), names[node:].decode())
+    identity = LogIdentity(names[:node].decode(), names[node:].decode())
     return FileHeader(version, number, wall_ns, mono_ns, boot, identity, size, crc)
 
 

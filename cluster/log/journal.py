@@ -11,7 +11,7 @@ from cluster.log import format as fmt
 from cluster.log.errors import SnapshotRefused
 from cluster.log.index import HotTail, Place, Sparse, Tail, ranges_of
 from cluster.log.replay import Replay
-from cluster.log.snapshots import BIRTH, Mark, Ranges, Snapshot, SnapshotStore
+from cluster.log.snapshots import BIRTH, Ranges, Snapshot, SnapshotMark, SnapshotStore
 from cluster.log.wal import Wal
 
 #: One read off the event loop brings so much of what is wanted, if one entry has not more...
@@ -71,7 +71,7 @@ class Journal:
         self._saving = False
 
     def adopt(
-        self, replay: Replay, snapshot: Snapshot | None, mark: Mark, tail: Tail, old: Sparse
+        self, replay: Replay, snapshot: Snapshot | None, mark: SnapshotMark, tail: Tail, old: Sparse
     ) -> None:
         """Take over what recovery found."""
         if snapshot is not None:
@@ -336,7 +336,7 @@ class Journal:
                 return
             if self.base_index >= index or self.hash_at(index) != digest:
                 raise SnapshotRefused(f"group {self.group}: entry {index} was replaced meanwhile")
-            self._write_mark(Mark(index, term, digest, crc))
+            self._write_mark(SnapshotMark(index, term, digest, crc))
             self._wal.write()
             await self._wal.sync()
             if not self.removed and self.mark.index == index:
@@ -353,7 +353,7 @@ class Journal:
             found += range(max(first, self.tail.first), min(last, base, self.last_index) + 1)
         return found
 
-    def _write_mark(self, mark: Mark) -> None:
+    def _write_mark(self, mark: SnapshotMark) -> None:
         self._wal.append(fmt.KIND_SNAPSHOT, self.group, mark.index, mark.term, mark.payload)
         self._wal.active.resets.add(self.group)
         self.mark = mark
@@ -497,7 +497,7 @@ class Journal:
         if self.install is not install or self.base_index >= snapshot.index:
             raise SnapshotRefused(f"group {self.group}: another snapshot came first")
         flags = fmt.MARK_RESETS | fmt.MARK_INSTALLED
-        self._write_mark(Mark(snapshot.index, snapshot.term, snapshot.hash, crc, flags))
+        self._write_mark(SnapshotMark(snapshot.index, snapshot.term, snapshot.hash, crc, flags))
         self._replace(install)
         self._wal.write()
         await self._wal.sync()

@@ -13,7 +13,7 @@ from cluster.log.cleaner import Cleaner
 from cluster.log.errors import FatalDiskError, LogError
 from cluster.log.index import HotTail
 from cluster.log.journal import Journal
-from cluster.log.recovery import Progress, Recovered, assemble, recover
+from cluster.log.recovery import Recovered, RecoveryProgress, assemble, recover
 from cluster.log.snapshots import BIRTH, SNAPSHOTS_KEPT, SnapshotStore
 from cluster.log.space import Space, measured
 from cluster.log.wal import Wal
@@ -83,9 +83,9 @@ class Log:
         *,
         disk: Disk,
         clock: Clock,
-        identity: fmt.Identity,
+        identity: fmt.LogIdentity,
         options: LogOptions | None = None,
-        progress: Progress | None = None,
+        progress: RecoveryProgress | None = None,
     ) -> Log:
         """Recover. Raises LogCorrupt, WrongIdentity or UnsupportedFormat, each with file, offset
         and advice. With `progress`, others on the loop have their turn between two segments.

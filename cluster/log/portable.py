@@ -25,7 +25,7 @@ BACKUP: Final = fmt.KIND_NAMES[fmt.KIND_BACKUP]
 class Encoder:
     """The bytes of one file: `head`, then records."""
 
-    def __init__(self, identity: fmt.Identity, clock: Clock) -> None:
+    def __init__(self, identity: fmt.LogIdentity, clock: Clock) -> None:
         times = clock.wall_ns(), clock.monotonic_ns()
         self.head = fmt.encode_file_header(1, *times, bytes(16), identity)
         self._salt = fmt.decode_file_header(self.head, "").salt

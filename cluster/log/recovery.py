@@ -11,7 +11,7 @@ from cluster.log.damage import describe, judge
 from cluster.log.errors import LogCorrupt, UnsupportedFormat, WrongIdentity
 from cluster.log.index import Sparse, Tail
 from cluster.log.replay import Replay
-from cluster.log.snapshots import BIRTH, Mark, Snapshot, SnapshotStore
+from cluster.log.snapshots import BIRTH, Snapshot, SnapshotMark, SnapshotStore
 from cluster.log.wal import Segment, Wal
 from cluster.seams import File
 
@@ -35,14 +35,16 @@ class Recovered:
 
 
 @dataclass(slots=True)
-class Progress:
+class RecoveryProgress:
     """How far the reading has come, for who waits."""
 
     segments: int = 0
     read: int = 0
 
 
-async def recover(wal: Wal, identity: fmt.Identity, progress: Progress | None = None) -> Recovered:
+async def recover(
+    wal: Wal, identity: fmt.LogIdentity, progress: RecoveryProgress | None = None
+) -> Recovered:
     """Read all segments into `wal.segments`. Nothing is changed on disk unless all of them are
     good.
     """
@@ -242,7 +244,7 @@ class GroupState:
     """What a journal starts from."""
 
     snapshot: Snapshot | None
-    mark: Mark
+    mark: SnapshotMark
     tail: Tail
     old: Sparse
     fell_back: bool = False
@@ -264,7 +266,9 @@ def assemble(wal: Wal, store: SnapshotStore, group: int, replay: Replay) -> Grou
     return _fit(wal, group, replay, snapshot, mark)
 
 
-def _fit(wal: Wal, group: int, replay: Replay, snapshot: Snapshot | None, mark: Mark) -> GroupState:
+def _fit(
+    wal: Wal, group: int, replay: Replay, snapshot: Snapshot | None, mark: SnapshotMark
+) -> GroupState:
     tail, gap = replay.above(mark.index)
     if gap is not None:
         raise LogCorrupt(wal.directory, 0, f"group {group}: entry {gap} is missing")
@@ -283,7 +287,7 @@ def _fall_back(wal: Wal, store: SnapshotStore, group: int, replay: Replay) -> Gr
         try:
             snapshot, crc = store.load(group, index)
             state = _fit(
-                wal, group, replay, snapshot, Mark(index, snapshot.term, snapshot.hash, crc)
+                wal, group, replay, snapshot, SnapshotMark(index, snapshot.term, snapshot.hash, crc)
             )
         except LogCorrupt:
             continue

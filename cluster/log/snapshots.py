@@ -44,7 +44,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SnapshotMark:
     """What a snapshot mark says: which snapshot counts. Index 1 means that there is none."""
 
     index: int
@@ -61,17 +61,19 @@ class Mark:
     def installed(self) -> bool:
         return bool(self.flags & fmt.MARK_INSTALLED)
 
-    def repeated(self) -> Mark:
+    def repeated(self) -> SnapshotMark:
         """The same, written again later: it must not void what came since."""
-        return Mark(self.index, self.term, self.hash, self.crc, self.flags & ~fmt.MARK_RESETS)
+        return SnapshotMark(
+            self.index, self.term, self.hash, self.crc, self.flags & ~fmt.MARK_RESETS
+        )
 
 
-BIRTH: Final = Mark(1, 0, fmt.NO_HASH, 0)
+BIRTH: Final = SnapshotMark(1, 0, fmt.NO_HASH, 0)
 
 
-def decode_mark(index: int, term: int, payload: bytes) -> Mark:
+def decode_mark(index: int, term: int, payload: bytes) -> SnapshotMark:
     flags, digest, crc = cbor2.loads(payload)
-    return Mark(index, term, digest, crc, flags)
+    return SnapshotMark(index, term, digest, crc, flags)
 
 
 def encode_snapshot(group: int, snapshot: Snapshot, wall_ns: int) -> tuple[bytes, int]:
@@ -210,7 +212,7 @@ class SnapshotStore:
         if self._wal.disk.exists(path):
             self._wal.disk.rename(path, path + ".corrupt")
 
-    def prune(self, marks: dict[int, Mark]) -> None:
+    def prune(self, marks: dict[int, SnapshotMark]) -> None:
         """Remove half-written files, and the snapshots that no mark speaks of."""
         for name in self._wal.disk.list_dir(self.directory):
             if name.endswith(".tmp"):
@@ -218,11 +220,11 @@ class SnapshotStore:
         for group, indexes in self.indexes().items():
             self._prune(group, marks.get(group, BIRTH), indexes)
 
-    def prune_group(self, group: int, mark: Mark) -> None:
+    def prune_group(self, group: int, mark: SnapshotMark) -> None:
         """Keep the marked snapshot of the group and the one before it."""
         self._prune(group, mark, self.indexes().get(group, []))
 
-    def _prune(self, group: int, mark: Mark, indexes: list[int]) -> None:
+    def _prune(self, group: int, mark: SnapshotMark, indexes: list[int]) -> None:
         kept = [index for index in indexes if index <= mark.index][-self.kept :]
         for index in indexes:
             if index not in kept:

@@ -52,7 +52,7 @@ class Wal:
         *,
         disk: Disk,
         clock: Clock,
-        identity: fmt.Identity,
+        identity: fmt.LogIdentity,
         boot: bytes,
         segment_bytes: int,
     ) -> None:

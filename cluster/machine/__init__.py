@@ -8,7 +8,7 @@ it in this list:
 |------------------|---------------|------|
 | `QueueIdentity`  | `identity`    | id, name, configuration, the machine's version, the recorder |
 | `Deadline`       | `timetable`   | when something is due in the queue by itself |
-| `Messages`       | `messages`    | `Store` (where bodies lie), marks, `Ready`, delayed messages |
+| `Messages`       | `messages`    | `Store` (bodies), marks, `ReadyMessages`, delayed messages |
 | `Disposal`       | `disposal`    | the dead-letter outbox, counts of what was removed |
 | `MessageExpiry`  | `expiry`      | nothing: it judges by the times in store and marks |
 | `Checkout`       | `checkout`    | `Consumers` and what they hold, fencing tokens |

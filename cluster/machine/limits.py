@@ -61,9 +61,9 @@ class QueueLimits:
         self.reserved_count += count
         self.reserved_bytes += size
 
-    def room(self, *, unlimited: bool = False) -> Room:
+    def room(self, *, unlimited: bool = False) -> QueueRoom:
         if self.never_refuses or unlimited:
-            return Room(None, None, 0)
+            return QueueRoom(None, None, 0)
         config, messages = self.identity.config, self.messages
         count = size = None
         if config.max_length is not None:
@@ -72,7 +72,7 @@ class QueueLimits:
         if config.max_length_bytes is not None:
             taken = messages.waiting_bytes + self.reserved_bytes
             size = max(0, config.max_length_bytes - taken)
-        return Room(count, size, self.checkout.passing())
+        return QueueRoom(count, size, self.checkout.passing())
 
     def drop_head(self, context: ApplyContext) -> None:
         """Overflow `drop-head`: messages that would be delivered next make room for new ones."""
@@ -98,7 +98,7 @@ class QueueLimits:
             assert bytes_max is None or messages.waiting_bytes <= bytes_max, "too many bytes"
 
 
-class Room:
+class QueueRoom:
     """What is left for the messages of one batch. What consumers take at once needs no room."""
 
     def __init__(self, count: int | None, size: int | None, passing: int) -> None:

@@ -17,7 +17,7 @@ from cluster.machine.sums import factor, packed, weight
 from cluster.machine.timetable import Deadline
 
 
-class Ready:
+class ReadyMessages:
     """Messages that may be delivered now, in the order (priority descending, position).
 
     A returned message goes where it came from, because its position never changes (B08). One set of
@@ -125,7 +125,7 @@ class Messages:
     deadline: Deadline
     store: Store = field(default_factory=Store)
     marks: Marks = field(default_factory=Marks)
-    ready: Ready = field(default_factory=Ready)
+    ready: ReadyMessages = field(default_factory=ReadyMessages)
     #: A heap of (ready at ms, first, last).
     delayed: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     delayed_count: int = 0

@@ -60,7 +60,7 @@ class LinkRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class LinkIdentity:
     """What one end says of itself."""
 
     node: NodeId
@@ -76,16 +76,16 @@ class _State(Enum):
     DONE = auto()
 
 
-class Handshake:
+class LinkHandshake:
     """One end of the conversation: frames in, frames out, LinkRefused when it must end."""
 
     def __init__(
         self,
-        me: Identity,
+        me: LinkIdentity,
         *,
         secret: bytes | None,
         dialing: NodeId | None,
-        admit: Callable[[Identity], None],
+        admit: Callable[[LinkIdentity], None],
         nonce: bytes | None = None,
         plain: bool = False,
     ) -> None:
@@ -98,7 +98,7 @@ class Handshake:
         self._nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
         self._their_nonce = b""
         self._state = _State.AWAIT_HELLO
-        self.peer: Identity | None = None
+        self.peer: LinkIdentity | None = None
 
     @property
     def done(self) -> bool:
@@ -165,7 +165,7 @@ class Handshake:
         self.version = min(links[1], self._me.links[1])
         if self.version < max(links[0], self._me.links[0]):
             raise self._no_common_version(links)
-        peer = Identity(NodeId(node), cluster, incarnation, links, versions)
+        peer = LinkIdentity(NodeId(node), cluster, incarnation, links, versions)
         if peer.cluster != self._me.cluster:
             raise LinkRefused(
                 "other_cluster",
@@ -191,7 +191,7 @@ class Handshake:
         self._state = _State.DONE
         return [self._own_proof()] if self._dialing is None else []
 
-    def _transcript(self, who: Identity, nonce: bytes) -> list[Any]:
+    def _transcript(self, who: LinkIdentity, nonce: bytes) -> list[Any]:
         """What must be proven of one end: a proof is void when any of it was changed on the way."""
         offer = [] if self._form == PLAIN else [list(who.links), who.versions]
         return [who.node, who.incarnation, nonce, *offer]

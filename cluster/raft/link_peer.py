@@ -21,7 +21,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(eq=False, slots=True)
-class Peer:
+class LinkPeer:
     """One other node, connected or not."""
 
     node: NodeId

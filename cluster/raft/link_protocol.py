@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
-from cluster.raft.link_auth import GOODBYE, PING, PONG, REFUSAL, Handshake, LinkRefused
+from cluster.raft.link_auth import GOODBYE, PING, PONG, REFUSAL, LinkHandshake, LinkRefused
 from cluster.read_slices import ReadSlices
 from cluster.seams import Clock, Down
 from cluster.types import NodeId
@@ -76,7 +76,7 @@ class LinkConnection(asyncio.Protocol):
         self.unknown = False  # it may stay, though it is no peer, once it has proven who it is
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._handshake: Handshake | None = None
+        self._handshake: LinkHandshake | None = None
         self._rest = bytearray()  # of a frame that has not fully arrived
         self._slices = ReadSlices(self._pause_reading, self._resume_reading)
         self._down: Down | None = None  # what the peer said of itself when it left
@@ -103,7 +103,7 @@ class LinkConnection(asyncio.Protocol):
         assert self._handshake.peer is not None
         return self._handshake.peer.incarnation
 
-    def begin(self, transport: asyncio.Transport, handshake: Handshake) -> None:
+    def begin(self, transport: asyncio.Transport, handshake: LinkHandshake) -> None:
         """The transport is ready (TLS done, where there is TLS): speak."""
         if self.closed:
             transport.abort()

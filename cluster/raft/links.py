@@ -28,8 +28,14 @@ import structlog
 
 from cluster.codec.cbor import pack
 from cluster.machine.versions import newest_machine
-from cluster.raft.link_auth import LINK_VERSIONS, Handshake, Identity, LinkRefused, names_match
-from cluster.raft.link_peer import Peer, RefusalLog, host_and_port
+from cluster.raft.link_auth import (
+    LINK_VERSIONS,
+    LinkHandshake,
+    LinkIdentity,
+    LinkRefused,
+    names_match,
+)
+from cluster.raft.link_peer import LinkPeer, RefusalLog, host_and_port
 from cluster.raft.link_protocol import (
     LINK_FRAME_BYTES_MAX,
     ClockSample,
@@ -94,7 +100,7 @@ class TcpLinks:
         #: Called with a clock sample of a peer about once a second: for the log's notes.
         self.on_clock: Callable[[ClockSample], None] | None = None
         self.on_unknown_peer: Callable[[NodeId, int], bool] = lambda _node, _incarnation: False
-        self._me = Identity(node, cluster, incarnation, LINK_VERSIONS, versions)
+        self._me = LinkIdentity(node, cluster, incarnation, LINK_VERSIONS, versions)
         #: Set by the node: the machine version that a peer must be able to run.
         self.machine_version: Callable[[], int] = lambda: 1
         self._bind = host_and_port(bind)
@@ -105,8 +111,8 @@ class TcpLinks:
         self._timeout_s = link_timeout_ms / 1e3
         self._gone_after_s = gone_after_s
         self._bytes_max = link_bytes_max
-        self._peers: dict[NodeId, Peer] = {}
-        self._dirty: dict[Peer, None] = {}
+        self._peers: dict[NodeId, LinkPeer] = {}
+        self._dirty: dict[LinkPeer, None] = {}
         #: Since the last flush, by identity: what goes to several peers is encoded once.
         self._packed: dict[int, tuple[list[Any], bytes]] = {}
         self._shaking: dict[LinkConnection, asyncio.TimerHandle] = {}
@@ -118,7 +124,7 @@ class TcpLinks:
         self._running = False
         for peer, address in sorted(peers.items()):
             if peer != node:
-                self._peers[peer] = Peer(peer, *host_and_port(address))
+                self._peers[peer] = LinkPeer(peer, *host_and_port(address))
 
     # --- the seam ---------------------------------------------------------------------------------
 
@@ -222,7 +228,7 @@ class TcpLinks:
             known.host, known.port = host, port
             return
         self.remove_peer(peer)
-        self._peers[peer] = state = Peer(peer, host, port)
+        self._peers[peer] = state = LinkPeer(peer, host, port)
         if self._running:
             self._start_dialing(state)
 
@@ -251,12 +257,12 @@ class TcpLinks:
 
     # --- dialing ----------------------------------------------------------------------------------
 
-    def _start_dialing(self, peer: Peer) -> None:
+    def _start_dialing(self, peer: LinkPeer) -> None:
         dials = self.node < peer.node
         work = self._keep_connected(peer) if dials else self._probe_when_down(peer)
         peer.dialer = asyncio.create_task(work, name=f"dial {peer.node}")
 
-    async def _probe_when_down(self, peer: Peer) -> None:
+    async def _probe_when_down(self, peer: LinkPeer) -> None:
         """It dials us. While it does not, is there anybody? We call when it does not for long: it
         may not know us any more, and says so then.
         """
@@ -281,7 +287,7 @@ class TcpLinks:
             except (OSError, UnicodeError) as error:
                 self._dial_failed(peer, error)
 
-    async def _keep_connected(self, peer: Peer) -> None:
+    async def _keep_connected(self, peer: LinkPeer) -> None:
         delay_s = RECONNECT_S_MIN
         while True:
             began_s = self._loop.time()
@@ -295,14 +301,14 @@ class TcpLinks:
             await asyncio.sleep(delay_s * (0.5 + 0.5 * self._random.random()))
             delay_s = min(2 * delay_s, RECONNECT_S_MAX)
 
-    async def _dial_safely(self, peer: Peer) -> None:
+    async def _dial_safely(self, peer: LinkPeer) -> None:
         try:
             await self._dial(peer)
         except Exception:
             # Whatever it was, this node must not stay cut off from its peer for ever.
             log.exception("dial_failed", peer=peer.node)
 
-    async def _dial(self, peer: Peer) -> None:
+    async def _dial(self, peer: LinkPeer) -> None:
         """One attempt; when it returns the peer is connected, or not."""
         made: list[LinkConnection] = []
 
@@ -327,7 +333,7 @@ class TcpLinks:
                     connection.abort()
                     self._shaken(connection)
 
-    def _dial_failed(self, peer: Peer, error: Exception) -> None:
+    def _dial_failed(self, peer: LinkPeer, error: Exception) -> None:
         code = "tls" if isinstance(error, ssl.SSLError) else "cannot_connect"
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         address = f"{peer.host}:{peer.port}"
@@ -345,7 +351,7 @@ class TcpLinks:
         elif peer.reported in ("nothing", Down.SILENT):
             self._report_down(peer, Down.CLOSED)
 
-    def _report_down(self, peer: Peer, down: Down) -> None:
+    def _report_down(self, peer: LinkPeer, down: Down) -> None:
         if self._running and peer.reported is not down:
             peer.reported = down
             log.info("link_down", peer=peer.node, why=down.value)
@@ -378,7 +384,7 @@ class TcpLinks:
             reason = "its TLS handshake took too long" if slow else f"TLS failed: {error}"
             self.refused(connection, LinkRefused("slow_handshake" if slow else "tls", reason))
 
-    async def _secure(self, connection: LinkConnection, *, dialing: Peer | None) -> None:
+    async def _secure(self, connection: LinkConnection, *, dialing: LinkPeer | None) -> None:
         """TLS, where it is asked for, and then the handshake begins."""
         transport = connection.transport_plain
         assert transport is not None
@@ -388,7 +394,7 @@ class TcpLinks:
         self._shake(connection, transport, dialing)
 
     def _shake(
-        self, connection: LinkConnection, transport: asyncio.Transport, dialing: Peer | None
+        self, connection: LinkConnection, transport: asyncio.Transport, dialing: LinkPeer | None
     ) -> None:
         if connection.closed:
             raise ConnectionResetError("it hung up before the handshake")
@@ -396,7 +402,7 @@ class TcpLinks:
         if self.tls is not None:
             certificate = transport.get_extra_info("ssl_object").getpeercert()
 
-        def admit(peer: Identity) -> None:
+        def admit(peer: LinkIdentity) -> None:
             known = self._peers.get(peer.node)
             stays = False
             if known is None or known.unknown:
@@ -409,7 +415,7 @@ class TcpLinks:
                 self._admit(peer.node, certificate, dialing=dialing is not None)
             self._check_machine(peer)
 
-        handshake = Handshake(
+        handshake = LinkHandshake(
             self._me,
             secret=self._secret,
             dialing=None if dialing is None else dialing.node,
@@ -433,7 +439,7 @@ class TcpLinks:
                 f"its certificate is neither for {node!r} nor for {peer.host!r}",
             )
 
-    def _check_machine(self, peer: Identity) -> None:
+    def _check_machine(self, peer: LinkIdentity) -> None:
         """A release that cannot run what the cluster has become does not come in."""
         needed, newest = self.machine_version(), newest_machine(peer.versions)
         if newest < needed:
@@ -456,7 +462,7 @@ class TcpLinks:
         node = connection.peer
         peer = None if node is None else self._peers.get(node)
         if node is not None and peer is None and connection.unknown:
-            peer = Peer(node, "", 0, unknown=True)
+            peer = LinkPeer(node, "", 0, unknown=True)
         if peer is None or not self._running:
             connection.abort()
             return
@@ -521,7 +527,7 @@ class TcpLinks:
         if peer is not None and peer.connection is connection:
             self._disconnect(peer, down)
 
-    def _disconnect(self, peer: Peer, down: Down) -> None:
+    def _disconnect(self, peer: LinkPeer, down: Down) -> None:
         peer.connection = None
         peer.queue.clear()
         peer.queued_bytes = 0
@@ -534,7 +540,7 @@ class TcpLinks:
 
     # --- the rest ---------------------------------------------------------------------------------
 
-    def _flush(self, peer: Peer) -> None:
+    def _flush(self, peer: LinkPeer) -> None:
         if peer.connection is not None and peer.queue:
             queue, peer.queue = peer.queue, []
             peer.queued_bytes = 0

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cluster.codec.cbor import pack
 from cluster.groups.group import Group
-from cluster.log import Identity
+from cluster.log import LogIdentity
 from cluster.log.format import KIND_BACKUP, KIND_ENTRY, KIND_INSTALLED
 from cluster.log.portable import Encoder
 from cluster.log.snapshots import Snapshot, encode_snapshot
@@ -69,7 +69,7 @@ async def cut(group: Group) -> Cut | None:
 
 
 async def stream(
-    group: Group, wanted: Cut, identity: Identity, clock: Clock
+    group: Group, wanted: Cut, identity: LogIdentity, clock: Clock
 ) -> AsyncIterator[bytes]:
     """The file. NotContained: the log was cut meanwhile, or is another one than it was."""
     await group.keep_entries(KEPT_S)

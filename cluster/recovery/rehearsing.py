@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cluster.history.committed import NOTHING, GroupLog, State, Vanished
+from cluster.history.committed import NOTHING, BaseState, GroupLog, Vanished
 from cluster.history.group_replay import GroupReplay, ReplayFailed
 from cluster.log.reader import DIGEST, READ_ONLY, read
 from cluster.machine import UnsupportedSnapshot
@@ -90,7 +90,9 @@ def _replay(log: GroupLog, digests: dict[int, bytes], found: Rehearsed) -> None:
         found.problem = f"entry {found.last + 1} of {log.committed} cannot be read"
 
 
-def _replay_from(state: State, log: GroupLog, digests: dict[int, bytes], found: Rehearsed) -> None:
+def _replay_from(
+    state: BaseState, log: GroupLog, digests: dict[int, bytes], found: Rehearsed
+) -> None:
     replay = _begun(found.group, state)
     found.last = max(found.last, replay.index)
     for number, (index, term, command) in enumerate(log.entries(state)):
@@ -105,7 +107,7 @@ def _replay_from(state: State, log: GroupLog, digests: dict[int, bytes], found: 
                 found.differing.append(index)
 
 
-def _begun(group: GroupId, state: State) -> GroupReplay:
+def _begun(group: GroupId, state: BaseState) -> GroupReplay:
     replay = GroupReplay(group)
     if state.snapshot is None:
         return replay

@@ -25,7 +25,7 @@ REMEMBERED_MAX = 1_000
 PATTERNS_MAX = 4_096
 
 
-class Catalog(Protocol):
+class AdminTables(Protocol):
     """What is read of the catalog: an entry of an administrative table, replaced when it changes,
     never changed.
     """
@@ -37,7 +37,7 @@ class HasCatalog(Protocol):
     """A node: its copy of the catalog is there once it has started."""
 
     @property
-    def catalog_machine(self) -> Catalog: ...
+    def catalog_machine(self) -> AdminTables: ...
 
 
 class Access:

@@ -28,7 +28,7 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import BodyPart
 from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, PartKept
 from cluster.types import Body, GroupId, LargeBody, NodeId
-from node.dispatch.outgoing import Batch
+from node.dispatch.outgoing import MessageBatch
 from node.errors import BrokerError
 from node.peer_rpc import PeerRpc
 
@@ -312,7 +312,7 @@ def _take(kept: list[PartKept], outcome: Outcome) -> Outcome | None:
 # --- between nodes --------------------------------------------------------------------------------
 
 
-def packed(batch: Batch) -> list[Any]:
+def packed(batch: MessageBatch) -> list[Any]:
     """As CBOR can hold it."""
     row = list(batch)
     body = batch.bodies[0]
@@ -321,10 +321,10 @@ def packed(batch: Batch) -> list[Any]:
     return row
 
 
-def unpacked(row: list[Any]) -> Batch:
+def unpacked(row: list[Any]) -> MessageBatch:
     first = row[4][0]
     if type(first) is bytes:
-        return Batch(*row)
+        return MessageBatch(*row)
     head, parts = first
     body = LargeBody(head, tuple([(index, offset, size) for index, offset, size in parts]))
-    return Batch(*row)._replace(bodies=[body])
+    return MessageBatch(*row)._replace(bodies=[body])

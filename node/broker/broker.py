@@ -44,7 +44,7 @@ from node.broker.bodies import may_be_whole, whole
 from node.broker.ingress import NAME_BYTES_MAX, Ingress, check_name
 from node.broker.settle_retry import SettleRetry
 from node.dispatch.chunks import batch_of, fitting, merged
-from node.dispatch.outgoing import Batch
+from node.dispatch.outgoing import MessageBatch
 from node.errors import Elsewhere, Refused, error_of, reply_of
 from node.messages.message import as_map
 from node.metrics.client_counters import Counts
@@ -328,7 +328,7 @@ class Broker:
         count: int,
         auto_settle: bool,
         in_parts: bool = False,
-    ) -> tuple[ConsumerKey, int, list[Batch]]:
+    ) -> tuple[ConsumerKey, int, list[MessageBatch]]:
         """Take messages once: (consumer to settle with, still ready, the messages). On the leader.
 
         What does not fit into one answer is given back at once. With `auto_settle` the messages
@@ -340,7 +340,7 @@ class Broker:
         group = self.led(info.group)
         reply = reply_of(await group.ask(Get(info.queue, session, count)))
         assert isinstance(reply, Got)
-        batches: list[Batch] = []
+        batches: list[MessageBatch] = []
         taken: list[tuple[int, int]] = []
         over: list[tuple[int, int]] = []
         budget = GET_BYTES_MAX

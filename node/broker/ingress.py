@@ -29,7 +29,7 @@ from cluster.machine.commands import (
 from cluster.machine.marks import DEDUP_ID_CHARS_MAX
 from node.access.permissions import Access
 from node.broker.alarms import Lack
-from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES, Room
+from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES, HttpPublishRoom
 from node.errors import Refused
 from node.messages import attributes, tables
 from node.messages import properties as props
@@ -65,7 +65,7 @@ class Ingress:
         #: Why publishes to these virtual hosts are refused: see `node/broker/vhost_quotas.py`.
         self.full_vhosts: Mapping[str, str] = {}
         #: For what is published by HTTP, here or to the management API.
-        self.room = Room(limits.in_flight_bytes_max)
+        self.room = HttpPublishRoom(limits.in_flight_bytes_max)
         self._cluster = cluster
         self._limits = limits
         self._cut_off = cut_off

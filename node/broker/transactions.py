@@ -55,7 +55,7 @@ BACKOFF_S_MAX = 5.0
 CARRIED_AT_ONCE_MAX = 64
 
 
-class Transactions:
+class TransactionCoordinator:
     """One a node."""
 
     def __init__(self, cluster: ClusterNode, tasks: Tasks) -> None:

@@ -29,7 +29,7 @@ from node.broker.ingress import Large
 from node.broker.settle_retry import ANSWER_S_MAX, SettleCommand
 from node.clients.traffic import Traffic
 from node.dispatch import outgoing
-from node.dispatch.chunks import Held, Progress
+from node.dispatch.chunks import DeliveryProgress, Held
 from node.dispatch.dispatch import answer_of
 from node.dispatch.outgoing import Outgoing
 from node.dispatch.plan import Detached, Drained
@@ -43,7 +43,7 @@ T = TypeVar("T")
 REQUESTS_OPEN_MAX = 256
 
 
-class Peer(Protocol):
+class ClientTransport(Protocol):
     """The client's end of a connection. Nothing here blocks or raises."""
 
     def send(self, frame: Outgoing) -> None: ...
@@ -55,33 +55,37 @@ class Peer(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Consumer:
+class Subscription:
     """A subscription made through this connection."""
 
     info: QueueInfo
     key: ConsumerKey
     auto_settle: bool
     active: bool
-    progress: Progress = field(default_factory=Progress)  # what this connection was sent
+    progress: DeliveryProgress = field(
+        default_factory=DeliveryProgress
+    )  # what this connection was sent
     cancelled: bool = False
-    handed: Progress = field(default_factory=Progress)  # of that, what the network has
+    handed: DeliveryProgress = field(
+        default_factory=DeliveryProgress
+    )  # of that, what the network has
 
 
 class ConsumerRelay(Protocol):
     """Who attaches consumers to leaders elsewhere: see `node.clients.relay`."""
 
-    def attach(self, connection: Connection, consumer: Consumer) -> None: ...
-    def attach_soon(self, connection: Connection, consumer: Consumer) -> None: ...
-    def cancel(self, consumer: Consumer) -> None: ...
-    def gone(self, connection: Connection, consumer: Consumer, why: Gone) -> None: ...
+    def attach(self, connection: ClientSession, consumer: Subscription) -> None: ...
+    def attach_soon(self, connection: ClientSession, consumer: Subscription) -> None: ...
+    def cancel(self, consumer: Subscription) -> None: ...
+    def gone(self, connection: ClientSession, consumer: Subscription, why: Gone) -> None: ...
     def taken(self, attachment: int, size_bytes: int) -> None: ...
     async def get(
         self, info: QueueInfo, session: SessionId, *, count: int, auto_settle: bool
-    ) -> tuple[ConsumerKey, int, list[outgoing.Batch]]: ...
+    ) -> tuple[ConsumerKey, int, list[outgoing.MessageBatch]]: ...
     async def info(self, info: QueueInfo) -> dict[str, Any]: ...
 
 
-class Connection:
+class ClientSession:
     """A client as the broker knows it, in no protocol's words: a native connection, or one AMQP
     channel that consumes. It is no socket; that is `peer`, through which answers leave. What raises
     BrokerError is for the client to be told.
@@ -89,7 +93,7 @@ class Connection:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: ClientTransport,
         session: SessionId,
         *,
         broker: Broker,
@@ -108,11 +112,13 @@ class Connection:
         self.closed = False
         self.quiet = False  # the node is stopping: nothing more is read
         #: Told before a consumer looks for its next leader.
-        self.on_leader_lost: Callable[[Consumer], None] = _ignore
-        self.consumers: dict[tuple[QueueId, ConsumerKey], Consumer] = {}
+        self.on_leader_lost: Callable[[Subscription], None] = _ignore
+        self.consumers: dict[tuple[QueueId, ConsumerKey], Subscription] = {}
         self.groups: set[GroupId] = set()  # in which this connection opened the session
         self.moved_groups: set[GroupId] = set()  # where it was, and may be elsewhere now
-        self._handed_before: dict[tuple[QueueId, ConsumerKey], tuple[GroupId, Progress]] = {}
+        self._handed_before: dict[
+            tuple[QueueId, ConsumerKey], tuple[GroupId, DeliveryProgress]
+        ] = {}
         self._broker = broker
         self._traffic = traffic
         self._relay = relay
@@ -135,7 +141,7 @@ class Connection:
         self.peer.send(frame)
 
     def _count(self, counted: ProtocolCounters, frame: Outgoing) -> None:
-        if type(frame) is outgoing.Confirms:
+        if type(frame) is outgoing.PublishConfirms:
             counted.confirmed += sum([each.stored + each.duplicates for each in frame.confirms])
         elif type(frame) is outgoing.Delivery:
             info = self._broker.locate(self.vhost, frame.queue)
@@ -185,10 +191,10 @@ class Connection:
             if of_group == group
         ]
 
-    def _handed_now(self) -> dict[tuple[QueueId, ConsumerKey], tuple[GroupId, Progress]]:
+    def _handed_now(self) -> dict[tuple[QueueId, ConsumerKey], tuple[GroupId, DeliveryProgress]]:
         return {ref: (each.info.group, each.handed) for ref, each in self.consumers.items()}
 
-    def take_over(self, older: Connection) -> None:
+    def take_over(self, older: ClientSession) -> None:
         """Groups hear OpenSession again when they are used again, and goodbye in any case."""
         self.moved_groups |= older.groups | older.moved_groups
         self._handed_before = older._handed_before | older._handed_now()
@@ -200,13 +206,13 @@ class Connection:
         consumer.progress = event.progress
         self.lost(consumer)
 
-    def lost(self, consumer: Consumer) -> None:
+    def lost(self, consumer: Subscription) -> None:
         """Its leader is gone: attached to the next one, or the client is told to move."""
         if not self.closed:
             self.on_leader_lost(consumer)
             self._serve_elsewhere(consumer)
 
-    def _serve_elsewhere(self, consumer: Consumer) -> None:
+    def _serve_elsewhere(self, consumer: Subscription) -> None:
         if self.forward:
             self._relay.attach(self, consumer)
             return
@@ -232,7 +238,7 @@ class Connection:
     # --- requests ---------------------------------------------------------------------------------
 
     def answer(self, request: int, value: Any = None) -> None:
-        self.peer.send(outgoing.Answer(request, value))
+        self.peer.send(outgoing.RequestAnswer(request, value))
 
     def fail(self, request: int, queue: str, error: BrokerError) -> None:
         if isinstance(error, Elsewhere):
@@ -317,7 +323,7 @@ class Connection:
     def _settled(self, request: int, queue: str, outcome: Outcome) -> None:
         """Who wants no answer is told of a refusal all the same."""
         frame = answer_of(request, queue, outcome)
-        if not self.closed and (request or not isinstance(frame, outgoing.Answer)):
+        if not self.closed and (request or not isinstance(frame, outgoing.RequestAnswer)):
             self.peer.send(frame)
 
     # --- requests that wait -----------------------------------------------------------------------
@@ -377,20 +383,20 @@ class Connection:
         assert isinstance(reply, SubscribedReply)
         if self.closed:
             return
-        self.peer.send(outgoing.Subscribed(request, reply.consumer, reply.active))
+        self.peer.send(outgoing.SubscribeAnswer(request, reply.consumer, reply.active))
         ref = (info.queue, reply.consumer)
-        consumer = Consumer(
+        consumer = Subscription(
             info,
             reply.consumer,
             auto_settle,
             reply.active,
-            Progress(held=held),
-            handed=self._handed_before.pop(ref, (info.group, Progress(held=held)))[1],
+            DeliveryProgress(held=held),
+            handed=self._handed_before.pop(ref, (info.group, DeliveryProgress(held=held)))[1],
         )
         self.consumers[ref] = consumer
         self.start_delivering(consumer)
 
-    def start_delivering(self, consumer: Consumer) -> None:
+    def start_delivering(self, consumer: Subscription) -> None:
         """From this node's own copy when it leads, else through the relay."""
         info, key = consumer.info, consumer.key
         try:
@@ -420,7 +426,7 @@ class Connection:
             if not self.closed:
                 self._serve_elsewhere(consumer)
 
-    def _confirmed_gone(self, consumer: Consumer, why: Gone | None) -> None:
+    def _confirmed_gone(self, consumer: Subscription, why: Gone | None) -> None:
         if self.closed or self.consumers.get((consumer.info.queue, consumer.key)) is not consumer:
             return
         if why is not None:
@@ -455,7 +461,7 @@ class Connection:
         )
         if self.counted is not None:
             self.counted.of(info).got(batches, auto=auto_settle)
-        self.peer.send(outgoing.Got(request, info.name, key, ready, batches, auto_settle))
+        self.peer.send(outgoing.GetAnswer(request, info.name, key, ready, batches, auto_settle))
 
     async def declare(self, request: int, queue: str, arguments: dict[str, Any]) -> None:
         self.answer(request, await self._broker.declare(self.vhost, queue, arguments))
@@ -480,4 +486,4 @@ class Connection:
         self.answer(request, await about)
 
 
-def _ignore(_: Consumer) -> None: ...
+def _ignore(_: Subscription) -> None: ...

@@ -25,10 +25,10 @@ from cluster.peers.peers import PeerState
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
 from node.broker.bodies import packed, unpacked
 from node.broker.broker import Broker, Gone
-from node.clients.connection import Connection, Consumer
+from node.clients.connection import ClientSession, Subscription
 from node.clients.traffic import Traffic
-from node.dispatch.chunks import Progress
-from node.dispatch.outgoing import Active, Batch, Delivery, Ended, Outgoing
+from node.dispatch.chunks import DeliveryProgress
+from node.dispatch.outgoing import Active, Delivery, Ended, MessageBatch, Outgoing
 from node.dispatch.plan import ConnectionId, Detached, Drained
 from node.errors import Elsewhere
 from node.peer_rpc import PeerRpc
@@ -45,8 +45,8 @@ ANSWER_S_MAX = 30.0
 class _RemoteConsumer:
     """A consumer of a client here, served by a leader there."""
 
-    connection: Connection
-    consumer: Consumer
+    connection: ClientSession
+    consumer: Subscription
     leader: NodeId
     unreported_bytes: int = 0  # taken by the client, and the link had no room to report it
 
@@ -99,8 +99,8 @@ class Relay:
         self._peer_rpc = peer_rpc
         self._numbers = numbers(self._cluster.links.incarnation)
         self._attached: dict[int, _RemoteConsumer] = {}
-        self._of_consumer: dict[Consumer, int] = {}
-        self._detached: dict[Consumer, Connection] = {}
+        self._of_consumer: dict[Subscription, int] = {}
+        self._detached: dict[Subscription, ClientSession] = {}
         self._served: dict[tuple[NodeId, int], _Served] = {}
         self._to_detach: set[tuple[NodeId, int]] = set()
         self._cluster.on_node_message.append(self._receive)
@@ -110,16 +110,16 @@ class Relay:
 
     # --- the client's node ------------------------------------------------------------------------
 
-    def attach(self, connection: Connection, consumer: Consumer) -> None:
+    def attach(self, connection: ClientSession, consumer: Subscription) -> None:
         """Serve this consumer from wherever its leader is, from now until it is released."""
         self.attach_soon(connection, consumer)
         self._attach_detached(consumer)
 
-    def attach_soon(self, connection: Connection, consumer: Consumer) -> None:
+    def attach_soon(self, connection: ClientSession, consumer: Subscription) -> None:
         """The same at the next tick: what there is to attach to has just failed."""
         self._detached[consumer] = connection
 
-    def _attach_detached(self, consumer: Consumer) -> None:
+    def _attach_detached(self, consumer: Subscription) -> None:
         connection = self._detached[consumer]
         leader = self._cluster.leader_of(consumer.info.group)
         if leader is None:
@@ -146,7 +146,7 @@ class Relay:
         del self._of_consumer[attached.consumer]
         attached.connection.lost(attached.consumer)
 
-    def cancel(self, consumer: Consumer) -> None:
+    def cancel(self, consumer: Subscription) -> None:
         attachment = self._of_consumer.get(consumer)
         if attachment is not None:
             attached = self._attached[attachment]
@@ -163,7 +163,7 @@ class Relay:
         if self.send(attached.leader, "taken", attachment, size_bytes):
             attached.unreported_bytes = 0
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: ClientSession) -> None:
         """The client is disconnected: leaders need not serve it any more."""
         for consumer in connection.consumers.values():
             self._detached.pop(consumer, None)
@@ -201,7 +201,7 @@ class Relay:
                 served.ref[0],
                 name,
                 served.ref[1],
-                progress=Progress(
+                progress=DeliveryProgress(
                     mark, [cast("tuple[int, int, int]", tuple(each)) for each in held]
                 ),
                 auto_settle=auto_settle,
@@ -228,7 +228,7 @@ class Relay:
 
     async def get(
         self, info: QueueInfo, session: SessionId, *, count: int, auto_settle: bool
-    ) -> tuple[ConsumerKey, int, list[Batch]]:
+    ) -> tuple[ConsumerKey, int, list[MessageBatch]]:
         key, ready, batches = await self._ask(info, "get", session, count, auto_settle)
         return ConsumerKey(key), ready, [unpacked(batch) for batch in batches]
 
@@ -337,7 +337,7 @@ class Relay:
             del self._of_consumer[attached.consumer]
             self.gone(attached.connection, attached.consumer, why)
 
-    def gone(self, connection: Connection, consumer: Consumer, why: Gone) -> None:
+    def gone(self, connection: ClientSession, consumer: Subscription, why: Gone) -> None:
         """A group ended it while this node could not hear of that."""
         if why == "session_over":
             for listener in self.on_session_over:
@@ -354,7 +354,9 @@ class Relay:
         del self._of_consumer[consumer]
         self._report_ended(attached.connection, consumer, reason)
 
-    def _report_ended(self, connection: Connection, consumer: Consumer, reason: str | None) -> None:
+    def _report_ended(
+        self, connection: ClientSession, consumer: Subscription, reason: str | None
+    ) -> None:
         connection.ended(consumer.info.queue, consumer.key)
         if reason is not None:
             connection.send(Ended(consumer.info.name, consumer.key, reason))
@@ -389,7 +391,7 @@ class Relay:
             else:
                 self._attach_detached(consumer)
 
-    def _is_over(self, consumer: Consumer) -> bool:
+    def _is_over(self, consumer: Subscription) -> bool:
         """A transient queue went with its node, which tells nobody."""
         info = consumer.info
         if info.node is None:

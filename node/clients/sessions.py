@@ -19,7 +19,7 @@ from cluster.machine.commands import CloseSession, DetachSession, OpenSession
 from cluster.types import GroupId, SessionId
 from node.broker.broker import Broker
 from node.broker.ingress import check_name
-from node.clients.connection import Connection, Peer
+from node.clients.connection import ClientSession, ClientTransport
 from node.clients.relay import Relay
 from node.clients.traffic import Traffic
 from node.errors import Refused, reply_of
@@ -41,7 +41,7 @@ class Sessions:
         self._traffic = traffic
         self._relay = relay
         self._tasks = tasks
-        self._connections: dict[SessionId, Connection] = {}
+        self._connections: dict[SessionId, ClientSession] = {}
         self._counted: set[SessionId] = set()  # without the channels of other connections
         self._resumable: dict[SessionId, float] = {}  # detached here: until, loop time
         self._leases: dict[SessionId, asyncio.TimerHandle] = {}
@@ -53,12 +53,12 @@ class Sessions:
         return len(self._counted)
 
     @property
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[ClientSession]:
         return list(self._connections.values())
 
     def connect(
         self,
-        peer: Peer,
+        peer: ClientTransport,
         *,
         session: str | None,
         resume_ms: int,
@@ -66,7 +66,7 @@ class Sessions:
         forward: bool,
         user: str = "",
         counted: bool = True,
-    ) -> tuple[Connection, bool]:
+    ) -> tuple[ClientSession, bool]:
         """A connection, and whether its session was known here. Refused when there are too many.
 
         What two users call by one name are two sessions: names can be seen and guessed.
@@ -91,7 +91,7 @@ class Sessions:
         if older is not None:
             self._release(older)
             older.peer.close("taken_over", "a newer connection has this session")
-        connection = Connection(
+        connection = ClientSession(
             peer,
             key,
             broker=self._broker,
@@ -109,7 +109,7 @@ class Sessions:
             self._counted.add(key)
         return connection, resumed
 
-    def disconnect(self, connection: Connection, *, goodbye: bool) -> None:
+    def disconnect(self, connection: ClientSession, *, goodbye: bool) -> None:
         """The connection is over: said goodbye, or lost. Twice is once."""
         if self._connections.get(connection.session) is not connection:
             return
@@ -132,7 +132,7 @@ class Sessions:
             work = self._propose_end(group, connection.session, command)
             self._tasks.start(work, name="end_session")
 
-    def _release(self, connection: Connection) -> None:
+    def _release(self, connection: ClientSession) -> None:
         connection.closed = True
         self._traffic.close(connection.id)
         self._relay.release(connection)

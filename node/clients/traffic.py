@@ -18,7 +18,7 @@ from cluster.machine.effects import Effect
 from cluster.machine.replies import OVERLOADED
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
 from node.broker.broker import Broker
-from node.dispatch.chunks import Progress
+from node.dispatch.chunks import DeliveryProgress
 from node.dispatch.dispatch import Dispatcher
 from node.dispatch.outgoing import Outgoing
 from node.dispatch.plan import (
@@ -129,7 +129,7 @@ class Traffic:
         name: str,
         consumer: ConsumerKey,
         *,
-        progress: Progress | None = None,
+        progress: DeliveryProgress | None = None,
         auto_settle: bool = False,
         active: bool = True,
     ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.machine.replies import Chunk
 from cluster.types import Body, BodyRef
-from node.dispatch.outgoing import Batch
+from node.dispatch.outgoing import MessageBatch
 
 #: Bodies that one delivery frame aims at: large enough to cost nothing, small enough to take turns.
 DELIVERY_BYTES_TARGET = 1 << 20
@@ -16,12 +16,12 @@ DELIVERY_BYTES_TARGET = 1 << 20
 Held = Sequence[tuple[int, int, int]]  # first, last, token
 
 
-def batch_of(chunk: Chunk, bodies: Sequence[tuple[Body, Any]]) -> Batch:
+def batch_of(chunk: Chunk, bodies: Sequence[tuple[Body, Any]]) -> MessageBatch:
     """A chunk with its bodies. Equal meta of all is said once."""
     metas = [meta for _, meta in bodies]
     first = metas[0] if metas else None
     shared = len(set(map(id, metas))) == 1
-    return Batch(
+    return MessageBatch(
         chunk.first,
         chunk.token,
         chunk.delivery_count,
@@ -55,7 +55,7 @@ def lacking(holds: Iterable[Chunk], held: Held) -> list[Chunk]:
     return parts
 
 
-def had(holds: Iterable[Chunk], progress: Progress) -> list[tuple[int, int]]:
+def had(holds: Iterable[Chunk], progress: DeliveryProgress) -> list[tuple[int, int]]:
     """The parts of `holds` that a client so far has."""
     by_token: dict[int, list[tuple[int, int]]] = {}
     for first, last, token in progress.held:
@@ -115,7 +115,7 @@ def fitting(bodies: Sequence[tuple[Body, Any]], room: int) -> int:
     return len(bodies)
 
 
-class Progress:
+class DeliveryProgress:
     """How far a client is: it has every chunk up to the token `mark`, and `held` beyond."""
 
     __slots__ = ("_token", "held", "mark")
@@ -125,7 +125,7 @@ class Progress:
         self.held = list(held)
         self._token = 0
 
-    def sent(self, batch: Batch) -> None:
+    def sent(self, batch: MessageBatch) -> None:
         self.advance(batch.first, batch.first + len(batch.bodies) - 1, batch.token)
 
     def advance(self, first: int, last: int, token: int) -> None:

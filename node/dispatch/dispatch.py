@@ -31,7 +31,7 @@ from cluster.machine.replies import Chunk, Enqueued, Ok
 from cluster.types import Body, BodyRef, ConsumerKey, GroupId, LargeBody, QueueId
 from node.dispatch.chunks import (
     DELIVERY_BYTES_TARGET,
-    Progress,
+    DeliveryProgress,
     batch_of,
     fitting,
     had,
@@ -44,15 +44,15 @@ from node.dispatch.dispatch_state import ConnectionState, ConsumerState
 from node.dispatch.in_flight import InFlight
 from node.dispatch.outgoing import (
     Active,
-    Answer,
-    Batch,
     Confirm,
-    Confirms,
     Delivery,
     Ended,
     Failure,
+    MessageBatch,
     Moved,
     Outgoing,
+    PublishConfirms,
+    RequestAnswer,
 )
 from node.dispatch.plan import (
     ConnectionId,
@@ -223,7 +223,7 @@ class Dispatcher:
         consumer: ConsumerKey,
         *,
         holds: Iterable[Chunk],
-        progress: Progress | None = None,
+        progress: DeliveryProgress | None = None,
         auto_settle: bool = False,
         active: bool = True,
         windowed: bool = False,
@@ -239,7 +239,7 @@ class Dispatcher:
         state = self._connections[connection]
         if ref in self._consumers:
             self._forget(ref)
-        progress = progress or Progress()
+        progress = progress or DeliveryProgress()
         holds = list(holds)
         entry = ConsumerState(
             state, group, queue, name, consumer, auto_settle, progress, progress.mark, active
@@ -346,7 +346,7 @@ class Dispatcher:
     def flush(self) -> None:
         """All new confirms as one frame a connection; deliveries while buffers have room."""
         for state in self._confirming.values():
-            self._outputs.append(Send(state.id, Confirms(state.confirms)))
+            self._outputs.append(Send(state.id, PublishConfirms(state.confirms)))
             state.confirms = []
         self._confirming.clear()
         delivering, self._delivering = self._delivering, {}
@@ -463,9 +463,9 @@ class Dispatcher:
             self._outputs.append(Propose(consumer.group, command, None))
             consumer.unreported, consumer.unreported_count = [], 0
 
-    def _next_batches(self, consumer: ConsumerState) -> tuple[list[Batch], int]:
+    def _next_batches(self, consumer: ConsumerState) -> tuple[list[MessageBatch], int]:
         """As much of what is pending as one frame should hold."""
-        batches: list[Batch] = []
+        batches: list[MessageBatch] = []
         total = 0
         pending = consumer.pending
         counts = self.counts
@@ -512,7 +512,9 @@ def answer_of(request: int, queue: str, outcome: Outcome) -> Outgoing:
     """The frame that tells how a request ended."""
     match outcome.kind:
         case "ok":
-            return Answer(request, outcome.reply.count if isinstance(outcome.reply, Ok) else None)
+            return RequestAnswer(
+                request, outcome.reply.count if isinstance(outcome.reply, Ok) else None
+            )
         case "refused":
             if outcome.code in ELSEWHERE:
                 return Moved(request, queue, outcome.leader)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cluster.machine.replies import Chunk
 from cluster.types import ConsumerKey, GroupId, QueueId
-from node.dispatch.chunks import Progress
+from node.dispatch.chunks import DeliveryProgress
 from node.dispatch.in_flight import InFlight
 from node.dispatch.outgoing import Confirm
 from node.dispatch.plan import ConnectionId
@@ -23,7 +23,7 @@ class ConsumerState:
     name: str
     key: ConsumerKey
     auto_settle: bool
-    progress: Progress
+    progress: DeliveryProgress
     mark: int  # highest token queued: tokens grow, so up to here nothing is new
     active: bool
     pending: deque[Chunk] = field(default_factory=deque[Chunk])  # never sent; at most what it holds

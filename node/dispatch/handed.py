@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cluster.types import Body
-from node.dispatch.chunks import Progress
+from node.dispatch.chunks import DeliveryProgress
 
 #: Bytes that the kernel keeps unsent for one client: beyond, they wait in the node, which then
 #: knows that they never left.
@@ -23,7 +23,7 @@ UNSENT_BYTES_MAX = 128 * 1024
 class Piece(NamedTuple):
     """Neighbouring messages of one delivery, as they are written to a connection."""
 
-    progress: Progress
+    progress: DeliveryProgress
     first: int
     token: int
     bodies: Sequence[Body]

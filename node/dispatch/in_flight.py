@@ -42,7 +42,7 @@ class InFlight:
             self._resume()
 
 
-class Room:
+class HttpPublishRoom:
     """The same for all publishes of a node that each have their own answer, by HTTP: any number of
     connections may bring one at a time, so one that finds no room waits, and in the end is refused.
     """

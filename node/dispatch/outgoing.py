@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from cluster.types import Body, ConsumerKey
 
 
-class Batch(NamedTuple):
+class MessageBatch(NamedTuple):
     """Consecutive messages of one delivery decision, bodies included."""
 
     first: int  # position of the first one
@@ -32,7 +32,7 @@ class Confirm(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Confirms:
+class PublishConfirms:
     confirms: list[Confirm]
 
 
@@ -40,13 +40,13 @@ class Confirms:
 class Delivery:
     queue: str
     consumer: ConsumerKey
-    batches: list[Batch]
+    batches: list[MessageBatch]
     size_bytes: int  # of the bodies, for back-pressure
     origin: int = 0  # 0: this node leads the queue; else the attachment to the node that does
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RequestAnswer:
     """Done; `value` as the request's description says."""
 
     request: int
@@ -54,19 +54,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribed:
+class SubscribeAnswer:
     request: int
     consumer: ConsumerKey
     active: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
+class GetAnswer:
     request: int
     queue: str
     consumer: ConsumerKey
     ready: int
-    batches: list[Batch]
+    batches: list[MessageBatch]
     auto_settle: bool = False  # what has a large body is settled when that has left
 
 
@@ -106,4 +106,14 @@ class Active:
     token: int
 
 
-Outgoing = Confirms | Delivery | Answer | Subscribed | Got | Failure | Moved | Ended | Active
+Outgoing = (
+    PublishConfirms
+    | Delivery
+    | RequestAnswer
+    | SubscribeAnswer
+    | GetAnswer
+    | Failure
+    | Moved
+    | Ended
+    | Active
+)

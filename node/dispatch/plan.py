@@ -8,7 +8,7 @@ from typing import NewType
 from cluster.machine.commands import Command
 from cluster.machine.replies import Chunk
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
-from node.dispatch.chunks import Progress
+from node.dispatch.chunks import DeliveryProgress
 from node.dispatch.outgoing import Outgoing
 
 ConnectionId = NewType("ConnectionId", int)
@@ -55,7 +55,7 @@ class Detached:
     connection: ConnectionId
     queue: QueueId
     consumer: ConsumerKey
-    progress: Progress
+    progress: DeliveryProgress
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from node.management import bindings, exchanges, messages
-from node.management.context import Route
+from node.management.context import Endpoint
 from node.operating.audit import Audit, Outcome
 
 #: What clients do to messages and topology as well.
@@ -27,7 +27,7 @@ class Act:
     """One request, as far as it is known."""
 
     request: web.Request
-    route: Route | None = None
+    route: Endpoint | None = None
     who: str = ""
 
     @property

@@ -39,7 +39,15 @@ from node.management import (
     vhosts,
 )
 from node.management.acts import Act
-from node.management.context import Answer, Call, Needs, Route, Services, check_tag, has_tag
+from node.management.context import (
+    Call,
+    Endpoint,
+    ManagementServices,
+    Needs,
+    Response,
+    check_tag,
+    has_tag,
+)
 from node.management.errors import ApiError, bad_request, not_authorised, not_found, of_broker
 from node.management.observer import Observer
 from node.management.values import Body
@@ -62,7 +70,7 @@ ANYBODY = User("")
 #: How paths call the exchange that has no name.
 DEFAULT_EXCHANGE = "amq.default"
 
-ROUTES: tuple[Route, ...] = (
+ROUTES: tuple[Endpoint, ...] = (
     *overview.ROUTES,
     *nodes.ROUTES,
     *drain.ROUTES,
@@ -89,7 +97,7 @@ ROUTES: tuple[Route, ...] = (
 
 class _Resource(NamedTuple):
     words: tuple[str, ...]
-    routes: dict[str, Route]  # by method
+    routes: dict[str, Endpoint]  # by method
 
 
 class ManagementRoutes:
@@ -97,7 +105,7 @@ class ManagementRoutes:
 
     PATH: Final = "/api{tail:(/.*)?}"
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ManagementServices) -> None:
         self._services = services
         self._basic = BasicAuth(services.auth, "http")
         self._observer = self.observer = Observer(services)
@@ -105,7 +113,7 @@ class ManagementRoutes:
         for route in ROUTES:
             self._add(route)
 
-    def _add(self, route: Route) -> None:
+    def _add(self, route: Endpoint) -> None:
         words = tuple(route.path.split("/")) if route.path else ()
         same = self._resources.setdefault(len(words), [])
         for resource in same:
@@ -147,7 +155,7 @@ class ManagementRoutes:
         await act.record(self._services.audit, error.status, error.reason)
         return _failure(error, headers)
 
-    async def _serve(self, request: web.Request, act: Act) -> Answer:
+    async def _serve(self, request: web.Request, act: Act) -> Response:
         words = words_of(request.rel_url.raw_path)
         resource = self._find(words)
         method = "GET" if request.method == "HEAD" else request.method
@@ -160,7 +168,7 @@ class ManagementRoutes:
             raise not_found()
         if route is None:
             allowed = ", ".join(sorted(resource.routes))
-            return Answer(
+            return Response(
                 405,
                 {"error": "method_not_allowed", "reason": f"allowed: {allowed}"},
                 {"Allow": allowed},
@@ -189,10 +197,10 @@ class ManagementRoutes:
         call = Call(self._services, self._observer, user, names, request.query, body)
         found = await route.handler(call)
         if redirect is not None:
-            return Answer(303, headers={"Location": redirect})
-        return found if isinstance(found, Answer) else Answer(200, found)
+            return Response(303, headers={"Location": redirect})
+        return found if isinstance(found, Response) else Response(200, found)
 
-    async def _user(self, request: web.Request, route: Route | None, act: Act) -> User:
+    async def _user(self, request: web.Request, route: Endpoint | None, act: Act) -> User:
         if route is not None and route.form:
             if of_another_site(request):
                 raise ApiError(403, "forbidden", OTHER_SITES)
@@ -266,7 +274,7 @@ def _is_here(redirect: Any) -> bool:
     return plain and not re.match(r"[\\/]{2}|[^/?#]*:", redirect)
 
 
-def _is_long(answer: Answer) -> bool:
+def _is_long(answer: Response) -> bool:
     """Would writing it as JSON hold up the loop?"""
     value: Any = answer.value
     parts: list[Any] = (
@@ -276,7 +284,7 @@ def _is_long(answer: Answer) -> bool:
 
 
 async def _streamed(
-    request: web.Request, answer: Answer, chunks: AsyncIterator[bytes]
+    request: web.Request, answer: Response, chunks: AsyncIterator[bytes]
 ) -> web.StreamResponse:
     """Whoever reads it sees where it breaks off: the last chunk is missing then."""
     response = web.StreamResponse(status=answer.status, headers=answer.headers)
@@ -287,7 +295,7 @@ async def _streamed(
     return response
 
 
-def _response(answer: Answer) -> web.Response:
+def _response(answer: Response) -> web.Response:
     if answer.html is not None:
         return web.Response(text=answer.html, content_type="text/html")
     if answer.value is None:
@@ -302,7 +310,7 @@ def _response(answer: Answer) -> web.Response:
 
 def _failure(error: ApiError, headers: dict[str, str] | None = None) -> web.Response:
     value = {"error": error.error, "reason": error.reason, **error.more}
-    return _response(Answer(error.status, value, headers or {}))
+    return _response(Response(error.status, value, headers or {}))
 
 
 def _as_json(value: Any) -> Any:

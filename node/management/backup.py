@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.recovery.backup import Cut
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
-from node.management.context import Answer, Call, Route
+from node.management.context import Call, Endpoint, Response
 from node.management.errors import bad_request
 
 #: The media type of a group's file.
@@ -40,7 +40,7 @@ async def post_backup(call: Call) -> Any:
     }
 
 
-async def get_group(call: Call) -> Answer:
+async def get_group(call: Call) -> Response:
     """Its file, from the node that keeps it."""
     try:
         group = GroupId(int(call.names["group"]))
@@ -54,10 +54,10 @@ async def get_group(call: Call) -> Answer:
     name = "catalog" if group == CATALOG_GROUP or info is None else info.name
     wanted = Cut(group, name, NodeId(""), index, term, digest, messages)
     stream = await call.services.backups.open(wanted)
-    return Answer(headers={"Content-Type": MEDIA_TYPE}, stream=stream)
+    return Response(headers={"Content-Type": MEDIA_TYPE}, stream=stream)
 
 
 ROUTES = (
-    Route("POST", "backup", post_backup, "administrator"),
-    Route("GET", "backup/{group}", get_group, "administrator"),
+    Endpoint("POST", "backup", post_backup, "administrator"),
+    Endpoint("GET", "backup/{group}", get_group, "administrator"),
 )

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from cluster.machine.catalog_commands import Bind, DestinationKind, Unbind
 from cluster.machine.catalog_tables import BindingInfo
 from node.management import shapes
-from node.management.context import Answer, Call, Route, deleted
+from node.management.context import Call, Endpoint, Response, deleted
 from node.management.errors import bad_request, not_found
 from node.management.paging import listed_as_is
 from node.management.queues import check_unlocked
@@ -99,7 +99,7 @@ def _check_access(
         check_unlocked(queue)
 
 
-async def bind(call: Call) -> Answer:
+async def bind(call: Call) -> Response:
     source, destination, kind = call.names["source"], call.names["destination"], _kind(call)
     _check_access(call, source, kind, destination, call.body.text("routing_key", ""))
     step = bind_step(call.vhost, source, kind, destination, call.body)
@@ -107,7 +107,7 @@ async def bind(call: Call) -> Answer:
     made = BindingInfo(call.vhost, source, kind, destination, step.key, step.arguments)
     # Its last word is a word of a path, and so it is quoted once more.
     key = quote(shapes.properties_key(made), safe="~")
-    return Answer(201, headers={"Location": f"{quote(destination, safe='')}/{key}"})
+    return Response(201, headers={"Location": f"{quote(destination, safe='')}/{key}"})
 
 
 def bind_step(vhost: str, source: str, kind: DestinationKind, destination: str, body: Body) -> Bind:
@@ -129,7 +129,7 @@ async def one_binding(call: Call) -> Json:
     return shapes.binding(_one(call))
 
 
-async def unbind(call: Call) -> Answer:
+async def unbind(call: Call) -> Response:
     info = _one(call)
     if info.source == "":
         raise bad_request("what the default exchange binds cannot be unbound")
@@ -143,13 +143,13 @@ async def unbind(call: Call) -> Answer:
 _ENDS = "bindings/{vhost}/e/{source}/{kind}/{destination}"
 
 ROUTES = (
-    Route("GET", "bindings", list_bindings),
-    Route("GET", "bindings/{vhost}", list_bindings),
-    Route("GET", "exchanges/{vhost}/{exchange}/bindings/source", from_exchange),
-    Route("GET", "exchanges/{vhost}/{exchange}/bindings/destination", to_exchange),
-    Route("GET", "queues/{vhost}/{queue}/bindings", to_queue),
-    Route("GET", _ENDS, between),
-    Route("POST", _ENDS, bind),
-    Route("GET", f"{_ENDS}/{{key}}", one_binding),
-    Route("DELETE", f"{_ENDS}/{{key}}", unbind),
+    Endpoint("GET", "bindings", list_bindings),
+    Endpoint("GET", "bindings/{vhost}", list_bindings),
+    Endpoint("GET", "exchanges/{vhost}/{exchange}/bindings/source", from_exchange),
+    Endpoint("GET", "exchanges/{vhost}/{exchange}/bindings/destination", to_exchange),
+    Endpoint("GET", "queues/{vhost}/{queue}/bindings", to_queue),
+    Endpoint("GET", _ENDS, between),
+    Endpoint("POST", _ENDS, bind),
+    Endpoint("GET", f"{_ENDS}/{{key}}", one_binding),
+    Endpoint("DELETE", f"{_ENDS}/{{key}}", unbind),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from node.management.consumers import consumers_of, sessions_of
-from node.management.context import DONE, Answer, Call, Route
+from node.management.context import DONE, Call, Endpoint, Response
 from node.management.errors import not_authorised, not_found
 from node.management.paging import listed_as_is
 
@@ -61,7 +61,7 @@ async def one_channel(call: Call) -> Json:
     return await _one(call, "channels", call.names["channel"])
 
 
-async def close_connection(call: Call) -> Answer:
+async def close_connection(call: Call) -> Response:
     """Its own, or anybody's for an administrator."""
     name = call.names["connection"]
     shown = await _one(call, "connections", name)
@@ -72,7 +72,7 @@ async def close_connection(call: Call) -> Answer:
     return DONE
 
 
-async def close_connections(call: Call) -> Answer:
+async def close_connections(call: Call) -> Response:
     """All of a user; what is there already is as good."""
     name = call.names["username"]
     if name != call.user.name and not call.has("administrator"):
@@ -93,16 +93,16 @@ async def list_consumers(call: Call) -> Any:
 
 
 ROUTES = (
-    Route("GET", "connections", list_connections),
-    Route("GET", "connections/{connection}", one_connection),
-    Route("DELETE", "connections/{connection}", close_connection),
-    Route("GET", "connections/{connection}/channels", list_channels),
-    Route("GET", "connections/username/{username}", list_connections),
-    Route("DELETE", "connections/username/{username}", close_connections),
-    Route("GET", "vhosts/{vhost}/connections", list_connections),
-    Route("GET", "vhosts/{vhost}/channels", list_channels),
-    Route("GET", "channels", list_channels),
-    Route("GET", "channels/{channel}", one_channel),
-    Route("GET", "consumers", list_consumers),
-    Route("GET", "consumers/{vhost}", list_consumers),
+    Endpoint("GET", "connections", list_connections),
+    Endpoint("GET", "connections/{connection}", one_connection),
+    Endpoint("DELETE", "connections/{connection}", close_connection),
+    Endpoint("GET", "connections/{connection}/channels", list_channels),
+    Endpoint("GET", "connections/username/{username}", list_connections),
+    Endpoint("DELETE", "connections/username/{username}", close_connections),
+    Endpoint("GET", "vhosts/{vhost}/connections", list_connections),
+    Endpoint("GET", "vhosts/{vhost}/channels", list_channels),
+    Endpoint("GET", "channels", list_channels),
+    Endpoint("GET", "channels/{channel}", one_channel),
+    Endpoint("GET", "consumers", list_consumers),
+    Endpoint("GET", "consumers/{vhost}", list_consumers),
 )

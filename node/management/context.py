@@ -74,7 +74,7 @@ class Listeners:
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class ManagementServices:
     """Of the node."""
 
     settings: Settings
@@ -108,7 +108,7 @@ class Services:
 class Call:
     """One request of a user who is known."""
 
-    services: Services
+    services: ManagementServices
     observer: Observer
     user: User
     names: Mapping[str, str]  # from the path, decoded
@@ -166,7 +166,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     status: int = 200
     value: Any = None  # JSON; None: no body
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -174,15 +174,15 @@ class Answer:
     html: str | None = None  # the body, when it is a page
 
 
-CREATED = Answer(201)
-DONE = Answer(204)
+CREATED = Response(201)
+DONE = Response(204)
 
 Handler = Callable[[Call], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """`path` has `{names}` for what varies; its handler answers an Answer, or JSON."""
+class Endpoint:
+    """`path` has `{names}` for what varies; its handler answers a Response, or JSON."""
 
     method: str
     path: str
@@ -204,12 +204,12 @@ def check_tag(user: User, needs: Needs) -> None:
         raise not_authorised(f"Not {needs} user")
 
 
-def created(made: int) -> Answer:
+def created(made: int) -> Response:
     """201: it is new. 204: it was there."""
     return CREATED if made else DONE
 
 
-def deleted(count: int) -> Answer:
+def deleted(count: int) -> Response:
     if not count:
         raise not_found()
     return DONE

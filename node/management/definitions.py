@@ -18,7 +18,7 @@ from cluster.machine.commands import DeclareQueue
 from node.access.passwords import RABBIT_ALGORITHMS, RABBIT_SHA256, Hashing, hash_password
 from node.errors import Refused, reply_of
 from node.management import shapes
-from node.management.context import DONE, Answer, Call, Route
+from node.management.context import DONE, Call, Endpoint, Response
 from node.management.errors import ApiError, bad_request
 from node.management.import_plan import (
     IN_CLUSTER,
@@ -157,7 +157,7 @@ def _of_vhosts(call: Call, vhosts: Sequence[str]) -> dict[str, list[Json]]:
 # --- import ---------------------------------------------------------------------------------------
 
 
-async def import_these(call: Call) -> Answer:
+async def import_these(call: Call) -> Response:
     """Whole, or into the virtual host of the path: all of it or nothing."""
     skip = call.query.get("skip")
     if skip not in (None, "unsupported"):
@@ -167,7 +167,7 @@ async def import_these(call: Call) -> Answer:
         raise _refusal(plan.refused)
     await _carry_out(call, plan.steps)
     report = [finding.shown() for finding in plan.findings]
-    return Answer(200, {"imported": plan.imported, "report": report}) if report else DONE
+    return Response(200, {"imported": plan.imported, "report": report}) if report else DONE
 
 
 async def _planned(call: Call, *, skip: bool) -> ImportPlan:
@@ -282,8 +282,8 @@ def _for_rabbitmq(user: Json) -> Json:
 
 
 ROUTES = (
-    Route("GET", "definitions", export_route, "administrator"),
-    Route("POST", "definitions", import_these, "administrator"),
-    Route("GET", "definitions/{vhost}", export_vhost, "administrator"),
-    Route("POST", "definitions/{vhost}", import_these, "administrator"),
+    Endpoint("GET", "definitions", export_route, "administrator"),
+    Endpoint("POST", "definitions", import_these, "administrator"),
+    Endpoint("GET", "definitions/{vhost}", export_vhost, "administrator"),
+    Endpoint("POST", "definitions/{vhost}", import_these, "administrator"),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from cluster.types import NodeId
 from node.errors import Refused
-from node.management.context import DONE, Answer, Call, Route
+from node.management.context import DONE, Call, Endpoint, Response
 from node.management.errors import ApiError, bad_request, no_such
 from node.operating.drain import QUORUM_CRITICAL
 
@@ -32,7 +32,7 @@ async def put_drain(call: Call) -> Json:
         raise ApiError(409, refused.code, refused.reason) from None
 
 
-async def delete_drain(call: Call) -> Answer:
+async def delete_drain(call: Call) -> Response:
     await call.services.drain.undo(_node(call), by=call.user.name)
     return DONE
 
@@ -46,6 +46,6 @@ def _node(call: Call) -> NodeId:
 
 
 ROUTES = (
-    Route("PUT", "nodes/{node}/drain", put_drain, "administrator", local=True),
-    Route("DELETE", "nodes/{node}/drain", delete_drain, "administrator", local=True),
+    Endpoint("PUT", "nodes/{node}/drain", put_drain, "administrator", local=True),
+    Endpoint("DELETE", "nodes/{node}/drain", delete_drain, "administrator", local=True),
 )

@@ -8,7 +8,7 @@ from typing import Any
 from cluster.machine.catalog_tables import ExchangeInfo
 from cluster.machine.commands import DeclareExchange, DeleteExchange
 from node.management import shapes
-from node.management.context import Answer, Call, Route, created, deleted
+from node.management.context import Call, Endpoint, Response, created, deleted
 from node.management.errors import not_found
 from node.management.paging import cut_columns, listed
 from node.management.values import Body
@@ -53,7 +53,7 @@ async def one_exchange(call: Call) -> Json:
     return cut_columns(call.list_query, shown)
 
 
-async def declare(call: Call) -> Answer:
+async def declare(call: Call) -> Response:
     name = call.names["exchange"]
     call.access.check("configure", "exchange", name)
     if call.catalog.exchange(call.vhost, name) is None:
@@ -73,7 +73,7 @@ def exchange_step(vhost: str, name: str, body: Body) -> DeclareExchange:
     )
 
 
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> Response:
     info = _found(call)
     call.access.check("configure", "exchange", info.name)
     command = DeleteExchange(info.vhost, info.name, if_unused=call.flag("if-unused"))
@@ -83,9 +83,9 @@ async def delete(call: Call) -> Answer:
 _ONE = "exchanges/{vhost}/{exchange}"
 
 ROUTES = (
-    Route("GET", "exchanges", list_exchanges),
-    Route("GET", "exchanges/{vhost}", list_exchanges),
-    Route("GET", _ONE, one_exchange),
-    Route("PUT", _ONE, declare),
-    Route("DELETE", _ONE, delete),
+    Endpoint("GET", "exchanges", list_exchanges),
+    Endpoint("GET", "exchanges/{vhost}", list_exchanges),
+    Endpoint("GET", _ONE, one_exchange),
+    Endpoint("PUT", _ONE, declare),
+    Endpoint("DELETE", _ONE, delete),
 )

@@ -10,7 +10,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.machine.catalog_tables import GroupInfo
 from cluster.machine.commands import MoveGroup
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
-from node.management.context import DONE, Call, Route
+from node.management.context import DONE, Call, Endpoint
 from node.management.errors import ApiError, bad_request, no_such
 from node.management.paging import listed_as_is
 
@@ -160,9 +160,9 @@ def plan(
 
 
 ROUTES = (
-    Route("GET", "groups", list_groups, "monitoring"),
-    Route("GET", "groups/{name}", one_group, "monitoring"),
-    Route("GET", "groups/{name}/copies", copies, "monitoring"),
-    Route("PUT", "groups/{name}/members", put_members, "administrator"),
-    Route("POST", "groups/spread", post_spread, "administrator"),
+    Endpoint("GET", "groups", list_groups, "monitoring"),
+    Endpoint("GET", "groups/{name}", one_group, "monitoring"),
+    Endpoint("GET", "groups/{name}/copies", copies, "monitoring"),
+    Endpoint("PUT", "groups/{name}/members", put_members, "administrator"),
+    Endpoint("POST", "groups/spread", post_spread, "administrator"),
 )

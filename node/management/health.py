@@ -13,7 +13,7 @@ from cryptography import x509
 from cluster.machine.catalog import QueueInfo
 from cluster.types import TRANSIENT_GROUPS, NodeId
 from node.broker.alarms import Lack
-from node.management.context import Answer, Call, Route
+from node.management.context import Call, Endpoint, Response
 from node.management.errors import bad_request, not_found
 from node.management.overview import listeners
 
@@ -29,19 +29,19 @@ _ALIASES = {
 }
 
 
-def _verdict(reason: str | None, **details: Any) -> Answer:
+def _verdict(reason: str | None, **details: Any) -> Response:
     if reason is None:
-        return Answer(200, {"status": "ok", **details})
-    return Answer(503, {"status": "failed", "reason": reason, **details})
+        return Response(200, {"status": "ok", **details})
+    return Response(503, {"status": "failed", "reason": reason, **details})
 
 
-async def alarms(call: Call) -> Answer:
+async def alarms(call: Call) -> Response:
     """Of any node."""
     lacks = {**call.services.alarms.lacks, **_own_lack(call)}
     return _alarms("There are alarms in effect in the cluster", lacks)
 
 
-async def local_alarms(call: Call) -> Answer:
+async def local_alarms(call: Call) -> Response:
     return _alarms("There are alarms in effect on the node", _own_lack(call))
 
 
@@ -50,7 +50,7 @@ def _own_lack(call: Call) -> dict[NodeId, Lack]:
     return {call.services.cluster.node: Lack(own.memory, own.disk)}
 
 
-def _alarms(reason: str, lacks: Mapping[NodeId, Lack]) -> Answer:
+def _alarms(reason: str, lacks: Mapping[NodeId, Lack]) -> Response:
     raised = [
         {"node": node, "resource": resource}
         for node, lack in sorted(lacks.items())
@@ -76,28 +76,28 @@ async def node_health(call: Call) -> Json:
     return {"status": "failed", "reason": "; ".join(words)} if words else {"status": "ok"}
 
 
-async def in_service(call: Call) -> Answer:
+async def in_service(call: Call) -> Response:
     reasons = call.services.health.why_not_ready()
     return _verdict("; ".join(reasons) or None)
 
 
-async def metadata_store(call: Call) -> Answer:
+async def metadata_store(call: Call) -> Response:
     """This node's copy of the catalog has been read."""
     return _verdict("; ".join(call.services.health.why_not_started()) or None)
 
 
-async def virtual_hosts(call: Call) -> Answer:
+async def virtual_hosts(call: Call) -> Response:
     """Each is on every node: they are well when the node is."""
     return _verdict("; ".join(call.services.health.why_not_live()) or None)
 
 
-async def connection_limit(call: Call) -> Answer:
+async def connection_limit(call: Call) -> Response:
     count, limit = len(call.services.clients), call.services.settings.limits.connections_max
     reason = None if count < limit else "node connection limit is reached"
     return _verdict(reason, connections=count, limit=limit)
 
 
-async def cluster_size(call: Call) -> Answer:
+async def cluster_size(call: Call) -> Response:
     wanted = call.services.cluster.homes()
     starts = [info.incarnation for node in wanted if (info := call.catalog.node(node)) is not None]
     known, target = sum(map(bool, starts)), len(wanted)
@@ -105,7 +105,7 @@ async def cluster_size(call: Call) -> Answer:
     return _verdict(reason, cluster_size=known, target_cluster_size=target)
 
 
-async def quorum_critical(call: Call) -> Answer:
+async def quorum_critical(call: Call) -> Response:
     """Would a group stop if this node went away?"""
     cluster, catalog = call.services.cluster, call.catalog
     if len(cluster.catalog.configuration.voters) == 1:
@@ -125,7 +125,7 @@ async def quorum_critical(call: Call) -> Answer:
     return _verdict(reason, queues=queues, groups=[each.name for each in critical])
 
 
-async def leaderless_queues(call: Call) -> Answer:
+async def leaderless_queues(call: Call) -> Response:
     try:
         pattern = re.compile(call.names.get("pattern", ""))
     except re.error:
@@ -154,7 +154,7 @@ def _own_listeners(call: Call) -> list[Json]:
     return [each for each in listeners(call) if each["node"] == call.services.cluster.node]
 
 
-async def port_listener(call: Call) -> Answer:
+async def port_listener(call: Call) -> Response:
     text = call.names["port"]
     if not text.isascii() or not text.isdecimal() or len(text) > 5:
         raise bad_request("the port is a number")
@@ -164,7 +164,7 @@ async def port_listener(call: Call) -> Answer:
     return _verdict("No active listener", missing=port, ports=ports)
 
 
-async def protocol_listener(call: Call) -> Answer:
+async def protocol_listener(call: Call) -> Response:
     wanted = call.names["protocol"]
     wanted = _ALIASES.get(wanted, wanted)
     protocols = sorted({each["protocol"] for each in _own_listeners(call)})
@@ -173,7 +173,7 @@ async def protocol_listener(call: Call) -> Answer:
     return _verdict("No active listener", missing=wanted, protocols=protocols)
 
 
-async def certificates(call: Call) -> Answer:
+async def certificates(call: Call) -> Response:
     """Of this node, that end within so long."""
     within, days = call.names["within"], _DAYS.get(call.names["unit"])
     if days is None or not within.isascii() or not within.isdecimal() or len(within) > 4:
@@ -205,24 +205,24 @@ _CHECKS = "health/checks"
 _LEADERLESS = f"{_CHECKS}/quorum-queues-without-elected-leaders"
 
 ROUTES = (
-    Route("GET", "healthchecks/node", node_health),
-    Route("GET", "healthchecks/node/{node}", node_health),
-    Route("GET", f"{_CHECKS}/alarms", alarms),
-    Route("GET", f"{_CHECKS}/local-alarms", local_alarms),
-    Route("GET", f"{_CHECKS}/certificate-expiration/{{within}}/{{unit}}", certificates),
-    Route("GET", f"{_CHECKS}/port-listener/{{port}}", port_listener),
-    Route("GET", f"{_CHECKS}/protocol-listener/{{protocol}}", protocol_listener),
-    Route("GET", f"{_CHECKS}/virtual-hosts", virtual_hosts),
-    Route("GET", f"{_CHECKS}/node-is-mirror-sync-critical", virtual_hosts),
-    Route("GET", f"{_CHECKS}/node-is-quorum-critical", quorum_critical),
-    Route("GET", f"{_CHECKS}/is-in-service", in_service),
-    Route("GET", f"{_CHECKS}/ready-to-serve-clients", in_service),
-    Route("GET", f"{_CHECKS}/below-node-connection-limit", connection_limit),
-    Route("GET", f"{_CHECKS}/reached-target-cluster-size", cluster_size),
-    Route("GET", f"{_CHECKS}/metadata-store/initialized", metadata_store),
-    Route("GET", f"{_CHECKS}/metadata-store/initialized/with-data", metadata_store),
-    Route("GET", f"{_LEADERLESS}/all-vhosts", leaderless_queues),
-    Route("GET", f"{_LEADERLESS}/vhost/{{vhost}}", leaderless_queues),
-    Route("GET", f"{_LEADERLESS}/all-vhosts/pattern/{{pattern}}", leaderless_queues),
-    Route("GET", f"{_LEADERLESS}/vhost/{{vhost}}/pattern/{{pattern}}", leaderless_queues),
+    Endpoint("GET", "healthchecks/node", node_health),
+    Endpoint("GET", "healthchecks/node/{node}", node_health),
+    Endpoint("GET", f"{_CHECKS}/alarms", alarms),
+    Endpoint("GET", f"{_CHECKS}/local-alarms", local_alarms),
+    Endpoint("GET", f"{_CHECKS}/certificate-expiration/{{within}}/{{unit}}", certificates),
+    Endpoint("GET", f"{_CHECKS}/port-listener/{{port}}", port_listener),
+    Endpoint("GET", f"{_CHECKS}/protocol-listener/{{protocol}}", protocol_listener),
+    Endpoint("GET", f"{_CHECKS}/virtual-hosts", virtual_hosts),
+    Endpoint("GET", f"{_CHECKS}/node-is-mirror-sync-critical", virtual_hosts),
+    Endpoint("GET", f"{_CHECKS}/node-is-quorum-critical", quorum_critical),
+    Endpoint("GET", f"{_CHECKS}/is-in-service", in_service),
+    Endpoint("GET", f"{_CHECKS}/ready-to-serve-clients", in_service),
+    Endpoint("GET", f"{_CHECKS}/below-node-connection-limit", connection_limit),
+    Endpoint("GET", f"{_CHECKS}/reached-target-cluster-size", cluster_size),
+    Endpoint("GET", f"{_CHECKS}/metadata-store/initialized", metadata_store),
+    Endpoint("GET", f"{_CHECKS}/metadata-store/initialized/with-data", metadata_store),
+    Endpoint("GET", f"{_LEADERLESS}/all-vhosts", leaderless_queues),
+    Endpoint("GET", f"{_LEADERLESS}/vhost/{{vhost}}", leaderless_queues),
+    Endpoint("GET", f"{_LEADERLESS}/all-vhosts/pattern/{{pattern}}", leaderless_queues),
+    Endpoint("GET", f"{_LEADERLESS}/vhost/{{vhost}}/pattern/{{pattern}}", leaderless_queues),
 )

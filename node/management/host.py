@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from node.management.context import Services
+    from node.management.context import ManagementServices
 
 #: What comes and goes, as RabbitMQ names it.
 CHURN = (
@@ -28,7 +28,7 @@ MEASURED = (*USED, *CHURN)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def host_facts(services: Services, *, uptime_s: float) -> dict[str, Any]:
+def host_facts(services: ManagementServices, *, uptime_s: float) -> dict[str, Any]:
     """In the words of /api/nodes."""
     settings, alarms = services.settings, services.alarms
     fd_total, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -49,7 +49,7 @@ def host_facts(services: Services, *, uptime_s: float) -> dict[str, Any]:
     }
 
 
-def measured(services: Services) -> dict[str, int]:
+def measured(services: ManagementServices) -> dict[str, int]:
     """What the process has now, and what came and went since it began: all of MEASURED."""
     used = (
         memory_bytes(),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import DropEntry, PutEntry
-from node.management.context import DONE, Answer, Call, Route
+from node.management.context import DONE, Call, Endpoint, Response
 from node.management.errors import not_found
 
 Json = dict[str, Any]
@@ -34,17 +34,17 @@ def limits_step(
     return PutEntry(f"{owner}_limits", (of,), {**known, **given})
 
 
-def _routes(owner: Owner, readers: Literal["management", "administrator"]) -> list[Route]:
+def _routes(owner: Owner, readers: Literal["management", "administrator"]) -> list[Endpoint]:
     async def listed(call: Call) -> list[Json]:
         return limits(call, owner)
 
-    async def put(call: Call) -> Answer:
+    async def put(call: Call) -> Response:
         given = {call.name: call.body.integer("value")}
         await call.catch_up()
         await call.change(limits_step(call.catalog, owner, call.names[owner], given))
         return DONE
 
-    async def delete(call: Call) -> Answer:
+    async def delete(call: Call) -> Response:
         of = (call.names[owner],)
         await call.catch_up()
         known = dict(call.catalog.entry(f"{owner}_limits", of) or {})
@@ -60,10 +60,10 @@ def _routes(owner: Owner, readers: Literal["management", "administrator"]) -> li
     path = f"{owner}-limits"
     one = f"{path}/{{{owner}}}/{{name}}"
     return [
-        Route("GET", path, listed, readers),
-        Route("GET", f"{path}/{{{owner}}}", listed, readers),
-        Route("PUT", one, put, "administrator"),
-        Route("DELETE", one, delete, "administrator"),
+        Endpoint("GET", path, listed, readers),
+        Endpoint("GET", f"{path}/{{{owner}}}", listed, readers),
+        Endpoint("PUT", one, put, "administrator"),
+        Endpoint("DELETE", one, delete, "administrator"),
     ]
 
 

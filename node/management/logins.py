@@ -6,7 +6,7 @@ from typing import Any
 
 from cluster.types import NodeId
 from node.access.passwords import hash_password
-from node.management.context import DONE, Answer, Call, Route
+from node.management.context import DONE, Call, Endpoint, Response
 from node.management.errors import not_found
 
 Json = dict[str, Any]
@@ -61,7 +61,7 @@ async def sources(call: Call) -> list[Json]:
     ]
 
 
-async def forget(call: Call) -> Answer:
+async def forget(call: Call) -> Response:
     await call.services.peer_rpc.request(_node(call), "login_attempts", True)
     return DONE
 
@@ -78,11 +78,11 @@ def _counts(counts: list[int]) -> Json:
 _ATTEMPTS = "auth/attempts/{node}"
 
 ROUTES = (
-    Route("GET", "auth", auth, open=True),
-    Route("POST", "login", login, form=True),
-    Route("GET", "auth/hash_password/{password}", hashed, "administrator"),
-    Route("GET", _ATTEMPTS, attempts, "monitoring"),
-    Route("DELETE", _ATTEMPTS, forget, "administrator"),
-    Route("GET", f"{_ATTEMPTS}/source", sources, "monitoring"),
-    Route("DELETE", f"{_ATTEMPTS}/source", forget, "administrator"),
+    Endpoint("GET", "auth", auth, open=True),
+    Endpoint("POST", "login", login, form=True),
+    Endpoint("GET", "auth/hash_password/{password}", hashed, "administrator"),
+    Endpoint("GET", _ATTEMPTS, attempts, "monitoring"),
+    Endpoint("DELETE", _ATTEMPTS, forget, "administrator"),
+    Endpoint("GET", f"{_ATTEMPTS}/source", sources, "monitoring"),
+    Endpoint("DELETE", f"{_ATTEMPTS}/source", forget, "administrator"),
 )

@@ -12,7 +12,7 @@ from typing import Any
 from cluster.machine.catalog import QueueInfo
 from node.broker.ingress import Attrs, check_reply, shown
 from node.errors import Elsewhere, OutcomeUnknown
-from node.management.context import Call, Route
+from node.management.context import Call, Endpoint
 from node.management.errors import bad_request, not_found
 from node.management.messages_here import ACK_MODES
 from node.management.queues import declare_queue, unlocked
@@ -234,7 +234,7 @@ async def aliveness(call: Call) -> Json:
 
 
 ROUTES = (
-    Route("POST", "exchanges/{vhost}/{exchange}/publish", publish),
-    Route("POST", "queues/{vhost}/{queue}/get", get),
-    Route("GET", "aliveness-test/{vhost}", aliveness),
+    Endpoint("POST", "exchanges/{vhost}/{exchange}/publish", publish),
+    Endpoint("POST", "queues/{vhost}/{queue}/get", get),
+    Endpoint("GET", "aliveness-test/{vhost}", aliveness),
 )

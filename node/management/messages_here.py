@@ -8,9 +8,9 @@ from typing import Any, cast
 from cluster.machine.commands import Discard, Ranges, Return, Settle
 from cluster.machine.replies import NO_QUEUE
 from cluster.types import ConsumerKey, LargeBody, QueueId
-from node.dispatch.outgoing import Batch
+from node.dispatch.outgoing import MessageBatch
 from node.errors import Refused, error_of
-from node.management.context import Services
+from node.management.context import ManagementServices
 
 LEASE_MS = 30_000
 
@@ -26,7 +26,7 @@ ACK_MODES = (
 Row = Sequence[Any]
 
 
-async def take_here(services: Services, fields: Sequence[Any]) -> list[Any]:
+async def take_here(services: ManagementServices, fields: Sequence[Any]) -> list[Any]:
     """[how many are still ready, rows]. Fields: queue, how many, and what becomes of them. They are
     shown although nobody knows what became of them: they may be gone, and nobody else shows them.
     """
@@ -78,11 +78,11 @@ def _decision(
             return Settle(queue, consumer, ranges, token)
 
 
-def _range(batch: Batch) -> tuple[int, int]:
+def _range(batch: MessageBatch) -> tuple[int, int]:
     return batch.first, batch.first + len(batch.bodies) - 1
 
 
-def _rows(batch: Batch) -> list[Row]:
+def _rows(batch: MessageBatch) -> list[Row]:
     shared: Any = batch.meta
     metas = cast("list[Any]", shared) if type(shared) is list else None
     return [

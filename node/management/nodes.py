@@ -12,7 +12,7 @@ from cluster.machine.commands import AddNode, RemoveNode
 from cluster.raft.link_peer import host_and_port
 from cluster.types import NodeId
 from node.management import shapes
-from node.management.context import DONE, Answer, Call, Route, created
+from node.management.context import DONE, Call, Endpoint, Response, created
 from node.management.errors import bad_request, no_such, not_found
 from node.management.groups import rows
 from node.management.host import MEASURED
@@ -156,7 +156,7 @@ async def _memory(call: Call) -> tuple[int, dict[str, int]]:
 # --- members come and go
 
 
-async def put_node(call: Call) -> Answer:
+async def put_node(call: Call) -> Response:
     """Let a node in."""
     address = call.body.text("address")
     try:
@@ -170,7 +170,7 @@ async def put_node(call: Call) -> Answer:
     return created(made and (known is None or known.state == "removed"))
 
 
-async def delete_node(call: Call) -> Answer:
+async def delete_node(call: Call) -> Response:
     """It leaves: its successor takes over what it has, else those that have the least. What makes
     the cluster less safe has to be said in words, `fewer=true`.
     """
@@ -205,10 +205,10 @@ def _states(call: Call) -> list[Json]:
 
 
 ROUTES = (
-    Route("GET", "nodes", list_nodes, "monitoring"),
-    Route("GET", "nodes/{node}", one_node, "monitoring"),
-    Route("GET", "nodes/{node}/memory", memory, "monitoring"),
-    Route("GET", "nodes/{node}/memory/relative", memory_relative, "monitoring"),
-    Route("PUT", "nodes/{node}", put_node, "administrator"),
-    Route("DELETE", "nodes/{node}", delete_node, "administrator"),
+    Endpoint("GET", "nodes", list_nodes, "monitoring"),
+    Endpoint("GET", "nodes/{node}", one_node, "monitoring"),
+    Endpoint("GET", "nodes/{node}/memory", memory, "monitoring"),
+    Endpoint("GET", "nodes/{node}/memory/relative", memory_relative, "monitoring"),
+    Endpoint("PUT", "nodes/{node}", put_node, "administrator"),
+    Endpoint("DELETE", "nodes/{node}", delete_node, "administrator"),
 )

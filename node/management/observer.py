@@ -19,7 +19,7 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.counters import QueueCounters
 from cluster.types import CATALOG_GROUP, Body, BodyRef, GroupId, NodeId, QueueId
 from node.errors import BrokerError
-from node.management.context import Services
+from node.management.context import ManagementServices
 from node.management.facts import (
     COUNTED,
     Moment,
@@ -70,7 +70,7 @@ def _now() -> Moment:
 class Observer:
     """One a node."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ManagementServices) -> None:
         self._services = services
         self._started_s = time.monotonic()
         # The two latest notes: rates are taken against the older, which is one to two periods old.

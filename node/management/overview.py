@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from cluster.types import NodeId
 from node.management import shapes
-from node.management.context import Call, Route
+from node.management.context import Call, Endpoint
 from node.management.exchanges import TYPES
 from node.management.host import CHURN
 from node.management.paging import cut_columns
@@ -145,11 +145,11 @@ async def version(call: Call) -> str:
 
 
 ROUTES = (
-    Route("GET", "overview", overview),
-    Route("GET", "version", version),
-    Route("GET", "cluster/tags", tags),
-    Route("GET", "extensions", nothing),
-    Route("GET", "feature-flags", nothing),
-    Route("GET", "deprecated-features", nothing),
-    Route("GET", "deprecated-features/used", nothing),
+    Endpoint("GET", "overview", overview),
+    Endpoint("GET", "version", version),
+    Endpoint("GET", "cluster/tags", tags),
+    Endpoint("GET", "extensions", nothing),
+    Endpoint("GET", "feature-flags", nothing),
+    Endpoint("GET", "deprecated-features", nothing),
+    Endpoint("GET", "deprecated-features/used", nothing),
 )

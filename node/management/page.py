@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from node.management.context import Answer, Call, Route
+from node.management.context import Call, Endpoint, Response
 from node.version import PRODUCT, PRODUCT_VERSION
 
 _DOCS = "docs/management.md"
 
 
-def routes(others: Callable[[], Sequence[Route]]) -> tuple[Route, ...]:
-    async def page(call: Call) -> Answer:
-        return Answer(html=_page(others()))
+def routes(others: Callable[[], Sequence[Endpoint]]) -> tuple[Endpoint, ...]:
+    async def page(call: Call) -> Response:
+        return Response(html=_page(others()))
 
-    return tuple(Route("GET", path, page, open=True) for path in ("", "index.html"))
+    return tuple(Endpoint("GET", path, page, open=True) for path in ("", "index.html"))
 
 
-def _page(every: Sequence[Route]) -> str:
+def _page(every: Sequence[Endpoint]) -> str:
     methods: dict[str, list[str]] = {}
     for route in every:
         methods.setdefault(route.path, []).append(route.method)

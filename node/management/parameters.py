@@ -9,7 +9,7 @@ from typing import Any
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import DropEntry, PutEntry
 from node.management import shapes
-from node.management.context import Answer, Call, Route, created, deleted
+from node.management.context import Call, Endpoint, Response, created, deleted
 from node.management.errors import bad_request, not_found
 from node.management.paging import listed_as_is
 from node.management.unsupported import refuse_component
@@ -68,11 +68,11 @@ async def one(call: Call) -> Json:
     return shapes.parameter(_key(call), entry)
 
 
-async def put(call: Call) -> Answer:
+async def put(call: Call) -> Response:
     return created(await call.change(parameter_step(_key(call), call.body)))
 
 
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> Response:
     return deleted(await call.change(DropEntry("parameters", _key(call))))
 
 
@@ -91,26 +91,26 @@ async def get_cluster_name(call: Call) -> Json:
     return {"name": cluster_name(call)}
 
 
-async def put_cluster_name(call: Call) -> Answer:
+async def put_cluster_name(call: Call) -> Response:
     body = Body({"value": call.body.text("name")})
     await call.change(parameter_step(("", "", CLUSTER_NAME), body))
-    return Answer(204)
+    return Response(204)
 
 
 _ONE = "parameters/{component}/{vhost}/{name}"
 _GLOBAL = "global-parameters/{name}"
 
 ROUTES = (
-    Route("GET", "parameters", list_parameters, "policymaker"),
-    Route("GET", "parameters/{component}", list_parameters, "policymaker"),
-    Route("GET", "parameters/{component}/{vhost}", list_parameters, "policymaker"),
-    Route("GET", _ONE, one, "policymaker"),
-    Route("PUT", _ONE, put, "policymaker"),
-    Route("DELETE", _ONE, delete, "policymaker"),
-    Route("GET", "global-parameters", list_global, "policymaker"),
-    Route("GET", _GLOBAL, one, "policymaker"),
-    Route("PUT", _GLOBAL, put, "administrator"),
-    Route("DELETE", _GLOBAL, delete, "administrator"),
-    Route("GET", "cluster-name", get_cluster_name),
-    Route("PUT", "cluster-name", put_cluster_name, "administrator"),
+    Endpoint("GET", "parameters", list_parameters, "policymaker"),
+    Endpoint("GET", "parameters/{component}", list_parameters, "policymaker"),
+    Endpoint("GET", "parameters/{component}/{vhost}", list_parameters, "policymaker"),
+    Endpoint("GET", _ONE, one, "policymaker"),
+    Endpoint("PUT", _ONE, put, "policymaker"),
+    Endpoint("DELETE", _ONE, delete, "policymaker"),
+    Endpoint("GET", "global-parameters", list_global, "policymaker"),
+    Endpoint("GET", _GLOBAL, one, "policymaker"),
+    Endpoint("PUT", _GLOBAL, put, "administrator"),
+    Endpoint("DELETE", _GLOBAL, delete, "administrator"),
+    Endpoint("GET", "cluster-name", get_cluster_name),
+    Endpoint("PUT", "cluster-name", put_cluster_name, "administrator"),
 )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from cluster.machine.commands import DropEntry, PutEntry
 from node.access.patterns import check_pattern
 from node.management import shapes
-from node.management.context import Answer, Call, Handler, Route, created, deleted
+from node.management.context import Call, Endpoint, Handler, Response, created, deleted
 from node.management.errors import not_found
 from node.management.paging import listed_as_is
 from node.management.unsupported import check_definition
@@ -37,7 +37,7 @@ def policy_step(table: Table, vhost: str, name: str, body: Body) -> PutEntry:
 
 def _routes(
     table: Table, path: str, writer: Literal["policymaker", "administrator"]
-) -> list[Route]:
+) -> list[Endpoint]:
     async def list_all(call: Call) -> Any:
         return await listed_as_is(call.list_query, policies(call, table))
 
@@ -48,10 +48,10 @@ def _routes(
             raise not_found()
         return shapes.policy(key, entry)
 
-    async def put(call: Call) -> Answer:
+    async def put(call: Call) -> Response:
         return created(await call.change(policy_step(table, call.vhost, call.name, call.body)))
 
-    async def delete(call: Call) -> Answer:
+    async def delete(call: Call) -> Response:
         return deleted(await call.change(DropEntry(table, (call.vhost, call.name))))
 
     one_path = f"{path}/{{vhost}}/{{name}}"
@@ -63,7 +63,7 @@ def _routes(
         ("PUT", one_path, put, writer),
         ("DELETE", one_path, delete, writer),
     ]
-    return [Route(*each) for each in handlers]
+    return [Endpoint(*each) for each in handlers]
 
 
 ROUTES = (

@@ -15,7 +15,7 @@ from node.broker.broker import reserved, transient_by, with_type
 from node.errors import reply_of
 from node.management import shapes
 from node.management.consumers import consumers_of, sessions_of
-from node.management.context import DONE, Answer, Call, Route, created
+from node.management.context import DONE, Call, Endpoint, Response, created
 from node.management.errors import bad_request, not_found
 from node.management.facts import COUNTED, QueueFacts
 from node.management.paging import PAGE_SIZE_MAX, ListQuery, cut_columns, listed
@@ -201,7 +201,7 @@ def _counted(facts: QueueFacts) -> Json:
 # --- changes --------------------------------------------------------------------------------------
 
 
-async def declare(call: Call) -> Answer:
+async def declare(call: Call) -> Response:
     name = call.names["queue"]
     call.access.check("configure", "queue", name)
     if call.catalog.queue(call.vhost, name) is None:
@@ -240,7 +240,7 @@ def queue_step(
     )
 
 
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> Response:
     info = unlocked(call)
     call.access.check("configure", "queue", info.name)
     await call.services.broker.delete(
@@ -249,7 +249,7 @@ async def delete(call: Call) -> Answer:
     return DONE
 
 
-async def purge(call: Call) -> Answer:
+async def purge(call: Call) -> Response:
     info = unlocked(call)
     call.access.check("read", "queue", info.name)
     await call.services.broker.purge(info)
@@ -282,7 +282,7 @@ async def replicas(call: Call) -> list[Json]:
     ]
 
 
-async def rebalance(call: Call) -> Answer:
+async def rebalance(call: Call) -> Response:
     """Leaders are spread at all times, by a rule: there is nothing left to do."""
     return DONE
 
@@ -290,13 +290,13 @@ async def rebalance(call: Call) -> Answer:
 _ONE = "queues/{vhost}/{queue}"
 
 ROUTES = (
-    Route("GET", "queues", list_queues),
-    Route("GET", "queues/detailed", list_queues),
-    Route("GET", "queues/{vhost}", list_queues),
-    Route("GET", _ONE, one_queue),
-    Route("PUT", _ONE, declare),
-    Route("DELETE", _ONE, delete),
-    Route("DELETE", f"{_ONE}/contents", purge),
-    Route("GET", "queues/quorum/{vhost}/{queue}/status", replicas, "monitoring"),
-    Route("POST", "rebalance/queues", rebalance, "administrator"),
+    Endpoint("GET", "queues", list_queues),
+    Endpoint("GET", "queues/detailed", list_queues),
+    Endpoint("GET", "queues/{vhost}", list_queues),
+    Endpoint("GET", _ONE, one_queue),
+    Endpoint("PUT", _ONE, declare),
+    Endpoint("DELETE", _ONE, delete),
+    Endpoint("DELETE", f"{_ONE}/contents", purge),
+    Endpoint("GET", "queues/quorum/{vhost}/{queue}/status", replicas, "monitoring"),
+    Endpoint("POST", "rebalance/queues", rebalance, "administrator"),
 )

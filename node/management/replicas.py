@@ -10,14 +10,14 @@ from cluster.machine.catalog_tables import GroupInfo
 from cluster.machine.commands import MoveGroup
 from cluster.types import TRANSIENT_GROUPS, NodeId
 from node.access.patterns import check_pattern
-from node.management.context import DONE, Answer, Call, Route
+from node.management.context import DONE, Call, Endpoint, Response
 from node.management.errors import bad_request, no_such
 from node.management.queues import found
 
 STRATEGIES = ("all", "even")
 
 
-async def grow(call: Call) -> Answer:
+async def grow(call: Call) -> Response:
     """The groups of all queues that match get a copy on the node; `even`: those with an even number
     of copies.
     """
@@ -42,7 +42,7 @@ async def grow(call: Call) -> Answer:
     return DONE
 
 
-async def shrink(call: Call) -> Answer:
+async def shrink(call: Call) -> Response:
     """Every group that has another copy gives up the one on the node."""
     node = NodeId(call.names["node"])
     if all(info.node != node for info in call.catalog.nodes()):
@@ -53,7 +53,7 @@ async def shrink(call: Call) -> Answer:
     return DONE
 
 
-async def add(call: Call) -> Answer:
+async def add(call: Call) -> Response:
     node = _member(call, call.body.text("node"))
     (group,) = _groups_of(call, [_replicated(call)])
     if node not in group.members:
@@ -61,7 +61,7 @@ async def add(call: Call) -> Answer:
     return DONE
 
 
-async def remove(call: Call) -> Answer:
+async def remove(call: Call) -> Response:
     node = NodeId(call.body.text("node"))
     (group,) = _groups_of(call, [_replicated(call)])
     if node not in group.members:
@@ -102,8 +102,8 @@ _ON = "queues/quorum/replicas/on/{node}"
 _OF = "queues/quorum/{vhost}/{queue}/replicas"
 
 ROUTES = (
-    Route("POST", f"{_ON}/grow", grow, "administrator"),
-    Route("DELETE", f"{_ON}/shrink", shrink, "administrator"),
-    Route("POST", f"{_OF}/add", add, "administrator"),
-    Route("DELETE", f"{_OF}/delete", remove, "administrator"),
+    Endpoint("POST", f"{_ON}/grow", grow, "administrator"),
+    Endpoint("DELETE", f"{_ON}/shrink", shrink, "administrator"),
+    Endpoint("POST", f"{_OF}/add", add, "administrator"),
+    Endpoint("DELETE", f"{_OF}/delete", remove, "administrator"),
 )

@@ -8,7 +8,7 @@ from cluster.catalog.upgrading import HOLD, held_at
 from cluster.machine.commands import DropEntry, PutEntry
 from cluster.machine.versions import newest_machine
 from cluster.types import CATALOG_GROUP
-from node.management.context import DONE, Call, Route
+from node.management.context import DONE, Call, Endpoint
 from node.management.errors import bad_request
 
 Json = dict[str, Any]
@@ -51,7 +51,7 @@ async def finish(call: Call) -> Any:
 
 
 ROUTES = (
-    Route("GET", "upgrade", show, "monitoring"),
-    Route("PUT", "upgrade/hold", hold, "administrator"),
-    Route("DELETE", "upgrade/hold", finish, "administrator"),
+    Endpoint("GET", "upgrade", show, "monitoring"),
+    Endpoint("PUT", "upgrade/hold", hold, "administrator"),
+    Endpoint("DELETE", "upgrade/hold", finish, "administrator"),
 )

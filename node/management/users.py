@@ -9,7 +9,7 @@ from cluster.machine.commands import DropEntry, PutEntry
 from node.access.passwords import RABBIT_SHA256, Hashing, hash_password, wrong_hash
 from node.access.patterns import check_pattern
 from node.management import shapes
-from node.management.context import DONE, Answer, Call, Route, created, deleted
+from node.management.context import DONE, Call, Endpoint, Response, created, deleted
 from node.management.errors import bad_request, not_found
 from node.management.paging import listed_as_is
 from node.management.values import Body
@@ -46,7 +46,7 @@ async def one_user(call: Call) -> Json:
     raise not_found()
 
 
-async def put(call: Call) -> Answer:
+async def put(call: Call) -> Response:
     return created(await put_user(call, call.names["user"], call.body))
 
 
@@ -81,11 +81,11 @@ def user_steps(name: str, body: Body, hashing: Hashing) -> list[PutEntry]:
     ]
 
 
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> Response:
     return deleted(await call.change(DropEntry("users", (call.names["user"],))))
 
 
-async def delete_many(call: Call) -> Answer:
+async def delete_many(call: Call) -> Response:
     for name in call.body.words("users"):
         await call.change(DropEntry("users", (name,)))
     return DONE
@@ -122,7 +122,7 @@ async def one_permission(call: Call) -> Json:
     return shapes.permission(key, entry)
 
 
-async def put_permission(call: Call) -> Answer:
+async def put_permission(call: Call) -> Response:
     return created(await call.change(permission_step(call.names["user"], call.vhost, call.body)))
 
 
@@ -137,12 +137,12 @@ def _pattern(body: Body, name: str) -> str:
     return pattern
 
 
-async def delete_permission(call: Call) -> Answer:
+async def delete_permission(call: Call) -> Response:
     key = (call.names["user"], call.vhost)
     return deleted(await call.change(DropEntry("permissions", key)))
 
 
-async def put_topic_permission(call: Call) -> Answer:
+async def put_topic_permission(call: Call) -> Response:
     step = topic_permission_step(call.names["user"], call.vhost, call.body)
     return created(await call.change(step))
 
@@ -154,7 +154,7 @@ def topic_permission_step(user: str, vhost: str, body: Body) -> PutEntry:
     return PutEntry("topic_permissions", (user, vhost, exchange), value)
 
 
-async def delete_topic_permissions(call: Call) -> Answer:
+async def delete_topic_permissions(call: Call) -> Response:
     user, vhost = call.names["user"], call.vhost
     keys = [k for k in call.catalog.entries("topic_permissions") if k[:2] == (user, vhost)]
     count = 0
@@ -168,22 +168,22 @@ _ONE = "permissions/{vhost}/{user}"
 _TOPIC = "topic-permissions/{vhost}/{user}"
 
 ROUTES = (
-    Route("GET", "whoami", whoami),
-    Route("GET", "users", list_users, "administrator"),
-    Route("GET", "users/without-permissions", without_permissions, "administrator"),
-    Route("POST", "users/bulk-delete", delete_many, "administrator"),
-    Route("GET", "users/{user}", one_user, "administrator"),
-    Route("PUT", "users/{user}", put, "administrator"),
-    Route("DELETE", "users/{user}", delete, "administrator"),
-    Route("GET", "users/{user}/permissions", list_permissions, "administrator"),
-    Route("GET", "users/{user}/topic-permissions", list_topic_permissions, "administrator"),
-    Route("GET", "permissions", list_permissions, "administrator"),
-    Route("GET", _ONE, one_permission, "administrator"),
-    Route("PUT", _ONE, put_permission, "administrator"),
-    Route("DELETE", _ONE, delete_permission, "administrator"),
-    Route("GET", "topic-permissions", list_topic_permissions, "administrator"),
-    Route("GET", _TOPIC, list_topic_permissions, "administrator"),
-    Route("PUT", _TOPIC, put_topic_permission, "administrator"),
-    Route("DELETE", _TOPIC, delete_topic_permissions, "administrator"),
-    Route("DELETE", f"{_TOPIC}/{{exchange}}", delete_topic_permissions, "administrator"),
+    Endpoint("GET", "whoami", whoami),
+    Endpoint("GET", "users", list_users, "administrator"),
+    Endpoint("GET", "users/without-permissions", without_permissions, "administrator"),
+    Endpoint("POST", "users/bulk-delete", delete_many, "administrator"),
+    Endpoint("GET", "users/{user}", one_user, "administrator"),
+    Endpoint("PUT", "users/{user}", put, "administrator"),
+    Endpoint("DELETE", "users/{user}", delete, "administrator"),
+    Endpoint("GET", "users/{user}/permissions", list_permissions, "administrator"),
+    Endpoint("GET", "users/{user}/topic-permissions", list_topic_permissions, "administrator"),
+    Endpoint("GET", "permissions", list_permissions, "administrator"),
+    Endpoint("GET", _ONE, one_permission, "administrator"),
+    Endpoint("PUT", _ONE, put_permission, "administrator"),
+    Endpoint("DELETE", _ONE, delete_permission, "administrator"),
+    Endpoint("GET", "topic-permissions", list_topic_permissions, "administrator"),
+    Endpoint("GET", _TOPIC, list_topic_permissions, "administrator"),
+    Endpoint("PUT", _TOPIC, put_topic_permission, "administrator"),
+    Endpoint("DELETE", _TOPIC, delete_topic_permissions, "administrator"),
+    Endpoint("DELETE", f"{_TOPIC}/{{exchange}}", delete_topic_permissions, "administrator"),
 )

@@ -10,7 +10,7 @@ from cluster.machine.catalog_entries import PROTECTED
 from cluster.machine.commands import DropEntry, PutEntry
 from cluster.types import NodeId
 from node.management import shapes
-from node.management.context import DONE, Answer, Call, Route, created, deleted
+from node.management.context import DONE, Call, Endpoint, Response, created, deleted
 from node.management.errors import bad_request, not_found
 from node.management.paging import cut_columns, listed
 from node.management.unsupported import check_default_type
@@ -52,7 +52,7 @@ async def one_vhost(call: Call) -> Json:
     return cut_columns(call.list_query, await vhost(call, call.vhost))
 
 
-async def put(call: Call) -> Answer:
+async def put(call: Call) -> Response:
     await call.catch_up()
     made = await call.change(vhost_step(call.catalog, call.vhost, call.body))
     if made:  # who makes one may use it
@@ -78,15 +78,15 @@ def vhost_step(catalog: CatalogMachine, name: str, body: Body) -> PutEntry:
     return PutEntry("vhosts", (name,), value)
 
 
-async def protect(call: Call) -> Answer:
+async def protect(call: Call) -> Response:
     return await _protected(call, protected=True)
 
 
-async def unprotect(call: Call) -> Answer:
+async def unprotect(call: Call) -> Response:
     return await _protected(call, protected=False)
 
 
-async def _protected(call: Call, *, protected: bool) -> Answer:
+async def _protected(call: Call, *, protected: bool) -> Response:
     await call.catch_up()
     known = dict(call.catalog.entry("vhosts", (call.vhost,)) or {})
     if (known.pop(PROTECTED, False) is True) != protected:
@@ -95,7 +95,7 @@ async def _protected(call: Call, *, protected: bool) -> Answer:
     return DONE
 
 
-async def start(call: Call) -> Answer:
+async def start(call: Call) -> Response:
     """It runs on every node that is up."""
     node = NodeId(call.names["node"])
     if all(info.node != node for info in call.catalog.nodes()):
@@ -106,7 +106,7 @@ async def start(call: Call) -> Answer:
     return DONE
 
 
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> Response:
     return deleted(await call.change(DropEntry("vhosts", (call.vhost,))))
 
 
@@ -129,13 +129,13 @@ async def topic_permissions(call: Call) -> list[Json]:
 _PROTECTION = "vhosts/{vhost}/deletion/protection"
 
 ROUTES = (
-    Route("GET", "vhosts", list_vhosts),
-    Route("GET", "vhosts/{vhost}", one_vhost),
-    Route("PUT", "vhosts/{vhost}", put, "administrator"),
-    Route("DELETE", "vhosts/{vhost}", delete, "administrator"),
-    Route("POST", _PROTECTION, protect, "administrator"),
-    Route("DELETE", _PROTECTION, unprotect, "administrator"),
-    Route("POST", "vhosts/{vhost}/start/{node}", start, "administrator"),
-    Route("GET", "vhosts/{vhost}/permissions", permissions, "administrator"),
-    Route("GET", "vhosts/{vhost}/topic-permissions", topic_permissions, "administrator"),
+    Endpoint("GET", "vhosts", list_vhosts),
+    Endpoint("GET", "vhosts/{vhost}", one_vhost),
+    Endpoint("PUT", "vhosts/{vhost}", put, "administrator"),
+    Endpoint("DELETE", "vhosts/{vhost}", delete, "administrator"),
+    Endpoint("POST", _PROTECTION, protect, "administrator"),
+    Endpoint("DELETE", _PROTECTION, unprotect, "administrator"),
+    Endpoint("POST", "vhosts/{vhost}/start/{node}", start, "administrator"),
+    Endpoint("GET", "vhosts/{vhost}/permissions", permissions, "administrator"),
+    Endpoint("GET", "vhosts/{vhost}/topic-permissions", topic_permissions, "administrator"),
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from cluster.machine.catalog import QueueInfo
     from cluster.machine.replies import Enqueued
-    from node.dispatch.outgoing import Batch
+    from node.dispatch.outgoing import MessageBatch
 
 #: Bounds, in seconds, from what a sync of a fast disk takes to what nobody waits for.
 SECONDS = (
@@ -153,7 +153,7 @@ class DeliveryCounters:
         if redelivered:
             self.redelivered += count
 
-    def got(self, batches: Sequence[Batch], *, auto: bool) -> None:
+    def got(self, batches: Sequence[MessageBatch], *, auto: bool) -> None:
         """The answer to one request."""
         count = sum([len(batch.bodies) for batch in batches])
         if not count:

@@ -22,7 +22,7 @@ from typing import Any
 import structlog
 
 from cluster.cluster_node import ClusterNode
-from cluster.log import Identity, SystemClock
+from cluster.log import LogIdentity, SystemClock
 from cluster.recovery.backup import KEPT_S, Cut, NotContained, cut, stream
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from node.errors import BrokerError, Refused
@@ -160,7 +160,7 @@ class Backups:
         if group is None:
             raise Refused("no_group", f"this node has no copy of group {wanted.group}")
         config = self._cluster.config
-        identity = Identity(config.node, config.cluster)
+        identity = LogIdentity(config.node, config.cluster)
         chunks = stream(group, wanted, identity, SystemClock())
         try:
             first = await anext(chunks)

@@ -47,7 +47,7 @@ OUT_OF_REACH = "out_of_reach"
 Json = dict[str, Any]
 
 
-class Limits(Protocol):
+class HistoryLimits(Protocol):
     @property
     def history_ms_max(self) -> int: ...
     @property
@@ -60,7 +60,7 @@ class Histories:
     def __init__(
         self,
         cluster: ClusterNode,
-        limits: Limits,
+        limits: HistoryLimits,
         folders: Sequence[str],
         *,
         helper: Sequence[str] = HELPER,

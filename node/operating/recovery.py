@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cluster.log import KIND_STOPPED, Identity, Log, RealDisk, SystemClock
+from cluster.log import KIND_STOPPED, Log, LogIdentity, RealDisk, SystemClock
 from cluster.machine.catalog import CatalogMachine
 from cluster.recovery.lost_majority import LostMajority, NoCopy, examine, give_up, without_copy
 from cluster.types import NodeId
@@ -94,7 +94,7 @@ async def _opened(settings: Settings) -> AsyncGenerator[Log]:
             settings.data_dir,
             disk=RealDisk(),
             clock=SystemClock(),
-            identity=Identity(settings.node, settings.cluster),
+            identity=LogIdentity(settings.node, settings.cluster),
             options=cluster_config(settings, {}).log,
         )
         try:

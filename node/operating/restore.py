@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cluster.log import KIND_STOPPED, Identity, Log, LogOptions, RealDisk, SystemClock
+from cluster.log import KIND_STOPPED, Log, LogIdentity, LogOptions, RealDisk, SystemClock
 from cluster.machine.catalog import CatalogMachine
 from cluster.members.disk_identity import DiskIdentity
 from cluster.recovery.archive import Archive
@@ -123,7 +123,7 @@ async def _make(
             str(folder),
             disk=disk,
             clock=SystemClock(),
-            identity=Identity(node, cluster),
+            identity=LogIdentity(node, cluster),
             options=LogOptions(),
         )
         try:

@@ -1,5 +1,5 @@
 """Which queues a message goes to: exchanges, bindings and the key decide, nothing is sent here."""
 
-from node.routing.router import Catalog, Route, Router
+from node.routing.router import Route, Router, RoutingCatalog
 
-__all__ = ["Catalog", "Route", "Router"]
+__all__ = ["Route", "Router", "RoutingCatalog"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from cluster.machine.catalog_tables import BindingInfo, ExchangeInfo, QueueInfo
-from node.routing.tables import Bindings, RoutedMessage, arranged
+from node.routing.tables import BindingMatcher, RoutedMessage, arranged
 
 #: Remembered answers a vhost, and vhosts with remembered answers: beyond that, all begin anew.
 ROUTES_MAX = 4096
@@ -26,7 +26,7 @@ ALTERNATE = "alternate-exchange"
 BY_KEYS = frozenset({"direct", "topic"})
 
 
-class Catalog(Protocol):
+class RoutingCatalog(Protocol):
     """What routing reads of the catalog."""
 
     def exchange(self, vhost: str, name: str) -> ExchangeInfo | None: ...
@@ -55,8 +55,8 @@ class _Known:
     version: int
     routes: dict[tuple[str, str], Route] = field(default_factory=dict[tuple[str, str], Route])
     # Bindings stay arranged as long as they are the same ones, whatever else changes in the vhost.
-    arranged: dict[str, tuple[ExchangeInfo, Sequence[BindingInfo], Bindings]] = field(
-        default_factory=dict[str, tuple[ExchangeInfo, Sequence[BindingInfo], Bindings]]
+    arranged: dict[str, tuple[ExchangeInfo, Sequence[BindingInfo], BindingMatcher]] = field(
+        default_factory=dict[str, tuple[ExchangeInfo, Sequence[BindingInfo], BindingMatcher]]
     )
     checked: set[str] = field(default_factory=set[str])  # arranged ones found right at this version
 
@@ -64,7 +64,7 @@ class _Known:
 class Router:
     """One a node."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: RoutingCatalog) -> None:
         self._catalog = catalog
         self._vhosts: dict[str, _Known] = {}
 
@@ -148,7 +148,7 @@ class Router:
         each = [message, *[replace(message, key=key) for key in copies]]
         return [binding for one in each for binding in bindings.matching(one)]
 
-    def _bindings(self, known: _Known, exchange: ExchangeInfo) -> Bindings:
+    def _bindings(self, known: _Known, exchange: ExchangeInfo) -> BindingMatcher:
         name = exchange.name
         present = known.arranged.get(name)
         if present is not None and name in known.checked:

@@ -31,11 +31,11 @@ class RoutedMessage:
         return self.property_of(name)
 
 
-class Bindings(Protocol):
+class BindingMatcher(Protocol):
     def matching(self, message: RoutedMessage) -> Iterable[BindingInfo]: ...
 
 
-def arranged(exchange: ExchangeInfo, bindings: Sequence[BindingInfo]) -> Bindings:
+def arranged(exchange: ExchangeInfo, bindings: Sequence[BindingInfo]) -> BindingMatcher:
     """By the type of the exchange; a type from a later version routes nowhere."""
     make = _TYPES.get(exchange.routes_as)
     return _Fanout(exchange, ()) if make is None else make(exchange, bindings)
@@ -133,7 +133,7 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-_TYPES: dict[str, Callable[[ExchangeInfo, Sequence[BindingInfo]], Bindings]] = {
+_TYPES: dict[str, Callable[[ExchangeInfo, Sequence[BindingInfo]], BindingMatcher]] = {
     "direct": _Direct,
     "fanout": _Fanout,
     "topic": _Topic,

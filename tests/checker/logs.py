@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos.checker import Verdict, log_safety
 from cluster.codec.cbor import pack
-from cluster.log import KIND_DIGEST, KIND_ROLE, Identity, Journal, Log, LogOptions, RealDisk
+from cluster.log import KIND_DIGEST, KIND_ROLE, Journal, Log, LogIdentity, LogOptions, RealDisk
 from cluster.types import NodeId
 from tests.log.support import fill, save
 from tests.testkit.clocks import FakeClock
@@ -26,7 +26,7 @@ class Replica:
     @classmethod
     async def open(cls, folder: Path, node: str) -> Replica:
         (folder / node).mkdir(parents=True, exist_ok=True)
-        identity = Identity(node, "test")
+        identity = LogIdentity(node, "test")
         log = await Log.open(
             str(folder / node),
             disk=RealDisk(),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.catalog.queue_names import QueueNames
-from cluster.log import MEMBERSHIP, Identity, Log
+from cluster.log import MEMBERSHIP, Log, LogIdentity
 from cluster.log.disk import SystemClock
 from cluster.machine.catalog_tables import GroupInfo
 from cluster.machine.commands import Barrier, MoveGroup, RemoveNode
@@ -29,7 +29,7 @@ NODES = ("n1", "n2", "n3")
 async def order(world: World, node: str, *lost: str) -> list[str]:
     """As the command does it; the groups that were in need."""
     founders = [NodeId(name) for name in world.founders]
-    identity = Identity(node, "test")
+    identity = LogIdentity(node, "test")
     log = await Log.open("/data", disk=world.disks[node], clock=SystemClock(), identity=identity)
     gone = [NodeId(each) for each in lost]
     _, found = examine(log, founders, gone)
@@ -43,7 +43,7 @@ async def order(world: World, node: str, *lost: str) -> list[str]:
 
 async def named_without_copy(world: World, node: str, *lost: str) -> list[NoCopy]:
     """As the command looks before it is ordered."""
-    identity = Identity(node, "test")
+    identity = LogIdentity(node, "test")
     log = await Log.open("/data", disk=world.disks[node], clock=SystemClock(), identity=identity)
     gone = [NodeId(each) for each in lost]
     catalog, _ = examine(log, [NodeId(name) for name in world.founders], gone)
@@ -111,7 +111,9 @@ def test_a_node_that_a_group_is_on_its_way_to_has_no_copy_of_it() -> None:
     members, founders = map(NodeId, ("n2", "n3", "n4")), map(NodeId, NODES)
     info = GroupInfo(GroupId(5), "g", (*members,), default=True, founders=(*founders,))
     for node, has in (("n3", True), ("n4", False)):
-        log: Any = SimpleNamespace(journals={}, wal=SimpleNamespace(identity=Identity(node, "t")))
+        log: Any = SimpleNamespace(
+            journals={}, wal=SimpleNamespace(identity=LogIdentity(node, "t"))
+        )
         assert has_copy(log, info.id, info) is has
 
 

@@ -21,9 +21,9 @@ from cluster.machine.effects import (
 )
 from cluster.machine.replies import Chunk, Enqueued, Refused
 from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId, SessionId
-from node.dispatch.chunks import Progress
+from node.dispatch.chunks import DeliveryProgress
 from node.dispatch.dispatch import FETCHING_MAX, Dispatcher
-from node.dispatch.outgoing import Active, Confirm, Confirms, Delivery, Ended, Failure, Moved
+from node.dispatch.outgoing import Active, Confirm, Delivery, Ended, Failure, Moved, PublishConfirms
 from node.dispatch.plan import (
     ConnectionId,
     Detached,
@@ -124,8 +124,8 @@ def test_the_confirms_of_a_round_leave_as_one_frame_a_connection():
 
     assert made.take() == []
     assert flushed(made) == [
-        Send(ONE, Confirms([Confirm(1, 1, 1, 0, ()), Confirm(3, 3, 1, 0, ())])),
-        Send(TWO, Confirms([Confirm(2, 2, 1, 0, ())])),
+        Send(ONE, PublishConfirms([Confirm(1, 1, 1, 0, ()), Confirm(3, 3, 1, 0, ())])),
+        Send(TWO, PublishConfirms([Confirm(2, 2, 1, 0, ())])),
     ]
     assert flushed(made) == []
 
@@ -205,7 +205,7 @@ def test_a_client_that_comes_back_gets_only_what_it_lacks():
     holds = [chunk(1, 5, token=1), chunk(6, 2, token=2), chunk(9, token=3)]
     held = [(2, 3, 1), (6, 7, 2), (9, 9, 99)]
 
-    outputs = announce(made, holds, progress=Progress(held=held))
+    outputs = announce(made, holds, progress=DeliveryProgress(held=held))
 
     assert positions(outputs) == [1, 4, 5, 9]
 
@@ -215,13 +215,13 @@ def test_what_one_decision_handed_out_by_priority_is_sent_in_that_order():
     holds = [chunk(9, token=1), chunk(1, 2, token=1), chunk(4, token=2), chunk(3, token=2)]
 
     assert positions(announce(made, holds)) == [9, 1, 2, 4, 3]
-    back = announce(made, holds, progress=Progress(held=[(9, 9, 1), (4, 4, 2)]))
+    back = announce(made, holds, progress=DeliveryProgress(held=[(9, 9, 1), (4, 4, 2)]))
     assert positions(back) == [1, 2, 3]
 
 
 def test_a_part_of_a_chunk_has_its_own_bodies():
     made = dispatcher()
-    (output,) = announce(made, [chunk(1, 5, token=1)], progress=Progress(held=[(1, 2, 1)]))
+    (output,) = announce(made, [chunk(1, 5, token=1)], progress=DeliveryProgress(held=[(1, 2, 1)]))
 
     (batch,) = output.frame.batches
     assert (batch.first, len(batch.bodies), batch.token) == (3, 3, 1)
@@ -285,7 +285,7 @@ def test_what_another_leader_sent_and_did_not_settle_is_settled():
     """But for large bodies: whoever hands one to the network settles it when all of it left."""
     made = dispatcher()
     holds = [chunk(1, 2, token=3), chunk(3, token=4), chunk(4, 4, token=5), chunk(8, token=6)]
-    progress = Progress(4, [(4, 5, 5)])
+    progress = DeliveryProgress(4, [(4, 5, 5)])
     outputs = announce(
         made, holds, progress=progress, auto_settle=True, is_large=lambda position: position == 3
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from cluster.log import Identity, Journal, Log, LogOptions
+from cluster.log import Journal, Log, LogIdentity, LogOptions
 from cluster.log.memory_disk import MemoryDisk
 from tests.testkit.clocks import FakeClock
 
-IDENTITY = Identity("n1", "test")
+IDENTITY = LogIdentity("n1", "test")
 FOLDER = "/data/log"
 
 
@@ -21,7 +21,7 @@ class World:
         self.clock = FakeClock(step_ns=1_000)
         self.options = LogOptions(**options)
 
-    async def open(self, identity: Identity = IDENTITY) -> Log:
+    async def open(self, identity: LogIdentity = IDENTITY) -> Log:
         return await Log.open(
             FOLDER, disk=self.disk, clock=self.clock, identity=identity, options=self.options
         )

@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from cluster.log import Identity, Log, LogOptions, RealDisk, SystemClock
+from cluster.log import Log, LogIdentity, LogOptions, RealDisk, SystemClock
 from cluster.log.disk import BUFFERS_MAX, DiskThreads
 from cluster.log.memory_disk import MemoryDisk
 from tests.log.support import command, contents, fill, save
@@ -73,7 +73,7 @@ async def test_a_log_on_a_real_disk_survives_rolls_snapshots_and_restarts(tmp_pa
             str(tmp_path / "log"),
             disk=disk,
             clock=clock,
-            identity=Identity("n1", "test"),
+            identity=LogIdentity("n1", "test"),
             options=options,
         )
         journal = log.journal(1)
@@ -153,7 +153,7 @@ async def test_a_sync_that_is_cancelled_does_not_disturb_the_next() -> None:
 async def test_a_log_may_be_closed_twice(tmp_path: Path) -> None:
     """A node whose start failed half-way does, and must still tell why it failed."""
     disk = RealDisk()
-    about = Identity("n1", "test")
+    about = LogIdentity("n1", "test")
     log = await Log.open(str(tmp_path / "log"), disk=disk, clock=SystemClock(), identity=about)
     await log.close()
     await log.close()
@@ -204,7 +204,7 @@ async def test_what_lies_close_together_is_fetched_at_once_and_checked(tmp_path:
         str(tmp_path / "log"),
         disk=disk,
         clock=SystemClock(),
-        identity=Identity("n1", "test"),
+        identity=LogIdentity("n1", "test"),
         options=LogOptions(hot_bytes=0, segment_bytes=100_000, min_free_bytes=0),
     )
     one, two = log.journal(1), log.journal(2)

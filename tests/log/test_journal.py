@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.log import FatalDiskError, Identity, LogOptions, UnsupportedFormat, WrongIdentity
+from cluster.log import FatalDiskError, LogIdentity, LogOptions, UnsupportedFormat, WrongIdentity
 from cluster.log.format import (
     KIND_ROLE,
     NO_HASH,
@@ -160,8 +160,8 @@ async def test_a_removed_group_does_not_come_back() -> None:
     assert log.journal(1).last_index == 1
 
 
-@pytest.mark.parametrize("identity", [Identity("n2", "test"), Identity("n1", "other")])
-async def test_the_folder_of_another_node_or_cluster_is_refused(identity: Identity) -> None:
+@pytest.mark.parametrize("identity", [LogIdentity("n2", "test"), LogIdentity("n1", "other")])
+async def test_the_folder_of_another_node_or_cluster_is_refused(identity: LogIdentity) -> None:
     world = World()
     await (await world.open()).close()
     with pytest.raises(WrongIdentity, match=r"belongs to node 'n1' of cluster 'test'"):
@@ -233,11 +233,11 @@ async def test_every_boot_has_segments_of_its_own() -> None:
 
 @given(node=st.text(max_size=60), cluster=st.text(max_size=60), number=st.integers(0, 1 << 40))
 def test_a_file_header_survives_the_round_trip(node: str, cluster: str, number: int) -> None:
-    data = encode_file_header(number, 5, 6, b"b" * 16, Identity(node, cluster))
+    data = encode_file_header(number, 5, 6, b"b" * 16, LogIdentity(node, cluster))
     header = decode_file_header(data + b"records", "f")
     assert (header.number, header.identity, header.size) == (
         number,
-        Identity(node, cluster),
+        LogIdentity(node, cluster),
         len(data),
     )
 

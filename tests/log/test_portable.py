@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.log import Identity, LogCorrupt, SystemClock
+from cluster.log import LogCorrupt, LogIdentity, SystemClock
 from cluster.log.format import KIND_ENTRY
 from cluster.log.portable import READ_BYTES, Encoder, RecordFiles, scan
 
@@ -14,7 +14,7 @@ SIZES = (0, 10, 70_000, READ_BYTES + 5, 3)
 
 
 def written(folder: Path) -> Path:
-    encoder = Encoder(Identity("n1", "test"), SystemClock())
+    encoder = Encoder(LogIdentity("n1", "test"), SystemClock())
     path = folder / "group-3.log"
     parts = [encoder.head]
     for index, size in enumerate(SIZES, start=2):

@@ -6,7 +6,7 @@ import asyncio
 
 import cbor2
 
-from cluster.log import Identity, Log
+from cluster.log import Log, LogIdentity
 from cluster.log.format import KIND_ROUND
 from cluster.log.log import ROUND_NOTE_NS
 from cluster.log.memory_disk import MemoryDisk
@@ -26,7 +26,7 @@ def rounds_of(syncs: list[int], *, gap_ns: int) -> list[list[int]]:
         nonlocal taking
         notes: list[list[int]] = []
         disk = MemoryDisk(pause=pause)
-        log = await Log.open("d", disk=disk, clock=clock, identity=Identity("n", "c"))
+        log = await Log.open("d", disk=disk, clock=clock, identity=LogIdentity("n", "c"))
         note = log.note
 
         def noted(kind: int, group: int, index: int, term: int, payload: bytes) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pysyncobj.journal import FIRST_RECORD_OFFSET, FileJournal
 
-from cluster.log import Identity, Log, LogCorrupt, LogOptions, RealDisk, SystemClock
+from cluster.log import Log, LogCorrupt, LogIdentity, LogOptions, RealDisk, SystemClock
 
-IDENTITY = Identity("n1", "test")
+IDENTITY = LogIdentity("n1", "test")
 
 
 class Syncs:

@@ -21,7 +21,7 @@ from cluster.peers.peer_rpc import Answers
 from cluster.peers.peers import PeerState
 from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, SessionId
 from node.clients import relay
-from node.clients.connection import Consumer
+from node.clients.connection import Subscription
 from node.clients.relay import Relay
 from node.dispatch import dispatch
 from node.dispatch.dispatch import Dispatcher
@@ -197,7 +197,7 @@ class FakeConnection:
         self.relay = relay
         self.closed = False
         self.session = SessionId("s")
-        self.consumers: dict[Any, Consumer] = {}
+        self.consumers: dict[Any, Subscription] = {}
         self.got: list[int] = []
         self.untaken: list[Delivery] = []
         self.others: list[Outgoing] = []
@@ -210,7 +210,7 @@ class FakeConnection:
         for batch in frame.batches:
             self.got += range(batch.first, batch.first + len(batch.bodies))
 
-    def lost(self, consumer: Consumer) -> None:
+    def lost(self, consumer: Subscription) -> None:
         self.relay.attach(self, consumer)  # type: ignore[arg-type]
 
     def ended(self, queue: Any, consumer: Any) -> None:
@@ -222,7 +222,7 @@ def attached(world: World, *, incarnation: int) -> FakeConnection:
     world.nodes[HOME] = home = FakeNode(world, HOME, incarnation)
     client, consumer = (
         FakeConnection(home.relay),
-        Consumer(INFO, KEY, auto_settle=False, active=True),
+        Subscription(INFO, KEY, auto_settle=False, active=True),
     )
     client.consumers[QUEUE, KEY] = consumer
     home.relay.attach(client, consumer)  # type: ignore[arg-type]
@@ -274,7 +274,7 @@ class Carrying(RuleBasedStateMachine):
             self.world.nodes[name] = FakeNode(self.world, name)
         self.home = self.world.nodes[HOME]
         self.client = FakeConnection(self.home.relay)
-        self.consumer = Consumer(INFO, KEY, auto_settle=False, active=True)
+        self.consumer = Subscription(INFO, KEY, auto_settle=False, active=True)
         self.client.consumers[QUEUE, KEY] = self.consumer
         self.home.relay.attach(self.client, self.consumer)  # type: ignore[arg-type]
 
@@ -480,7 +480,7 @@ def test_a_consumer_ends_when_its_transient_queue_went_with_its_node(linked: boo
     state = Carrying()
     home = state.home
     home.cluster.catalog_machine = SimpleNamespace(queue_by_id=lambda _queue: known[0])
-    consumer = Consumer(replace(INFO, node=LEADERS[0]), KEY, auto_settle=False, active=True)
+    consumer = Subscription(replace(INFO, node=LEADERS[0]), KEY, auto_settle=False, active=True)
     state.client.consumers[QUEUE, KEY] = consumer
     home.relay.attach(state.client, consumer)  # type: ignore[arg-type]
     if not linked:

@@ -28,7 +28,7 @@ from cluster.machine.replies import NO_QUEUE, QUEUE_FULL, Committed, Subscribed
 from cluster.peers.retries import Retries
 from cluster.seams import Down
 from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId, SessionId
-from node.broker.transactions import Transactions
+from node.broker.transactions import TransactionCoordinator
 from node.errors import BrokerError, OutcomeUnknown, Refused
 from node.tasks import Tasks
 from tests.cluster.world import World, enqueue
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.virtual_time
 Steps = dict[GroupId, list[Step]]
 
 
-class Forgetful(Transactions):
+class Forgetful(TransactionCoordinator):
     """Proposes, and does no more."""
 
     async def _carry_out(
@@ -53,14 +53,14 @@ class Cluster(World):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
         self.tasks: dict[str, Tasks] = {}
-        self.transactions: dict[str, Transactions] = {}
+        self.transactions: dict[str, TransactionCoordinator] = {}
         self.infos: dict[str, QueueInfo] = {}
 
     async def start(self, *names: str, **config: Any) -> World:
         for name in names or self.names:
             await super().start(name, **config)
             self.tasks[name] = Tasks()
-            self.transactions[name] = Transactions(self.nodes[name], self.tasks[name])
+            self.transactions[name] = TransactionCoordinator(self.nodes[name], self.tasks[name])
         return self
 
     async def with_queues(self, **arguments: Any) -> Cluster:
@@ -86,7 +86,7 @@ class Cluster(World):
             self.end_tasks(name)
         await super().stop()
 
-    def forgets(self, name: str) -> Transactions:
+    def forgets(self, name: str) -> TransactionCoordinator:
         """From now on this node carries nothing out that it proposes."""
         self.transactions[name] = Forgetful(self.nodes[name], self.tasks[name])
         return self.transactions[name]
@@ -404,7 +404,7 @@ async def test_a_refusal_that_no_repetition_changes_ends_a_commit_at_once() -> N
     step = enqueue(QueueId(1), b"body")
 
     with pytest.raises(Refused, match="consume some"):
-        await Transactions(cluster, Tasks()).commit({GroupId(TRANSIENT_GROUPS): [step]})
+        await TransactionCoordinator(cluster, Tasks()).commit({GroupId(TRANSIENT_GROUPS): [step]})
     assert len(asked) == 1
 
 

@@ -29,8 +29,8 @@ from cluster.log import (
     KIND_LINK_UP,
     KIND_ROLE,
     KIND_STOPPED,
-    Identity,
     Log,
+    LogIdentity,
     LogOptions,
 )
 from cluster.log import format as fmt
@@ -138,7 +138,7 @@ class Built:
                 finished(node.log.close())
 
     def _open(self, name: str, data: Path, disk: BuiltDisk, clock: NodeClock) -> Log:
-        identity = Identity(name, self.cluster)
+        identity = LogIdentity(name, self.cluster)
         opening = Log.open(
             str(data / "log"), disk=disk, clock=clock, identity=identity, options=self._options
         )

@@ -52,7 +52,7 @@ class Disk:
         self.bytes = 0
         self._folder = folder / "log"
         self._folder.mkdir(parents=True)
-        self._identity = fmt.Identity(name, "generated")
+        self._identity = fmt.LogIdentity(name, "generated")
         self._mono_ns = START_NS - number * 1_000 * SECOND_NS
         self._segment_bytes = segment_bytes
         self._number = 0

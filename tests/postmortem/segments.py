@@ -30,7 +30,7 @@ class MadeSegment:
         self.path = path
         self.number = number
         self.now_ns = created_ns
-        identity = fmt.Identity(node, cluster)
+        identity = fmt.LogIdentity(node, cluster)
         head = fmt.encode_file_header(number, created_ns, 0, boot, identity)
         self._salt = fmt.decode_file_header(head, "").salt
         self.size = len(head)

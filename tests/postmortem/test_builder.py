@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chaos.checker.log_safety import log_safety
 from cluster.codec.entries import body_offsets, decode_entry
-from cluster.log import Identity, Log, RealDisk, SystemClock
+from cluster.log import Log, LogIdentity, RealDisk, SystemClock
 from cluster.log.reader import CORRUPT, TORN, read
 from cluster.machine import QueueMachine
 from cluster.machine.commands import (
@@ -56,7 +56,7 @@ def kinds(folder: Path) -> dict[str, int]:
 
 def recovered(folder: str, node: str, cluster: str) -> Log:
     async def start() -> Log:
-        identity = Identity(node, cluster)
+        identity = LogIdentity(node, cluster)
         return await Log.open(folder, disk=RealDisk(), clock=SystemClock(), identity=identity)
 
     return asyncio.run(start())

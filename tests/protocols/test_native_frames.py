@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from node.dispatch.outgoing import (
     Active,
-    Answer,
-    Batch,
     Confirm,
-    Confirms,
     Delivery,
     Ended,
     Failure,
-    Got,
+    GetAnswer,
+    MessageBatch,
     Moved,
-    Subscribed,
+    PublishConfirms,
+    RequestAnswer,
+    SubscribeAnswer,
 )
 from node.protocols.native import replies, requests
-from node.protocols.native.frames import NativeProtocol, State
+from node.protocols.native.frames import NativeProtocol, ProtocolState
 from node.protocols.native.requests import (
     BadField,
     FrameError,
@@ -102,14 +102,14 @@ def test_hello_opens_and_has_defaults():
     request = protocol.receive(hello())
 
     assert request == requests.Hello(None, 0, "", "/", False)
-    assert protocol.state is State.OPEN
+    assert protocol.state is ProtocolState.OPEN
 
 
 def test_goodbye_closes():
     protocol = opened()
     protocol.receive(frame(8, 1000, ""))
 
-    assert protocol.state is State.CLOSED
+    assert protocol.state is ProtocolState.CLOSED
     assert protocol.receive(publish()) is None
 
 
@@ -141,7 +141,7 @@ def test_malformed_cbor_closes_with_a_protocol_error(data: bytes):
 
     assert isinstance(error, MalformedFrame)
     assert (error.code, error.close_code) == ("malformed_frame", 4000)
-    assert protocol.state is State.CLOSED
+    assert protocol.state is ProtocolState.CLOSED
 
 
 @pytest.mark.parametrize("opcode", [0, 2, 3, 9, 24, 99, -1, 2**40])
@@ -192,7 +192,7 @@ def test_a_second_hello_is_refused_and_the_connection_stays():
     protocol = opened()
 
     assert refusal(protocol, hello()).close_code is None
-    assert protocol.state is State.OPEN
+    assert protocol.state is ProtocolState.OPEN
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_any_bytes_give_a_request_or_a_named_error(data: bytes):
         error = outcome(protocol, data)
 
         if error is not None:
-            assert (error.close_code is not None) == (protocol.state is State.CLOSED)
+            assert (error.close_code is not None) == (protocol.state is ProtocolState.CLOSED)
         assert error is None or error.reason
 
 
@@ -267,13 +267,13 @@ def test_any_fields_give_a_request_or_a_named_error(opcode: int, fields: list[An
 
 
 def test_every_outgoing_value_has_its_frame():
-    batch = Batch(1, 9, 0, 0, [b"a"], None, None)
+    batch = MessageBatch(1, 9, 0, 0, [b"a"], None, None)
     pairs = [
-        (Confirms([Confirm(1, 5, 2, 0, [(0, 0)])]), [11, [[1, 5, 2, 0, [[0, 0]]]]]),
+        (PublishConfirms([Confirm(1, 5, 2, 0, [(0, 0)])]), [11, [[1, 5, 2, 0, [[0, 0]]]]]),
         (Delivery("q", 7, [batch], 1), [24, "q", 7, [[1, 9, 0, 0, [b"a"], None, None]]]),
-        (Answer(1, 2), [3, 1, 2]),
-        (Subscribed(1, 7, True), [21, 1, 7, True]),
-        (Got(1, "q", 7, 3, [batch]), [41, 1, "q", 7, 3, [[1, 9, 0, 0, [b"a"], None, None]]]),
+        (RequestAnswer(1, 2), [3, 1, 2]),
+        (SubscribeAnswer(1, 7, True), [21, 1, 7, True]),
+        (GetAnswer(1, "q", 7, 3, [batch]), [41, 1, "q", 7, 3, [[1, 9, 0, 0, [b"a"], None, None]]]),
         (Failure(1, "no_queue", "why"), [4, 1, "no_queue", "why", None]),
         (Moved(1, "q", "b"), [5, 1, "q", "b", "ws://b"]),
         (Moved(1, "q", None), [5, 1, "q", None, None]),

@@ -14,7 +14,7 @@ from typing import Any
 import cbor2
 
 from cluster.groups.group import Group, GroupOptions
-from cluster.log import Identity, Log, LogOptions
+from cluster.log import Log, LogIdentity, LogOptions
 from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.commands import DeleteQueue, Enqueue, Purge, Tick
 from cluster.machine.effects import Applied, DeadLettersReady, Effect
@@ -229,7 +229,7 @@ class ClusterMember:
             "/data",
             disk=cluster.disks[self.name],
             clock=self.clock,
-            identity=Identity(self.name, "test"),
+            identity=LogIdentity(self.name, "test"),
             options=cluster.log_options,
         )
         self.drive_loop = DriveLoop(self.log, self.links, self.clock)

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.raft.link_auth import LINK_VERSIONS, Handshake, Identity, LinkRefused, names_match
+from cluster.raft.link_auth import (
+    LINK_VERSIONS,
+    LinkHandshake,
+    LinkIdentity,
+    LinkRefused,
+    names_match,
+)
 from cluster.types import NodeId
 
 SECRET = b"a cluster secret"
@@ -23,9 +29,9 @@ def shake(
     nonce: bytes | None = None,
     links: tuple[int, int] = LINK_VERSIONS,
     plain: bool = False,
-) -> Handshake:
-    return Handshake(
-        Identity(NodeId(node), cluster, 7, links, f"machine=1-{links[1]}"),
+) -> LinkHandshake:
+    return LinkHandshake(
+        LinkIdentity(NodeId(node), cluster, 7, links, f"machine=1-{links[1]}"),
         secret=secret,
         dialing=None if dialing is None else NodeId(dialing),
         admit=lambda _: None,
@@ -34,7 +40,7 @@ def shake(
     )
 
 
-def converse(dialer: Handshake, acceptor: Handshake) -> None:
+def converse(dialer: LinkHandshake, acceptor: LinkHandshake) -> None:
     frames = dialer.start()
     receiver, sender = acceptor, dialer
     while frames:
@@ -48,8 +54,8 @@ def test_two_nodes_with_the_same_secret_prove_themselves() -> None:
     assert dialer.done
     assert acceptor.done
     said = (LINK_VERSIONS, f"machine=1-{LINK_VERSIONS[1]}")
-    assert dialer.peer == Identity(NodeId("n2"), "c1", 7, *said)
-    assert acceptor.peer == Identity(NodeId("n1"), "c1", 7, *said)
+    assert dialer.peer == LinkIdentity(NodeId("n2"), "c1", 7, *said)
+    assert acceptor.peer == LinkIdentity(NodeId("n1"), "c1", 7, *said)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,7 @@ def test_the_first_release_is_answered_in_its_own_form_and_runs_what_it_ran() ->
     converse(dialer, acceptor)
     assert (dialer.done, acceptor.done) == (True, True)
     assert (dialer.version, acceptor.version) == (1, 1)
-    assert acceptor.peer == Identity(NodeId("n1"), "c1", 7, (1, 1), "")
+    assert acceptor.peer == LinkIdentity(NodeId("n1"), "c1", 7, (1, 1), "")
 
 
 def test_who_no_longer_speaks_version_1_refuses_the_first_release() -> None:
@@ -117,7 +123,7 @@ def test_an_offer_that_was_changed_on_the_way_proves_nothing() -> None:
     ],
 )
 def test_the_wrong_peer_is_refused_with_its_reason(
-    dialer: Handshake, acceptor: Handshake, code: str
+    dialer: LinkHandshake, acceptor: LinkHandshake, code: str
 ) -> None:
     with pytest.raises(LinkRefused) as refused:
         converse(dialer, acceptor)

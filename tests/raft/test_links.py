@@ -21,7 +21,7 @@ import uvloop
 
 from cluster.log import SystemClock
 from cluster.raft import link_protocol, links
-from cluster.raft.link_auth import Handshake, Identity
+from cluster.raft.link_auth import LinkHandshake, LinkIdentity
 from cluster.raft.links import LINK_FRAME_BYTES_MAX, TcpLinks, TlsConfig
 from cluster.read_slices import SLICE_BYTES
 from cluster.seams import Down
@@ -685,8 +685,8 @@ async def test_frames_may_arrive_in_any_pieces() -> None:
 
 async def prove(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Be node n1, by hand."""
-    shake = Handshake(
-        Identity(NodeId("n1"), "c1", 1),
+    shake = LinkHandshake(
+        LinkIdentity(NodeId("n1"), "c1", 1),
         secret=SECRET,
         dialing=NodeId("n2"),
         admit=lambda _: None,
@@ -704,8 +704,8 @@ async def prove(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 async def first_release(told: dict[str, list[Any]], reader: Any, writer: Any) -> None:
     """Node n2 as the first release takes a call: it insists on version 1, in its own form."""
-    shake = Handshake(
-        Identity(NodeId("n2"), "c1", 1), secret=SECRET, dialing=None, admit=lambda _: None
+    shake = LinkHandshake(
+        LinkIdentity(NodeId("n2"), "c1", 1), secret=SECRET, dialing=None, admit=lambda _: None
     )
     with contextlib.suppress(asyncio.IncompleteReadError):
         while True:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.log import Identity, Log, LogOptions, SnapshotRefused
+from cluster.log import Log, LogIdentity, LogOptions, SnapshotRefused
 from cluster.log.memory_disk import MemoryDisk
 from cluster.raft import snapshots
 from cluster.raft.member import Role
@@ -220,7 +220,7 @@ async def test_a_snapshot_that_is_overtaken_by_an_install_is_refused():
         "/data",
         disk=disk,
         clock=FakeClock(loop),
-        identity=Identity("n1", "test"),
+        identity=LogIdentity("n1", "test"),
         options=LogOptions(min_free_bytes=0),
     )
     journal = log.journal(1)

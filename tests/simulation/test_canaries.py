@@ -91,7 +91,7 @@ def test_a_part_without_room_that_is_kept_for_it_is_found_out(
     async def keep_none(self: object, *_: object) -> None:
         """Whoever decides knows no limits of other groups."""
 
-    monkeypatch.setattr(node.broker.transactions.Transactions, "_keep_room", keep_none)
+    monkeypatch.setattr(node.broker.transactions.TransactionCoordinator, "_keep_room", keep_none)
 
     result = _first_unsafe("resets", features=("room",), default_groups=2)
 

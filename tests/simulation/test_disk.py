@@ -8,7 +8,7 @@ import pytest
 
 from chaos.simulator.disk import SECTOR, DiskOptions, Platter, SimDisk
 from chaos.simulator.loop import Process, World
-from cluster.log import Identity, Log, SystemClock
+from cluster.log import Log, LogIdentity, SystemClock
 
 LOSSES = 200
 
@@ -164,7 +164,7 @@ def test_a_sync_takes_time_and_a_failing_one_says_so() -> None:
 async def _begun_and_killed(disk: SimDisk) -> None:
     """The process before was killed when it had made the folder, and before that was synced."""
     disk.make_dir("data")
-    log = await Log.open("data", disk=disk, clock=SystemClock(), identity=Identity("n1", "c"))
+    log = await Log.open("data", disk=disk, clock=SystemClock(), identity=LogIdentity("n1", "c"))
     log.journal(1).set_term(7, "n2")
     log.write()
     await log.sync()

@@ -13,7 +13,7 @@ from chaos.faults import Damage
 from chaos.simulator.plan import DISK_SEEDS_FROM, draw_plan
 from chaos.simulator.run import Run, Status, run_seed
 from chaos.simulator.sim_cluster import SimCluster
-from cluster.log import Identity
+from cluster.log import LogIdentity
 from cluster.log.format import encode_file_header
 from cluster.types import NodeId
 
@@ -76,7 +76,7 @@ def test_damage_is_where_it_is_said_to_be(kind: Damage) -> None:
 
 
 def test_a_segment_whose_header_was_cut_short_is_left_alone() -> None:
-    header = encode_file_header(1, 0, 0, bytes(16), Identity("n1", "test"))
+    header = encode_file_header(1, 0, 0, bytes(16), LogIdentity("n1", "test"))
     for size in range(len(header)):
         assert choose("log_bit", {"data/000000000001.log": header[:size]}, {}, Random(1)) is None
 

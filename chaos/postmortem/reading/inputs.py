@@ -384,7 +384,7 @@ def _of_one_folder(
     """All are of one node, so the others tell whose one with a damaged header is."""
     headers = [header for _, header in found if isinstance(header, fmt.FileHeader)]
     whose = Counter(header.identity for header in headers).most_common(1)
-    unknown = fmt.Identity(folder.rsplit("/", 1)[-1], "")
+    unknown = fmt.LogIdentity(folder.rsplit("/", 1)[-1], "")
     identity = whose[0][0] if whose else unknown
     # Empty segments behind the one that was written to do not protect it from a torn end.
     used = [

@@ -36,7 +36,7 @@ from node.protocols.amqp.handlers import begin
 from node.protocols.amqp.outlet import Outlet
 from node.protocols.amqp.publishes import Publishes
 from node.protocols.amqp.refusals import refusal
-from node.protocols.amqp.services import Services
+from node.protocols.amqp.services import AmqpServices
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +85,7 @@ class ChannelHost(Protocol):
 class Channel:
     """Of one connection."""
 
-    def __init__(self, host: ChannelHost, number: int, services: Services) -> None:
+    def __init__(self, host: ChannelHost, number: int, services: AmqpServices) -> None:
         self.host = host
         self.number = number
         self.services = services

@@ -41,7 +41,7 @@ from node.protocols.amqp.handshake import FRAME_BYTES_MIN, Terms
 from node.protocols.amqp.methods import made, method_ids
 from node.protocols.amqp.opening import Opening
 from node.protocols.amqp.reader import Reader
-from node.protocols.amqp.services import Services
+from node.protocols.amqp.services import AmqpServices
 from node.protocols.amqp.writer import HEARTBEAT
 
 #: Over this, what was written leaves at once; and no more than about as much waits in the
@@ -219,12 +219,12 @@ CLOSE_S_MAX: Final = 5.0
 class Home(Protocol):
     """Where connections are registered: see `node.protocols.amqp.server`."""
 
-    services: Services
+    services: AmqpServices
     offer: Terms
     server_properties: Mapping[str, Any]
     admission: Admission
     clients: Clients
-    make_channel: Callable[[ChannelHost, int, Services], Channel]
+    make_channel: Callable[[ChannelHost, int, AmqpServices], Channel]
 
     def next_id(self) -> str: ...
     def add(self, connection: AmqpConnection) -> bool:

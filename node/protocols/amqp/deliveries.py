@@ -25,12 +25,12 @@ from cluster.machine.checks import NAME_BYTES_MAX
 from cluster.machine.commands import Command, Discard, Return, SetCredit, Settle
 from cluster.types import ConsumerKey, GroupId, LargeBody
 from node.broker.broker import Broker
-from node.clients.connection import Connection
-from node.clients.connection import Consumer as BrokerConsumer
+from node.clients.connection import ClientSession
+from node.clients.connection import Subscription as BrokerConsumer
 from node.dispatch import outgoing
 from node.dispatch.chunks import merged
 from node.dispatch.handed import Piece
-from node.dispatch.outgoing import Batch, Delivery, Outgoing
+from node.dispatch.outgoing import Delivery, MessageBatch, Outgoing
 from node.errors import Refused
 from node.messages.message import on_wire
 from node.metrics.client_counters import ProtocolCounters
@@ -55,7 +55,7 @@ SINGLE_ACTIVE = "x-single-active-consumer"
 
 
 @dataclass(slots=True, eq=False)
-class Consumer:
+class ChannelConsumer:
     """One that consumes, or a get (no tag): where its deliveries are settled."""
 
     tag: str
@@ -78,7 +78,9 @@ class Consumer:
         self.wire_tag = self.tag.encode()
 
 
-def runs(batch: Batch, queue: str, *, fenced: bool = False) -> list[tuple[int, int, bytes, bytes]]:
+def runs(
+    batch: MessageBatch, queue: str, *, fenced: bool = False
+) -> list[tuple[int, int, bytes, bytes]]:
     """(start, end, where, properties) of neighbours that look the same to a client."""
     count = len(batch.bodies)
     metas = _metas(batch)
@@ -99,7 +101,7 @@ def runs(batch: Batch, queue: str, *, fenced: bool = False) -> list[tuple[int, i
     return runs
 
 
-def cut(batch: Batch, count: int) -> tuple[Batch, Batch]:
+def cut(batch: MessageBatch, count: int) -> tuple[MessageBatch, MessageBatch]:
     metas = _metas(batch)
     first = batch._replace(
         bodies=batch.bodies[:count], meta=batch.meta if metas is None else metas[:count]
@@ -112,7 +114,7 @@ def cut(batch: Batch, count: int) -> tuple[Batch, Batch]:
     return first, rest
 
 
-def _metas(batch: Batch) -> list[Any] | None:
+def _metas(batch: MessageBatch) -> list[Any] | None:
     """One a body, or None: all have the same."""
     meta: Any = batch.meta
     return cast("list[Any]", meta) if type(meta) is list else None
@@ -259,12 +261,12 @@ class ChannelSettles:
     """
 
     def __init__(self, broker: Broker, counted: ProtocolCounters) -> None:
-        self.unacked: Unacked[Consumer] = Unacked()
+        self.unacked: Unacked[ChannelConsumer] = Unacked()
         self.open = 0  # told to a leader, not decided
         self._settle_retry = broker.settle_retry
         self._acked = broker.counts.latencies.acked
         self._counted = counted
-        self._transaction: list[tuple[Verdict, list[Taken[Consumer]]]] | None = None
+        self._transaction: list[tuple[Verdict, list[Taken[ChannelConsumer]]]] | None = None
         self._all_decided: asyncio.Event | None = None
 
     def up_to(self, verdict: Verdict, tag: int) -> None:
@@ -286,7 +288,7 @@ class ChannelSettles:
         for group, step in steps_of("requeue", self.unacked.take_up_to(0), failed=False):
             self.propose(group, step)
 
-    def _settle(self, verdict: Verdict, taken: list[Taken[Consumer]]) -> None:
+    def _settle(self, verdict: Verdict, taken: list[Taken[ChannelConsumer]]) -> None:
         if self._transaction is not None:
             self._transaction.append((verdict, taken))
             return
@@ -294,7 +296,7 @@ class ChannelSettles:
         for group, step in steps_of(verdict, taken):
             self.propose(group, step)
 
-    def _count(self, verdict: Verdict, taken: list[Taken[Consumer]]) -> None:
+    def _count(self, verdict: Verdict, taken: list[Taken[ChannelConsumer]]) -> None:
         if verdict == "ack":
             now_s = asyncio.get_running_loop().time()
             for part in taken:
@@ -344,11 +346,11 @@ class ChannelSettles:
 
 
 def steps_of(
-    verdict: Verdict, taken: Sequence[Taken[Consumer]], *, failed: bool = True
+    verdict: Verdict, taken: Sequence[Taken[ChannelConsumer]], *, failed: bool = True
 ) -> list[tuple[GroupId, Step]]:
     """One a consumer. `failed`: what is requeued counts as a failed delivery (B09)."""
-    ranges: dict[Consumer, list[tuple[int, int]]] = {}
-    tokens: dict[Consumer, int] = {}
+    ranges: dict[ChannelConsumer, list[tuple[int, int]]] = {}
+    tokens: dict[ChannelConsumer, int] = {}
     for part in taken:
         ranges.setdefault(part.consumer, []).append((part.first, part.last))
         tokens[part.consumer] = max(part.token, tokens.get(part.consumer, 0))
@@ -386,8 +388,8 @@ NO_ACK_CREDIT = 2_000
 class _Held:
     """A delivery that the channel's prefetch has no room for, yet; `frame` when it is its last."""
 
-    consumer: Consumer
-    batch: Batch
+    consumer: ChannelConsumer
+    batch: MessageBatch
     frame: Delivery | None
 
 
@@ -395,7 +397,7 @@ class Deliveries:
     """One channel's consumers: subscribes them, writes their deliveries, takes their acks."""
 
     def __init__(self, channel: Channel) -> None:
-        self.consumers: dict[str, Consumer] = {}
+        self.consumers: dict[str, ChannelConsumer] = {}
         self.settles = ChannelSettles(channel.services.broker, channel.services.counters.amqp091)
         self.prefetch = 0  # of each new consumer; 0: no limit
         self.global_prefetch = 0  # of the channel
@@ -405,18 +407,18 @@ class Deliveries:
         self._host = channel.host
         self._services = channel.services
         self._counted = channel.services.counters.amqp091
-        self._by_key: dict[tuple[str, ConsumerKey], Consumer] = {}
-        self._subscribing: dict[int, Consumer] = {}
-        self._getting: dict[int, Consumer] = {}
+        self._by_key: dict[tuple[str, ConsumerKey], ChannelConsumer] = {}
+        self._subscribing: dict[int, ChannelConsumer] = {}
+        self._getting: dict[int, ChannelConsumer] = {}
         self._held: deque[_Held] = deque()
         self._untaken: list[Delivery] = []
         self._requests = 0
         self._cancels = 0
         self._notices: list[str] | None = None  # cancelled meanwhile, to be told later
-        self._connection: Connection | None = None
+        self._connection: ClientSession | None = None
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ClientSession:
         """The broker's end; a channel that only publishes needs none."""
         if self._connection is None:
             if self._channel.closed:  # made now, it would stay: nobody ends it
@@ -444,13 +446,13 @@ class Deliveries:
         match frame:
             case Delivery():
                 self._delivery(frame)
-            case outgoing.Subscribed(request, key, _):
+            case outgoing.SubscribeAnswer(request, key, _):
                 consumer = self._subscribing.pop(request)
                 consumer.key = key
                 self._by_key[consumer.info.name, key] = consumer
                 if not consumer.silent:
                     self._channel.send_method(commands.Basic.ConsumeOk(consumer.tag))
-            case outgoing.Got(request, _, key, ready, batches):
+            case outgoing.GetAnswer(request, _, key, ready, batches):
                 self._got(self._getting.pop(request), key, ready, batches)
             case outgoing.Ended(queue, key, reason):
                 self._ended(queue, key, reason)
@@ -483,7 +485,7 @@ class Deliveries:
         known = [self._timeout_of(consumer) for consumer in self.consumers.values()]
         return min((timeout for timeout in known if timeout), default=None)
 
-    def _timeout_of(self, consumer: Consumer) -> int | None:
+    def _timeout_of(self, consumer: ChannelConsumer) -> int | None:
         if consumer.timeout_ms is not None:
             return consumer.timeout_ms
         catalog = self._services.broker.cluster.catalog_machine
@@ -508,7 +510,7 @@ class Deliveries:
             self._emit(consumer, batch)
         self._taken(frame)
 
-    def _emit(self, consumer: Consumer, batch: Batch) -> None:
+    def _emit(self, consumer: ChannelConsumer, batch: MessageBatch) -> None:
         bodies = cast("list[bytes]", batch.bodies)
         count = len(bodies)
         if consumer.no_ack:
@@ -544,7 +546,9 @@ class Deliveries:
                 piece = Piece(known.handed, batch.first + start, batch.token, part)
             self._channel.outlet.write(data, piece)
 
-    def _emit_large(self, consumer: Consumer, batch: Batch, body: LargeBody, tag: int) -> None:
+    def _emit_large(
+        self, consumer: ChannelConsumer, batch: MessageBatch, body: LargeBody, tag: int
+    ) -> None:
         """One whose body leaves in pieces: the only one of its batch."""
         info = consumer.info
         ((_, _, where, properties),) = runs(batch, info.name, fenced=consumer.fenced)
@@ -564,7 +568,12 @@ class Deliveries:
         self._stream(consumer, batch, body, head, piece)
 
     def _stream(
-        self, consumer: Consumer, batch: Batch, body: LargeBody, head: bytes, piece: Piece | None
+        self,
+        consumer: ChannelConsumer,
+        batch: MessageBatch,
+        body: LargeBody,
+        head: bytes,
+        piece: Piece | None,
     ) -> None:
         info = consumer.info
 
@@ -642,7 +651,7 @@ class Deliveries:
 
     # --- consumers --------------------------------------------------------------------------------
 
-    async def subscribe(self, consumer: Consumer) -> None:
+    async def subscribe(self, consumer: ChannelConsumer) -> None:
         """Consume-ok leaves before the first delivery."""
         self._requests += 1
         request = self._requests
@@ -695,7 +704,7 @@ class Deliveries:
                 raise  # else it ended with its queue, which is about to be told
         self._by_key.pop((info.name, key), None)
 
-    def _take_held(self, consumer: Consumer) -> list[Batch]:
+    def _take_held(self, consumer: ChannelConsumer) -> list[MessageBatch]:
         """What has not been delivered to it, and is not going to be."""
         taken = [held for held in self._held if held.consumer is consumer]
         self._held = deque(held for held in self._held if held.consumer is not consumer)
@@ -714,7 +723,7 @@ class Deliveries:
             self.consumers.pop(consumer.tag, None)
             self._notify_cancelled(consumer)
 
-    def _notify_cancelled(self, consumer: Consumer) -> None:
+    def _notify_cancelled(self, consumer: ChannelConsumer) -> None:
         consumer.cancelled = True
         if self._notices is not None:
             self._notices.append(consumer.tag)
@@ -749,7 +758,7 @@ class Deliveries:
     async def get(self, info: QueueInfo, *, no_ack: bool) -> None:
         self._requests += 1
         request = self._requests
-        self._getting[request] = Consumer("", info, no_ack=no_ack)
+        self._getting[request] = ChannelConsumer("", info, no_ack=no_ack)
         try:
             await self._channel.patiently(
                 lambda: self.connection.get(request, info, 1, auto_settle=no_ack), info
@@ -758,7 +767,7 @@ class Deliveries:
             self._getting.pop(request, None)
 
     def _got(
-        self, holder: Consumer, key: ConsumerKey, ready: int, batches: Sequence[Batch]
+        self, holder: ChannelConsumer, key: ConsumerKey, ready: int, batches: Sequence[MessageBatch]
     ) -> None:
         self._counted.of(holder.info).got(batches, auto=holder.no_ack)
         if not batches:

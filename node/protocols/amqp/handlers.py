@@ -19,7 +19,7 @@ from cluster.types import GroupId
 from node.errors import OutcomeUnknown, Refused
 from node.messages.tables import plain
 from node.protocols.amqp import topology
-from node.protocols.amqp.deliveries import Consumer, Verdict
+from node.protocols.amqp.deliveries import ChannelConsumer, Verdict
 from node.protocols.amqp.direct_reply import PSEUDO_QUEUE
 from node.protocols.amqp.errors import (
     ACCESS_REFUSED,
@@ -99,7 +99,7 @@ async def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
     info = await topology.find_queue(channel, method.queue)
     host.access.check("read", "queue", info.name)
     arguments = plain(method.arguments or {})
-    consumer = Consumer(
+    consumer = ChannelConsumer(
         tag,
         info,
         no_ack=bool(method.no_ack),

@@ -97,7 +97,7 @@ class OpenVhost(NamedTuple):
     vhost: str
 
 
-class State(Enum):
+class HandshakeState(Enum):
     """What is waited for."""
 
     HEADER = "starting"
@@ -110,13 +110,13 @@ class State(Enum):
     DONE = "running"
 
 
-class Handshake:
+class AmqpHandshake:
     """One connection's."""
 
     def __init__(
         self, offer: Terms, properties: Mapping[str, Any], certificate_user: str | None = None
     ) -> None:
-        self.state = State.HEADER
+        self.state = HandshakeState.HEADER
         self.terms = offer
         self.client_properties: Mapping[str, Any] = {}
         self.mechanism = ""
@@ -130,11 +130,11 @@ class Handshake:
 
     def begin(self, header: bytes) -> base.Frame | None:
         """None: another protocol, or another version of it. Answer with `PROTOCOL_HEADER`."""
-        assert self.state is State.HEADER
+        assert self.state is HandshakeState.HEADER
         version = VERSIONS.get(header)
         if version is None:
             return None
-        self.state = State.START_OK
+        self.state = HandshakeState.START_OK
         external = [] if self._certificate_user is None else [EXTERNAL]
         return made(
             commands.Connection.Start,
@@ -148,18 +148,18 @@ class Handshake:
     def receive(self, method: base.Frame) -> base.Frame | Credentials | OpenVhost | None:
         """What to send, or to find out."""
         match self.state, method:
-            case State.START_OK, commands.Connection.StartOk():
+            case HandshakeState.START_OK, commands.Connection.StartOk():
                 self.client_properties = cast("Mapping[str, Any]", method.client_properties)
                 self.mechanism = method.mechanism
                 return self._credentials(method.response)
-            case State.SECURE_OK, commands.Connection.SecureOk():
+            case HandshakeState.SECURE_OK, commands.Connection.SecureOk():
                 return self._credentials(method.response or "\0")
-            case State.TUNE_OK, commands.Connection.TuneOk():
+            case HandshakeState.TUNE_OK, commands.Connection.TuneOk():
                 self.terms = self._agreed(method)
-                self.state = State.OPEN
+                self.state = HandshakeState.OPEN
                 return None
-            case State.OPEN, commands.Connection.Open():
-                self.state = State.ACCESS
+            case HandshakeState.OPEN, commands.Connection.Open():
+                self.state = HandshakeState.ACCESS
                 return OpenVhost(method.virtual_host)
             case _:
                 raise ConnectionError_(
@@ -170,8 +170,8 @@ class Handshake:
 
     def accepted(self) -> base.Frame:
         """The user may come in."""
-        assert self.state is State.LOGIN
-        self.state = State.TUNE_OK
+        assert self.state is HandshakeState.LOGIN
+        self.state = HandshakeState.TUNE_OK
         return made(
             commands.Connection.Tune,
             channel_max=self.terms.channel_max,
@@ -191,16 +191,16 @@ class Handshake:
 
     def opened(self) -> base.Frame:
         """The vhost is open."""
-        assert self.state is State.ACCESS
-        self.state = State.DONE
+        assert self.state is HandshakeState.ACCESS
+        self.state = HandshakeState.DONE
         return made(commands.Connection.OpenOk)
 
     def _credentials(self, response: str | bytes) -> base.Frame | Credentials:
         raw = response.encode() if isinstance(response, str) else response
         match self.mechanism:
-            case "PLAIN" | "AMQPLAIN" if not raw and self.state is State.START_OK:
+            case "PLAIN" | "AMQPLAIN" if not raw and self.state is HandshakeState.START_OK:
                 # SASL lets a client wait to be asked.
-                self.state = State.SECURE_OK
+                self.state = HandshakeState.SECURE_OK
                 return made(commands.Connection.Secure, challenge="")
             case "PLAIN":
                 user, password = _plain(raw)
@@ -214,7 +214,7 @@ class Handshake:
                     f"unknown authentication mechanism '{self.mechanism}'",
                     *method_ids(commands.Connection.StartOk()),
                 )
-        self.state = State.LOGIN
+        self.state = HandshakeState.LOGIN
         return Credentials(self.mechanism, user, password)
 
     def _agreed(self, answer: commands.Connection.TuneOk) -> Terms:

@@ -14,10 +14,10 @@ from node.protocols.amqp.events import Event, Heartbeat, Method
 from node.protocols.amqp.handshake import (
     PROTOCOL_HEADER,
     VERSIONS,
+    AmqpHandshake,
     Credentials,
-    Handshake,
+    HandshakeState,
     OpenVhost,
-    State,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Opening:
     """Of one connection, until its vhost is open."""
 
     def __init__(self, connection: AmqpConnection, home: Home, user: str | None) -> None:
-        self.handshake = Handshake(home.offer, home.server_properties, user)
+        self.handshake = AmqpHandshake(home.offer, home.server_properties, user)
         self._connection = connection
         self._home = home
         self._header = b""
@@ -44,7 +44,7 @@ class Opening:
             self._task.cancel()
 
     def receive(self, data: bytes) -> None:
-        if self.handshake.state is State.HEADER:
+        if self.handshake.state is HandshakeState.HEADER:
             missing = len(PROTOCOL_HEADER) - len(self._header)
             self._header += data[:missing]
             data = data[missing:]

@@ -17,7 +17,7 @@ from node.protocols.amqp.connection import AmqpConnection
 from node.protocols.amqp.ends import Phase
 from node.protocols.amqp.handshake import Terms, server_properties
 from node.protocols.amqp.listing import describe, details
-from node.protocols.amqp.services import Services
+from node.protocols.amqp.services import AmqpServices
 from node.protocols.connection_limiter import ConnectionLimiter, SecureListener, bound_socket
 from node.protocols.tls import Certificates
 from node.settings.settings import SettingsError
@@ -34,13 +34,13 @@ class AmqpServer:
 
     def __init__(
         self,
-        services: Services,
+        services: AmqpServices,
         *,
         clients: Clients,
         incarnation: int,
         limiter: ConnectionLimiter,
         certificates: Certificates,
-        make_channel: Callable[[ChannelHost, int, Services], Channel] = Channel,
+        make_channel: Callable[[ChannelHost, int, AmqpServices], Channel] = Channel,
     ) -> None:
         settings = services.settings
         options = settings.amqp_options

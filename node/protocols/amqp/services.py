@@ -9,7 +9,7 @@ from node.broker.alarms import Alarms
 from node.broker.bodies import Bodies
 from node.broker.broker import Broker
 from node.broker.publishing import Publisher
-from node.broker.transactions import Transactions
+from node.broker.transactions import TransactionCoordinator
 from node.clients.relay import Relay
 from node.clients.sessions import Sessions
 from node.metrics.client_counters import ClientCounters
@@ -20,14 +20,14 @@ from node.tasks import Tasks
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class AmqpServices:
     settings: Settings
     broker: Broker
     sessions: Sessions
     relay: Relay
     publisher: Publisher
     bodies: Bodies
-    transactions: Transactions
+    transactions: TransactionCoordinator
     direct_replies: DirectReplies
     auth: Auth
     alarms: Alarms

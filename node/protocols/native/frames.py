@@ -271,7 +271,7 @@ def unpack(data: bytes) -> Any:
         raise MalformedFrame(reason) from error
 
 
-class State(Enum):
+class ProtocolState(Enum):
     HELLO_AWAITED = "hello_awaited"
     OPEN = "open"
     CLOSED = "closed"
@@ -281,23 +281,23 @@ class NativeProtocol:
     """One connection's frames: `receive` gives a request or raises a FrameError."""
 
     def __init__(self, *, frame_bytes_max: int) -> None:
-        self.state = State.HELLO_AWAITED
+        self.state = ProtocolState.HELLO_AWAITED
         self._frame_bytes_max = frame_bytes_max
 
     def receive(self, data: bytes) -> Request | None:
         """The request in this frame. None: the connection is closed, so nobody listens."""
-        if self.state is State.CLOSED:
+        if self.state is ProtocolState.CLOSED:
             return None
         try:
             request = self._decode(data)
         except FrameError as error:
             if error.close_code is not None:
-                self.state = State.CLOSED
+                self.state = ProtocolState.CLOSED
             raise
         if type(request) is Hello:
-            self.state = State.OPEN
+            self.state = ProtocolState.OPEN
         elif type(request) is Goodbye:
-            self.state = State.CLOSED
+            self.state = ProtocolState.CLOSED
         return request
 
     def _decode(self, data: bytes) -> Request:
@@ -312,7 +312,7 @@ class NativeProtocol:
         opcode, *values = cast("list[Any]", frame)
         if opcode == Opcode.HELLO:
             return self._hello(values)
-        if self.state is State.HELLO_AWAITED:
+        if self.state is ProtocolState.HELLO_AWAITED:
             raise HelloMissing(f"the first frame must be HELLO, not opcode {opcode}")
         request = values[0] if values and type(values[0]) is int else 0
         if opcode != Opcode.SUBSCRIBE and opcode not in _LAYOUTS:
@@ -324,7 +324,7 @@ class NativeProtocol:
             raise
 
     def _hello(self, values: list[Any]) -> Hello:
-        if self.state is not State.HELLO_AWAITED:
+        if self.state is not ProtocolState.HELLO_AWAITED:
             raise BadField("HELLO is only the first frame of a connection")
         if not values or type(values[0]) is not int or values[0] != VERSION:
             version = str(values[0])[:20] if values else None

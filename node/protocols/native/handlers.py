@@ -12,7 +12,7 @@ from cluster.types import ConsumerKey
 from node.access.permissions import Operation
 from node.broker import settle_retry
 from node.broker.broker import Broker
-from node.clients.connection import Connection
+from node.clients.connection import ClientSession
 from node.errors import BrokerError
 from node.protocols.native import requests
 from node.protocols.native.requests import Request
@@ -46,7 +46,7 @@ class Handlers:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._handlers: dict[type, Callable[[Connection, Any], Awaitable[None]]] = {
+        self._handlers: dict[type, Callable[[ClientSession, Any], Awaitable[None]]] = {
             requests.Publish: self._publish,
             requests.PublishPart: self._publish_part,
             requests.Settle: self._settle,
@@ -64,7 +64,7 @@ class Handlers:
             requests.Info: self._info,
         }
 
-    async def handle(self, connection: Connection, request: Request) -> None:
+    async def handle(self, connection: ClientSession, request: Request) -> None:
         """Returns when the next request of this connection may be read."""
         handler = self._handlers.get(type(request))
         if handler is None:
@@ -82,14 +82,14 @@ class Handlers:
 
     # --- one a request ----------------------------------------------------------------------------
 
-    async def _publish(self, connection: Connection, frame: requests.Publish) -> None:
+    async def _publish(self, connection: ClientSession, frame: requests.Publish) -> None:
         request, queue, publisher, seqno, bodies, meta, attrs, large = frame
         info = self._broker.locate(connection.vhost, queue)
         if info is None:
             info = await self._broker.find(connection.vhost, queue)
         connection.publish(request, info, publisher, seqno, bodies, meta, attrs, large)
 
-    async def _publish_part(self, connection: Connection, frame: requests.PublishPart) -> None:
+    async def _publish_part(self, connection: ClientSession, frame: requests.PublishPart) -> None:
         request, queue, upload, number, data = frame
         info = await self._broker.find(connection.vhost, queue)
         await connection.run(
@@ -98,7 +98,7 @@ class Handlers:
             lambda: connection.publish_part(request, info, upload, number, data),
         )
 
-    async def _settle(self, connection: Connection, frame: SettleFrame) -> None:
+    async def _settle(self, connection: ClientSession, frame: SettleFrame) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
         consumer = ConsumerKey(frame.consumer)
         command: settle_retry.SettleCommand
@@ -115,7 +115,7 @@ class Handlers:
                 command = SetCredit(info.queue, consumer, credit)
         connection.settle(frame.request, info, command)
 
-    async def _subscribe(self, connection: Connection, frame: requests.Subscribe) -> None:
+    async def _subscribe(self, connection: ClientSession, frame: requests.Subscribe) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
         await connection.run(
             frame.request,
@@ -133,7 +133,7 @@ class Handlers:
             ),
         )
 
-    async def _cancel(self, connection: Connection, frame: requests.Cancel) -> None:
+    async def _cancel(self, connection: ClientSession, frame: requests.Cancel) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
         await connection.run(
             frame.request,
@@ -143,7 +143,7 @@ class Handlers:
             ),
         )
 
-    async def _get(self, connection: Connection, frame: requests.Get) -> None:
+    async def _get(self, connection: ClientSession, frame: requests.Get) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
         await connection.run(
             frame.request,
@@ -153,14 +153,14 @@ class Handlers:
             ),
         )
 
-    async def _declare(self, connection: Connection, frame: requests.Declare) -> None:
+    async def _declare(self, connection: ClientSession, frame: requests.Declare) -> None:
         await connection.run(
             frame.request,
             frame.queue,
             lambda: connection.declare(frame.request, frame.queue, frame.arguments),
         )
 
-    async def _delete(self, connection: Connection, frame: requests.Delete) -> None:
+    async def _delete(self, connection: ClientSession, frame: requests.Delete) -> None:
         await self._broker.find_shared(connection.vhost, frame.queue)
         await connection.run(
             frame.request,
@@ -170,13 +170,13 @@ class Handlers:
             ),
         )
 
-    async def _purge(self, connection: Connection, frame: requests.Purge) -> None:
+    async def _purge(self, connection: ClientSession, frame: requests.Purge) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
         await connection.run(
             frame.request, frame.queue, lambda: connection.purge(frame.request, info)
         )
 
-    async def _pause(self, connection: Connection, frame: requests.Pause) -> None:
+    async def _pause(self, connection: ClientSession, frame: requests.Pause) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
         await connection.run(
             frame.request,
@@ -184,7 +184,7 @@ class Handlers:
             lambda: connection.pause(frame.request, info, paused=frame.paused),
         )
 
-    async def _info(self, connection: Connection, frame: requests.Info) -> None:
+    async def _info(self, connection: ClientSession, frame: requests.Info) -> None:
         info = await self._broker.find(connection.vhost, frame.queue)
         await connection.run(
             frame.request, frame.queue, lambda: connection.info(frame.request, info)

@@ -28,7 +28,7 @@ from node.broker.broker import Broker, check_shared
 from node.broker.settle_retry import SettleCommand
 from node.clients.sessions import Sessions
 from node.dispatch.chunks import merged
-from node.dispatch.outgoing import Batch
+from node.dispatch.outgoing import MessageBatch
 from node.errors import BrokerError, Elsewhere, Refused, reply_of
 from node.messages.message import as_map
 from node.messages.plain_values import loads
@@ -392,14 +392,14 @@ def _attrs(request: web.Request) -> dict[int, Any] | None:
 # --- answering ------------------------------------------------------------------------------------
 
 
-def _given_back(info: QueueInfo, key: ConsumerKey, batches: Sequence[Batch]) -> Return:
+def _given_back(info: QueueInfo, key: ConsumerKey, batches: Sequence[MessageBatch]) -> Return:
     """Others of the same answer may be settled already, so they are shown."""
     ranges = merged([(b.first, b.first + len(b.bodies) - 1) for b in batches])
     token = max([batch.token for batch in batches])
     return Return(info.queue, key, ranges, token=token, unsent=True)
 
 
-def _messages(batch: Batch) -> list[dict[str, Any]]:
+def _messages(batch: MessageBatch) -> list[dict[str, Any]]:
     shared = as_map(batch.meta)
     each = cast("list[Any]", shared) if type(shared) is list else None
     return [

@@ -10,16 +10,16 @@ import cbor2
 from cluster.types import LargeBody
 from node.dispatch.outgoing import (
     Active,
-    Answer,
-    Batch,
-    Confirms,
     Delivery,
     Ended,
     Failure,
-    Got,
+    GetAnswer,
+    MessageBatch,
     Moved,
     Outgoing,
-    Subscribed,
+    PublishConfirms,
+    RequestAnswer,
+    SubscribeAnswer,
 )
 from node.messages.message import as_map
 from node.protocols.native.requests import VERSION, Opcode
@@ -35,15 +35,15 @@ def encode(frame: Outgoing, url_of: UrlOf) -> bytes:
 
 def _array(frame: Outgoing, url_of: UrlOf) -> list[Any]:
     match frame:
-        case Confirms(confirms):
+        case PublishConfirms(confirms):
             return [Opcode.CONFIRM.value, [list(confirm) for confirm in confirms]]
         case Delivery(queue, consumer, batches):
             return [Opcode.DELIVER.value, queue, consumer, chunks(batches)]
-        case Answer(request, value):
+        case RequestAnswer(request, value):
             return [Opcode.OK.value, request, value]
-        case Subscribed(request, consumer, active):
+        case SubscribeAnswer(request, consumer, active):
             return [Opcode.SUBSCRIBED.value, request, consumer, active]
-        case Got(request, queue, consumer, ready, batches):
+        case GetAnswer(request, queue, consumer, ready, batches):
             return [Opcode.GOT.value, request, queue, consumer, ready, chunks(batches)]
         case Failure(request, code, reason, detail):
             return [Opcode.ERROR.value, request, code, reason, detail]
@@ -58,7 +58,7 @@ def _array(frame: Outgoing, url_of: UrlOf) -> list[Any]:
             assert_never(frame)
 
 
-def chunks(batches: list[Batch]) -> list[list[Any]]:
+def chunks(batches: list[MessageBatch]) -> list[list[Any]]:
     """Of a large body only that it is there: it went in parts, before."""
     return [
         list(

@@ -21,10 +21,10 @@ from node.broker.bodies import Bodies, BodyGone, may_be_whole
 from node.broker.broker import Broker
 from node.broker.settle_retry import SettleRetry
 from node.clients.clients import Clients
-from node.clients.connection import Connection
+from node.clients.connection import ClientSession
 from node.clients.sessions import Sessions, name_of
 from node.dispatch.handed import keep_unsent_small
-from node.dispatch.outgoing import Batch, Delivery, Got, Outgoing
+from node.dispatch.outgoing import Delivery, GetAnswer, MessageBatch, Outgoing
 from node.errors import BrokerError, Refused
 from node.metrics.client_counters import ClientCounters
 from node.protocols.basic_auth import BasicAuth
@@ -60,7 +60,7 @@ CLOSE_CODES = {
 class _Large(NamedTuple):
     """With bodies that are read as it leaves."""
 
-    frame: Delivery | Got
+    frame: Delivery | GetAnswer
     info: QueueInfo | None  # None: the queue is gone
 
 
@@ -78,7 +78,7 @@ class SocketPeer:
         self._locate = locate
         self._bodies = bodies
         self._settle_retry = settle_retry
-        self.connection: Connection | None = None
+        self.connection: ClientSession | None = None
         self.user_name = ""
         self.vhost = ""
         self.channel_count = 0
@@ -97,7 +97,9 @@ class SocketPeer:
 
     def send(self, frame: Outgoing) -> None:
         delivery = frame if type(frame) is Delivery else None
-        if type(frame) is Got and any(_large_of(batch) is not None for batch in frame.batches):
+        if type(frame) is GetAnswer and any(
+            _large_of(batch) is not None for batch in frame.batches
+        ):
             self._put(self._large(frame), None)
         elif delivery is not None and _large_of(delivery.batches[-1]) is not None:
             self._put(self._large(delivery), delivery)
@@ -107,7 +109,7 @@ class SocketPeer:
     def send_bytes(self, data: bytes, delivery: Delivery | None = None) -> None:
         self._put(data, delivery)
 
-    def _large(self, frame: Delivery | Got) -> _Large:
+    def _large(self, frame: Delivery | GetAnswer) -> _Large:
         """Its queue is looked up now: once it leaves, another one may have that name."""
         connection = self.connection
         info = None if connection is None else self._locate(connection.vhost, frame.queue)
@@ -180,17 +182,17 @@ class SocketPeer:
             self._wake.clear()
             await self._wake.wait()
 
-    async def _send_large(self, large: _Large) -> Delivery | Got | None:
+    async def _send_large(self, large: _Large) -> Delivery | GetAnswer | None:
         """The parts of its large bodies; and what follows them, with those whole that may be."""
         connection, (frame, info) = self.connection, large
         if connection is None or info is None:
-            if connection is not None and isinstance(frame, Got):
+            if connection is not None and isinstance(frame, GetAnswer):
                 gone = Refused(codes.NO_QUEUE, f"queue {frame.queue} was deleted")
                 connection.fail(frame.request, frame.queue, gone)
             return None
         known = connection.consumers.get((info.queue, frame.consumer))
-        auto = frame.auto_settle if isinstance(frame, Got) else known and known.auto_settle
-        batches: list[Batch] = []
+        auto = frame.auto_settle if isinstance(frame, GetAnswer) else known and known.auto_settle
+        batches: list[MessageBatch] = []
         for batch in frame.batches:
             body = _large_of(batch)
             if body is None:
@@ -216,7 +218,7 @@ class SocketPeer:
         return replace(frame, batches=batches)
 
 
-def _large_of(batch: Batch) -> LargeBody | None:
+def _large_of(batch: MessageBatch) -> LargeBody | None:
     """It is alone in its batch."""
     body = batch.bodies[0]
     return body if isinstance(body, LargeBody) else None
@@ -360,7 +362,7 @@ class WebSockets:
         peer.send_bytes(self._welcome(peer, peer.connection, resumed=resumed))
         return True
 
-    def _welcome(self, peer: SocketPeer, connection: Connection, *, resumed: bool) -> bytes:
+    def _welcome(self, peer: SocketPeer, connection: ClientSession, *, resumed: bool) -> bytes:
         cluster, limits = self._broker.cluster, self._broker.limits
         urls: Mapping[str, str] = {
             node: url
@@ -384,7 +386,7 @@ class WebSockets:
         self,
         socket: web.WebSocketResponse,
         peer: SocketPeer,
-        connection: Connection,
+        connection: ClientSession,
         protocol: NativeProtocol,
     ) -> bool:
         """Frames until the end. True: the client said goodbye."""

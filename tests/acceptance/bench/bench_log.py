@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 
-from cluster.log import Identity, Log, LogOptions, RealDisk, SystemClock
+from cluster.log import Log, LogIdentity, LogOptions, RealDisk, SystemClock
 
 BODY = b"\0" + b"0123456789abcde\n" * 1600  # 25.6 KB: a batch of 256 messages of 100 bytes
 SMALL = b"\0" + b"x" * 99
@@ -19,7 +19,7 @@ async def opened(folder: str) -> Log:
         folder,
         disk=RealDisk(),
         clock=SystemClock(),
-        identity=Identity("bench", "bench"),
+        identity=LogIdentity("bench", "bench"),
         options=LogOptions(),
     )
 

@@ -11,7 +11,7 @@ import pytest
 from chaos.damage import CUT_BYTES_MAX, CUT_BYTES_MIN
 from chaos.live.data_faults import damage
 from chaos.nemesis.data_strikes import PLACE
-from cluster.log import Identity, Log, LogCorrupt, LogOptions, RealDisk, SystemClock
+from cluster.log import Log, LogCorrupt, LogIdentity, LogOptions, RealDisk, SystemClock
 from tests.log.support import fill, save
 
 
@@ -20,7 +20,7 @@ async def _open(data: Path) -> Log:
         str(data),
         disk=RealDisk(),
         clock=SystemClock(),
-        identity=Identity("n1", "test"),
+        identity=LogIdentity("n1", "test"),
         options=LogOptions(segment_bytes=20_000),
     )
 

@@ -12,10 +12,10 @@ from node.protocols.amqp import errors
 from node.protocols.amqp.errors import AmqpError
 from node.protocols.amqp.handshake import (
     PROTOCOL_HEADER,
+    AmqpHandshake,
     Credentials,
-    Handshake,
+    HandshakeState,
     OpenVhost,
-    State,
     Terms,
     server_properties,
 )
@@ -25,8 +25,8 @@ OFFER = Terms(channel_max=2047, frame_bytes_max=131_072, heartbeat_s=60)
 COULD_CLOSE = {"capabilities": {"authentication_failure_close": True}}
 
 
-def begun(certificate_user: str | None = None) -> Handshake:
-    subject = Handshake(OFFER, server_properties("quorate"), certificate_user)
+def begun(certificate_user: str | None = None) -> AmqpHandshake:
+    subject = AmqpHandshake(OFFER, server_properties("quorate"), certificate_user)
     subject.begin(PROTOCOL_HEADER)
     return subject
 
@@ -50,14 +50,14 @@ def tune_ok(channel_max: int = 2047, frame_max: int = 131_072, heartbeat: int = 
     )
 
 
-def tuning(**properties: Any) -> Handshake:
+def tuning(**properties: Any) -> AmqpHandshake:
     subject = begun()
     subject.receive(start_ok(**properties))
     subject.accepted()
     return subject
 
 
-def code_of(subject: Handshake, method: base.Frame) -> int:
+def code_of(subject: AmqpHandshake, method: base.Frame) -> int:
     with pytest.raises(AmqpError) as caught:
         subject.receive(method)
     return caught.value.code
@@ -68,7 +68,7 @@ class TestStart:
         "header", [b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", b"GET / HT"]
     )
     def test_another_protocol_is_not_begun(self, header: bytes):
-        assert Handshake(OFFER, {}).begin(header) is None
+        assert AmqpHandshake(OFFER, {}).begin(header) is None
 
     @pytest.mark.parametrize(
         ("header", "version"),
@@ -81,13 +81,13 @@ class TestStart:
     def test_headers_of_0_8_and_0_9_are_taken_as_0_9_1(
         self, header: bytes, version: tuple[int, int]
     ):
-        start = Handshake(OFFER, {}).begin(header)
+        start = AmqpHandshake(OFFER, {}).begin(header)
 
         assert isinstance(start, commands.Connection.Start)
         assert (start.version_major, start.version_minor) == version
 
     def test_the_client_is_told_what_it_may_count_on(self):
-        start = Handshake(OFFER, server_properties("green")).begin(PROTOCOL_HEADER)
+        start = AmqpHandshake(OFFER, server_properties("green")).begin(PROTOCOL_HEADER)
 
         assert isinstance(start, commands.Connection.Start)
         properties = start.server_properties
@@ -116,7 +116,7 @@ class TestStart:
         assert Transport.qos_semantics_matches_spec(None, Connected()) is False
 
     def test_external_is_offered_to_who_has_shown_a_certificate(self):
-        start = Handshake(OFFER, {}, "ann").begin(PROTOCOL_HEADER)
+        start = AmqpHandshake(OFFER, {}, "ann").begin(PROTOCOL_HEADER)
 
         assert isinstance(start, commands.Connection.Start)
         assert start.mechanisms == "PLAIN AMQPLAIN EXTERNAL"
@@ -228,7 +228,7 @@ class TestOpen:
 
         assert answer == OpenVhost("/")
         assert isinstance(done, commands.Connection.OpenOk)
-        assert subject.state is State.DONE
+        assert subject.state is HandshakeState.DONE
 
 
 @given(
@@ -256,7 +256,7 @@ def test_methods_in_any_order_are_a_step_or_refused(methods: list[base.Frame]):
             subject.receive(method)
         except AmqpError:
             return
-        if subject.state is State.LOGIN:
+        if subject.state is HandshakeState.LOGIN:
             subject.accepted()
-        elif subject.state is State.ACCESS:
+        elif subject.state is HandshakeState.ACCESS:
             subject.opened()
