@@ -18,7 +18,7 @@ from chaos.simulator.ledger import Ledger, WatchedSettleRetry
 from chaos.simulator.loop import Process
 from cluster.cluster_node import ClusterNode
 from node.broker.broker import Broker
-from node.clients.connection import ClientSession, ClientTransport
+from node.clients.client_session import ClientSession, ClientTransport
 from node.clients.relay import Relay
 from node.clients.sessions import Sessions
 from node.clients.traffic import Traffic

@@ -25,7 +25,7 @@ from cluster.peers.peers import PeerState
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
 from node.broker.bodies import packed, unpacked
 from node.broker.broker import Broker, Gone
-from node.clients.connection import ClientSession, Subscription
+from node.clients.client_session import ClientSession, Subscription
 from node.clients.traffic import Traffic
 from node.dispatch.chunks import DeliveryProgress
 from node.dispatch.outgoing import Active, Delivery, Ended, MessageBatch, Outgoing

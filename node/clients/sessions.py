@@ -19,7 +19,7 @@ from cluster.machine.commands import CloseSession, DetachSession, OpenSession
 from cluster.types import GroupId, SessionId
 from node.broker.broker import Broker
 from node.broker.ingress import check_name
-from node.clients.connection import ClientSession, ClientTransport
+from node.clients.client_session import ClientSession, ClientTransport
 from node.clients.relay import Relay
 from node.clients.traffic import Traffic
 from node.errors import Refused, reply_of

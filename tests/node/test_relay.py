@@ -21,7 +21,7 @@ from cluster.peers.peer_rpc import Answers
 from cluster.peers.peers import PeerState
 from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, SessionId
 from node.clients import relay
-from node.clients.connection import Subscription
+from node.clients.client_session import Subscription
 from node.clients.relay import Relay
 from node.dispatch import dispatch
 from node.dispatch.dispatch import Dispatcher

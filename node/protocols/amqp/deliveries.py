@@ -25,8 +25,8 @@ from cluster.machine.checks import NAME_BYTES_MAX
 from cluster.machine.commands import Command, Discard, Return, SetCredit, Settle
 from cluster.types import ConsumerKey, GroupId, LargeBody
 from node.broker.broker import Broker
-from node.clients.connection import ClientSession
-from node.clients.connection import Subscription as BrokerConsumer
+from node.clients.client_session import ClientSession
+from node.clients.client_session import Subscription as BrokerConsumer
 from node.dispatch import outgoing
 from node.dispatch.chunks import merged
 from node.dispatch.handed import Piece

@@ -12,7 +12,7 @@ from cluster.types import ConsumerKey
 from node.access.permissions import Operation
 from node.broker import settle_retry
 from node.broker.broker import Broker
-from node.clients.connection import ClientSession
+from node.clients.client_session import ClientSession
 from node.errors import BrokerError
 from node.protocols.native import requests
 from node.protocols.native.requests import Request

@@ -20,8 +20,8 @@ from node.access.auth import Auth, User
 from node.broker.bodies import Bodies, BodyGone, may_be_whole
 from node.broker.broker import Broker
 from node.broker.settle_retry import SettleRetry
+from node.clients.client_session import ClientSession
 from node.clients.clients import Clients
-from node.clients.connection import ClientSession
 from node.clients.sessions import Sessions, name_of
 from node.dispatch.handed import keep_unsent_small
 from node.dispatch.outgoing import Delivery, GetAnswer, MessageBatch, Outgoing
