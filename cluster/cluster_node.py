@@ -366,7 +366,7 @@ class ClusterNode:
 
     def unsettled(self) -> set[NodeId]:
         """Of these, the ones that learn the catalog, and those whose latest start is not registered
-        yet. Their folders may be new: then they withhold their votes also in a group that is
+        yet. Their folders may be new: then their votes are suspended also in a group that is
         created just now, and two such nodes of three would keep it without a leader.
         """
         voters, machine = self.catalog.configuration.voters, self.catalog_machine

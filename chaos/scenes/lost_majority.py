@@ -275,7 +275,7 @@ class _Loss:
                         f" of which {group['learners']} learn"
                     )
                 if group["withholds_votes"]:
-                    return f"{node} withholds its vote in {group['name']}"
+                    return f"the votes of {node} are suspended in {group['name']}"
         return None
 
 

@@ -135,16 +135,16 @@ async def wipe(stage: MemberStage) -> str:
         watching = asyncio.create_task(_never_leads_without_votes(stage, node))
         try:
             await cluster.until_ready([node])
-            told["withheld"] = withheld = '"votes_withheld"' in cluster.log_since_start(node)
+            told["suspended"] = suspended = '"votes_suspended"' in cluster.log_since_start(node)
             await stage.whole()
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
         if not watching.cancelled() and (error := watching.exception()) is not None:
             raise error
-    if not withheld:
-        raise SceneFailed(f"{node} came back with an empty folder, and withheld no votes")
-    return f"{node} on an empty folder: withheld its votes until it had all again"
+    if not suspended:
+        raise SceneFailed(f"{node} came back with an empty folder, and suspended no votes")
+    return f"{node} on an empty folder: suspended its votes until it had all again"
 
 
 async def shrink(stage: MemberStage) -> str:
@@ -252,7 +252,7 @@ async def _never_leads_without_votes(stage: MemberStage, node: NodeId) -> None:
         status = await stage.cluster.status(node)
         for row in () if status is None else status["groups"]:
             if row["withholds_votes"] and row["role"] == "leader":
-                raise SceneFailed(f"{node} leads {row['name']} though it withholds its votes")
+                raise SceneFailed(f"{node} leads {row['name']} though its votes are suspended")
         await asyncio.sleep(0.05)
 
 

@@ -13,7 +13,7 @@ from cluster.types import NodeId
 class KnownIncarnations:
     """By all that the log of this copy of the catalog holds.
 
-    A node whose folder was wiped withholds its votes when it hears that others know of a later
+    A node whose folder was wiped suspends its votes when it hears that others know of a later
     start than it does. Whoever asks for votes goes by its log, also by what it has not applied yet
     or what it does not know to be committed; so that is what it must tell. Entries that are
     truncated later do no harm: a start is on the node's own disk before it is proposed.

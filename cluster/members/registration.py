@@ -31,7 +31,7 @@ class Registration:
         self._cluster = cluster
         self.disk_identity = disk_identity
         self.stale = False  # the others know of a later start than our disk does
-        self.records = False  # that, and which copies withhold their votes: none may start now
+        self.records = False  # that, and which copies have suspended votes: none may start now
 
     def renumber_above(self, known: int) -> None:
         """Starts are numbered by the wall clock when the folder knows no higher number, so a clock
@@ -48,7 +48,7 @@ class Registration:
             return
         self.stale = True
         log.warning(
-            "votes_withheld",
+            "votes_suspended",
             node=self._cluster.node,
             reason="the others know of a later start of this node than its own folder does:"
             " the folder is new or an older copy; it votes when it is brought up to date",
@@ -98,7 +98,7 @@ class Registration:
         incarnation = cluster.links.incarnation
         cluster.start_groups()
         if self.stale:
-            await self._keep_withheld()
+            await self._keep_suspended()
         await self.disk_identity.record(max(incarnation, self.disk_identity.registered))
         self.stale = self.records = False
         versions = versions_of(cluster.catalog_machine.newest)
@@ -116,20 +116,20 @@ class Registration:
                 return
             await asyncio.sleep(AGAIN_S)
 
-    async def _keep_withheld(self) -> None:
-        """From here on each copy says by itself, on disk, that it withholds its votes, until its
-        leader has proved to it that they are owed to nobody. So this start may be recorded at once:
-        no restart gives a vote back, and a folder that is wiped again is older than this start.
+    async def _keep_suspended(self) -> None:
+        """From here on each copy says by itself, on disk, that its votes are suspended, until its
+        leader has readmitted it. So this start may be recorded at once: no restart gives a vote
+        back, and a folder that is wiped again is older than this start.
 
         Nothing is missed. What an earlier folder promised, it promised in groups that its catalog
         had committed. That was before this process began, so they are in the catalog that was just
         read, and their copies have started. A copy that was dropped, or is needed here again, is
-        seen to where it starts. A group that is created from now on is another matter: nothing
-        that it is owed was forgotten. It starts when this start is recorded, since a restart before
-        that would make it withhold what it had not forgotten.
+        seen to where it starts. A group that is created from now on is another matter: no
+        vote in it was forgotten. It starts when this start is recorded, since a restart before
+        that would suspend votes that it had not forgotten.
 
         To wait for the leaders instead would be no safer, and endless where there is none any more:
-        in a group whose copies were all lost. Its copies here go on withholding.
+        in a group whose copies were all lost. Votes of its copies here stay suspended.
         """
         self.records = True
         self._cluster.log.write()

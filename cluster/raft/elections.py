@@ -3,19 +3,19 @@
 A member asks for pre-votes before it stands (Raft thesis, 9.6), so one that was cut off comes back
 without ending the term of a healthy leader. Times are seconds of the node's monotonic clock.
 
-A disk that forgot what it promised votes like any other, and says that its vote is *withheld*
+A disk that forgot what it promised votes like any other, and says that its vote is *suspended*
 (`None` in place of `True`). Such a vote elects nobody. But the first leader after a lost majority
 (`cluster/raft/configuration.py`) needs an answer of every survivor, to lack nothing that one of
-them has, and for that a withheld vote will do. Else the survivors would wait for ever for a copy
+them has, and for that a suspended vote will do. Else the survivors would wait for ever for a copy
 that was being made when the majority was lost: its own log does not say yet that it is a member, so
 a person's order does not reach it, and only the leader that they wait for brings it up to date.
 
 Why that is safe:
 
-- That leader does lack nothing. A withheld vote, too, is only given to a log that is as up to date
+- That leader does lack nothing. A suspended vote, too, is only given to a log that is as up to date
   as the voter's own (Raft, 5.4.1).
 - All such leaders of one era have a survivor in common that forgot nothing. Each needs votes that
-  are not withheld of a majority of the survivors that its log names as voters (`voters_before`),
+  are not suspended of a majority of the survivors that its log names as voters (`voters_before`),
   and by the entry that it writes first these are the voters, with itself. So whatever that entry's
   majority commits, one of those whose votes a later candidate needs has it, and refuses a log
   without it. This is Raft's own argument (5.4.3), and like that it holds though the logs of two
@@ -70,7 +70,7 @@ class Elections:
         self._votes: set[Peer] = set()
         self._suspended_votes: set[Peer] = (
             set()
-        )  # who granted the one or the other, and withholds it
+        )  # who granted the one or the other with such a vote
         self.deadline = math.inf  # when to ask, unless a leader is heard
         self.heard_at = -math.inf  # when a live leader was last heard
         self.heard_since = -math.inf  # since when it was, without a break

@@ -89,11 +89,11 @@ class Following:
         if entries is not None:
             self._matched(peer, match)
 
-    def on_trust(self, peer: Peer, proof: int) -> None:
+    def on_readmit(self, peer: Peer, barrier: int) -> None:
         """All that was ever committed is here again, and no old vote of ours can matter any more:
         unless that was said to a copy before this one.
         """
-        if self._member.leader is peer and self._member.last_index >= proof:
+        if self._member.leader is peer and self._member.last_index >= barrier:
             self._member.votes_suspended = False
 
     def on_timeout_now(self, peer: Peer) -> None:

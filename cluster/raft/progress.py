@@ -23,6 +23,7 @@ class Progress:
 
     __slots__ = (
         "answered",
+        "barrier",
         "commit_sent",
         "counts",
         "heard",
@@ -33,7 +34,6 @@ class Progress:
         "outgoing",
         "peer",
         "probing",
-        "proof",
         "sent_at",
         "waiting",
     )
@@ -42,7 +42,7 @@ class Progress:
         self.peer = peer
         self.match = 0  # highest index known to be in its log, on its disk
         self.counts = True  # what it has is a part of a majority
-        self.proof = 0  # an entry from after it said that it does not count; 0: none
+        self.barrier = 0  # an entry from after it said that it does not count; 0: none
         self.next = next_index  # first index not sent yet; > match
         self.heard = now  # when it last answered
         self.answered = now  # the same, on the connection that there is now
@@ -102,4 +102,4 @@ class Progress:
     def connected(self) -> None:
         """It may have lost its disk, or have an older copy of it: it must say again what it has."""
         self.disconnected()
-        self.match = self.proof = 0
+        self.match = self.barrier = 0

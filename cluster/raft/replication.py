@@ -14,7 +14,7 @@ from cluster.raft.progress import Progress
 from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.quorum import reached
 from cluster.raft.snapshots import Outgoing
-from cluster.raft.transport import APPEND, INSTALL, TIMEOUT_NOW, TRUST, Message
+from cluster.raft.transport import APPEND, INSTALL, READMIT, TIMEOUT_NOW, Message
 from cluster.types import NodeId
 
 if TYPE_CHECKING:
@@ -259,9 +259,9 @@ class Replication:
         progress.counts = counts
         progress.matched(match)
         if counts:
-            progress.proof = 0  # it may forget again
+            progress.barrier = 0  # it may forget again
         else:
-            self._prove(progress)
+            self._readmit(progress)
         outgoing = progress.outgoing
         if outgoing is not None and match >= outgoing.index:
             progress.outgoing = None
@@ -269,17 +269,17 @@ class Replication:
             progress.outgoing = None
             progress.probe_from(FIRST_INDEX)
 
-    def _prove(self, progress: Progress) -> None:
+    def _readmit(self, progress: Progress) -> None:
         """A follower forgot what it promised, perhaps a vote for a later term. Once an entry that
         was written after it came back is on a majority without it, no such term can win: whoever
         stands for it lacks that entry.
         """
         member = self._member
-        if progress.proof == 0:
+        if progress.barrier == 0:
             member.append_no_op()
-            progress.proof = member.last_index
-        elif min(member.commit_index, progress.match) >= progress.proof:
-            member.send(progress.peer, TRUST, progress.proof)
+            progress.barrier = member.last_index
+        elif min(member.commit_index, progress.match) >= progress.barrier:
+            member.send(progress.peer, READMIT, progress.barrier)
 
     def on_rejected(self, peer: Peer, prev: int, hint_index: int, hint_term: int) -> None:
         """Its log differs at `prev`: go back to where the two can agree, in one step per term."""
@@ -291,7 +291,7 @@ class Replication:
             return
         if prev <= progress.match:
             # It had that: what it dropped to begin anew must be sent again, and counts no more.
-            progress.match = progress.proof = 0
+            progress.match = progress.barrier = 0
             progress.probing = False
         if progress.probing and prev != progress.next - 1:
             return

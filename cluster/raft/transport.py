@@ -3,7 +3,7 @@ disk.
 
 A message is `[group, kind, term, ...]`, plain data that CBOR can hold. The kinds in `AT_ONCE`
 promise nothing about the disk and leave before the iteration's fsync. All others (acknowledgements,
-rejections, votes and requests for them, TRUST) must be true after a power cut, so they wait for it.
+rejections, votes and requests for them, READMIT) must be true after a power cut: they wait for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INSTALL = "si"  # term, snapshot index, number, part
 DIGEST = "dg"  # term, index, digest of the leader's state after it
 DIGESTED = "dd"  # term, index, digest of the follower's state after it
 JUDGED = "dj"  # term, index, the digest that holds: yours, or the leader's, is another
-TRUST = "tr"  # term, index: with the entry there, what you forgot helps nobody any more
+READMIT = "tr"  # term, index: with the entry there, you vote again
 INSTALLED = "sa"  # term, snapshot index, number of the part received; -1: start again
 
 #: Kinds that promise nothing about the disk.

@@ -119,8 +119,8 @@ CONSENSUS = (
     Mutant(
         "a disk that forgot is trusted before the proof is committed",
         _RAFT + "replication.py",
-        "elif min(member.commit_index, progress.match) >= progress.proof:",
-        "elif progress.match >= progress.proof:",
+        "elif min(member.commit_index, progress.match) >= progress.barrier:",
+        "elif progress.match >= progress.barrier:",
         (RAFT, FUZZ),
     ),
     Mutant(
@@ -134,8 +134,8 @@ CONSENSUS = (
     Mutant(
         "a follower that comes back is believed to have what it had",
         _RAFT + "progress.py",
-        "self.match = self.proof = 0",
-        "self.proof = 0",
+        "self.match = self.barrier = 0",
+        "self.barrier = 0",
         (RAFT, FUZZ),
     ),
     Mutant(

@@ -172,7 +172,7 @@ def test_a_word_of_trust_for_an_earlier_copy_is_none_for_the_next() -> None:
     forget(world, "n3")
     follower = world["n3"].member
     world.until(lambda: follower.leader is not None)
-    follower.following.on_trust(world["n3"].member.leader, proof + 1)
+    follower.following.on_readmit(world["n3"].member.leader, proof + 1)
     assert follower.votes_suspended
 
 
