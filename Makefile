@@ -14,6 +14,7 @@ JOBS   ?= 2
 SECONDS ?= 120
 MINUTES ?= 10
 SEED   ?=
+QUICK  ?=
 ARGS   ?=
 IMAGE  ?= quorate:dev
 TARGET ?= broker
@@ -154,6 +155,16 @@ bench: $(READY) ## Measure three nodes on loopback, fsync on: ARGS="--quick" or 
 .PHONY: bench-postmortem
 bench-postmortem: $(SPARK_READY) ## Rows a second of reading, decoding, replay and report: ARGS="--millions 1"
 	@$(BIN)/python -m tests.acceptance.bench.postmortem $(ARGS)
+
+# NATS is driven by its own Python client.
+COMPARE_READY := $(VENV)/.compare
+$(COMPARE_READY): $(READY)
+	@$(INSTALL) 'nats-py>=2.9,<3'
+	@touch $@
+
+.PHONY: compare
+compare: $(COMPARE_READY) ## Beside RabbitMQ and NATS, interleaved, against targets: QUICK=1 within 10 minutes, ARGS="--output docs"
+	@$(BIN)/python -m tests.acceptance.bench.compare $(if $(QUICK),--quick) $(ARGS)
 
 .PHONY: semantics
 semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROKER=amqp://... checks another

@@ -1,11 +1,17 @@
 /* One load client of a benchmark: raw sockets and poll, so that the node is what is measured.
  *
- *   amqp_load publish PORTS QUEUE COUNT SIZE WINDOW RATE CONNECTIONS TIMES
- *   amqp_load consume PORTS QUEUE COUNT PREFETCH ACK_EVERY IDLE_S NUMBERS
+ *   amqp_load publish PORTS QUEUE COUNT SIZE WINDOW RATE CONNECTIONS TIMES EXCHANGE KEYS VARIED
+ *   amqp_load consume PORTS QUEUE COUNT PREFETCH ACK_EVERY IDLE_S NUMBERS QUEUES CONNECTIONS
+ *   amqp_load declare PORTS QUEUE COUNT WINDOW EXCHANGE
+ *   amqp_load delete  PORTS QUEUE COUNT WINDOW
  *
  * PORTS: of 127.0.0.1, with commas; a lost connection goes on at the next one, and publishes again
  * what was not confirmed. COUNT 0: until standard input ends. RATE 0: as fast as the window allows.
  * A body begins with the message's number and the monotonic time when it was made, in ns.
+ * KEYS n > 1: routing keys in turn, QUEUE followed by 0 to n - 1. VARIED: properties as applications
+ * set them, and bodies of 50 to 150 bytes. QUEUES n > 1: each connection consumes from QUEUE0 to
+ * QUEUEn-1. declare: quorum queues of such names, WINDOW methods ahead of their answers, and bound to
+ * EXCHANGE if it has a name.
  * Writes JSON lines: {"done": n} now and then, at the end what was measured.
  */
 #define _GNU_SOURCE
@@ -36,6 +42,8 @@ enum {
     CONNECTION_CLOSE = ID(10, 50), CHANNEL_OPEN_OK = ID(20, 11), CHANNEL_CLOSE = ID(20, 40),
     CHANNEL_CLOSE_OK = ID(20, 41), QOS_OK = ID(60, 11), CONSUME_OK = ID(60, 21),
     DELIVER = ID(60, 60), ACK = ID(60, 80), NACK = ID(60, 120), SELECT_OK = ID(85, 11),
+    DECLARE = ID(50, 10), DECLARE_OK = ID(50, 11), BIND = ID(50, 20), BIND_OK = ID(50, 21),
+    DELETE = ID(50, 40), DELETE_OK = ID(50, 41),
 };
 
 struct buffer {
@@ -57,6 +65,9 @@ struct connection {
     /* Publishes of this connection are counted from 0; those from `low` up to `high` are open. */
     uint64_t low, high, tag_0;
     struct open_publish *open;
+    /* Of one that consumes: the last tag, the last that was acked, deliveries, bytes to come. */
+    uint64_t tag, acked, delivered, missing;
+    int stamped;
 };
 
 static const char *queue;
@@ -89,8 +100,15 @@ static void say_done(void) {
     said_s = now_s();
 }
 
+/* Evenly over the whole run, however long it is. */
 static void sample(uint64_t number, double ms) {
-    if (number % sample_every == 0 && samples < SAMPLES_MAX) latencies_ms[samples++] = ms;
+    if (number % sample_every) return;
+    if (samples == SAMPLES_MAX) {
+        for (samples = 0; samples < SAMPLES_MAX / 2; samples++)
+            latencies_ms[samples] = latencies_ms[2 * samples];
+        sample_every *= 2;
+    }
+    latencies_ms[samples++] = ms;
 }
 
 /* --- buffers ---------------------------------------------------------------------------------- */
@@ -271,42 +289,100 @@ static void dial_anyhow(struct connection *c, int (*how)(struct connection *)) {
 static uint64_t window, numbered;
 static double rate, due_s;
 static int stopping, tell_times;
-static struct buffer message; /* all frames of one */
-static size_t stamp_at;
 static double *times; /* number, sent, confirmed; of each */
 static size_t times_count, times_size;
+static const char *exchange = "";
+static uint64_t keys = 1;
+static int varied;
+static struct buffer *messages; /* all frames of one, by routing key; varied ones without a body */
+static size_t *stamps_at;
 
-static void make_message(size_t size) {
-    size_t mark = begin_method(&message, 1, ID(60, 40));
-    put_number(&message, 0, 2);
-    put_short_string(&message, "");
-    put_short_string(&message, queue);
-    put_number(&message, 0, 1);
-    end_frame(&message, mark);
-    mark = begin_frame(&message, HEADER, 1);
-    put_number(&message, 60, 2);
-    put_number(&message, 0, 2);
-    put_number(&message, size, 8);
-    put_number(&message, 0x1000, 2); /* delivery mode: persistent */
-    put_number(&message, 2, 1);
-    end_frame(&message, mark);
+static void put_publish(struct buffer *b, uint64_t key) {
+    char name[300];
+    snprintf(name, sizeof name, keys > 1 ? "%s%llu" : "%s", queue, (unsigned long long)key);
+    size_t mark = begin_method(b, 1, ID(60, 40));
+    put_number(b, 0, 2);
+    put_short_string(b, exchange);
+    put_short_string(b, name);
+    put_number(b, 0, 1);
+    end_frame(b, mark);
+}
+
+static void make_message(uint64_t key, size_t size) {
+    struct buffer *b = &messages[key];
+    put_publish(b, key);
+    if (varied) return;
+    size_t mark = begin_frame(b, HEADER, 1);
+    put_number(b, 60, 2);
+    put_number(b, 0, 2);
+    put_number(b, size, 8);
+    put_number(b, 0x1000, 2); /* delivery mode: persistent */
+    put_number(b, 2, 1);
+    end_frame(b, mark);
     for (size_t left = size; left > 0;) {
         size_t part = left < FRAME_BYTES_MAX - FRAME_OVERHEAD ? left : FRAME_BYTES_MAX - FRAME_OVERHEAD;
-        mark = begin_frame(&message, BODY, 1);
-        if (left == size) stamp_at = message.end;
-        memset(room(&message, part), 'x', part);
-        message.end += part;
-        end_frame(&message, mark);
+        mark = begin_frame(b, BODY, 1);
+        if (left == size) stamps_at[key] = b->end;
+        memset(room(b, part), 'x', part);
+        b->end += part;
+        end_frame(b, mark);
         left -= part;
     }
 }
 
+static char *put_hex(char *to, uint64_t value, int digits) {
+    for (int i = digits - 1; i >= 0; i--, value >>= 4) to[i] = "0123456789abcdef"[value & 15];
+    return to + digits;
+}
+
+/* Content type, message id, timestamp and one header, with a body of 50 to 150 bytes. */
+static void put_varied(struct buffer *b, uint64_t number) {
+    uint64_t mixed = (number + 1) * 11400714819323198485u;
+    size_t size = 50 + (number * 7919) % 101;
+    char id[36], trace[32], *at = id;
+    at = put_hex(at, mixed >> 32, 8), *at++ = '-';
+    at = put_hex(at, mixed >> 16, 4), *at++ = '-';
+    at = put_hex(at, 0x4000 | (mixed & 0xfff), 4), *at++ = '-';
+    at = put_hex(at, 0x8000 | (number & 0xfff), 4), *at++ = '-';
+    put_hex(at, number, 12);
+    put_hex(put_hex(trace, mixed, 16), number, 16);
+    size_t mark = begin_frame(b, HEADER, 1);
+    put_number(b, 60, 2);
+    put_number(b, 0, 2);
+    put_number(b, size, 8);
+    put_number(b, 0x8000 | 0x2000 | 0x1000 | 0x0080 | 0x0040, 2);
+    put_short_string(b, "application/json");
+    put_number(b, 1 + 5 + 1 + 4 + sizeof trace, 4);
+    put_short_string(b, "trace");
+    put(b, "S", 1);
+    put_number(b, sizeof trace, 4);
+    put(b, trace, sizeof trace);
+    put_number(b, 2, 1);
+    put_number(b, sizeof id, 1);
+    put(b, id, sizeof id);
+    put_number(b, 1700000000 + number / 1000, 8);
+    end_frame(b, mark);
+    mark = begin_frame(b, BODY, 1);
+    memset(room(b, size), 'x', size);
+    b->end += size;
+    end_frame(b, mark);
+    b->end -= size + 1; /* to where the stamp belongs */
+}
+
 static void put_message(struct connection *c, uint64_t number, uint64_t made_ns) {
-    uint64_t stamp[2] = {htole64(number), htole64(made_ns)};
-    uint8_t *to = room(&c->out, message.end);
-    memcpy(to, message.data, message.end);
-    memcpy(to + stamp_at, stamp, STAMP_BYTES);
-    c->out.end += message.end;
+    uint64_t stamp[2] = {htole64(number), htole64(made_ns)}, key = number % keys;
+    const struct buffer *message = &messages[key];
+    uint8_t *to = room(&c->out, message->end);
+    memcpy(to, message->data, message->end);
+    c->out.end += message->end;
+    if (varied) {
+        size_t size = 50 + (number * 7919) % 101;
+        put_varied(&c->out, number);
+        memcpy(c->out.data + c->out.end, stamp, STAMP_BYTES);
+        c->out.end += size + 1;
+    } else {
+        memcpy(c->out.data + c->out.end - message->end + stamps_at[key], stamp, STAMP_BYTES);
+    }
 }
 
 static int may_publish(const struct connection *c) {
@@ -365,7 +441,9 @@ static void publish_again(struct connection *c) {
 static double publish(size_t size, int connections) {
     struct connection *all = calloc((size_t)connections, sizeof *all);
     struct pollfd *polled = calloc((size_t)connections + 1, sizeof *polled);
-    make_message(size);
+    messages = calloc(keys, sizeof *messages);
+    stamps_at = calloc(keys, sizeof *stamps_at);
+    for (uint64_t key = 0; key < keys; key++) make_message(key, size);
     for (int i = 0; i < connections; i++) {
         all[i].open = calloc(window, sizeof *all[i].open);
         dial_anyhow(&all[i], dial_to_publish);
@@ -408,78 +486,169 @@ static double publish(size_t size, int connections) {
 
 static uint64_t *numbers;
 
-static void put_ack(struct connection *c, uint64_t tag, int multiple) {
+static unsigned prefetch;
+static uint64_t ack_every, queues;
+
+static void put_ack(struct connection *c) {
     size_t mark = begin_method(&c->out, 1, ACK);
-    put_number(&c->out, tag, 8);
-    put_number(&c->out, (uint64_t)multiple, 1);
+    put_number(&c->out, c->acked = c->tag, 8);
+    put_number(&c->out, ack_every > 1, 1);
     end_frame(&c->out, mark);
 }
 
-static double consume(unsigned prefetch, uint64_t ack_every, double idle_s, int tell_numbers) {
-    struct connection c = {0};
+static void put_consume(struct connection *c, uint64_t number) {
+    char name[300], consumer[32];
+    snprintf(name, sizeof name, queues > 1 ? "%s%llu" : "%s", queue, (unsigned long long)number);
+    snprintf(consumer, sizeof consumer, "load%llu", (unsigned long long)number);
+    size_t mark = begin_method(&c->out, 1, ID(60, 20));
+    put_number(&c->out, 0, 2);
+    put_short_string(&c->out, name);
+    put_short_string(&c->out, consumer);
+    put_number(&c->out, ack_every ? 0 : 2, 1); /* no_ack */
+    put_number(&c->out, 0, 4);
+    end_frame(&c->out, mark);
+}
+
+static int dial_to_consume(struct connection *c) {
+    if (!dial(c)) return 0;
+    size_t mark = begin_method(&c->out, 1, ID(60, 10));
+    put_number(&c->out, 0, 4);
+    put_number(&c->out, prefetch, 2);
+    put_number(&c->out, 0, 1);
+    end_frame(&c->out, mark);
+    return until(c, QOS_OK);
+}
+
+static void on_delivery(struct connection *c, const struct frame *f) {
+    if (f->kind == METHOD) {
+        if (method_of(f) == DELIVER) c->tag = number_at(f->payload + 5 + f->payload[4], 8);
+        return;
+    }
+    if (f->kind == HEADER) {
+        c->missing = number_at(f->payload + 4, 8);
+        c->stamped = 0;
+        return;
+    }
+    if (f->kind != BODY) return;
+    if (!c->stamped && f->size >= STAMP_BYTES) {
+        uint64_t stamp[2];
+        memcpy(stamp, f->payload, STAMP_BYTES);
+        if (numbers) numbers[done] = le64toh(stamp[0]);
+        sample(done, (double)(now_ns() - le64toh(stamp[1])) / 1e6);
+        c->stamped = 1;
+    }
+    c->missing -= f->size;
+    if (c->missing > 0) return;
+    done++;
+    if (ack_every && (++c->delivered % ack_every == 0 || done == count)) put_ack(c);
+}
+
+static double consume(double idle_s, int tell_numbers, int connections) {
+    struct connection *all = calloc((size_t)connections, sizeof *all);
+    struct pollfd *polled = calloc((size_t)connections + 1, sizeof *polled);
     struct frame f;
-    uint64_t tag = 0, acked = 0, missing = 0;
-    int stamped = 0;
-    dial_anyhow(&c, dial);
     if (tell_numbers) numbers = calloc(count ? count : 1, sizeof *numbers);
-    size_t mark = begin_method(&c.out, 1, ID(60, 10));
-    put_number(&c.out, 0, 4);
-    put_number(&c.out, prefetch, 2);
-    put_number(&c.out, 0, 1);
-    end_frame(&c.out, mark);
-    if (!until(&c, QOS_OK)) fail("lost");
+    for (int i = 0; i < connections; i++) dial_anyhow(&all[i], dial_to_consume);
+    start_s = now_s();
+    for (int i = 0; i < connections; i++) {
+        for (uint64_t each = 0; each < queues; each++) put_consume(&all[i], each);
+        /* Of many, empty queues: ready when all answered. */
+        for (uint64_t each = 0; queues > 1 && each < queues; each++)
+            if (!until(&all[i], CONSUME_OK)) fail("lost");
+    }
+    say_done();
+    double last_s = now_s();
+    if (queues > 1) start_s = last_s;
+    while ((count ? done < count : !stopping) && now_s() - last_s < idle_s) {
+        for (int i = 0; i < connections; i++) {
+            flush(&all[i]);
+            polled[i] = (struct pollfd){
+                all[i].fd, POLLIN | (all[i].out.start < all[i].out.end ? POLLOUT : 0), 0};
+        }
+        polled[connections] = (struct pollfd){count ? -1 : 0, POLLIN, 0};
+        if (poll(polled, (nfds_t)connections + 1, 500) <= 0) continue;
+        if (polled[connections].revents) stopping = 1;
+        for (int i = 0; i < connections; i++) {
+            if (!(polled[i].revents & (POLLIN | POLLERR | POLLHUP))) continue;
+            if (!receive(&all[i])) fail("the connection is lost");
+            while ((!count || done < count) && next_frame(&all[i], &f)) on_delivery(&all[i], &f);
+            last_s = now_s();
+        }
+        if (now_s() - said_s > 0.2) say_done();
+    }
+    double end_s = now_s();
+    for (int i = 0; i < connections; i++) {
+        struct connection *c = &all[i];
+        if (ack_every && c->tag > c->acked) put_ack(c);
+        size_t mark = begin_method(&c->out, 1, CHANNEL_CLOSE); /* its answer says that the acks came */
+        put_number(&c->out, 200, 2);
+        put_number(&c->out, 0, 5);
+        end_frame(&c->out, mark);
+        if (!until(c, CHANNEL_CLOSE_OK)) fail("lost");
+    }
+    return count ? now_s() : end_s;
+}
+
+/* --- declaring -------------------------------------------------------------------------------- */
+
+static void put_declare(struct buffer *b, const char *name) {
+    size_t mark = begin_method(b, 1, DECLARE);
+    put_number(b, 0, 2);
+    put_short_string(b, name);
+    put_number(b, 2, 1); /* durable */
+    put_number(b, 1 + 12 + 1 + 4 + 6, 4);
+    put_short_string(b, "x-queue-type");
+    put(b, "S", 1);
+    put_number(b, 6, 4);
+    put(b, "quorum", 6);
+    end_frame(b, mark);
+}
+
+static void put_bind(struct buffer *b, const char *name) {
+    size_t mark = begin_method(b, 1, BIND);
+    put_number(b, 0, 2);
+    put_short_string(b, name);
+    put_short_string(b, exchange);
+    put_short_string(b, name);
+    put_number(b, 0, 5); /* with an answer, without arguments */
+    end_frame(b, mark);
+}
+
+static void put_delete(struct buffer *b, const char *name) {
+    size_t mark = begin_method(b, 1, DELETE);
+    put_number(b, 0, 2);
+    put_short_string(b, name);
+    put_number(b, 0, 1);
+    end_frame(b, mark);
+}
+
+/* One kind of method after the other, so that each answer is to the oldest that has none. */
+static void declare_all(struct connection *c, void (*put_one)(struct buffer *, const char *), uint32_t answer) {
+    double *sent_s = calloc(window, sizeof *sent_s);
+    for (uint64_t sent = 0, got = 0; got < count; got++) {
+        for (; sent < count && sent - got < window; sent++) {
+            char name[300];
+            snprintf(name, sizeof name, "%s%llu", queue, (unsigned long long)sent);
+            sent_s[sent % window] = now_s();
+            put_one(&c->out, name);
+        }
+        if (!until(c, answer)) fail("lost");
+        done = got + 1;
+        sample(got, (now_s() - sent_s[got % window]) * 1000);
+        if (now_s() - said_s > 0.2) say_done();
+    }
+    free(sent_s);
+}
+
+static double declare(int remove) {
+    struct connection c = {0};
+    dial_anyhow(&c, dial);
     say_done();
     start_s = now_s();
-    mark = begin_method(&c.out, 1, ID(60, 20));
-    put_number(&c.out, 0, 2);
-    put_short_string(&c.out, queue);
-    put_short_string(&c.out, "load");
-    put_number(&c.out, ack_every ? 0 : 2, 1); /* no_ack */
-    put_number(&c.out, 0, 4);
-    end_frame(&c.out, mark);
-    double last_s = now_s();
-    while ((count ? done < count : !stopping) && now_s() - last_s < idle_s) {
-        flush(&c);
-        struct pollfd p[2] = {{c.fd, POLLIN | (c.out.start < c.out.end ? POLLOUT : 0), 0},
-                              {count ? -1 : 0, POLLIN, 0}};
-        if (poll(p, 2, 500) <= 0) continue;
-        if (p[1].revents) stopping = 1;
-        if (!(p[0].revents & (POLLIN | POLLERR | POLLHUP))) continue;
-        if (!receive(&c)) fail("the connection is lost");
-        while ((!count || done < count) && next_frame(&c, &f)) {
-            if (f.kind == METHOD) {
-                if (method_of(&f) == DELIVER) tag = number_at(f.payload + 5 + f.payload[4], 8);
-                continue;
-            }
-            if (f.kind == HEADER) {
-                missing = number_at(f.payload + 4, 8);
-                stamped = 0;
-                continue;
-            }
-            if (f.kind != BODY) continue;
-            if (!stamped && f.size >= STAMP_BYTES) {
-                uint64_t stamp[2];
-                memcpy(stamp, f.payload, STAMP_BYTES);
-                if (numbers) numbers[done] = le64toh(stamp[0]);
-                sample(done, (double)(now_ns() - le64toh(stamp[1])) / 1e6);
-                stamped = 1;
-            }
-            missing -= f.size;
-            if (missing > 0) continue;
-            done++;
-            if (ack_every && (done % ack_every == 0 || done == count)) put_ack(&c, acked = tag, ack_every > 1);
-        }
-        last_s = now_s();
-        if (last_s - said_s > 0.2) say_done();
-    }
-    if (ack_every && tag > acked) put_ack(&c, tag, 1);
+    declare_all(&c, remove ? put_delete : put_declare, remove ? DELETE_OK : DECLARE_OK);
     double end_s = now_s();
-    mark = begin_method(&c.out, 1, CHANNEL_CLOSE); /* its answer says that the acks came */
-    put_number(&c.out, 200, 2);
-    put_number(&c.out, 0, 5);
-    end_frame(&c.out, mark);
-    if (!until(&c, CHANNEL_CLOSE_OK)) fail("lost");
-    return count ? now_s() : end_s;
+    if (*exchange) declare_all(&c, put_bind, BIND_OK);
+    return end_s;
 }
 
 /* --- the end ---------------------------------------------------------------------------------- */
@@ -520,18 +689,32 @@ int main(int argc, char **argv) {
     if (strlen(queue) > 255) fail("the name of the queue is too long");
     sample_every = count / SAMPLES_MAX + 1;
     latencies_ms = calloc(SAMPLES_MAX, sizeof *latencies_ms);
-    if (strcmp(argv[1], "publish") == 0 && argc == 10) {
+    if (strcmp(argv[1], "publish") == 0 && argc == 13) {
         size_t size = strtoull(argv[5], NULL, 10);
         int connections = atoi(argv[8]);
         window = strtoull(argv[6], NULL, 10);
         rate = atof(argv[7]);
         tell_times = atoi(argv[9]);
-        if (size < STAMP_BYTES || !window || connections < 1 || connections > CONNECTIONS_MAX)
-            fail("SIZE is at least 16, WINDOW at least 1, CONNECTIONS up to %d", CONNECTIONS_MAX);
+        exchange = argv[10];
+        keys = strtoull(argv[11], NULL, 10);
+        varied = atoi(argv[12]);
+        if (size < STAMP_BYTES || !window || !keys || connections < 1 || connections > CONNECTIONS_MAX)
+            fail("SIZE is at least 16, WINDOW and KEYS at least 1, CONNECTIONS up to %d", CONNECTIONS_MAX);
         end_s = publish(size, connections);
-    } else if (strcmp(argv[1], "consume") == 0 && argc == 9) {
-        uint64_t ack_every = strtoull(argv[6], NULL, 10);
-        end_s = consume((unsigned)atoi(argv[5]), ack_every, atof(argv[7]), atoi(argv[8]));
+    } else if (strcmp(argv[1], "consume") == 0 && argc == 11) {
+        int connections = atoi(argv[10]);
+        prefetch = (unsigned)atoi(argv[5]);
+        ack_every = strtoull(argv[6], NULL, 10);
+        queues = strtoull(argv[9], NULL, 10);
+        if (!queues || connections < 1 || connections > CONNECTIONS_MAX)
+            fail("QUEUES is at least 1, CONNECTIONS up to %d", CONNECTIONS_MAX);
+        end_s = consume(atof(argv[7]), atoi(argv[8]), connections);
+    } else if ((strcmp(argv[1], "declare") == 0 && argc == 7) ||
+               (strcmp(argv[1], "delete") == 0 && argc == 6)) {
+        window = strtoull(argv[5], NULL, 10);
+        if (!window) fail("WINDOW is at least 1");
+        if (argc == 7) exchange = argv[6];
+        end_s = declare(argc == 6);
     } else {
         fail("see the first lines of amqp_load.c");
     }

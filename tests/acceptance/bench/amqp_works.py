@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.acceptance.bench.nodes import NodesError
 
-SOURCE = Path(__file__).with_name("amqp_load.c")
+HERE = Path(__file__).parent
 CACHE = Path(__file__).parents[3] / "build"
 PREFETCH = 300
 
@@ -30,11 +30,15 @@ class AmqpPublish:
     rate: float = 0
     connections: int = 1
     times: bool = False  # report when each message was confirmed
+    exchange: str = ""
+    keys: int = 1  # more: the queue's name followed by 0, 1 ... in turn
+    varied: bool = False  # properties as applications set them, 50 to 150 bytes
 
     def command(self) -> list[str]:
         ports = ",".join(map(str, self.ports))
         numbers = (self.count, self.size, self.window, self.rate, self.connections, +self.times)
-        return [c_client(), "publish", ports, self.queue, *map(str, numbers)]
+        what = (self.exchange, str(self.keys), str(+self.varied))
+        return [c_client(), "publish", ports, self.queue, *map(str, numbers), *what]
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,31 @@ class AmqpConsume:
     ack_every: int = 1
     idle_s: float = 30.0  # gives up after this long without a message
     numbers: bool = False  # report the number that each body starts with
+    queues: int = 1  # more: empty ones, named with 0, 1 ..., each consumed by every connection
+    connections: int = 1
 
     def command(self) -> list[str]:
         ports = ",".join(map(str, self.ports))
         numbers = (self.count, self.prefetch, self.ack_every, self.idle_s, +self.numbers)
-        return [c_client(), "consume", ports, self.queue, *map(str, numbers)]
+        many = (self.queues, self.connections)
+        return [c_client(), "consume", ports, self.queue, *map(str, (*numbers, *many))]
+
+
+@dataclass(frozen=True)
+class AmqpDeclare:
+    """Quorum queues named with 0, 1 ... on one channel, and deleted again."""
+
+    ports: list[int]
+    queue: str
+    count: int
+    window: int = 100  # methods ahead of their answers
+    exchange: str = ""  # bound to it by their names
+    delete: bool = False
+
+    def command(self) -> list[str]:
+        ports, numbers = ",".join(map(str, self.ports)), [str(self.count), str(self.window)]
+        verb, rest = ("delete", []) if self.delete else ("declare", [self.exchange])
+        return [c_client(), verb, ports, self.queue, *numbers, *rest]
 
 
 @dataclass(frozen=True)
@@ -84,11 +108,15 @@ class PikaConsume:
         return [sys.executable, "-m", "tests.acceptance.bench.amqp_pika", json.dumps(asdict(self))]
 
 
-@cache
-def c_client() -> str:
+def c_client(source: str = "amqp_load.c") -> str:
     """The program, compiled if its source is new. Raises NodesError."""
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    program = CACHE / f"amqp_load-{digest}"
+    return _compiled(HERE / source)
+
+
+@cache
+def _compiled(source: Path) -> str:
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    program = CACHE / f"{source.stem}-{digest}"
     if program.exists():
         return str(program)
     compiler = shutil.which("cc")
@@ -97,12 +125,12 @@ def c_client() -> str:
     CACHE.mkdir(exist_ok=True)
     fresh = program.with_suffix(".new")
     done = subprocess.run(
-        [compiler, "-O2", "-o", str(fresh), str(SOURCE)],
+        [compiler, "-O2", "-o", str(fresh), str(source)],
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        raise NodesError(f"{SOURCE.name} does not compile: {done.stderr.strip()}")
+        raise NodesError(f"{source.name} does not compile: {done.stderr.strip()}")
     fresh.replace(program)
     return str(program)

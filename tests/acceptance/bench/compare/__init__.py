@@ -1,0 +1,1 @@
+"""`make compare`: Quorate beside RabbitMQ and NATS JetStream, workload by workload, in one run."""

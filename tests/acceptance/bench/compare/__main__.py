@@ -1,0 +1,171 @@
+"""`python -m tests.acceptance.bench.compare`: Quorate beside RabbitMQ and NATS, interleaved."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from node.version import PRODUCT_VERSION
+from tests.acceptance.bench.compare import document, peers
+from tests.acceptance.bench.compare.brokers import Contender, Quorate, RabbitMq, stop_all
+from tests.acceptance.bench.compare.rows import (
+    DISK,
+    QUORATE,
+    RABBITMQ,
+    ROWS,
+    TITLES,
+    TMPFS,
+    Row,
+)
+from tests.acceptance.bench.compare.workloads import FULL, QUICK, Scale
+from tests.acceptance.bench.measure import fsync_ms, machine_facts
+
+ROOT = Path(__file__).parents[4]
+ROUNDS = 5
+Makers = dict[str, Callable[[Path], Contender]]
+ROW_S_MAX = 300.0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.acceptance.bench.compare", description=__doc__
+    )
+    parser.add_argument("--quick", action="store_true", help="one round of short runs")
+    parser.add_argument("--rounds", type=int, help=f"default: {ROUNDS}; quick: 1")
+    parser.add_argument("--only", metavar="ROWS", help="names of rows, with commas")
+    parser.add_argument(
+        "--output", type=Path, default=Path("build/compare"), help="folder for what is written"
+    )
+    parser.add_argument(
+        "--render", action="store_true", help="only write the page anew, from the results there"
+    )
+    return parser.parse_args()
+
+
+class Comparison:
+    def __init__(self, args: argparse.Namespace, console: Console) -> None:
+        self.console = console
+        self.scale: Scale = QUICK if args.quick else FULL
+        self.rounds: int = args.rounds or (1 if args.quick else ROUNDS)
+        only = set(args.only.split(",")) if args.only else {row.name for row in ROWS}
+        self.rows = [row for row in ROWS if row.name in only]
+        self.runs: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        self.console.print(text, highlight=False, style="yellow")
+
+    async def phase(self, place: str, folder: Path, makers: Makers) -> None:
+        """All rows of a place: a round of each row at each broker, then the next round."""
+        rows = [row for row in self.rows if row.place == place]
+        needed = {broker for row in rows for broker in row.runs}
+        brokers = {name: make(folder / name) for name, make in makers.items() if name in needed}
+        try:
+            for broker in brokers.values():
+                self.console.print(f"starting three nodes of {TITLES[broker.name]} on {place}")
+                await broker.start()
+            for number in range(self.rounds):
+                for row in rows:
+                    await self._round(row, number, brokers)
+        finally:
+            await stop_all(list(brokers.values()))
+
+    async def _round(self, row: Row, number: int, brokers: dict[str, Contender]) -> None:
+        names = [name for name in row.runs if name in brokers]
+        turn = number % max(len(names), 1)
+        for name in names[turn:] + names[:turn]:  # none is always the first
+            try:
+                async with asyncio.timeout(ROW_S_MAX):
+                    figures = await row.runs[name](brokers[name], self.scale)
+            except Exception as error:  # noqa: BLE001 - the other rows go on, and the report says so
+                self.note(
+                    f"{row.name} at {name}, round {number + 1}: {type(error).__name__}: {error}"
+                )
+                continue
+            self.runs.append({"row": row.name, "round": number, "broker": name, "figures": figures})
+            said = ", ".join(f"{key} {value:,.4g}" for key, value in figures.items())
+            self.console.print(
+                f"{number + 1}/{self.rounds} {row.name:18} {name:10} {said}", highlight=False
+            )
+
+
+async def compare(args: argparse.Namespace, folder: Path, console: Console) -> dict[str, Any]:
+    comparison = Comparison(args, console)
+    versions = {QUORATE: PRODUCT_VERSION}
+    makers: Makers = {QUORATE: Quorate}
+    try:
+        versions[RABBITMQ] = peers.bring_rabbitmq()
+        makers[RABBITMQ] = RabbitMq
+    except peers.Missing as missing:
+        comparison.note(f"Without RabbitMQ: {missing}")
+    start_s = time.monotonic()
+    fsync_p50, fsync_p99 = fsync_ms(folder)
+    await comparison.phase(DISK, folder / DISK, makers)
+    with tempfile.TemporaryDirectory(prefix="quorate-compare-", dir="/dev/shm") as memory:
+        await comparison.phase(TMPFS, Path(memory), makers)
+    return {
+        "version": 1,
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "commit": _git("rev-parse", "--short", "HEAD") or "unknown",
+        "quick": args.quick,
+        "rounds": comparison.rounds,
+        "minutes": round((time.monotonic() - start_s) / 60, 1),
+        "machine": {**machine_facts(), "fsync_p50_ms": fsync_p50, "fsync_p99_ms": fsync_p99},
+        "brokers": versions,
+        "notes": comparison.notes,
+        "runs": comparison.runs,
+    }
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def _ended(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    args = arguments()
+    results = args.output / "performance" / "results.json"
+    if args.render:
+        document.write(json.loads(results.read_text()), args.output)
+        return 0
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    signal.signal(signal.SIGTERM, _ended)
+    folder = Path(tempfile.mkdtemp(prefix="quorate-compare-"))
+    try:
+        found = asyncio.run(compare(args, folder, console))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    document.write(found, args.output)
+    verdicts = list(document.verdicts(found))
+    for row, target, value in verdicts:
+        mark = "[green]met[/]   " if target.met(value.median) else "[red]missed[/]"
+        peer = f" to {TITLES[target.peer]}" if target.peer else ""
+        console.print(
+            f"{mark} {row.name:18} {target.text:14} {document.spread(value)}{peer}", highlight=False
+        )
+    met = sum(target.met(value.median) for _, target, value in verdicts)
+    console.print(f"{met} of {len(verdicts)} targets met. Written to {args.output}/performance.md.")
+    for note in found["notes"]:
+        console.print(note, style="yellow", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+"""Three nodes of each broker, on loopback and under one folder, with the same way to use them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pika
+
+from quorate.ports import free_port
+from tests.acceptance.bench.amqp_works import AmqpDeclare
+from tests.acceptance.bench.nodes import Nodes
+from tests.acceptance.bench.workers import run_all
+from tests.testkit.rabbitmq import Names, RabbitError, RabbitProcess
+
+NODES = 3
+START_S_MAX = 60.0
+STOP_S_MAX = 30.0
+#: Nodes that have just met hand leaderships over to where they belong.
+BALANCED_S = 8.0
+RABBIT_SETTINGS = "cluster_formation.peer_discovery_backend = classic_config\n" + "".join(
+    f"cluster_formation.classic_config.nodes.{number} = rabbit{number}@localhost\n"
+    for number in range(1, NODES + 1)
+)
+NATS_SETTINGS = """\
+server_name: nats{number}
+listen: 127.0.0.1:{port}
+log_file: "{folder}/log"
+jetstream {{ store_dir: "{folder}/js", max_mem: 1G, max_file: 20G
+  {extra}
+}}
+cluster {{ name: peers, listen: 127.0.0.1:{route}, no_advertise: true
+  routes: [ {routes} ] }}
+"""
+
+
+class Place(NamedTuple):
+    """A queue or stream, and ports: of the node that leads it and of another one."""
+
+    queue: str
+    leader: int
+    follower: int
+
+
+class Contender(ABC):
+    """Three nodes of one broker."""
+
+    name: str
+
+    @abstractmethod
+    async def start(self) -> None: ...
+    @abstractmethod
+    async def stop(self) -> None: ...
+    @abstractmethod
+    def pids(self) -> list[int]: ...
+
+
+class AmqpContender(Contender):
+    """One that speaks AMQP."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    @abstractmethod
+    def ports(self) -> list[int]: ...
+    @abstractmethod
+    async def place(self, queue: str, declared_at: int) -> Place: ...
+
+    @contextlib.asynccontextmanager
+    async def queues(self, count: int = 1, exchange_keys: int = 0) -> AsyncGenerator[list[Place]]:
+        """New quorum queues on nodes in turn, deleted afterwards. With `exchange_keys` each has a
+        direct exchange of its name, with so many keys of it bound: the name, then 0, 1 ...
+        """
+        ports = self.ports()
+        places: list[Place] = []
+        for index in range(count):
+            name, port = f"compare-{next(self._numbers)}", ports[index % len(ports)]
+            with _channel(port) as channel:
+                channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
+                if exchange_keys:
+                    channel.exchange_declare(name, "direct", durable=True)
+                for key in range(exchange_keys):
+                    channel.queue_bind(name, name, f"{name}{key}")
+            places.append(await self.place(name, port))
+        yield places
+        with _channel(ports[0]) as channel:
+            for place in places:
+                channel.queue_delete(place.queue)
+                if exchange_keys:
+                    channel.exchange_delete(place.queue)
+
+    @contextlib.asynccontextmanager
+    async def many(self, count: int, fanout: bool = False) -> AsyncGenerator[tuple[str, float]]:
+        """So many queues, declared on one channel and named with 0, 1 ..., bound to a fanout
+        exchange if asked for; their prefix, which is the exchange's name, and declares a second.
+        """
+        prefix, ports = f"many-{next(self._numbers)}-", self.ports()
+        if fanout:
+            with _channel(ports[0]) as channel:
+                channel.exchange_declare(prefix, "fanout", durable=True)
+        work = AmqpDeclare(ports[:1], prefix, count, exchange=prefix if fanout else "")
+        (declared,) = await run_all([work], lambda _: None)
+        yield prefix, count / (declared.end_s - declared.start_s)
+        await run_all([AmqpDeclare(ports[:1], prefix, count, delete=True)], lambda _: None)
+        if fanout:
+            with _channel(ports[0]) as channel:
+                channel.exchange_delete(prefix)
+
+
+@contextlib.contextmanager
+def _channel(port: int) -> Any:
+    parameters = pika.ConnectionParameters("127.0.0.1", port, blocked_connection_timeout=60)
+    connection = pika.BlockingConnection(parameters)
+    try:
+        yield connection.channel()
+    finally:
+        connection.close()
+
+
+class Quorate(AmqpContender):
+    name = "quorate"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.nodes = Nodes(folder)
+
+    async def start(self) -> None:
+        await self.nodes.start()
+        with _channel(self.ports()[0]) as channel:  # waits until groups have been made
+            channel.queue_declare("first", durable=True)
+            channel.queue_delete("first")
+        await asyncio.sleep(BALANCED_S)
+
+    async def stop(self) -> None:
+        await self.nodes.stop()
+
+    def pids(self) -> list[int]:
+        return self.nodes.pids()
+
+    def ports(self) -> list[int]:
+        return [node.amqp for node in self.nodes.all]
+
+    async def place(self, queue: str, declared_at: int) -> Place:
+        leader = await self.nodes.leader(queue)
+        follower = next(node for node in self.nodes.all if node is not leader)
+        return Place(queue, leader.amqp, follower.amqp)
+
+
+class RabbitMq(AmqpContender):
+    """Quorum queues, as Debian ships it: a queue is led where it was declared."""
+
+    name = "rabbitmq"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._names = Names(folder)
+        self._nodes = [
+            RabbitProcess(self._names, f"rabbit{number}", settings=RABBIT_SETTINGS)
+            for number in range(1, NODES + 1)
+        ]
+
+    async def start(self) -> None:
+        for node in self._nodes:
+            await asyncio.to_thread(node.start)
+        status = json.loads(self._nodes[0].control("cluster_status", "--formatter", "json"))
+        if len(status["running_nodes"]) != NODES:
+            raise RabbitError(f"of RabbitMQ only {status['running_nodes']} found each other")
+
+    async def stop(self) -> None:
+        try:
+            for node in self._nodes:
+                await asyncio.to_thread(node.kill, signal.SIGTERM)
+        finally:
+            self._names.end()
+
+    def pids(self) -> list[int]:
+        return [node.pid for node in self._nodes]
+
+    def ports(self) -> list[int]:
+        return [node.amqp for node in self._nodes]
+
+    async def place(self, queue: str, declared_at: int) -> Place:
+        return Place(queue, declared_at, next(p for p in self.ports() if p != declared_at))
+
+
+class Nats(Contender):
+    """JetStream, as shipped or with further lines in its `jetstream` block."""
+
+    def __init__(self, name: str, program: str, folder: Path, extra: str = "") -> None:
+        self.name = name
+        self._program, self._folder, self._extra = program, folder.resolve(), extra
+        self._ports = [free_port() for _ in range(NODES)]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._numbers = itertools.count(1)
+
+    async def start(self) -> None:
+        routes = [free_port() for _ in range(NODES)]
+        for number, (port, route) in enumerate(zip(self._ports, routes, strict=True), 1):
+            folder = self._folder / f"nats{number}"
+            folder.mkdir(parents=True)
+            (folder / "conf").write_text(
+                NATS_SETTINGS.format(
+                    number=number,
+                    port=port,
+                    route=route,
+                    folder=folder,
+                    extra=self._extra,
+                    routes=", ".join(f"nats://127.0.0.1:{each}" for each in routes),
+                )
+            )
+            with (folder / "output").open("wb") as output:
+                command = [self._program, "-c", str(folder / "conf")]
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                )
+                self._processes.append(process)
+        end_s = time.monotonic() + START_S_MAX
+        while True:  # until a stream can be made
+            try:
+                async with self.stream():
+                    return
+            except Exception:
+                if time.monotonic() > end_s:
+                    raise
+                await asyncio.sleep(1)
+
+    async def stop(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            try:
+                await asyncio.to_thread(process.wait, STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    @contextlib.asynccontextmanager
+    async def stream(self) -> AsyncGenerator[Place]:
+        """Of three copies in files; its subject is its name."""
+        import nats
+        from nats.js import api
+
+        name = f"compare-{next(self._numbers)}"
+        client = await nats.connect(f"nats://127.0.0.1:{self._ports[0]}")
+        try:
+            stream = client.jetstream(timeout=20)
+            await stream.add_stream(
+                api.StreamConfig(
+                    name=name, subjects=[name], num_replicas=NODES, storage=api.StorageType.FILE
+                )
+            )
+            leader = None
+            async with asyncio.timeout(START_S_MAX):
+                while leader is None:
+                    cluster = (await stream.stream_info(name)).cluster
+                    leader = cluster.leader if cluster else None
+                    await asyncio.sleep(0.1)
+            index = int(leader.removeprefix("nats")) - 1
+            yield Place(name, self._ports[index], self._ports[(index + 1) % NODES])
+            await stream.delete_stream(name)
+        finally:
+            await client.close()
+
+
+async def stop_all(contenders: Sequence[Contender]) -> None:
+    for contender in contenders:
+        try:
+            await contender.stop()
+        except Exception as error:  # noqa: BLE001 - the others are to end as well
+            print(f"{contender.name}: {error}")

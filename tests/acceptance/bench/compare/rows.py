@@ -1,0 +1,192 @@
+"""The rows of the comparison: what is run at which brokers, and the targets."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tests.acceptance.bench.compare import workloads
+from tests.acceptance.bench.compare.workloads import Figures, Run
+
+QUORATE, RABBITMQ, NATS, NATS_SYNC = "quorate", "rabbitmq", "nats", "nats-sync"
+DISK, TMPFS = "disk", "tmpfs"
+TITLES = {
+    QUORATE: "Quorate",
+    RABBITMQ: "RabbitMQ",
+    NATS: "NATS",
+    NATS_SYNC: "NATS, sync_interval: always",
+}
+FIGURES = {
+    "rate": "rate",
+    "p50_ms": "p50",
+    "p99_ms": "p99",
+    "cpu_us": "CPU",
+    "percent": "CPU",
+}
+UNITS = {"rate": "/s", "p50_ms": " ms", "p99_ms": " ms", "cpu_us": " us", "percent": " %"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure of Quorate, by itself or divided by the same of a peer."""
+
+    figure: str
+    bound: float
+    peer: str | None = None
+
+    @property
+    def at_least(self) -> bool:
+        return self.figure == "rate"
+
+    @property
+    def text(self) -> str:
+        unit = "x" if self.peer else UNITS[self.figure]
+        sign = "≥" if self.at_least else "≤"
+        return f"{FIGURES[self.figure]} {sign} {self.bound:,g}{unit}"
+
+    def met(self, value: float) -> bool:
+        return value >= self.bound if self.at_least else value <= self.bound
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    title: str
+    runs: Mapping[str, Run]  # by broker
+    targets: tuple[Target, ...] = ()
+    place: str = DISK
+
+
+def beside(run: Run, *peers: str) -> dict[str, Run]:
+    return dict.fromkeys((QUORATE, *peers), run)
+
+
+def against(peer: str, **bounds: float) -> tuple[Target, ...]:
+    return tuple(Target(figure, bound, peer) for figure, bound in bounds.items())
+
+
+_single = partial(workloads.publish, window=1)
+ROWS = (
+    Row(
+        "publish-varied",
+        "publish, realistic: content type, message id, timestamp, one header, 50 to 150 B,"
+        " ten routing keys in turn, window 1000",
+        beside(partial(workloads.publish, varied=True), RABBITMQ),
+        against(RABBITMQ, rate=4, cpu_us=0.2),
+    ),
+    Row(
+        "publish-uniform",
+        "publish, all alike: 100 B, window 1000",
+        beside(workloads.publish, RABBITMQ),
+    ),
+    Row(
+        "large-1",
+        "publish 64 KiB, window 100, one publisher",
+        beside(workloads.publish_large, RABBITMQ),
+        against(RABBITMQ, rate=1.5, cpu_us=0.6),
+    ),
+    Row(
+        "large-4",
+        "the same, four publishers to four queues",
+        beside(partial(workloads.publish_large, publishers=4), RABBITMQ),
+        against(RABBITMQ, rate=1.5, cpu_us=0.6),
+    ),
+    Row(
+        "large-tmpfs",
+        "the same, one publisher, on tmpfs",
+        beside(workloads.publish_large, RABBITMQ),
+        against(RABBITMQ, rate=1.5, cpu_us=0.6),
+        TMPFS,
+    ),
+    Row(
+        "single",
+        "publish 100 B, one outstanding",
+        beside(_single, RABBITMQ),
+        against(RABBITMQ, p50_ms=0.8, cpu_us=0.4),
+    ),
+    Row(
+        "single-tmpfs",
+        "the same, on tmpfs",
+        beside(_single, RABBITMQ),
+        against(RABBITMQ, p50_ms=0.8, cpu_us=0.4),
+        TMPFS,
+    ),
+    Row(
+        "single-follower",
+        "the same, at a node that does not lead the queue",
+        beside(partial(workloads.publish, window=1, follower=True), RABBITMQ),
+        against(RABBITMQ, cpu_us=0.5),
+    ),
+    Row(
+        "paced",
+        "publish and consume 500/s: end to end",
+        beside(partial(workloads.both, rate=workloads.RATE_SLOW), RABBITMQ),
+        against(RABBITMQ, p50_ms=0.8, cpu_us=0.4),
+    ),
+    Row(
+        "both",
+        "publish and consume at once, acks per 100: end to end",
+        beside(workloads.both, RABBITMQ),
+        against(RABBITMQ, p50_ms=1, rate=3),
+    ),
+    Row(
+        "consume",
+        "consume a backlog, ack per 100",
+        beside(workloads.consume, RABBITMQ),
+        against(RABBITMQ, rate=2),
+    ),
+    Row(
+        "idle",
+        "idle: CPU of a node, in percent of a core",
+        beside(workloads.idle, RABBITMQ),
+        (Target("percent", 0.4),),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of several runs."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Summary:
+        ranked = sorted(values)
+        return cls(statistics.median(ranked), ranked[0], ranked[-1])
+
+
+def by_round(runs: Iterable[Mapping[str, Any]], row: Row, broker: str) -> dict[int, Figures]:
+    return {
+        run["round"]: run["figures"]
+        for run in runs
+        if run["row"] == row.name and run["broker"] == broker
+    }
+
+
+def figure(runs: Iterable[Mapping[str, Any]], row: Row, broker: str, name: str) -> Summary | None:
+    values = [each[name] for each in by_round(runs, row, broker).values() if name in each]
+    return Summary.of(values) if values else None
+
+
+def ratio(runs: Iterable[Mapping[str, Any]], row: Row, peer: str, name: str) -> Summary | None:
+    """Quorate's by the peer's, round by round: they were measured one after the other."""
+    runs = list(runs)
+    ours, theirs = by_round(runs, row, QUORATE), by_round(runs, row, peer)
+    values = [
+        ours[each][name] / theirs[each][name]
+        for each in ours.keys() & theirs.keys()
+        if name in ours[each] and theirs[each].get(name)
+    ]
+    return Summary.of(values) if values else None
+
+
+def measured(runs: Iterable[Mapping[str, Any]], row: Row, target: Target) -> Summary | None:
+    if target.peer is None:
+        return figure(runs, row, QUORATE, target.figure)
+    return ratio(runs, row, target.peer, target.figure)
