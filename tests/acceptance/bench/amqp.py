@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from tests.acceptance.bench import many
 from tests.acceptance.bench.amqp_works import AmqpConsume, AmqpPublish, PikaConsume, PikaPublish
 from tests.acceptance.bench.hard import FAILOVER_RATE, FAILOVER_WINDOW, measure_gaps
 from tests.acceptance.bench.measure import percentile
@@ -242,6 +243,11 @@ RUNS = {
     "cold": cold,
     "shares": shares,
     "large": large,
+    "declare": many.declare,
+    "idle": many.idle,
+    "busy": many.busy,
+    "fan-out": many.fan_out,
+    "unused": many.unused,
 }
 
 if __name__ == "__main__":
