@@ -28,10 +28,10 @@ from node.management.app import ManagementRoutes
 from node.management.context import Listeners, Listing, ManagementServices
 from node.management.parameters import named
 from node.memory import (
+    CollectWhatIsNew,
     available_bytes,
     keep_freed_memory,
     resident_bytes,
-    spare_what_was_imported,
 )
 from node.metrics.certificates import CertificateExpiry
 from node.metrics.sources import Process
@@ -457,7 +457,7 @@ def main(settings: Settings, *, clock: Clock | None = None) -> int:
     """Run a node in this process until SIGTERM or SIGINT; `clock`: not the machine's own."""
     configure_logs(settings)
     keep_freed_memory()
-    spare_what_was_imported()
+    CollectWhatIsNew().begin()
     try:
         try:
             import uvloop
