@@ -15,7 +15,7 @@ from chaos.simulator.clients import RETRY_S, Scene, first_of
 from node.broker.bodies import NewBody
 from node.messages import properties as props
 from node.messages.message import where_of
-from node.protocols.amqp.events import Publish
+from node.protocols.amqp.events import Publish, publish_of
 
 PLAIN = props.build({"delivery_mode": 2})
 RUNS_A_READ_MAX = 4
@@ -91,14 +91,15 @@ class AmqpPublisher(AmqpClient):
     def events(self, channel: AmqpChannel) -> list[Publish]:
         """Runs of messages, each run to one queue."""
         plan = self.scene.cluster.plan
-        events: list[Publish] = []
+        event = Publish(channel.number, False, False, 0, [], [], [])
         for _ in range(self.dice.randint(1, RUNS_A_READ_MAX)):
             queue = self._choose()
             count = self.dice.randint(1, plan.batch_max)
             bodies: list[NewBody] = [self.body(channel, queue) for _ in range(count)]
-            where = where_of("", queue)
-            events.append(Publish(channel.number, where, False, False, PLAIN, bodies))
-        return events
+            run = publish_of(channel.number, where_of("", queue), PLAIN, bodies)
+            for all_of_it, part in zip(event[4:], run[4:], strict=True):
+                all_of_it += part
+        return [event]
 
     def body(self, channel: AmqpChannel, *queues: str) -> bytes:
         """Of one more message, which shall be in all these queues when it is confirmed."""

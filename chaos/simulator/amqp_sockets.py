@@ -27,7 +27,7 @@ from chaos.simulator.sim_cluster import SimCluster
 from cluster.types import NodeId
 from node.messages import properties as props
 from node.messages.message import where_of
-from node.protocols.amqp.events import Acks, Publish
+from node.protocols.amqp.events import Acks, publish_of
 from node.protocols.native.requests import Goodbye
 
 FRAME_MAX = 131_072
@@ -234,7 +234,7 @@ class SimChannel:
         else:
             outcome.set_result(None)
         channel = self._channel
-        channel.send(Publish(channel.number, where, mandatory, False, plain, [body]))
+        channel.send(publish_of(channel.number, where, plain, [body], mandatory=mandatory))
         await outcome
 
     def _confirmed(self, confirm: Confirmed) -> None:

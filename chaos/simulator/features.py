@@ -51,7 +51,7 @@ from cluster.machine.commands import (
 from node.broker.bodies import NewBody, PartedBody
 from node.dispatch.outgoing import Failure, RequestAnswer
 from node.messages.message import where_of
-from node.protocols.amqp.events import Publish
+from node.protocols.amqp.events import Publish, publish_of
 from node.protocols.native.requests import Declare, Info, Purge
 
 LIMITS: dict[str, Any] = {"x-delivery-limit": 1_000_000}
@@ -284,7 +284,7 @@ class RoutedPublisher(AmqpPublisher):
             self.body(channel, "routed-all", "routed-one") for _ in range(count)
         ]
         where = where_of(EXCHANGE, f"order.{self.dice.randint(1, 3)}")
-        return [Publish(channel.number, where, False, False, PLAIN, bodies)]
+        return [publish_of(channel.number, where, PLAIN, bodies)]
 
 
 EXCHANGE = "trade"
@@ -322,7 +322,7 @@ class LargePublisher(AmqpPublisher):
             pieces = pieces_of(head)
             body: NewBody = PartedBody([head, *pieces]) if pieces else head
             self.count("bodies in parts", len(pieces) > 0)
-            events.append(Publish(channel.number, where, False, False, PLAIN, [body]))
+            events.append(publish_of(channel.number, where, PLAIN, [body]))
         return events
 
 

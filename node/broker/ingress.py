@@ -51,6 +51,11 @@ CARBON_COPIES = ("CC", "BCC")
 #: A reply_to that stands for the consumer of direct replies on the publisher's channel.
 REPLY_TO = "amq.rabbitmq.reply-to"
 INTERNAL_EXCHANGE = "internal_exchange"
+#: Headers that concern the broker, as their names stand in a table.
+_NAMES = tuple(
+    bytes([len(name)]) + name.encode()
+    for name in (*CARBON_COPIES, attributes.DELAY, attributes.DELIVERY_TIME)
+)
 
 
 class Ingress:
@@ -108,6 +113,13 @@ class Ingress:
             raise Refused("vhost_full", full)
 
     # --- to an exchange, with AMQP's properties ---------------------------------------------------
+
+    def headers_ask(self, properties: Sequence[bytes]) -> bool:
+        """False: nothing in the headers of any of these concerns the broker. A look at all of them
+        at once, which may mistake something else for such a header.
+        """
+        joined = b"".join(properties)
+        return any(name in joined for name in _NAMES) or tables.may_be_wrong(properties, joined)
 
     def interpret(
         self, access: Access, properties: bytes, reply_name: str | None = None
@@ -175,12 +187,15 @@ class Ingress:
             return False
         return not route.queues or (exchange != "" and self._cut_off())
 
+    def keeps_duplicates_out(self, info: QueueInfo) -> bool:
+        config = self._cluster.catalog_machine.config_of(info.queue)
+        return config is not None and config.dedup_window_ms is not None
+
     def own(self, info: QueueInfo, attrs: Attrs | None, properties: bytes) -> Attrs | None:
         """What this queue is told of the message: `attrs`, and its de-duplication id if the queue
         keeps duplicates out.
         """
-        config = self._cluster.catalog_machine.config_of(info.queue)
-        if config is None or config.dedup_window_ms is None:
+        if not self.keeps_duplicates_out(info):
             return attrs
         looked = props.parse(properties)
         try:

@@ -290,7 +290,7 @@ class ClientSession:
         )
         if self.counted is not None:
             self.published = True
-            self.counted.published(bodies, queues=1, confirm=request != 0)
+            self.counted.published(bodies, routed=len(bodies), confirm=request != 0)
         self._traffic.publish(self.id, request, info.group, info.name, command, size_bytes)
 
     async def publish_part(

@@ -84,7 +84,7 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
         ingress.check_vhost(access.vhost)
     given = shown(given)
     own = [ingress.own(info, attrs, given) for info in route.queues]
-    counted.published([payload], queues=len(route.queues), confirm=True)
+    counted.published([payload], routed=len(route.queues), confirm=True)
     counted.dropped += not route.queues
     async with ingress.room.of(len(payload) + len(where) + len(given)):
         outcomes = [
@@ -109,7 +109,7 @@ def _reply(
     check_reply(attrs)
     taken = call.services.direct_replies.deliver(name, where, properties, [payload])
     counted = call.services.counters.http
-    counted.published([payload], queues=int(taken), confirm=True)
+    counted.published([payload], routed=int(taken), confirm=True)
     counted.dropped += not taken
     counted.confirmed += 1
     return taken

@@ -38,15 +38,12 @@ _PROPERTIES: Final = (
 )
 _FLAG: Final = {name: flag for name, _, flag in _PROPERTIES}
 _NO_FLAG: Final = 0b11  # one is unused, one would say that more flags follow: there are no more
-_LOOK: Final = (
-    _FLAG["priority"]
-    | _FLAG["expiration"]
-    | _FLAG["user_id"]
-    | _FLAG["reply_to"]
-    | _FLAG["headers"]
+HEADERS: Final = _FLAG["headers"]
+#: Flags of what may concern the broker.
+ASKS: Final = (
+    _FLAG["priority"] | _FLAG["expiration"] | _FLAG["user_id"] | _FLAG["reply_to"] | HEADERS
 )
-_WIDTH: Final = {_SHORT: 0, _TABLE: -1, _OCTET: 1, _TIME: 8}
-_WIDTHS: Final[dict[int, tuple[int, ...]]] = {}  # by flags: at most as many as 14 bits allow
+_WIDTH: Final = {_OCTET: 1, _TIME: 8}
 _HAS_ID: Final = _FLAG["message_id"] | _FLAG["headers"]
 _FLAGS = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
@@ -101,9 +98,9 @@ class Properties:
         return found
 
 
-def needs_look(properties: bytes) -> bool:
-    """False: nothing in it concerns the broker."""
-    return bool((properties[0] << 8 | properties[1]) & _LOOK)
+def asks(properties: bytes) -> int:
+    """Those of `ASKS` that it has; 0: nothing in it concerns the broker."""
+    return (properties[0] << 8 | properties[1]) & ASKS
 
 
 def may_have_id(properties: bytes) -> bool:
@@ -116,23 +113,22 @@ def check(properties: bytes) -> None:
     size = len(properties)
     if size < 2:
         raise _malformed("they have no flags")
-    found = properties[0] << 8 | properties[1]
-    widths = _WIDTHS.get(found)
-    if widths is None:
-        widths = _WIDTHS[found] = tuple(_WIDTH[kind] for _, kind in _present(found))
-    at = 2
+    at, steps = _layout(properties[0] << 8 | properties[1])
     try:
-        for width in widths:
-            if width == 0:
-                at += 1 + properties[at]
-            elif width < 0:
-                at += 4 + int.from_bytes(properties[at : at + 4])
+        for fixed in steps:
+            if fixed >= 0:
+                begin = at
+                at += 1 + properties[begin]
+                # A length over 127 looks like foreign text, too: no error, but seldom.
+                if not properties[begin:at].isascii():
+                    _spans(properties)
+                    return
+                at += fixed
             else:
-                at += width
+                at += 4 + int.from_bytes(properties[at : at + 4]) + ~fixed
     except IndexError:
         at = -1
-    # What looks wrong is looked at with care: a length over 127 is no error, but seldom.
-    if at != size or found & _NO_FLAG or not properties[2:].isascii():
+    if at != size:  # what looks wrong is looked at with care
         _spans(properties)
 
 
@@ -222,6 +218,28 @@ def _spans(properties: bytes) -> list[tuple[str, int, int]]:
     if at != size:
         raise _malformed(f"{size - at} bytes too many")
     return spans
+
+
+@lru_cache(maxsize=CACHE_COUNT_MAX)
+def _layout(found: int) -> tuple[int, tuple[int, ...]]:
+    """Where the first value begins whose size is not fixed; and of each of those, in order, how
+    many bytes of fixed size are behind it: so many for a short string, ~so many for a table.
+    """
+    if found & _NO_FLAG:
+        return -1, ()  # never the size
+    at, steps = 2, list[int]()
+    for _, kind in _present(found):
+        if kind is _SHORT:
+            steps.append(0)
+        elif kind is _TABLE:
+            steps.append(~0)
+        elif not steps:
+            at += _WIDTH[kind]
+        elif steps[-1] >= 0:
+            steps[-1] += _WIDTH[kind]
+        else:
+            steps[-1] -= _WIDTH[kind]
+    return at, tuple(steps)
 
 
 @lru_cache(maxsize=CACHE_COUNT_MAX)

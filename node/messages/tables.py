@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, cast
 
@@ -20,6 +20,9 @@ TABLE_DEPTH_MAX = DEPTH_MAX
 #: A float or double that may be NaN or infinite: its type and its first two bytes. Text has no such
 #: bytes, so hardly anything else looks like one.
 _PERHAPS_NO_NUMBER = re.compile(rb"[df][\x7f\xff][\x80-\xff]")
+
+#: What is nested deeper than it may be: each level has its type and its length.
+_DEEP_BYTES_MIN = 5 * TABLE_DEPTH_MAX
 
 _LONG = struct.Struct(">I")
 _DECIMAL = struct.Struct(">Bi")
@@ -63,15 +66,28 @@ def wrong_entries(data: bytes) -> str | None:
     """What is wrong with a table without its length. It is read only if it may hold what is no
     number, or be nested too deeply.
     """
-    if (
-        data.count(b"F") + data.count(b"A") <= TABLE_DEPTH_MAX
-        and _PERHAPS_NO_NUMBER.search(data) is None
-    ):
+    if not may_be_wrong([data], data):
         return None
     try:
         return wrong_value(decode_entries(data, 0, len(data)))
     except ValueError as error:
         return str(error)
+
+
+def may_be_wrong(each: Sequence[bytes], joined: bytes) -> bool:
+    """False: there is surely nothing wrong with the tables in these bytes, as `wrong_entries`
+    understands it.
+    """
+    if max(map(len, each), default=0) > _DEEP_BYTES_MIN and any(map(_may_be_deep, each)):
+        return True
+    # Bytes that are quickly searched for, and in few texts.
+    if b"\x7f" not in joined and b"\xff" not in joined:
+        return False
+    return _PERHAPS_NO_NUMBER.search(joined) is not None
+
+
+def _may_be_deep(data: bytes) -> bool:
+    return data.count(b"F") + data.count(b"A") > TABLE_DEPTH_MAX
 
 
 def raw_entries(data: bytes, at: int, stop: int) -> list[tuple[str, bytes]]:

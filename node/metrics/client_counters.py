@@ -8,6 +8,7 @@ What only a queue's leader sees (dead letters, what queues hold) is counted ther
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -110,23 +111,10 @@ class Sizes:
         self.sum = 0
 
     def observe(self, bodies: Sequence[Sized]) -> None:
-        """Of one batch; mostly they are of one bucket, which is found once."""
-        if len(bodies) == 1:
-            size = len(bodies[0])
-            self.sum += size
-            self.buckets[bisect_left(SIZE_BOUNDS, size)] += 1
-            return
-        sizes = set(map(len, bodies))
-        if not sizes:
-            return
-        smallest, largest = min(sizes), max(sizes)
-        self.sum += len(bodies) * largest if smallest == largest else sum(map(len, bodies))
-        low = bisect_left(SIZE_BOUNDS, smallest)
-        if low == bisect_left(SIZE_BOUNDS, largest):
-            self.buckets[low] += len(bodies)
-            return
-        for body in bodies:
-            self.buckets[bisect_left(SIZE_BOUNDS, len(body))] += 1
+        """Of one batch; mostly they have few different sizes."""
+        for size, count in Counter(map(len, bodies)).items():
+            self.sum += size * count
+            self.buckets[bisect_left(SIZE_BOUNDS, size)] += count
 
 
 @dataclass(slots=True)
@@ -185,11 +173,11 @@ class ProtocolCounters:
     def of_type(self, queue_type: str) -> DeliveryCounters:
         return self.classic if queue_type == CLASSIC else self.quorum
 
-    def published(self, bodies: Sequence[Sized], *, queues: int, confirm: bool) -> None:
-        """One batch, routed to so many queues."""
+    def published(self, bodies: Sequence[Sized], *, routed: int, confirm: bool) -> None:
+        """One batch, `routed` as the counter."""
         count = len(bodies)
         self.received += count
-        self.routed += count * queues
+        self.routed += routed
         if confirm:
             self.received_confirm += count
         self.sizes.observe(bodies)

@@ -46,6 +46,7 @@ class Route:
     queues: tuple[QueueInfo, ...]  # distinct
     by_chance: bool = False  # the next message may go elsewhere
     by_topic: bool = False  # users may have permissions on its keys
+    beyond_key: bool = False  # another message of the same key may go elsewhere
 
 
 @dataclass(slots=True)
@@ -99,8 +100,9 @@ class Router:
             known.checked.clear()
         message = RoutedMessage(key, headers, property_of)
         queues = tuple(self._walk(known, info, message, copies))
-        route = Route(info, queues, message.by_chance, info.routes_as == "topic")
-        if not message.beyond_key and not copies:
+        by_topic, beyond_key = info.routes_as == "topic", message.beyond_key
+        route = Route(info, queues, message.by_chance, by_topic, beyond_key)
+        if not beyond_key and not copies:
             if len(known.routes) >= ROUTES_MAX:
                 known.routes.clear()
             known.routes[exchange, key] = route

@@ -7,17 +7,34 @@ from typing import NamedTuple
 from pamqp import base
 
 from node.broker.bodies import NewBody
+from node.messages.properties import asks
 
 
 class Publish(NamedTuple):
-    """Consecutive messages of one channel with equal routing, flags and properties."""
+    """Consecutive messages of one channel with equal flags, each with an item in all lists."""
 
     channel: int
-    where: bytes  # short strings exchange and routing key, as on the wire; both are UTF-8
     mandatory: bool
     immediate: bool
-    properties: bytes  # flags and list, as on the wire; well formed down to the table of headers
+    asks: int  # flags of those of their properties that may concern the broker: the same in all
+    wheres: list[bytes]  # short strings exchange and routing key, as on the wire; both are UTF-8
+    metas: list[bytes]  # the same, and properties as on the wire, well formed down to the headers
     bodies: list[NewBody]  # one that is in pieces is alone
+
+
+def publish_of(
+    channel: int,
+    where: bytes,
+    properties: bytes,
+    bodies: list[NewBody],
+    *,
+    mandatory: bool = False,
+    immediate: bool = False,
+) -> Publish:
+    """Messages that differ in their bodies alone."""
+    count = len(bodies)
+    metas = [where + properties] * count
+    return Publish(channel, mandatory, immediate, asks(properties), [where] * count, metas, bodies)
 
 
 class ContentTooLarge(NamedTuple):

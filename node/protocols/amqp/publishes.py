@@ -1,7 +1,8 @@
 """The publishing half of a channel: from publishes to the queues that they go to, and back.
 
-All that one read of the socket holds for a queue leaves as one batch. Routing is asked once for
-each run of publishes with the same exchange and key.
+All that one read of the socket holds for a queue leaves as one batch. Most messages ask nothing of
+the broker but to be routed, by exchange and key: those of one read are taken together, and routing
+is asked once for each key. All others are taken one after the other.
 
 Confirms: publishes are numbered from 1 after confirm.select (B24); each is confirmed or refused
 exactly once (B27), several at once whenever no older one is open (`multiple`, B25). One that goes
@@ -11,10 +12,12 @@ to several queues is decided when all of them have answered (B30).
 from __future__ import annotations
 
 import asyncio
-from bisect import insort
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cluster.groups.proposals import WHOLE_BODY_BYTES_MAX
@@ -25,7 +28,7 @@ from node.broker.bodies import NewBody, PartedBody, in_one_piece, pieces_of
 from node.broker.ingress import Attrs, check_reply, shown
 from node.broker.publishing import Uploaded
 from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES
-from node.errors import Elsewhere
+from node.errors import BrokerError, Elsewhere
 from node.messages import properties as props
 from node.messages.message import exchange_and_key
 from node.protocols.amqp import writer
@@ -54,133 +57,139 @@ class Outcome(NamedTuple):
     refused: bool
 
 
-class ConfirmTracker:
-    """Consecutive publishes with the same targets: counts the queues that have answered."""
-
-    __slots__ = ("first", "last", "open", "refused")
-
-    def __init__(self, first: int, last: int, queues: int) -> None:
-        self.first = first
-        self.last = last
-        self.open = queues
-        self.refused: set[int] | None = None
-
-    def extend(self, following: ConfirmTracker) -> bool:
-        """Both have one queue, the same, and nothing came between: they are one from now on."""
-        if self.open != 1 or following.open != 1 or self.last + 1 != following.first:
-            return False
-        self.last = following.last
-        return True
-
-    def answered(self, refused: Sequence[tuple[int, int]], start: int) -> bool:
-        """One queue has answered for all of them; `refused` are ranges of offsets in its batch, in
-        which this tracker begins at `start`. True: all queues have.
-        """
-        for low, high in refused:
-            low, high = max(low - start, 0), min(high - start, self.last - self.first)
-            if low <= high:
-                self.refused = self.refused or set()
-                self.refused.update(range(self.first + low, self.first + high + 1))
-        self.open -= 1
-        return self.open == 0
-
-
 class Confirms:
-    """Of one channel in confirm mode."""
+    """Of one channel in confirm mode: the outcomes of its publishes, by their tags."""
 
     def __init__(self) -> None:
-        self.last = 0  # number of the newest publish
+        self.last = 0  # tag of the newest publish
         self._low = 0  # all up to here are decided and told
-        self._ahead: list[tuple[int, int]] = []  # decided beyond, ascending
-        self._fresh: list[tuple[int, int]] = []  # decided since the last `take`
-        self._refused: list[int] = []
+        self._told = bytearray()  # of each beyond: 1 when it is, too
+        self._fresh: list[int] = []  # decided since the last `take`
+        self._refused: set[int] = set()  # by some queue, and not told yet
+        self._shared: dict[int, int] = {}  # of publishes to several queues: those yet to answer
 
     @property
     def open(self) -> int:
         """Publishes without an outcome."""
-        return self.last - self._low - sum(last - first + 1 for first, last in self._ahead)
+        return self._told.count(0)
 
-    def number(self, count: int) -> int:
-        """The number of the first of `count` new publishes."""
+    def number(self, count: int) -> Sequence[int]:
+        """The tags of so many new publishes."""
         first = self.last + 1
         self.last += count
-        return first
+        self._told += bytes(count)
+        return range(first, first + count)
 
-    def decided(self, tracker: ConfirmTracker) -> None:
-        self._fresh.append((tracker.first, tracker.last))
-        if tracker.refused:
-            self._refused.extend(sorted(tracker.refused))
+    def share(self, tags: Iterable[int], queues: int) -> None:
+        """Each of these waits for the answers of so many queues."""
+        self._shared.update(dict.fromkeys(tags, queues))
+
+    def answered(self, tags: Sequence[int], refused: Sequence[tuple[int, int]] = ()) -> int:
+        """One queue has answered for all of them, or none has to; `refused` are ranges of places
+        among the tags. How many are confirmed by this.
+        """
+        for first, last in refused:
+            self._refused.update(tags[first : last + 1])
+        if self._shared:
+            tags = [tag for tag in tags if self._is_decided(tag)]
+        self._fresh += tags
+        return len(tags) - len(self._refused.intersection(tags))
+
+    def _is_decided(self, tag: int) -> bool:
+        left = self._shared.pop(tag, 1) - 1
+        if left:
+            self._shared[tag] = left
+        return not left
 
     def take(self) -> list[Outcome]:
         """What to tell the publisher now: refusals, then confirms."""
-        fresh, self._fresh = self._fresh, []
-        refused, self._refused = self._refused, []
+        fresh, self._fresh = sorted(self._fresh), []
         if not fresh:
             return []
-        nacked = set(refused)
+        self._tell(fresh)
         outcomes = list[Outcome]()
-        for tag in refused:
-            outcomes.append(Outcome(tag, multiple=False, refused=True))
-        ahead = self._ahead
-        for each in fresh:
-            insort(ahead, each)
-        passed = 0
-        for first, last in ahead:
-            if first != self._low + 1:
-                break
-            self._low = last
-            passed += 1
-        del ahead[:passed]
+        if self._refused:
+            refused = [tag for tag in fresh if tag in self._refused]
+            outcomes = [Outcome(tag, multiple=False, refused=True) for tag in refused]
+            fresh = [tag for tag in fresh if tag not in self._refused]
+            self._refused.difference_update(refused)
         # Only what is decided now is named, though `multiple` also covers what was told before.
-        below: list[int] = []
-        beyond: list[int] = []
-        for first, last in sorted(fresh):
-            tags = range(first, last + 1)
-            into = below if last <= self._low else beyond
-            into.extend(tags if not nacked else [tag for tag in tags if tag not in nacked])
+        below = bisect_right(fresh, self._low)
         if below:
-            outcomes.append(Outcome(below[-1], multiple=len(below) > 1, refused=False))
-        for tag in beyond:
+            outcomes.append(Outcome(fresh[below - 1], multiple=below > 1, refused=False))
+        for tag in fresh[below:]:
             outcomes.append(Outcome(tag, multiple=False, refused=False))
         return outcomes
 
+    def _tell(self, fresh: list[int]) -> None:
+        told, place = self._told, fresh[0] - self._low - 1
+        if fresh[-1] - fresh[0] == len(fresh) - 1:  # all that lie between
+            told[place : place + len(fresh)] = b"\1" * len(fresh)
+        else:
+            for tag in fresh:
+                told[tag - self._low - 1] = 1
+        passed = told.find(0)
+        if passed < 0:
+            passed = len(told)
+        del told[:passed]
+        self._low += passed
+
 
 class _Batch:
-    """What this read publishes to one queue."""
+    """What this read publishes to one queue: of each message an item in all lists."""
 
-    __slots__ = ("attrs", "bodies", "info", "metas", "parted", "size_bytes", "trackers", "upload")
+    __slots__ = ("attrs", "bodies", "info", "metas", "parted", "size_bytes", "tags", "upload")
 
     def __init__(self, info: QueueInfo) -> None:
         self.info = info
         self.bodies: list[NewBody] = []
-        self.metas: list[tuple[bytes, int]] = []  # and of how many bodies
-        self.attrs: list[tuple[Attrs | None, int]] = []
-        self.trackers: list[tuple[ConfirmTracker, int]] = []  # and where each begins
-        self.size_bytes = 0
+        self.metas: list[bytes] = []
+        self.attrs: list[Attrs | None] = []  # or none at all as long as none has any
+        self.tags: list[int] = []  # in confirm mode
         self.parted = False  # some body goes into the log in parts
         self.upload: asyncio.Task[Uploaded | str | None] | None = None  # of these parts
+        self.size_bytes = 0  # known when it is sent
 
     def add(
         self,
-        meta: bytes,
-        attrs: Attrs | None,
-        bodies: list[NewBody],
-        tracker: ConfirmTracker | None,
+        metas: Sequence[bytes],
+        bodies: Sequence[NewBody],
+        tags: Sequence[int],
+        attrs: Attrs | None = None,
     ) -> None:
-        if tracker is not None and not (self.trackers and self.trackers[-1][0].extend(tracker)):
-            self.trackers.append((tracker, len(self.bodies)))
-        if type(bodies[0]) is PartedBody:
-            self.parted = True
-        if not self.metas:
-            self.bodies = bodies
-        elif len(self.metas) == 1:  # the first ones are not ours to change
-            self.bodies = self.bodies + bodies
-        else:
-            self.bodies += bodies
-        self.metas.append((meta, len(bodies)))
-        self.attrs.append((attrs, len(bodies)))
-        overhead = MESSAGE_OVERHEAD_BYTES + len(meta)
-        self.size_bytes += sum(map(len, bodies)) + overhead * len(bodies)
+        """`attrs` of each of them."""
+        if attrs is not None or self.attrs:
+            unset = len(self.bodies) - len(self.attrs)
+            self.attrs += [None] * unset + [attrs] * len(bodies)
+        self.metas += metas
+        self.bodies += bodies
+        self.tags += tags
+
+    def weigh(self) -> None:
+        beside = MESSAGE_OVERHEAD_BYTES * len(self.bodies) + sum(map(len, self.metas))
+        self.size_bytes = beside + sum(map(len, self.bodies))
+
+
+class _Run(NamedTuple):
+    """Messages that differ in their bodies alone."""
+
+    where: bytes
+    mandatory: bool
+    properties: bytes
+    bodies: list[NewBody]
+
+
+def _runs(event: Publish) -> Iterator[_Run]:
+    each = zip(event.metas, event.wheres, event.bodies, strict=True)
+    for meta, group in groupby(each, key=itemgetter(0)):
+        alike = list(group)
+        where = alike[0][1]
+        bodies = [body for _, _, body in alike]
+        yield _Run(where, event.mandatory, meta[len(where) :], bodies)
+
+
+#: The batches that get a message.
+_Way = tuple[_Batch, ...]
 
 
 class Publishes:
@@ -199,8 +208,8 @@ class Publishes:
         self._host = channel.host
         self._ingress = channel.services.broker.ingress
         self._batches: dict[QueueId, _Batch] = {}
-        # To the default exchange, in this read: nothing can change before the next one.
-        self._last_route: tuple[bytes, Route] | None = None
+        # By exchange and key, in this read: nothing can change before the next one.
+        self._ways: dict[bytes, _Way | None] = {}
         # Large bodies on their way into the log and what is behind them; by queue, so that order is
         # kept.
         self._behind: dict[QueueId, deque[_Batch]] = {}
@@ -215,188 +224,253 @@ class Publishes:
         """Done at once, unless this node's copy of the catalog must be brought up to date first."""
         if event.immediate:
             raise ConnectionError_(NOT_IMPLEMENTED, "immediate=true")
-        properties = event.properties
-        look = props.needs_look(properties)
-        last = self._last_route
-        if last is not None and last[0] == event.where and not look and b"CC" not in properties:
-            self._routed(event, last[1], properties, None)
-            return None
-        exchange, key = exchange_and_key(event.where)
-        self._host.access.check("write", "exchange", exchange)
-        attrs: Attrs | None = None
-        if look:
-            reply_name = self._channel.deliveries.reply_name
-            attrs, properties = self._ingress.interpret(self._host.access, properties, reply_name)
-        if exchange == "" and key.startswith(PREFIX):
-            check_reply(attrs)
-            self._reply(event, key, properties)
-            return None
-        route = self._ingress.route(self._host.access, exchange, key, properties)
-        careful = self.confirms is not None or self.transaction is not None or event.mandatory
-        if self._ingress.in_doubt(exchange, route, careful=careful):
-            return self._when_up_to_date(event, exchange, key, properties, attrs)
-        assert route is not None, "then it is in doubt"
-        if exchange == "" and len(route.queues) == 1 and b"CC" not in properties:
-            self._last_route = event.where, route
-        self._routed(event, route, properties, attrs)
+        if not self._ask(event):
+            ways = {where: self._way(where) for where in dict.fromkeys(event.wheres)}
+            if None not in ways.values():
+                self._take_all(event, cast("dict[bytes, _Way]", ways))
+                return None
+        runs = _runs(event)
+        for run in runs:
+            if not self._take(run):
+                return self._when_up_to_date(chain([run], runs))
         return None
 
-    async def _when_up_to_date(
-        self,
-        event: Publish,
-        exchange: str,
-        key: str,
-        properties: bytes,
-        attrs: Attrs | None,
-    ) -> None:
+    # --- those that ask nothing, all at once ------------------------------------------------------
+
+    def _ask(self, event: Publish) -> bool:
+        """False: nothing beside the bodies concerns the broker but where they go."""
+        return (
+            event.asks & ~props.HEADERS != 0
+            or (event.asks != 0 and self._ingress.headers_ask(event.metas))
+            or type(event.bodies[0]) is PartedBody
+            or self._host.vhost in self._ingress.full_vhosts
+        )
+
+    def _way(self, where: bytes) -> _Way | None:
+        """None: they must be looked at one by one, or are refused."""
+        ways = self._ways
+        if where not in ways:
+            ways[where] = self._find_way(where)
+        return ways[where]
+
+    def _find_way(self, where: bytes) -> _Way | None:
+        exchange, key = exchange_and_key(where)
+        access, ingress = self._host.access, self._ingress
+        if exchange == "" and key.startswith(PREFIX):
+            return None
+        try:
+            access.check("write", "exchange", exchange)
+            route = ingress.route(access, exchange, key, props.NONE)
+        except BrokerError:
+            return None  # said when it is the message's turn
+        if route is None or route.beyond_key or ingress.in_doubt(exchange, route):
+            return None
+        if any(map(ingress.keeps_duplicates_out, route.queues)):
+            return None
+        return tuple(map(self._batch, route.queues))
+
+    def _take_all(self, event: Publish, ways: Mapping[bytes, _Way]) -> None:
+        _, _, _, _, wheres, metas, bodies = event
+        self.used = True
+        confirms = self.confirms
+        tags = () if confirms is None else confirms.number(len(bodies))
+        chosen: dict[_Way, list[int]] = {way: [] for way in ways.values()}
+        if len(chosen) == 1:
+            [way] = chosen
+            chosen[way] = list(range(len(bodies)))
+            for batch in way:
+                batch.add(metas, bodies, tags)
+        else:
+            choose = {where: chosen[way].append for where, way in ways.items()}
+            for place, where in enumerate(wheres):
+                choose[where](place)
+            places_of: dict[_Batch, list[int]] = {}
+            for way, places in chosen.items():
+                for batch in way:
+                    places_of[batch] = sorted(places_of.get(batch, []) + places)
+            for batch, places in places_of.items():
+                batch.add(
+                    [metas[place] for place in places],
+                    [bodies[place] for place in places],
+                    [tags[place] for place in places] if tags else (),
+                )
+        routed = 0
+        for way, places in chosen.items():
+            routed += len(places) * len(way)
+            if confirms is not None and len(way) > 1:
+                confirms.share([tags[place] for place in places], len(way))
+        self._counted.published(bodies, routed=routed, confirm=confirms is not None)
+
+    # --- the others, one after the other ----------------------------------------------------------
+
+    async def _when_up_to_date(self, runs: Iterable[_Run]) -> None:
         """A copy that lags must not lose what is to be confirmed, nor miss an exchange."""
-        await self._channel.patiently(self._catch_up)
-        route = self._ingress.route(self._host.access, exchange, key, properties)
-        if route is None:
-            raise no_exchange(self._host.vhost, exchange)
-        self._routed(event, route, properties, attrs)
+        for run in runs:
+            if not self._take(run):
+                await self._channel.patiently(self._catch_up)
+                self._take(run, up_to_date=True)
 
     async def _catch_up(self) -> None:
         if not await self._services.broker.catch_up():
             raise Elsewhere(None)
 
-    def _routed(self, event: Publish, route: Route, properties: bytes, attrs: Attrs | None) -> None:
-        bodies = event.bodies
-        count = len(bodies)
+    def _take(self, run: _Run, *, up_to_date: bool = False) -> bool:
+        """False: this node's copy of the catalog must be brought up to date first."""
+        exchange, key = exchange_and_key(run.where)
+        access, properties = self._host.access, run.properties
+        access.check("write", "exchange", exchange)
+        attrs: Attrs | None = None
+        if props.asks(properties):
+            reply_name = self._channel.deliveries.reply_name
+            attrs, properties = self._ingress.interpret(access, properties, reply_name)
+            run = run._replace(properties=properties)
+        if exchange == "" and key.startswith(PREFIX):
+            check_reply(attrs)
+            self._reply(run, key)
+            return True
+        route = self._ingress.route(access, exchange, key, properties)
+        careful = self.confirms is not None or self.transaction is not None or run.mandatory
+        if not up_to_date and self._ingress.in_doubt(exchange, route, careful=careful):
+            return False
+        if route is None:
+            raise no_exchange(self._host.vhost, exchange)
+        self._routed(run, route, attrs)
+        return True
+
+    def _routed(self, run: _Run, route: Route, attrs: Attrs | None) -> None:
+        count = len(run.bodies)
         if route.by_chance and count > 1:
-            self._each(event, properties, attrs)
+            self._each(run, attrs)
             return
         if self.transaction is not None:
-            event = self._whole(event, "a message in a transaction")
-            bodies = event.bodies
+            run = self._whole(run, "a message in a transaction")
         self.used = True
-        confirm = self.confirms is not None
-        self._counted.published(bodies, queues=len(route.queues), confirm=confirm)
-        tracker: ConfirmTracker | None = None
-        if self.confirms is not None:
-            first = self.confirms.number(count)
-            tracker = ConfirmTracker(first, first + count - 1, len(route.queues))
-        if b"BCC" in properties:
-            properties = shown(properties)
+        tags = self._count(run, queues=len(route.queues))
+        if b"BCC" in run.properties:
+            run = run._replace(properties=shown(run.properties))
         if not route.queues:
-            self._unroutable(event, properties, tracker)
+            self._unroutable(run, tags)
             return
         full = self._ingress.full_vhosts.get(self._host.vhost)
         if full is not None:
-            self._refuse(tracker, full)
+            self._refuse(tags, full)
             return
-        meta = event.where + properties
+        if self.confirms is not None and len(route.queues) > 1:
+            self.confirms.share(tags, len(route.queues))
         each = [attrs] * len(route.queues)
-        if props.may_have_id(properties):
-            each = [self._ingress.own(info, attrs, properties) for info in route.queues]
+        if props.may_have_id(run.properties):
+            each = [self._ingress.own(info, attrs, run.properties) for info in route.queues]
+        metas = [run.where + run.properties] * count
         for info, own in zip(route.queues, each, strict=True):
-            batch = self._batches.get(info.queue)
-            if batch is None:
-                batch = self._batches[info.queue] = _Batch(info)
-            batch.add(meta, own, bodies, tracker)
+            batch = self._batch(info)
+            batch.add(metas, run.bodies, tags, own)
+            batch.parted = batch.parted or type(run.bodies[0]) is PartedBody
 
-    def _each(self, event: Publish, properties: bytes, attrs: Attrs | None) -> None:
+    def _each(self, run: _Run, attrs: Attrs | None) -> None:
         """One by one: where a message goes is chosen by chance."""
-        exchange, key = exchange_and_key(event.where)
-        for body in event.bodies:
-            route = self._ingress.route(self._host.access, exchange, key, properties)
+        exchange, key = exchange_and_key(run.where)
+        for body in run.bodies:
+            route = self._ingress.route(self._host.access, exchange, key, run.properties)
             assert route is not None, "nothing changes in between"
-            self._routed(event._replace(bodies=[body]), route, properties, attrs)
+            self._routed(run._replace(bodies=[body]), route, attrs)
 
-    def _refuse(self, tracker: ConfirmTracker | None, reason: str) -> None:
+    def _count(self, run: _Run, *, queues: int) -> Sequence[int]:
+        """Their tags, in confirm mode."""
+        confirms, count = self.confirms, len(run.bodies)
+        self._counted.published(run.bodies, routed=queues * count, confirm=confirms is not None)
+        return () if confirms is None else confirms.number(count)
+
+    def _batch(self, info: QueueInfo) -> _Batch:
+        batch = self._batches.get(info.queue)
+        if batch is None:
+            batch = self._batches[info.queue] = _Batch(info)
+        return batch
+
+    def _refuse(self, tags: Sequence[int], reason: str) -> None:
         """None of them is taken. Who asked for no confirms would not learn of it otherwise."""
-        if tracker is None:
+        if self.confirms is None:
             raise ChannelError_(PRECONDITION_FAILED, reason)
-        tracker.open = 1
-        tracker.answered([(0, tracker.last - tracker.first)], 0)
-        self._decided(tracker)
+        self._decide(tags, [(0, len(tags) - 1)])
 
-    def _unroutable(
-        self, event: Publish, properties: bytes, tracker: ConfirmTracker | None
-    ) -> None:
+    def _unroutable(self, run: _Run, tags: Sequence[int]) -> None:
         """Returned if mandatory (B29), before it is confirmed; confirmed in any case (B28)."""
-        if not event.mandatory:
-            self._counted.dropped += len(event.bodies)
-        elif type(event.bodies[0]) is PartedBody:
-            self._return_large(event, properties)
+        if not run.mandatory:
+            self._counted.dropped += len(run.bodies)
+        elif type(run.bodies[0]) is PartedBody:
+            self._return_large(run)
         else:
-            self._counted.returned += len(event.bodies)
+            self._counted.returned += len(run.bodies)
             returned = [
                 writer.returned(
                     self._channel.number,
                     NO_ROUTE,
                     "NO_ROUTE",
-                    where=event.where,
-                    properties=properties,
+                    where=run.where,
+                    properties=run.properties,
                     body=cast("bytes", body),
                     frame_bytes_max=self._host.frame_max,
                 )
-                for body in event.bodies
+                for body in run.bodies
             ]
             if self.transaction is not None:
                 self._returns.extend(returned)
             else:
                 self._channel.outlet.write(b"".join(returned))
-        if tracker is not None:
-            self._decided(tracker)
+        self._decide(tags)
 
-    def _return_large(self, event: Publish, properties: bytes) -> None:
-        self._counted.returned += len(event.bodies)
-        for body in event.bodies:
+    def _return_large(self, run: _Run) -> None:
+        self._counted.returned += len(run.bodies)
+        for body in run.bodies:
             head = writer.returned_head(
                 self._channel.number,
                 NO_ROUTE,
                 "NO_ROUTE",
-                where=event.where,
-                properties=properties,
+                where=run.where,
+                properties=run.properties,
                 size_bytes=len(body),
             )
             stream = Stream(head, pieces_of(body), None, lambda: None, len(body))
             self._channel.outlet.stream(stream)
 
-    def _whole(self, event: Publish, what: str) -> Publish:
+    def _whole(self, run: _Run, what: str) -> _Run:
         """Some ways are for bodies only that travel in one piece."""
-        size_bytes = max(map(len, event.bodies))
+        size_bytes = max(map(len, run.bodies))
         if size_bytes > WHOLE_BODY_BYTES_MAX:
             raise ChannelError_(
                 PRECONDITION_FAILED,
                 f"message size {size_bytes} is larger than max size {WHOLE_BODY_BYTES_MAX}"
                 f" of {what}",
             )
-        return event._replace(bodies=[in_one_piece(body) for body in event.bodies])
+        return run._replace(bodies=[in_one_piece(body) for body in run.bodies])
 
-    def _reply(self, event: Publish, name: str, properties: bytes) -> None:
+    def _reply(self, run: _Run, name: str) -> None:
         """An answer for a channel that consumes from the pseudo-queue."""
-        event = self._whole(event, "direct replies")
-        bodies = cast("list[bytes]", event.bodies)
-        taken = self._services.direct_replies.deliver(name, event.where, properties, bodies)
-        confirm = self.confirms is not None
-        self._counted.published(event.bodies, queues=1 if taken else 0, confirm=confirm)
-        tracker: ConfirmTracker | None = None
-        if self.confirms is not None:
-            first = self.confirms.number(len(event.bodies))
-            tracker = ConfirmTracker(first, self.confirms.last, 0)
+        run = self._whole(run, "direct replies")
+        bodies = cast("list[bytes]", run.bodies)
+        taken = self._services.direct_replies.deliver(name, run.where, run.properties, bodies)
+        tags = self._count(run, queues=1 if taken else 0)
         if taken:
-            if tracker is not None:
-                self._decided(tracker)
+            self._decide(tags)
         else:
-            self._unroutable(event, properties, tracker)
+            self._unroutable(run, tags)
 
     # --- out --------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """What has come so far leaves for its queues."""
-        self._last_route = None
+        self._ways.clear()
         if not self._batches:
             return
-        batches, self._batches = self._batches, {}
+        batches = [batch for batch in self._batches.values() if batch.bodies]
+        self._batches.clear()
         if self.transaction is not None:
-            self.transaction.extend(batches.values())
+            self.transaction.extend(batches)
             return
-        for batch in batches.values():
+        for batch in batches:
             self._send(batch)
 
     def _send(self, batch: _Batch) -> None:
+        batch.weigh()
         self._in_flight.add(batch.size_bytes)
         if batch.parted:
             batch.upload = self._services.publisher.upload(batch.info, batch.bodies)
@@ -424,8 +498,8 @@ class Publishes:
             publisher.publish_large(
                 batch.info,
                 uploaded,
-                _spread(batch.metas),
-                _spread(batch.attrs),
+                _one_or_each(batch.metas),
+                _one_or_each(batch.attrs),
                 batch.size_bytes,
                 partial(self._answered, batch),
                 len(batch.bodies),
@@ -449,23 +523,20 @@ class Publishes:
         self._services.publisher.publish(
             batch.info,
             cast("list[bytes]", batch.bodies),
-            batch.metas[0][0] if len(batch.metas) == 1 else _spread(batch.metas),
-            batch.attrs[0][0] if len(batch.attrs) == 1 else _spread(batch.attrs),
+            _one_or_each(batch.metas),
+            _one_or_each(batch.attrs),
             batch.size_bytes,
             partial(self._answered, batch),
         )
 
     def _answered(self, batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:
         self._in_flight.done(batch.size_bytes)
-        for tracker, start in batch.trackers:
-            if tracker.answered(refused, start):
-                self._decided(tracker)
+        self._decide(batch.tags, refused)
 
-    def _decided(self, tracker: ConfirmTracker) -> None:
-        assert self.confirms is not None
-        self.confirms.decided(tracker)
-        refused = 0 if tracker.refused is None else len(tracker.refused)
-        self._counted.confirmed += tracker.last - tracker.first + 1 - refused
+    def _decide(self, tags: Sequence[int], refused: Sequence[tuple[int, int]] = ()) -> None:
+        if self.confirms is None:
+            return
+        self._counted.confirmed += self.confirms.answered(tags, refused)
         if not self._flush_due:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush_confirms)
@@ -476,11 +547,13 @@ class Publishes:
         confirms = self.confirms
         if confirms is None or self._channel.closed:
             return
-        number, said = self._channel.number, b""
-        for tag, multiple, refused in confirms.take():
-            said += (writer.nack if refused else writer.ack)(number, tag, multiple=multiple)
+        number = self._channel.number
+        said = [
+            (writer.nack if refused else writer.ack)(number, tag, multiple=multiple)
+            for tag, multiple, refused in confirms.take()
+        ]
         if said:
-            self._channel.outlet.write(said)
+            self._channel.outlet.write(b"".join(said))
 
     # --- transactions -----------------------------------------------------------------------------
 
@@ -501,8 +574,8 @@ class Publishes:
                     None,
                     0,
                     cast("list[bytes]", batch.bodies),
-                    _spread(batch.metas),
-                    _spread(batch.attrs),
+                    _one_or_each(batch.metas),
+                    _one_or_each(batch.attrs),
                 )
             )
         return steps, returns
@@ -512,9 +585,9 @@ class Publishes:
         return sum(len(batch.bodies) for batch in self.transaction or ())
 
 
-def _spread(runs: list[tuple[Any, int]]) -> Any:
-    """One value for all bodies when they share it, else a list with one a body."""
-    first = runs[0][0]
-    if len(runs) == 1 or all(value == first for value, _ in runs):
-        return first
-    return [value for value, count in runs for _ in range(count)]
+def _one_or_each(values: list[Any]) -> Any:
+    """One value for all bodies when they share it, else the list; None if there is none."""
+    if not values:
+        return None
+    first = values[0]
+    return first if first == values[-1] and values.count(first) == len(values) else values

@@ -1,19 +1,21 @@
 """Bytes of a client to events.
 
-Publishes and acks are read by hand, since a busy connection sends little else. Messages that
-differ only in their bodies come in streaks: what is around the body is remembered from the last
-one, and the next is recognised by comparing bytes.
+Publishes and acks are read by hand, since a busy connection sends little else. Of a publish the
+method frame is mostly one of those that were seen before, and is known by its bytes; the rest has
+the same few fields in the same places. What differs from the message before in its body alone is
+known by comparing bytes.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from node.broker.bodies import PART_BYTES, PARTED_OVER_BYTES, NewBody, PartedBody
-from node.messages.properties import NONE, check
+from node.messages.properties import ASKS, asks, check
 from node.protocols.amqp.errors import (
     CHANNEL_ERROR,
     FRAME_ERROR,
@@ -36,12 +38,19 @@ _METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 _PUBLISH: Final = 0x003C0028
 _CHANNEL_CLOSE_OK: Final = 0x00140029
 _BASIC: Final = 60
+_BASIC_CONTENT: Final = _BASIC << 16  # with weight 0
+_PUBLISH_BYTES: Final = _PUBLISH.to_bytes(4)
+#: What may be remembered of one.
+_PUBLISH_FRAME = re.compile(rb"\x01..\0\0\0.\0\x3c\0\x28.*\xce", re.DOTALL)
+ROUTES_MAX: Final = 4096
 
 _FRAME = struct.Struct(">BHI")
 _LONG = struct.Struct(">I")
 _CONTENT = struct.Struct(">HHQ")
-_HEADER_FRAME = struct.Struct(">BHIHHQ")
-_BODY_FRAME = struct.Struct(">BBHI")  # with the end of the frame before it
+#: Kind and channel together, and class and weight; with the flags of the properties.
+_HEADER_FRAME = struct.Struct(">3sIIQH")
+_BODY_FRAME = struct.Struct(">4sI")  # kind and channel with the end of the frame before it
+_HEADER_AND_BODY_BYTES_MIN: Final = _HEADER_FRAME.size + _BODY_FRAME.size + 1 + 1
 _ACK_FRAME = struct.Struct(">11sQBB")
 _ACK_HEAD = struct.Struct(">BHII")
 
@@ -51,7 +60,7 @@ class _Content:
     """A publish of which the header, or a part of the body, has yet to come."""
 
     where: bytes
-    flags: int
+    kind: int  # as of a `_Route`
     size_bytes: int = -1  # unknown until the header is there
     missing_bytes: int = 0
     properties: bytes = b""
@@ -71,19 +80,6 @@ class _Content:
             self.parts, self.parts_bytes = [], 0
 
 
-class _Streak(NamedTuple):
-    """Two equal publishes: what is before the low half of the body's size, and from there to the
-    size of the body frame.
-    """
-
-    head: bytes
-    tail: bytes
-    channel: int
-    where: bytes
-    flags: int
-    properties: bytes
-
-
 class Reader:
     """One connection's bytes, in order, however they are cut.
 
@@ -100,10 +96,6 @@ class Reader:
         self._kept: list[bytes] = []
         self._missing_bytes = 0  # until the first incomplete frame may be complete
         self._contents: dict[int, _Content] = {}
-        self._streak: _Streak | None = None
-        # The last basic.publish: most messages of a connection go the same way.
-        self._route: tuple[bytes, int, bytes, int] | None = None
-        self._properties = NONE  # the last ones that were found well formed
 
     def feed(self, data: bytes) -> list[Event]:
         """What became complete."""
@@ -141,18 +133,10 @@ class Reader:
         end = len(data)
         contents = self._contents
         while end - at >= _FRAME.size:
-            streak = self._streak
-            if streak is not None and not contents and data.startswith(streak.head, at):
-                after = self._read_streak(streak, data, at, events)
-                if after > at:
-                    at = after
-                    continue
-                self._streak = None
-            route = self._route
-            if route is not None and not contents and data.startswith(route[0], at):
-                frame, channel, where, flags = route
-                at = self._read_content(channel, where, flags, data, at, at + len(frame), events)
-                continue
+            if data.startswith(_PUBLISH_BYTES, at + 7):
+                at = self._read_messages(data, at, events)
+                if end - at < _FRAME.size:
+                    break
             kind, channel, size = _FRAME.unpack_from(data, at)
             if size > self.frame_bytes_max:
                 raise ConnectionError_(
@@ -173,13 +157,13 @@ class Reader:
                     if index != _CHANNEL_CLOSE_OK:
                         raise _unexpected(channel, contents[channel], "a method")
                     del contents[channel]  # the end of the channel ends what was half said
-                if index == _PUBLISH:
-                    at = self._read_publish(channel, data, at, stop, events)
-                    continue
                 if index == ACK and size == ACK_BYTES:
                     at = read_acks(channel, data, at, events)
                     continue
-                events.append(Method(channel, decode_method(index, data, at + 11, stop)))
+                if index == _PUBLISH:
+                    self._begin(channel, data[at : stop + 1])
+                else:
+                    events.append(Method(channel, decode_method(index, data, at + 11, stop)))
             elif kind == _HEADER:
                 self._read_header(channel, data, at + 7, stop, events)
             elif kind == _BODY:
@@ -191,131 +175,78 @@ class Reader:
             at = stop + 1
         return at
 
-    def _read_streak(self, streak: _Streak, data: bytes, at: int, events: list[Event]) -> int:
-        """Messages that begin as the last one did; `at` if the first is different after all."""
-        head, tail, channel, where, flags, properties = streak
-        startswith = data.startswith
-        size_bytes_max = min(self.frame_bytes_max, self.message_bytes_max, PARTED_OVER_BYTES)
-        size_at = len(head)
-        tail_at = size_at + 4
-        again_at = tail_at + len(tail)  # the body frame names the body's size again
-        body_at = again_at + 4
+    def _read_messages(self, data: bytes, at: int, events: list[Event]) -> int:
+        """As many messages as follow each other with header and body in one frame each. Where the
+        first frame begins that is not of such a message: it is read by itself.
+        """
+        contents = self._contents
+        frame_bytes_max = self.frame_bytes_max
+        body_bytes_max = min(frame_bytes_max, self.message_bytes_max, PARTED_OVER_BYTES)
+        header_max = len(data) - _HEADER_AND_BODY_BYTES_MIN
         end = len(data)
-        last_size = b""
-        bodies: list[NewBody] | None = None
-        while startswith(head, at):
-            raw_size = data[at + size_at : at + tail_at]
-            size = int.from_bytes(raw_size)
-            stop = at + body_at + size
+        last_kind = last_size = -1
+        last_where = meta = last_properties = b""
+        wheres, metas, bodies = list[bytes](), list[bytes](), list[NewBody]()
+        while at < header_max:
+            header_at = at + FRAME_OVERHEAD_BYTES + data[at + 6]  # longer ones match no route
+            if header_at > header_max:
+                break
+            route = _ROUTES.get(data[at:header_at]) or _route_of(data[at:header_at])
+            if route is None:
+                break
+            kind, where, header_head, body_head = route
+            head, size, content, size_bytes, found = _HEADER_FRAME.unpack_from(data, header_at)
+            body_at = header_at + 15 + size
+            stop = body_at + size_bytes
             if (
-                stop >= end
-                or not 0 < size <= size_bytes_max
-                or not startswith(tail, at + tail_at)
-                or not startswith(raw_size, at + again_at)
+                head != header_head
+                or content != _BASIC_CONTENT
+                or not 14 <= size <= frame_bytes_max
+                or not 0 < size_bytes <= body_bytes_max
+                or stop >= end
+                or _BODY_FRAME.unpack_from(data, body_at - 8) != (body_head, size_bytes)
                 or data[stop] != FRAME_END
+                or (contents and kind >> 16 in contents)
             ):
                 break
-            if bodies is None:
-                bodies = _bodies_of(events, channel, where, flags, properties)
-            if raw_size == last_size:  # then the next ones may have this size too
-                before = len(bodies)
-                around = data[at : at + body_at]
-                whole = (end - at) // (body_at + size + 1) * (body_at + size + 1)
-                equal = _equal_messages(body_at, size).iter_unpack(
-                    memoryview(data)[at : at + whole]
-                )
-                for found, body, mark in equal:
-                    if found != around or mark != FRAME_END:
-                        break
-                    bodies.append(body)
-                at += (len(bodies) - before) * (body_at + size + 1)
+            properties = data[header_at + 19 : body_at - 8]
+            alike = False
+            if properties != last_properties:
+                check(properties)
+                last_properties = properties
+                meta = where + properties
+            elif where is not last_where:
+                meta = where + properties
             else:
-                last_size = raw_size
-                bodies.append(data[at + body_at : stop])
-                at = stop + 1
+                alike = size_bytes == last_size
+            last_where, last_size = where, size_bytes
+            kind |= found & ASKS
+            if kind != last_kind:
+                wheres, metas, bodies = _columns(events, kind)
+                last_kind = kind
+            wheres.append(where)
+            metas.append(meta)
+            bodies.append(data[body_at:stop])
+            following = stop + 1
+            if alike:
+                more = _alike(data[at:body_at], size_bytes, data, following)
+                wheres += [where] * len(more)
+                metas += [meta] * len(more)
+                bodies += more
+                following += len(more) * (following - at)
+            at = following
         return at
 
-    def _read_publish(
-        self, channel: int, data: bytes, at: int, stop: int, events: list[Event]
-    ) -> int:
-        """The method frame, and header and body with it if they are here in one piece each."""
-        if channel == 0:
-            raise ConnectionError_(CHANNEL_ERROR, "basic.publish on channel 0", 60, 40)
-        key_at = at + 14 + data[at + 13] if stop - at > 13 else stop
-        if key_at >= stop or key_at + 2 + data[key_at] != stop:
-            raise ConnectionError_(
-                SYNTAX_ERROR, "arguments of Basic.Publish cannot be read", 60, 40
-            )
-        where = data[at + 13 : stop - 1]
-        flags = data[stop - 1]
-        if not where.isascii():
-            _check_text(data[at + 14 : key_at], data[key_at + 1 : stop - 1])
-        self._route = (data[at : stop + 1], channel, where, flags)
-        return self._read_content(channel, where, flags, data, at, stop + 1, events)
-
-    def _read_content(
-        self,
-        channel: int,
-        where: bytes,
-        flags: int,
-        data: bytes,
-        at: int,
-        header_at: int,
-        events: list[Event],
-    ) -> int:
-        """Header and body of the publish at `at`, if each is here in one frame; `header_at` if
-        not: then they are read frame by frame.
-        """
-        end = len(data)
-        frame_bytes_max = self.frame_bytes_max
-        if end - header_at >= _HEADER_FRAME.size + _BODY_FRAME.size:
-            kind, other, size, class_id, weight, size_bytes = _HEADER_FRAME.unpack_from(
-                data, header_at
-            )
-            header_stop = header_at + 7 + size
-            if (
-                kind == _HEADER
-                and other == channel
-                and class_id == _BASIC
-                and weight == 0
-                and 14 <= size <= frame_bytes_max
-                and 0 < size_bytes <= PARTED_OVER_BYTES
-                and size_bytes <= self.message_bytes_max
-                and end - header_stop >= _BODY_FRAME.size
-            ):
-                mark, kind, other, size = _BODY_FRAME.unpack_from(data, header_stop)
-                body_at = header_stop + 8
-                body_stop = body_at + size
-                if (
-                    mark == FRAME_END
-                    and kind == _BODY
-                    and other == channel
-                    and size == size_bytes
-                    and size <= frame_bytes_max
-                    and body_stop < end
-                    and data[body_stop] == FRAME_END
-                ):
-                    properties = self._checked(data[header_at + 19 : header_stop])
-                    bodies = _bodies_of(events, channel, where, flags, properties)
-                    bodies.append(data[body_at:body_stop])
-                    if len(bodies) > 1:
-                        self._streak = _Streak(
-                            data[at : header_at + 15],  # the high half of the size is 0
-                            data[header_at + 19 : body_at - 4],
-                            channel,
-                            where,
-                            flags,
-                            properties,
-                        )
-                    return body_stop + 1
+    def _begin(self, channel: int, frame: bytes) -> None:
+        """A message of which header and body are read frame by frame."""
+        kind, where, _, _ = _read_publish(frame)
         if len(self._contents) >= self.channel_max:
             # Open channels are counted elsewhere; this bounds what channels that are not open hold.
             raise ConnectionError_(
                 CHANNEL_ERROR,
                 f"{self.channel_max} channels are in the middle of a message, and no more can be",
             )
-        self._contents[channel] = _Content(where, flags)
-        return header_at
+        self._contents[channel] = _Content(where, kind)
 
     def _content_header(self, data: bytes, at: int, stop: int) -> tuple[bytes, int]:
         if stop - at < 14:
@@ -329,13 +260,9 @@ class Reader:
                 60,
                 40,
             )
-        return self._checked(data[at + 12 : stop]), size_bytes
-
-    def _checked(self, properties: bytes) -> bytes:
-        if properties != self._properties:
-            check(properties)
-            self._properties = properties
-        return self._properties
+        properties = data[at + 12 : stop]
+        check(properties)
+        return properties, size_bytes
 
     def _read_header(
         self, channel: int, data: bytes, at: int, stop: int, events: list[Event]
@@ -372,40 +299,84 @@ class Reader:
 
     def _complete(self, channel: int, content: _Content, events: list[Event]) -> None:
         del self._contents[channel]
-        if not content.skip:
-            parts, flags = content.parts, content.flags
-            if content.size_bytes > PARTED_OVER_BYTES:  # an event of its own
-                body = PartedBody([*content.pieces, b"".join(parts)] if parts else content.pieces)
-                same = (channel, content.where, flags & 1 == 1, flags & 2 == 2)
-                events.append(Publish(*same, content.properties, [body]))
-                return
-            _bodies_of(events, channel, content.where, flags, content.properties).append(
-                parts[0] if len(parts) == 1 else b"".join(parts)
-            )
+        if content.skip:
+            return
+        parts, properties = content.parts, content.properties
+        kind = content.kind | asks(properties)
+        wheres, metas, bodies = _columns(events, kind, alone=content.size_bytes > PARTED_OVER_BYTES)
+        wheres.append(content.where)
+        metas.append(content.where + properties)
+        if content.size_bytes > PARTED_OVER_BYTES:
+            pieces = [*content.pieces, b"".join(parts)] if parts else content.pieces
+            bodies.append(PartedBody(pieces))
+        else:
+            bodies.append(parts[0] if len(parts) == 1 else b"".join(parts))
+
+
+#: Of a basic.publish: channel << 16 and its two bits, exchange and key, and how its content goes
+#: on: kind and channel of the header frame; the end of that, kind and channel of the body frame.
+_Route = tuple[int, bytes, bytes, bytes]
+#: By the whole frame: most messages of a node go the same few ways.
+_ROUTES: Final[dict[bytes, _Route]] = {}
+
+
+def _route_of(frame: bytes) -> _Route | None:
+    """None: it is no basic.publish, or not all of it, or a long one."""
+    if _PUBLISH_FRAME.fullmatch(frame) is None:
+        return None
+    route = _read_publish(frame)
+    if len(_ROUTES) >= ROUTES_MAX:
+        _ROUTES.clear()
+    _ROUTES[frame] = route
+    return route
+
+
+def _read_publish(frame: bytes) -> _Route:
+    channel = int.from_bytes(frame[1:3])
+    if channel == 0:
+        raise ConnectionError_(CHANNEL_ERROR, "basic.publish on channel 0", 60, 40)
+    stop = len(frame) - 1
+    key_at = 14 + frame[13] if stop > 13 else stop
+    if key_at >= stop or key_at + 2 + frame[key_at] != stop:
+        raise ConnectionError_(SYNTAX_ERROR, "arguments of Basic.Publish cannot be read", 60, 40)
+    where = frame[13 : stop - 1]
+    if not where.isascii():
+        _check_text(frame[14:key_at], frame[key_at + 1 : stop - 1])
+    header_head = bytes([_HEADER]) + frame[1:3]
+    body_head = bytes([FRAME_END, _BODY]) + frame[1:3]
+    return channel << 16 | frame[stop - 1] & 3, where, header_head, body_head
+
+
+def _columns(
+    events: list[Event], kind: int, *, alone: bool = False
+) -> tuple[list[bytes], list[bytes], list[NewBody]]:
+    """Where the next message goes: into the last event if that is of this kind."""
+    same = (kind >> 16, kind & 1 == 1, kind & 2 == 2, kind & ASKS)
+    if events and not alone:
+        last = events[-1]
+        if type(last) is Publish and last[:4] == same and type(last.bodies[0]) is not PartedBody:
+            return last.wheres, last.metas, last.bodies
+    event = Publish(*same, [], [], [])
+    events.append(event)
+    return event.wheres, event.metas, event.bodies
+
+
+def _alike(around: bytes, body_bytes: int, data: bytes, at: int) -> list[bytes]:
+    """The bodies of the messages from there on that differ from one in their bodies alone."""
+    bodies: list[bytes] = []
+    if data.startswith(around, at):
+        message = _equal_messages(len(around), body_bytes)
+        whole = (len(data) - at) // message.size * message.size
+        for found, body, mark in message.iter_unpack(memoryview(data)[at : at + whole]):
+            if found != around or mark != FRAME_END:
+                break
+            bodies.append(body)
+    return bodies
 
 
 @lru_cache(maxsize=256)
 def _equal_messages(around_bytes: int, body_bytes: int) -> struct.Struct:
     return struct.Struct(f">{around_bytes}s{body_bytes}sB")
-
-
-def _bodies_of(
-    events: list[Event], channel: int, where: bytes, flags: int, properties: bytes
-) -> list[NewBody]:
-    """Where the next body goes: into the last event if that is about the same."""
-    same = (channel, where, flags & 1 == 1, flags & 2 == 2, properties)
-    if events:
-        last = events[-1]
-        if (
-            type(last) is Publish
-            and last[4] == properties
-            and last[:5] == same
-            and type(last.bodies[0]) is not PartedBody
-        ):
-            return last.bodies
-    bodies: list[NewBody] = []
-    events.append(Publish(*same, bodies))
-    return bodies
 
 
 def _check_text(exchange: bytes, key: bytes) -> None:

@@ -245,7 +245,7 @@ class HttpRoutes:
                 _attrs(request),
             )
         self._counts.published += len(command.bodies)
-        self._counted.published(command.bodies, queues=1, confirm=True)
+        self._counted.published(command.bodies, routed=len(command.bodies), confirm=True)
         loop = asyncio.get_running_loop()
         since_s = loop.time()
         reply = await self._broker.ask(info.group, command)

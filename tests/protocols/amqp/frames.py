@@ -72,7 +72,7 @@ def flattened(events: Sequence[Event]) -> list[object]:
     found: list[object] = []
     for event in events:
         if isinstance(event, Publish):
-            found += [(*event[:-1], content) for content in event.bodies]
+            found += [(*event[:4], *each) for each in zip(*event[4:], strict=True)]
         elif hasattr(event, "ranges"):
             for first, last in event.ranges:
                 if first == 0:

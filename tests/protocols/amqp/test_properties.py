@@ -53,7 +53,7 @@ class TestProperties:
 
     @pytest.mark.parametrize("name", ["priority", "expiration", "user_id", "reply_to", "headers"])
     def test_some_concern_the_broker(self, name: str):
-        assert properties.needs_look(properties.build({name: ALL[name]}))
+        assert properties.asks(properties.build({name: ALL[name]}))
 
     def test_most_do_not(self):
         others = {
@@ -62,7 +62,7 @@ class TestProperties:
             if name not in {"priority", "expiration", "user_id", "reply_to", "headers"}
         }
 
-        assert not properties.needs_look(properties.build(others))
+        assert not properties.asks(properties.build(others))
 
     @given(_NAMES)
     def test_one_is_replaced_and_the_others_stay(self, names: set[str]):

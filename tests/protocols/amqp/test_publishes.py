@@ -14,7 +14,7 @@ from node.dispatch.in_flight import InFlight
 from node.errors import Elsewhere
 from node.messages.properties import NONE
 from node.metrics.client_counters import ClientCounters
-from node.protocols.amqp.events import Publish
+from node.protocols.amqp.events import publish_of
 from node.protocols.amqp.publishes import Confirms, Publishes
 from node.routing import Route
 from node.settings.sections import LimitSettings
@@ -67,7 +67,7 @@ async def test_nothing_is_confirmed_as_unroutable_while_nobody_answers_for_the_c
     channel = FakeChannel()
     publishes = Publishes(cast(Any, channel))
     publishes.confirms = Confirms()
-    work = publishes.receive(Publish(1, WHERE, False, False, NONE, [b"body"]))
+    work = publishes.receive(publish_of(1, WHERE, NONE, [b"body"]))
     assert work is not None
     await work
     publishes.flush()

@@ -11,7 +11,14 @@ from pamqp import commands
 from node.broker.bodies import PART_BYTES, PARTED_OVER_BYTES, PartedBody, in_one_piece
 from node.messages.properties import NONE, build
 from node.protocols.amqp import errors
-from node.protocols.amqp.events import Acks, ContentTooLarge, Heartbeat, Method, Publish
+from node.protocols.amqp.events import (
+    Acks,
+    ContentTooLarge,
+    Heartbeat,
+    Method,
+    Publish,
+    publish_of,
+)
 from node.protocols.amqp.methods import encode_method, made
 from tests.protocols.amqp import frames
 from tests.protocols.amqp.frames import (
@@ -35,7 +42,7 @@ class TestPublishes:
 
         events = reader().feed(publish(b"hello", route=route, properties=JSON, flags=1))
 
-        assert events == [Publish(1, route, True, False, JSON, [b"hello"])]
+        assert events == [publish_of(1, route, JSON, [b"hello"], mandatory=True)]
 
     @pytest.mark.parametrize(
         "bodies",
@@ -49,19 +56,43 @@ class TestPublishes:
     def test_equal_messages_but_for_their_bodies_are_one_event(self, bodies: list[bytes]):
         events = reader().feed(b"".join(publish(content) for content in bodies))
 
-        assert events == [Publish(1, where(), False, False, NONE, bodies)]
+        assert events == [publish_of(1, where(), NONE, bodies)]
+
+    @pytest.mark.parametrize(
+        "others",
+        [
+            [publish(b"b", route=where(key="others")), publish(b"c", properties=JSON)],
+            [publish(b"b", properties=JSON), publish(b"c", properties=JSON)],
+            [publish(b"b", properties=build({"message_id": str(n)})) for n in range(9)],
+            [publish(b"b", route=where(key=str(n % 3)), properties=JSON) for n in range(9)],
+            [publish(b"bc", route=where(key="k" * 255)), publish(b"d", part_bytes_max=1)],
+        ],
+    )
+    def test_messages_for_several_keys_and_with_any_properties_are_one_event(
+        self, others: list[bytes]
+    ):
+        """Also those that are read frame by frame, as they come in several reads."""
+        data = b"".join([publish(b"a"), *others, publish(b"a") * 3])
+        one_by_one, subject = list[object](), reader()
+        for byte in data:
+            one_by_one += flattened(subject.feed(bytes([byte])))
+
+        events = reader().feed(data)
+
+        assert len(events) == 1
+        assert flattened(events) == one_by_one
 
     @pytest.mark.parametrize(
         "other",
         [
             publish(b"b", channel=2),
-            publish(b"b", route=where(key="others")),
             publish(b"b", flags=1),
             publish(b"b", flags=2),
-            publish(b"b", properties=JSON),
+            publish(b"b", properties=build({"priority": 0})),
+            publish(b"b", properties=build({"headers": {}})),
         ],
     )
-    def test_a_message_that_differs_otherwise_is_an_event_of_its_own(self, other: bytes):
+    def test_a_message_that_is_to_be_treated_otherwise_is_an_event_of_its_own(self, other: bytes):
         same = publish(b"a") * 3
 
         events = reader().feed(same + other + same)
@@ -73,20 +104,29 @@ class TestPublishes:
             [b"a"] * 3,
         ]
 
+    def test_routes_that_are_remembered_have_an_end(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("node.protocols.amqp.reader.ROUTES_MAX", 3)
+        routes = [where(key=str(n)) for n in range(10)] * 2
+
+        [event] = reader().feed(b"".join(publish(route=route) for route in routes))
+
+        assert isinstance(event, Publish)
+        assert event.wheres == routes
+
     def test_a_streak_goes_on_in_the_next_read(self):
         subject = reader()
         subject.feed(publish(b"a") * 3)
 
         events = subject.feed(publish(b"b") * 3)
 
-        assert events == [Publish(1, where(), False, False, NONE, [b"b"] * 3)]
+        assert events == [publish_of(1, where(), NONE, [b"b"] * 3)]
 
     def test_a_body_of_many_frames_is_one(self):
         content = bytes(range(256)) * 64
 
         events = reader().feed(publish(content) + publish(content, part_bytes_max=100))
 
-        assert events == [Publish(1, where(), False, False, NONE, [content, content])]
+        assert events == [publish_of(1, where(), NONE, [content, content])]
 
     def test_contents_of_channels_may_be_interleaved(self):
         data = b"".join(
@@ -118,7 +158,7 @@ class TestPublishes:
 
         assert events == [
             ContentTooLarge(1, 11, 10),
-            Publish(1, where(), False, False, NONE, [b"b"]),
+            publish_of(1, where(), NONE, [b"b"]),
         ]
 
     def test_a_message_over_the_limit_does_not_hide_in_a_streak(self):
@@ -248,6 +288,11 @@ class TestErrors:
             pytest.param(
                 publish(properties=b"\x80\x00\x05a"), errors.SYNTAX_ERROR, id="bad properties"
             ),
+            pytest.param(
+                publish(properties=JSON) * 3 + publish(properties=JSON[:-1] + b"\xff\xff"),
+                errors.SYNTAX_ERROR,
+                id="bad properties behind good ones",
+            ),
             pytest.param(publish(route=b"\x05a\x00"), errors.SYNTAX_ERROR, id="bad routing"),
             pytest.param(publish(route=b"\x00\x01\xff"), errors.SYNTAX_ERROR, id="key not text"),
             pytest.param(publish(channel=0), errors.CHANNEL_ERROR, id="publish on channel 0"),
@@ -272,7 +317,7 @@ class TestErrors:
 
         events = subject.feed(publish(b"before", channel=4) + data)
 
-        assert flattened(events)[:1] == [(4, where(), False, False, NONE, b"before")]
+        assert flattened(events)[:1] == flattened([publish_of(4, where(), NONE, [b"before"])])
         assert isinstance(subject.error, errors.ConnectionError_)
         assert subject.error.code == code
         assert subject.feed(publish()) == []
@@ -281,7 +326,15 @@ class TestErrors:
 # --- properties -----------------------------------------------------------------------------------
 
 _BODIES = st.binary(max_size=9000)
-_PROPERTIES = st.sampled_from([NONE, JSON, build({"headers": {"a": 1}, "timestamp": 5})])
+_PROPERTIES = st.sampled_from(
+    [
+        NONE,
+        JSON,
+        build({"headers": {"a": 1}, "timestamp": 5}),
+        build({"headers": {"a": 1}, "timestamp": 2**63}),
+        build({"message_id": "größe", "priority": 3}),
+    ]
+)
 _ROUTES = st.sampled_from([where(), where("e", "k" * 255), where("", "größe")])
 _PUBLISHES = st.builds(
     publish,

@@ -23,7 +23,7 @@ from node.errors import AccessRefused, Refused
 from node.protocols.amqp import writer
 from node.protocols.amqp.channel import Channel, ChannelHost
 from node.protocols.amqp.errors import ChannelError_, ConnectionError_
-from node.protocols.amqp.events import Acks, Event, Method, Publish
+from node.protocols.amqp.events import Acks, Event, Method, Publish, publish_of
 from node.protocols.amqp.handshake import PROTOCOL_HEADER
 from node.protocols.amqp.methods import encode_method, made
 from node.protocols.amqp.outlet import Outlet
@@ -449,7 +449,7 @@ class TestChannels:
         assert await client.method() == "Connection.CloseOk"
 
         assert channel.said == [
-            Publish(1, b"\0\6orders", False, False, b"\0\0", [b"a", b"b"]),
+            publish_of(1, b"\0\6orders", b"\0\0", [b"a", b"b"]),
             Acks(1, [(1, 1)]),
             *channel.said[2:],
         ]
