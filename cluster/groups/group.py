@@ -7,6 +7,7 @@ and the truth did not arrive in time.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any, Protocol
@@ -36,7 +37,7 @@ from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
 from cluster.machine.versions import NeedsNewer
 from cluster.raft.configuration import Configuration, split
-from cluster.raft.drive_loop import NOTHING, Ready
+from cluster.raft.drive_loop import Ready
 from cluster.raft.journal import RaftJournal
 from cluster.raft.member import Member, Role
 from cluster.raft.pysyncobj_core import NO_OP, REGULAR
@@ -55,7 +56,9 @@ __all__ = [
 log = structlog.get_logger(__name__)
 
 #: Nothing waits longer for a tick than this, whatever was computed: clocks jump.
-TICK_S_MAX = 0.050
+TICK_S_MAX = 0.5
+#: How often it is looked whether what holds something up is over.
+WAIT_S = 0.050
 #: What one group may have under way of the room on the disk: others write there, too.
 ROOM_PARTS = 4
 ROOMY_BYTES = 1 << 60
@@ -75,10 +78,10 @@ class Notes(Protocol):
 
 
 class Group:
-    """Driven by `DriveLoop`: `receive` collects, `step` works.
+    """Driven by `DriveLoop`: `receive` collects, `step` works, `after` ends it.
 
-    Listeners and `done` callbacks run inside `step` or `take_acks`; a `done` also inside `propose`,
-    when it is refused at once, and inside `stop` and `fail`.
+    Listeners and `done` callbacks run inside `step`, `after` or `receive`; a `done` also inside
+    `propose`, when it is refused at once, and inside `stop` and `fail`.
     """
 
     def __init__(
@@ -129,6 +132,7 @@ class Group:
         self.due = 0.0  # when it must be stepped next though nothing happens
         self.held = False  # a backup is being cut: what is proposed waits
         self.kept_until = 0.0  # until then the log keeps what a backup reads
+        self._clock = clock
         self._notes = log
         # From whom, and a message of Raft. Instead of one: [], the link is up; None, it is down
         # (and whether it was closed, not silent).
@@ -364,8 +368,21 @@ class Group:
 
     # --- input, between steps
 
-    def receive(self, sender: NodeId, message: list[Any]) -> None:
-        self._inbox.append((sender, message, False))
+    def receive(self, sender: NodeId, message: list[Any]) -> bool:
+        """True: it waits for a step. A leader takes a plain acknowledgement at once, unless
+        something waits that came before it: it commits with it what its own disk already has,
+        applies that and calls back. It writes nothing to disk and sends nothing to other nodes.
+        """
+        member = self.member
+        # When its own disk counts for nothing any more, the next step ends its leadership.
+        able = member.leads and not (self._installing or self.failed or member.votes_suspended)
+        if not able or self._inbox or not member.is_plain_answer(message):
+            self._inbox.append((sender, message, False))
+            return True
+        now = self._clock.monotonic_ns() / 1e9
+        member.take_ack(sender, message, now)
+        self._applied_more(now)
+        return self.due <= now or member.replication.has_more_for(sender)
 
     def peer_up(self, peer: NodeId) -> None:
         self._inbox.append((peer, [], False))
@@ -379,9 +396,9 @@ class Group:
 
     def step(self, now: float) -> Ready:
         """All that waits: messages, timers, commit, apply, new entries, appends to followers."""
+        self.due = math.inf  # until `after`
         if self._installing or self.failed is not None:
-            self.due = now + TICK_S_MAX
-            return NOTHING
+            return ()
         member = self.member
         member.now = now
         inbox, self._inbox = self._inbox, []
@@ -390,19 +407,18 @@ class Group:
                 member.receive(peer, message)
                 if self._installing:
                     self._inbox = inbox[position + 1 :]  # for after the install
-                    self.due = now + TICK_S_MAX
-                    return Ready(member.transport.take_late(), again=False)
+                    return member.transport.take_late()
             elif message is None:
                 member.link_down(peer, closed=closed)
             else:
                 member.link_up(peer)
         member.tick(now)
         proposals = self._proposals
-        if member.leads and not self._ready:
-            self._become_ready()
-        if proposals.answered:
-            proposals.call_back(self._guard)
         if member.leads:
+            member.apply()
+            self._become_ready()
+            if proposals.answered:
+                proposals.call_back(self._guard)
             self._propose_tick()
         if proposals.waiting and not self.held:
             self._append_proposals()
@@ -411,35 +427,41 @@ class Group:
             self._expire(now)
         if proposals.answered:
             proposals.call_back(self._guard)
-        if self._snapshots.due and self._may_take_snapshot and self.spawn is not None:
-            self.spawn(self._snapshots.take(self._sound_index))
-        self.due = min(member.due(), now + TICK_S_MAX)
-        # Its own disk is a majority: no answer will wake it to commit the rest.
-        alone = member.leads and not member.voters
-        again = alone and member.journal.last_index > member.commit_index
-        return Ready(member.transport.take_late(), again)
+        return member.transport.take_late()
 
-    def take_acks(self, now: float) -> None:
-        """Called by the loop while the log syncs. A leader handles the plain acknowledgements at
-        the front of its inbox, up to the first message of another kind, commits with them what its
-        own disk already has, applies it and calls back. It writes nothing to disk and sends nothing
-        to other nodes.
+    def after(self, now: float) -> None:
+        """What the last step wrote is on disk, and what it returned has left. A leader whose own
+        disk was the last of a majority commits; a follower applies only here, so that its
+        acknowledgement does not wait for that.
         """
         member = self.member
-        if self._installing or self.failed is not None or not member.leads:
+        if self._installing or self.failed is not None:
+            self.due = now + WAIT_S
             return
-        if member.votes_suspended:
-            return  # its own disk counts for nothing any more: the next step ends its leadership
-        answers = list[tuple[NodeId, list[Any]]]()
-        for peer, message, _ in self._inbox:
-            if not message or not member.is_plain_answer(message):
-                break
-            answers.append((peer, message))
-        if answers:
-            del self._inbox[: len(answers)]
-            member.take_acks(answers, now)
+        if not member.leads:
+            member.apply()
+        elif not member.votes_suspended:
+            member.advance(now)
+        self._applied_more(now)
+
+    def _applied_more(self, now: float) -> None:
+        proposals = self._proposals
+        if not self._ready and self.member.leads:
             self._become_ready()
-            self._proposals.call_back(self._guard)
+        if proposals.answered:
+            proposals.call_back(self._guard)
+        if self._snapshots.due and self._may_take_snapshot and self.spawn is not None:
+            self.spawn(self._snapshots.take(self._sound_index))
+        self.due = min(self.member.due(), self._looks_again(now))
+
+    def _looks_again(self, now: float) -> float:
+        """When there may be something to do that neither a message nor Raft's timers bring."""
+        if self._proposals.waiting or self._proposals.in_doubt:
+            return now + WAIT_S
+        due_ms = self._next_tick_ms() if self._may_propose_tick else None
+        if due_ms is None:
+            return now + TICK_S_MAX
+        return now + max(0.0, min((due_ms - self._time.now_ms()) / 1000, TICK_S_MAX))
 
     def fail(self, error: Exception) -> None:
         """A bug in the protocol."""
@@ -498,16 +520,22 @@ class Group:
             for one in batch.one_by_one:
                 self._append(one, now_ms)
 
+    @property
+    def _may_propose_tick(self) -> bool:
+        member = self.member
+        return self._ready and member.accepts and self._tick_index <= member.applied_index
+
+    def _next_tick_ms(self) -> int | None:
+        if self._due_at != self.member.applied_index:
+            self._due_at, self._due_ms = self.member.applied_index, self.machine.next_due_ms()
+        return self._due_ms
+
     def _propose_tick(self) -> None:
         """Tell the machine that time has passed, when something in it waits for that."""
-        member = self.member
-        if not self._ready or self._tick_index > member.applied_index:
+        if not self._may_propose_tick:
             return
-        if member.replication.successor is not None:
-            return
-        if self._due_at != member.applied_index:
-            self._due_at, self._due_ms = member.applied_index, self.machine.next_due_ms()
-        if self._due_ms is not None and self._due_ms <= self._time.now_ms():
+        due_ms = self._next_tick_ms()
+        if due_ms is not None and due_ms <= self._time.now_ms():
             self._proposals.add(Tick(), None, 0)
             self._tick_index = self.last_index + 1
 
@@ -691,7 +719,7 @@ class Group:
         """No snapshot takes the place of anything for so long, from when this returns on."""
         self.kept_until = self.member.now + seconds
         while self._snapshots.saving:  # noqa: ASYNC110 -- it is no event
-            await asyncio.sleep(TICK_S_MAX)
+            await asyncio.sleep(WAIT_S)
 
     def snapshot_frees_bytes(self) -> int:
         """What the log could let go with a snapshot taken now, if that is worth it."""

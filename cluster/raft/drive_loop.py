@@ -5,26 +5,28 @@ The contract between a group and the loop. One iteration
 1. steps each group that has something to do. What the step writes goes into the buffer of the log.
    What promises nothing about the disk (appends, parts of snapshots, pre-votes) goes into the
    buffers of the links, which say at once when one is full. What does promise something
-   (acknowledgements, votes, requests for votes) is in the `Ready` that the step returns;
+   (acknowledgements, votes, requests for votes) is returned by the step;
 2. writes the buffer of the log in one call;
 3. flushes the links: what promises nothing leaves while the disk works;
 4. syncs, if anything that was written must be;
-5. sends the messages of each `Ready`, and only then begins the next iteration.
+5. sends the messages that the steps returned;
+6. has each group commit and apply what it now may (`after`), and only then begins the next one.
 
 So nothing that a node promises is undone by a power cut, a leader never counts what is not on its
 own disk, and what arrives during the fsync becomes the next batch. When the disk fails, step 5
-never comes. Between steps 3 and 5 a leader takes acknowledgements (`take_acks`), and commits what
-earlier iterations wrote. So while one queue keeps the disk busy, proposers of another queue get
-their outcomes without waiting for the disk once more. `take_acks` sends nothing to other nodes.
+never comes. A leader takes acknowledgements when they arrive (`receive`), also between steps 3 and
+5, and commits what earlier iterations wrote. So while one queue keeps the disk busy, proposers of
+another queue get their outcomes without waiting for the disk once more, and an acknowledgement
+costs no iteration.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from cluster.log import FatalDiskError, LogCorrupt
 from cluster.seams import Clock, Links
@@ -34,8 +36,6 @@ from cluster.types import GroupId, NodeId
 TIMER_SLACK_S = 0.0005
 #: What ends the node: going on with such a disk could break promises.
 FATAL = (FatalDiskError, LogCorrupt)
-
-_due = attrgetter("due")
 
 
 class DriveLog(Protocol):
@@ -51,17 +51,8 @@ class DriveLog(Protocol):
     async def sync(self) -> object: ...
 
 
-class Ready(NamedTuple):
-    """What a step leaves to the loop."""
-
-    #: Receivers and messages that may leave once all that was written by now is synced.
-    messages: Sequence[tuple[NodeId, list[Any]]]
-    #: Then another step would commit something, though nothing else happens.
-    again: bool
-
-
-#: The output of a step that did nothing.
-NOTHING = Ready((), again=False)
+#: Receivers and messages that may leave once all that was written before is synced.
+Ready = Sequence[tuple[NodeId, list[Any]]]
 
 
 class Steps(Protocol):
@@ -73,9 +64,9 @@ class Steps(Protocol):
     on_commit: Callable[[float], None] | None
     spawn: Callable[[Coroutine[Any, Any, None]], object] | None
 
-    def receive(self, sender: NodeId, message: list[Any]) -> None: ...
+    def receive(self, sender: NodeId, message: list[Any]) -> bool: ...
     def step(self, now: float) -> Ready: ...
-    def take_acks(self, now: float) -> None: ...
+    def after(self, now: float) -> None: ...
     def fail(self, error: Exception) -> None: ...
     def stop(self) -> None: ...
 
@@ -94,9 +85,8 @@ class DriveLoop:
         self._ready: dict[GroupId, Steps] = {}  # an ordered set: groups with something to do
         self._sleeper: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf  # it may be early: it looks who is due
         self._jobs: set[asyncio.Task[None]] = set()
-        self._syncing = False
-        self._acked: dict[GroupId, Steps] = {}  # received something while the disk syncs
         self._failure: BaseException | None = None
         self._stopping = False
         self.count = 0
@@ -131,13 +121,20 @@ class DriveLoop:
         Unknown groups are none of ours (yet).
         """
         group = self._groups.get(group_id)
-        if group is not None:
-            group.receive(peer, message)
-            self.wake(group)
-            if self._syncing:
-                if not self._acked:
-                    asyncio.get_running_loop().call_soon(self._take_acks)
-                self._acked[group_id] = group
+        if group is None or self._stopping:
+            return
+        try:
+            waits = group.receive(peer, message)
+        except FATAL as error:
+            self._failure = error
+            self.wake()
+        except Exception as error:  # noqa: BLE001 -- as in a step
+            group.fail(error)
+        else:
+            if waits:
+                self.wake(group)
+            elif group.due < self._timer_at:
+                self._set_timer(group.due)
 
     def wake(self, group: Steps | None = None) -> None:
         """Begin an iteration soon, and step this group in it."""
@@ -149,9 +146,15 @@ class DriveLoop:
 
     async def run(self) -> None:
         """Iterate until `stop`."""
+        loop = asyncio.get_running_loop()
         try:
             while not self._stopping:
-                await self._sleep()
+                if self._ready:
+                    await asyncio.sleep(0)  # let sockets be read between two iterations
+                elif self._failure is None:
+                    self._sleeper = loop.create_future()
+                    await self._sleeper
+                    self._sleeper = None
                 if self._failure is not None:
                     raise self._failure
                 await self._iterate()
@@ -174,10 +177,6 @@ class DriveLoop:
 
     async def _iterate(self) -> None:
         now = self._clock.monotonic_ns() / 1e9
-        groups = self._groups
-        for group in groups.values():
-            if group.due <= now:
-                self._ready[group.id] = group
         due, self._ready = self._ready, {}
         stepped = list[tuple[Steps, Ready]]()
         for group in due.values():
@@ -190,60 +189,52 @@ class DriveLoop:
         must_sync = self._log.write()
         self._links.flush()
         if must_sync:
-            self._syncing = True
-            try:
-                await self._log.sync()
-            finally:
-                self._syncing = False
+            await self._log.sync()
             self.syncs += 1
         self.count += 1
-        for group, ready in stepped:
-            if groups.get(group.id) is not group:
-                continue  # it was removed meanwhile
-            for peer, message in ready.messages:
-                self._links.send(peer, message)
-            if ready.again:
-                self._ready[group.id] = group
+        groups = self._groups
+        for group, messages in stepped:
+            if messages and groups.get(group.id) is group:  # else it was removed meanwhile
+                for peer, message in messages:
+                    self._links.send(peer, message)
         self._links.flush()
+        ended = self._clock.monotonic_ns() / 1e9
         if must_sync and self.on_iteration is not None:
-            self.on_iteration(self._clock.monotonic_ns() / 1e9 - now)
+            self.on_iteration(ended - now)
+        for group, _ in stepped:
+            if groups.get(group.id) is group:
+                self._after(group, ended)
 
-    def _take_acks(self) -> None:
-        heard, self._acked = self._acked, {}
-        if not self._syncing or self._stopping:
-            return  # the next iteration is about to begin, or there is none
-        now = self._clock.monotonic_ns() / 1e9
+    def _after(self, group: Steps, now: float) -> None:
         try:
-            for group_id, group in heard.items():
-                if self._groups.get(group_id) is group:
-                    try:
-                        group.take_acks(now)
-                    except FATAL:
-                        raise
-                    except Exception as error:  # noqa: BLE001 -- as in a step
-                        group.fail(error)
-        except FATAL as error:
-            self._failure = error
-            self.wake()
+            group.after(now)
+        except FATAL:
+            raise
+        except Exception as error:  # noqa: BLE001 -- as in a step
+            group.fail(error)
+        if group.due <= now:
+            self._ready[group.id] = group
+        elif group.due < self._timer_at:
+            self._set_timer(group.due)
 
-    async def _sleep(self) -> None:
-        """Until something is to do, or the next group's time has come."""
-        if self._ready or self._stopping or self._failure is not None:
-            await asyncio.sleep(0)  # let sockets be read between two iterations
-            return
-        loop = asyncio.get_running_loop()
-        due = min(map(_due, self._groups.values()), default=None)
-        self._sleeper = loop.create_future()
-        if due is not None:
-            delay = max(0.0, due - self._clock.monotonic_ns() / 1e9)
-            self._timer = loop.call_later(delay + TIMER_SLACK_S, self.wake)
-        try:
-            await self._sleeper
-        finally:
-            self._sleeper = None
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        delay_s = max(0.0, at - self._clock.monotonic_ns() / 1e9) + TIMER_SLACK_S
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        """The time of a group has come, or had come before it was put off."""
+        self._timer, self._timer_at = None, math.inf
+        now, later = self._clock.monotonic_ns() / 1e9, math.inf
+        for group in self._groups.values():
+            if group.due <= now:
+                self.wake(group)
+            else:
+                later = min(later, group.due)
+        if later < math.inf:
+            self._set_timer(later)
 
     # --- jobs that outlast an iteration
 

@@ -49,7 +49,7 @@ __all__ = ["Host", "Member", "Role"]
 class Member(MembershipView):
     """A member of one group.
 
-    Driven from outside: `receive` messages, then `tick`, then `flush`, once a step.
+    Driven from outside: `receive` messages, then `tick`, `apply` and `flush`, once a step.
     """
 
     def __init__(
@@ -233,24 +233,25 @@ class Member(MembershipView):
         handler(peer, *message[3:])
 
     def tick(self, now: float) -> None:
-        """Timers, commit, apply."""
+        """Timers, commit."""
         self.now = now
         if self.leads:
             self.replication.tick(now)
         else:
             self.elections.tick(now)
-        if self.applied_index < self.commit_index:
-            self._apply()
 
-    def take_acks(self, messages: Sequence[tuple[NodeId, Message]], now: float) -> None:
-        """As the leader, while the disk syncs: what followers acknowledged, and what that
-        commits of what is on this disk already.
+    def take_ack(self, sender: NodeId, message: Message, now: float) -> None:
+        """As the leader, at any time: what a follower acknowledged, and what that commits of what
+        is on this disk already.
         """
         self.now = now
-        for sender, message in messages:
-            self.receive(sender, message)
+        self.receive(sender, message)
+        self.advance(now)
+
+    def advance(self, now: float) -> None:
+        """As the leader, commit what a majority has, of what is on this disk; apply."""
         self.replication.advance_commit(now, self.journal.synced_index)
-        self._apply()
+        self.apply()
 
     def is_plain_answer(self, message: Message) -> bool:
         """It says of a follower's log how far it is, in this term, and nothing else."""
@@ -369,7 +370,7 @@ class Member(MembershipView):
         if self.leads:
             self.step_down(None)
 
-    def _apply(self) -> None:
+    def apply(self) -> None:
         """Apply what is committed.
 
         What raises is a bug: it is not tried again, and nothing behind it is applied.

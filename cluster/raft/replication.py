@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 APPEND_BYTES_MAX = 1 << 20
 #: The first index that can be missing anywhere: entry 1 is in every journal from birth.
 FIRST_INDEX = 2
-#: So much before a majority may be lost it is counted in each step: sums of times are rounded.
+#: So much before a majority may be lost it is counted in each step, and a heartbeat counts as sent
+#: at its time: sums of times are rounded.
 EDGE_S = 0.000_001
 
 
@@ -140,8 +141,23 @@ class Replication:
     def due(self) -> float:
         due = self._commit_unsent_since + self._commit_lazy_s
         for progress in self.followers.values():
-            due = min(due, progress.sent_at + self._heartbeat_s)
+            due = min(due, self._beat_at(progress))
         return due
+
+    def _beat_at(self, progress: Progress) -> float:
+        """All groups of a node beat at the same times of its clock: so a frame carries them all,
+        and the loop turns once.
+        """
+        beats = (progress.sent_at + EDGE_S) // self._heartbeat_s
+        return (beats + 1) * self._heartbeat_s
+
+    def has_more_for(self, node: NodeId) -> bool:
+        """Its answer may have made room for what it lacks, or is what something waits for."""
+        progress = self.followers.get(self._member.peer(node))
+        if progress is None:
+            return True
+        waits = self.successor is not None or progress.outgoing is not None
+        return waits or progress.next <= self._member.last_index
 
     def flush(self, now: float) -> None:
         commit = self._member.commit_index
@@ -184,7 +200,7 @@ class Replication:
                     break
                 progress.sent(upto, size)
                 self._note_sent(progress, now)
-        if now - progress.sent_at >= self._heartbeat_s:
+        if now >= self._beat_at(progress):
             self._send_heartbeat(progress, now, entries=[])
             return
         lazy = now >= self._commit_unsent_since + self._commit_lazy_s and not progress.probing

@@ -120,13 +120,13 @@ async def test_a_newcomer_whose_folder_was_wiped_elects_nobody_who_has_not_heard
 def _slow_replay(world: World, monkeypatch: pytest.MonkeyPatch, node: str, replay_s: float) -> None:
     """More than `APPLY_BYTES_MAX` of its catalog is behind its snapshot."""
     until_s = world.loop.time() + replay_s
-    apply, due = Member._apply, Member.due
+    apply, due = Member.apply, Member.due
 
     def slow(member: Member) -> bool:
         at = (member.me.id, member.group)
         return at == (node, CATALOG_GROUP) and world.loop.time() < until_s
 
-    monkeypatch.setattr(Member, "_apply", lambda self: None if slow(self) else apply(self))
+    monkeypatch.setattr(Member, "apply", lambda self: None if slow(self) else apply(self))
     monkeypatch.setattr(
         Member, "due", lambda self: self.elections.deadline if slow(self) else due(self)
     )

@@ -347,8 +347,8 @@ CONSENSUS = (
     Mutant(
         "acknowledgements leave while the disk syncs",
         _RAFT + "drive_loop.py",
-        "                await self._log.sync()\n",
-        "                pass\n",
+        "            await self._log.sync()\n",
+        "            pass\n",
         (RAFT, SIMULATOR),
     ),
     Mutant(

@@ -239,9 +239,10 @@ class Node:
         return self.up and not self.syncing
 
     def may_hear(self, message: Any) -> bool:
-        """As `Group.take_acks`: a leader takes answers while it syncs."""
+        """As `Group.receive`: a leader takes answers at once, also while it syncs."""
         member = self.member
-        return self.up and self.syncing and member.leads and member.is_plain_answer(message)
+        able = member.leads and not member.votes_suspended
+        return self.up and able and member.is_plain_answer(message)
 
     def step(self, sender: str | None = None, message: Any = None) -> None:
         """A round as `DriveLoop` has it: receive, tick, flush, write; then it syncs."""
@@ -253,11 +254,13 @@ class Node:
             if self.host.installing is not None:
                 self._install()
         member.tick(now)
+        if member.leads:
+            member.apply()
         member.flush(now)
         self.late += member.transport.take_late()
         self.syncing = self.journal.dirty
         if not self.syncing:
-            self._release()
+            self._after()
 
     def _install(self) -> None:
         self.host.installing = None
@@ -271,9 +274,17 @@ class Node:
     def synced(self) -> None:
         self.journal.keep()
         self.syncing = False
-        self._release()
         self.member.now = self.fuzz.now
-        self.member.tick(self.fuzz.now)
+        self._after()
+
+    def _after(self) -> None:
+        """As `Group.after`."""
+        self._release()
+        member = self.member
+        if not member.leads:
+            member.apply()
+        elif not member.votes_suspended:
+            member.advance(self.fuzz.now)
 
     def _release(self) -> None:
         late, self.late = self.late, []
@@ -422,9 +433,9 @@ class Fuzz:
         for _ in range(self.dice.choice((1, 1, 4))):
             queue = self._wires.get((source, target))
             if queue and node.may_hear(queue[0]):
-                self._say(f"{target} hears {source} {queue[0][1:]} while it syncs")
-                self.known.counts["heard"] += 1
-                node.member.take_acks([(NodeId(source), queue.popleft())], self.now)
+                self._say(f"{target} hears {source} {queue[0][1:]}")
+                self.known.counts["heard"] += node.syncing
+                node.member.take_ack(NodeId(source), queue.popleft(), self.now)
                 continue
             if not queue or not node.idle:
                 return

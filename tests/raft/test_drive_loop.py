@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from cluster.log import FatalDiskError, LogCorrupt
-from cluster.raft.drive_loop import DriveLoop, Ready
+from cluster.raft.drive_loop import DriveLoop
 from cluster.raft.transport import APPEND, APPENDED
 from cluster.types import GroupId, NodeId
 from tests.raft.nodes import Cluster, enqueue
@@ -58,23 +58,27 @@ class FakeGroup:
         self.events = events
         self.due = float("inf")
         self.again = False
+        self.waits = True
         self.raises: Exception | None = None
         self.failed: Exception | None = None
 
-    def receive(self, sender, message) -> None:
+    def receive(self, sender, message) -> bool:
         self.events.append(("receive", self.id, message))
+        if self.raises:
+            raise self.raises
+        return self.waits
 
-    def step(self, now: float) -> Ready:
+    def step(self, now: float) -> list:
         self.events.append(("step", self.id))
         if self.raises:
             raise self.raises
-        again, self.again = self.again, False
-        return Ready([(NodeId("n2"), [self.id, self.events])], again)
+        self.due = float("inf")
+        return [(NodeId("n2"), [self.id, self.events])]
 
-    def take_acks(self, now: float) -> None:
-        self.events.append(("hear", self.id))
-        if self.raises:
-            raise self.raises
+    def after(self, now: float) -> None:
+        self.events.append(("after", self.id))
+        if self.again:
+            self.again, self.due = False, now
 
     def fail(self, error: Exception) -> None:
         self.failed = error
@@ -101,33 +105,46 @@ async def test_a_round_is_step_write_send_sync_and_only_then_the_late_messages()
 
     log.release.set()
     await asyncio.sleep(0.01)
-    assert events[5:] == ["sync ends", ("late", 1), ("late", 2), "flush"]
+    sent = ["sync ends", ("late", 1), ("late", 2), "flush"]
+    assert events[5:] == [*sent, ("after", 1), ("after", 2)]
     await loop.stop()
     await task
 
 
-async def test_what_arrives_during_the_sync_is_heard_and_nothing_is_written_before_the_next_round():
-    loop, log, events, groups = loop_of(1, 2)
-    log.release = asyncio.Event()
+async def test_a_message_that_its_group_deals_with_at_once_costs_no_round():
+    loop, _, events, groups = loop_of(1)
     task = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
     before = len(events)
-    for message in ("x", "y"):
-        loop.receive(GroupId(1), NodeId("n2"), [1, message])
-    await asyncio.sleep(0.01)
-    assert events[before:] == [("receive", 1, [1, "x"]), ("receive", 1, [1, "y"]), ("hear", 1)]
-
-    loop.receive(GroupId(2), NodeId("n2"), [2, "z"])
-    log.release.set()  # it ends before the loop comes to it
-    await asyncio.sleep(0.01)
-    assert events.count(("hear", 2)) <= 1
-    assert events.index("sync ends") < events.index(("step", 1), before)
-    groups[0].raises = LogCorrupt("file", 0, "damaged")
-    log.release.clear()
-    loop.wake(groups[1])
-    await asyncio.sleep(0.01)
+    groups[0].waits = False
     loop.receive(GroupId(1), NodeId("n2"), [1, "x"])
     await asyncio.sleep(0.01)
+    assert events[before:] == [("receive", 1, [1, "x"])]
+
+    groups[0].due = asyncio.get_running_loop().time() + 0.1  # as that message has it
+    loop.receive(GroupId(1), NodeId("n2"), [1, "x"])
+    await asyncio.sleep(0.05)
+    assert ("step", 1) not in events[before:]
+    await asyncio.sleep(0.06)
+    assert events[before:].count(("step", 1)) == 1
+    await loop.stop()
+    await task
+
+
+@pytest.mark.parametrize("syncing", [False, True])
+async def test_what_a_message_finds_broken_ends_its_group_or_the_rounds(syncing: bool):
+    loop, log, _, groups = loop_of(1, 2)
+    log.release = asyncio.Event()
+    task = asyncio.create_task(loop.run())
+    await asyncio.sleep(0.01)
+    if not syncing:
+        log.release.set()
+        await asyncio.sleep(0.01)
+    groups[1].raises = ValueError("a bug")
+    loop.receive(GroupId(2), NodeId("n2"), [2, "x"])
+    assert groups[1].failed is groups[1].raises
+    groups[0].raises = LogCorrupt("file", 0, "damaged")
+    loop.receive(GroupId(1), NodeId("n2"), [1, "x"])
     log.release.set()
     with pytest.raises(LogCorrupt):
         await task
@@ -155,7 +172,7 @@ async def test_nothing_is_synced_when_nothing_needs_it():
     task = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
 
-    assert events == [("step", 1), "write", "flush", ("late", 1), "flush"]
+    assert events == [("step", 1), "write", "flush", ("late", 1), "flush", ("after", 1)]
     await loop.stop()
     await task
 
@@ -172,19 +189,19 @@ async def test_only_groups_with_something_to_do_are_stepped():
 
     events.clear()
     now = asyncio.get_running_loop().time()
+    groups[2].waits = False
     groups[2].due = now + 1
-    groups[0].wake()
-    await asyncio.sleep(0.01)
+    loop.receive(GroupId(3), NodeId("n2"), [3, "x"])
     events.clear()
     await asyncio.sleep(0.98)
     assert events == []
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.03)
     assert [e for e in events if e[0] == "step"][:1] == [("step", 3)]
     await loop.stop()
     await task
 
 
-async def test_a_group_that_can_commit_after_its_own_sync_gets_another_round():
+async def test_a_group_that_is_due_after_its_round_gets_another_one():
     loop, _, events, groups = loop_of(1)
     groups[0].again = True
     task = asyncio.create_task(loop.run())
@@ -312,7 +329,7 @@ async def test_an_idle_node_rests():
     for name, node in cluster.nodes.items():
         count, syncs = before[name]
         assert node.drive_loop.syncs == syncs
-        assert node.drive_loop.count - count < 10 * 60
+        assert node.drive_loop.count - count < 10 * 20
     await cluster.stop()
 
 
@@ -333,6 +350,64 @@ async def _with_one_in_flight():
     await asyncio.sleep(0.0001)
     held = True
     return cluster, group, first, release
+
+
+async def test_a_follower_acknowledges_before_it_applies():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    name = next(n for n in cluster.names if n != group.node)
+    follower, send = cluster.nodes[name].groups[1], cluster.nodes[name].links.send
+    order: list[str] = []
+
+    def watch_send(peer, message):
+        if message[1] == APPENDED:
+            order.append(message[1])
+        return send(peer, message)
+
+    cluster.nodes[name].links.send = watch_send
+    follower.member.transport._links.send = watch_send
+    follower.on_applied.append(lambda *_: order.append("applied"))
+    await group.ask(enqueue(b"x"))
+    order.clear()
+    await group.ask(enqueue(b"y"))  # which tells that x is committed
+    await asyncio.sleep(0.005)
+    assert follower.applied_index == follower.commit_index == group.last_index - 1
+    assert order[0] == APPENDED
+    await cluster.stop()
+
+
+async def test_an_acknowledgement_costs_the_leader_no_round():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    await asyncio.sleep(0.5)
+    loop = cluster.nodes[group.node].drive_loop
+    before = loop.count
+    for _ in range(50):
+        assert (await group.ask(enqueue(b"x"))).kind == "ok"
+    assert loop.count - before <= 55
+    await cluster.stop()
+
+
+async def test_the_heartbeats_of_all_groups_leave_together():
+    cluster = await Cluster(groups=5).start()
+    for n in range(1, 6):
+        await cluster.elect(n)
+    await asyncio.sleep(1)
+    now = asyncio.get_running_loop().time
+    sent: dict[str, set[float]] = {}
+    for name, node in cluster.nodes.items():
+
+        def watch(peer, message, name=name, send=node.links.send):
+            if message[1] == APPEND:
+                sent.setdefault(name, set()).add(now())
+            return send(peer, message)
+
+        for group in node.groups.values():
+            group.member.transport._links.send = watch
+    await asyncio.sleep(2)
+    for times in sent.values():
+        assert 9 <= len(times) <= 11
+    await cluster.stop()
 
 
 async def test_an_outcome_does_not_wait_for_the_sync_of_what_came_later():

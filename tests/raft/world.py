@@ -387,6 +387,7 @@ class Node:
             except SnapshotRefused:
                 member.installed(done=False)
         member.tick(now)
+        member.apply()
         member.flush(now)
         self.late += member.transport.take_late()
         if self.journal.dirty and self.sync_ms:
