@@ -174,6 +174,10 @@ semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROK
 bench-amqp: $(READY) ## The same through AMQP, by a C client and pika: ARGS="--quick" or ARGS="--only NAME"
 	@$(BIN)/python -m tests.acceptance.bench.amqp $(ARGS)
 
+.PHONY: bench-check
+bench-check: $(READY) ## Hot paths, counted, against what is recorded: ARGS=--record, ARGS="--only varied"
+	@$(BIN)/python -m tests.acceptance.bench.check $(ARGS)
+
 .PHONY: walk
 walk: $(READY) ## Calls, functions and files of one publish, delivery and settle: ARGS="--calls publish" or ARGS=--keep
 	@$(BIN)/python -m tests.acceptance.bench.walk $(ARGS)

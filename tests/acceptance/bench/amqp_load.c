@@ -552,10 +552,12 @@ static double consume(double idle_s, int tell_numbers, int connections) {
     start_s = now_s();
     for (int i = 0; i < connections; i++) {
         for (uint64_t each = 0; each < queues; each++) put_consume(&all[i], each);
-        /* Of many, empty queues: ready when all answered. */
+        if (queues > 1) flush(&all[i]);
+    }
+    /* Of many, empty queues: ready when all answered. */
+    for (int i = 0; i < connections; i++)
         for (uint64_t each = 0; queues > 1 && each < queues; each++)
             if (!until(&all[i], CONSUME_OK)) fail("lost");
-    }
     say_done();
     double last_s = now_s();
     if (queues > 1) start_s = last_s;

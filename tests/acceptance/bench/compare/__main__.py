@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ from rich.console import Console
 
 from node.version import PRODUCT_VERSION
 from tests.acceptance.bench.compare import document, peers
-from tests.acceptance.bench.compare.brokers import Contender, Quorate, RabbitMq, stop_all
+from tests.acceptance.bench.compare.brokers import Contender, Nats, Quorate, RabbitMq, stop_all
+from tests.acceptance.bench.compare.fsyncs import counted
 from tests.acceptance.bench.compare.rows import (
     DISK,
+    NATS,
+    NATS_SYNC,
     QUORATE,
     RABBITMQ,
     ROWS,
@@ -36,6 +40,8 @@ ROOT = Path(__file__).parents[4]
 ROUNDS = 5
 Makers = dict[str, Callable[[Path], Contender]]
 ROW_S_MAX = 300.0
+#: Where fsyncs are counted, after the rounds.
+SYNCING = ("publish-varied", "large-1", "single", "native-batches", "native-singles")
 
 
 def arguments() -> argparse.Namespace:
@@ -62,7 +68,9 @@ class Comparison:
         only = set(args.only.split(",")) if args.only else {row.name for row in ROWS}
         self.rows = [row for row in ROWS if row.name in only]
         self.runs: list[dict[str, Any]] = []
+        self.fsyncs: list[dict[str, Any]] = []
         self.notes: list[str] = []
+        self.traced = peers.bring_strace()
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -80,6 +88,9 @@ class Comparison:
             for number in range(self.rounds):
                 for row in rows:
                     await self._round(row, number, brokers)
+            for row in rows if self.traced else ():
+                if row.name in SYNCING:
+                    await self._count_fsyncs(row, brokers)
         finally:
             await stop_all(list(brokers.values()))
 
@@ -101,6 +112,20 @@ class Comparison:
                 f"{number + 1}/{self.rounds} {row.name:18} {name:10} {said}", highlight=False
             )
 
+    async def _count_fsyncs(self, row: Row, brokers: dict[str, Contender]) -> None:
+        for name, run in row.runs.items():
+            if name not in brokers:
+                continue
+            try:
+                async with asyncio.timeout(ROW_S_MAX), counted(brokers[name].pids()) as by_node:
+                    figures = await run(brokers[name], QUICK)
+            except Exception as error:  # noqa: BLE001 - as above
+                self.note(f"fsyncs of {row.name} at {name}: {type(error).__name__}: {error}")
+                continue
+            found = {"row": row.name, "broker": name, "messages": figures["messages"]}
+            self.fsyncs.append({**found, "by_node": by_node})
+            self.console.print(f"fsyncs {row.name:18} {name:10} {by_node}", highlight=False)
+
 
 async def compare(args: argparse.Namespace, folder: Path, console: Console) -> dict[str, Any]:
     comparison = Comparison(args, console)
@@ -111,6 +136,12 @@ async def compare(args: argparse.Namespace, folder: Path, console: Console) -> d
         makers[RABBITMQ] = RabbitMq
     except peers.Missing as missing:
         comparison.note(f"Without RabbitMQ: {missing}")
+    try:
+        program, versions[NATS] = peers.bring_nats()
+        makers[NATS] = partial(Nats, NATS, program)
+        makers[NATS_SYNC] = partial(Nats, NATS_SYNC, program, extra="sync_interval: always")
+    except peers.Missing as missing:
+        comparison.note(f"Without NATS: {missing}")
     start_s = time.monotonic()
     fsync_p50, fsync_p99 = fsync_ms(folder)
     await comparison.phase(DISK, folder / DISK, makers)
@@ -127,6 +158,7 @@ async def compare(args: argparse.Namespace, folder: Path, console: Console) -> d
         "brokers": versions,
         "notes": comparison.notes,
         "runs": comparison.runs,
+        "fsyncs": comparison.fsyncs,
     }
 
 
@@ -136,7 +168,7 @@ def _git(*words: str) -> str:
 
 
 def _ended(*_: object) -> None:
-    raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)  # which ends the nodes, too
 
 
 def main() -> int:

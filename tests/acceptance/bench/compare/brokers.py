@@ -8,7 +8,6 @@ import itertools
 import json
 import signal
 import subprocess
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pika
 
-from quorate.ports import free_port
+from quorate.ports import free_port, is_free
 from tests.acceptance.bench.amqp_works import AmqpDeclare
 from tests.acceptance.bench.nodes import Nodes
 from tests.acceptance.bench.workers import run_all
@@ -25,6 +24,7 @@ from tests.testkit.rabbitmq import Names, RabbitError, RabbitProcess
 NODES = 3
 START_S_MAX = 60.0
 STOP_S_MAX = 30.0
+POLL_S = 0.2
 #: Nodes that have just met hand leaderships over to where they belong.
 BALANCED_S = 8.0
 RABBIT_SETTINGS = "cluster_formation.peer_discovery_backend = classic_config\n" + "".join(
@@ -203,6 +203,8 @@ class Nats(Contender):
         self._numbers = itertools.count(1)
 
     async def start(self) -> None:
+        import nats.errors
+
         routes = [free_port() for _ in range(NODES)]
         for number, (port, route) in enumerate(zip(self._ports, routes, strict=True), 1):
             folder = self._folder / f"nats{number}"
@@ -223,15 +225,14 @@ class Nats(Contender):
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
                 )
                 self._processes.append(process)
-        end_s = time.monotonic() + START_S_MAX
-        while True:  # until a stream can be made
-            try:
-                async with self.stream():
-                    return
-            except Exception:
-                if time.monotonic() > end_s:
-                    raise
-                await asyncio.sleep(1)
+        async with asyncio.timeout(START_S_MAX):
+            while any(map(is_free, self._ports)):
+                await asyncio.sleep(POLL_S)
+            while True:  # until a stream can be made
+                with contextlib.suppress(nats.errors.Error):
+                    async with self.stream():
+                        return
+                await asyncio.sleep(POLL_S)
 
     async def stop(self) -> None:
         for process in self._processes:

@@ -25,8 +25,18 @@ FIGURES = {
     "p99_ms": "p99",
     "cpu_us": "CPU",
     "percent": "CPU",
+    "declares": "declares",
+    "p99_times": "p99 by that without",
 }
-UNITS = {"rate": "/s", "p50_ms": " ms", "p99_ms": " ms", "cpu_us": " us", "percent": " %"}
+UNITS = {
+    "rate": "/s",
+    "p50_ms": " ms",
+    "p99_ms": " ms",
+    "cpu_us": " us",
+    "percent": " %",
+    "declares": "/s",
+    "p99_times": "x",
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class Target:
 
     @property
     def at_least(self) -> bool:
-        return self.figure == "rate"
+        return self.figure in {"rate", "declares"}
 
     @property
     def text(self) -> str:
@@ -139,10 +149,48 @@ ROWS = (
         against(RABBITMQ, rate=2),
     ),
     Row(
+        "thousand-queues",
+        "1,000 queues at 10 messages/s each: confirms",
+        {QUORATE: workloads.thousand_queues},
+        (Target("rate", 9_900), Target("p50_ms", 20)),  # the last confirms are waited for
+    ),
+    Row(
+        "idle-queues",
+        "500/s end to end beside 10,000 idle queues (QUICK: 2,000)",
+        {QUORATE: workloads.idle_queues},
+        (Target("p99_times", 1.2), Target("declares", 1000)),
+    ),
+    Row(
+        "fan-out",
+        "3,000 consumers, fan-out to 100 queues at 20/s: deliveries",
+        {QUORATE: workloads.fan_out},
+        (Target("p99_ms", 100), Target("cpu_us", 150)),
+    ),
+    Row(
         "idle",
         "idle: CPU of a node, in percent of a core",
-        beside(workloads.idle, RABBITMQ),
+        beside(workloads.idle, RABBITMQ, NATS, NATS_SYNC),
         (Target("percent", 0.4),),
+    ),
+    Row(
+        "native-batches",
+        "native: publish 100 B, Quorate in batches of 256 by its Python client, NATS by a C client",
+        {
+            QUORATE: workloads.native_batches,
+            NATS: workloads.nats_publish,
+            NATS_SYNC: workloads.nats_publish,
+        },
+        (Target("rate", 1.5, NATS), Target("rate", 5, NATS_SYNC)),
+    ),
+    Row(
+        "native-singles",
+        "native: publish 100 B one a call, 256 in flight, by both Python clients",
+        {
+            QUORATE: workloads.native_singles,
+            NATS: workloads.nats_singles,
+            NATS_SYNC: workloads.nats_singles,
+        },
+        (Target("rate", 0.8, NATS),),
     ),
 )
 

@@ -10,17 +10,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.acceptance.bench.amqp_works import AmqpConsume, AmqpPublish
-from tests.acceptance.bench.compare.brokers import AmqpContender, Contender
+from tests.acceptance.bench.compare.brokers import AmqpContender, Contender, Nats, Quorate
 from tests.acceptance.bench.measure import Meter, cpu_s, percentile
-from tests.acceptance.bench.workers import Outcome, Work, run_all, worker
+from tests.acceptance.bench.nats_works import NatsPublish, NatsPythonPublish
+from tests.acceptance.bench.workers import Outcome, Publish, Work, run_all, worker
 
 KIB = 1024
 WINDOW = 1000
 LARGE_WINDOW = 100
 KEYS = 10
 RATE_SLOW = 500
-#: By name: "rate" a second, "p50_ms", "p99_ms", "cpu_us" of the three nodes for a message,
-#: "others_percent" of the machine taken by what is neither the nodes nor the clients.
+QUEUES_BUSY, RATE_A_QUEUE = 1000, 10
+FANNED, FANNED_RATE, CONSUMERS = 100, 20, 3000
+BATCH, BATCHES = 256, 16
+SINGLES = 256
+#: By name: "messages", "rate" a second, "p50_ms", "p99_ms", "cpu_us" of the three nodes for a
+#: message, "others_percent" of the machine taken by what is neither the nodes nor the clients.
 Figures = dict[str, float]
 #: What a row of the table does at one broker.
 Run = Callable[[Any, "Scale"], Awaitable[Figures]]
@@ -67,6 +72,7 @@ async def metered(
     if refused := sum(outcome.extra.get("refused", 0) for outcome in outcomes):
         raise RuntimeError(f"{broker.name}: {refused} publishes were refused")
     return outcomes, {
+        "messages": first.count,
         "rate": first.count / (first.end_s - first.start_s),
         "p50_ms": percentile(first.latencies_ms, 50),
         "p99_ms": percentile(first.latencies_ms, 99),
@@ -132,6 +138,85 @@ async def both(broker: AmqpContender, scale: Scale, *, rate: float = 0) -> Figur
             AmqpPublish(port, place.queue, 0, rate=rate),
         ]
         _, figures = await metered(broker, works, 2 * scale.seconds if rate else scale.seconds)
+    return figures
+
+
+# --- many of something: Quorate alone ------------------------------------------------------------
+
+
+async def thousand_queues(broker: AmqpContender, scale: Scale) -> Figures:
+    """Ten messages a second to each."""
+    async with broker.many(QUEUES_BUSY) as (prefix, _):
+        work = AmqpPublish(
+            broker.ports()[:1],
+            prefix,
+            0,
+            window=WINDOW,
+            rate=QUEUES_BUSY * RATE_A_QUEUE,
+            connections=10,
+            keys=QUEUES_BUSY,
+        )
+        _, figures = await metered(broker, [work], 2 * scale.seconds)
+    return figures
+
+
+async def idle_queues(broker: AmqpContender, scale: Scale) -> Figures:
+    """How fast they are declared, and 500/s end to end without and with them."""
+    without = await both(broker, scale, rate=RATE_SLOW)
+    async with broker.many(scale.queues) as (_, declares_a_s):
+        beside = await both(broker, scale, rate=RATE_SLOW)
+    return {
+        **beside,
+        "declares": declares_a_s,
+        "p99_without_ms": without["p99_ms"],
+        "p99_times": beside["p99_ms"] / without["p99_ms"],
+    }
+
+
+async def fan_out(broker: AmqpContender, scale: Scale) -> Figures:
+    """One message goes to each queue, which consumers of all connections have in turn."""
+    async with broker.many(FANNED, fanout=True) as (prefix, _):
+        port = broker.ports()[:1]
+        works: list[Work] = [
+            AmqpConsume(port, prefix, 0, queues=FANNED, connections=CONSUMERS // FANNED),
+            AmqpPublish(port, prefix, 0, rate=FANNED_RATE, exchange=prefix),
+        ]
+        _, figures = await metered(broker, works, 2 * scale.seconds)
+    return figures
+
+
+# --- beside NATS ----------------------------------------------------------------------------------
+
+
+async def native_batches(broker: Quorate, scale: Scale) -> Figures:
+    """The Python client, batches of 256."""
+    return await _native(broker, scale, BATCH, BATCHES)
+
+
+async def native_singles(broker: Quorate, scale: Scale) -> Figures:
+    """The Python client, one message a call, 256 calls at a time."""
+    return await _native(broker, scale, 1, SINGLES)
+
+
+async def _native(broker: Quorate, scale: Scale, batch: int, window: int) -> Figures:
+    async with broker.queues() as (place,):
+        work = Publish(broker.nodes.urls, place.queue, 0, 100, batch, window)
+        _, figures = await metered(broker, [work], scale.seconds)
+    return figures
+
+
+async def nats_publish(broker: Nats, scale: Scale) -> Figures:
+    """The C client, which leaves the nodes more of the machine than a Python one."""
+    async with broker.stream() as place:
+        _, figures = await metered(broker, [NatsPublish(place.leader, place.queue)], scale.seconds)
+    return figures
+
+
+async def nats_singles(broker: Nats, scale: Scale) -> Figures:
+    """The Python client of NATS, 256 calls at a time."""
+    async with broker.stream() as place:
+        work = NatsPythonPublish(place.leader, place.queue, window=SINGLES)
+        _, figures = await metered(broker, [work], scale.seconds)
     return figures
 
 
