@@ -6,10 +6,11 @@ recover` does it; all of them start; then the lost nodes come back with empty fo
 other.
 
 What docs/members.md promises is judged, and no more is excused: what any survivor's copy holds
-stays. So a message that was confirmed before, that nobody had set out to settle, and that is in the
-log of a survivor must come out; only what none of them has may be missing. A group of which none of
-them has a copy is not served, and its queues are left alone. What is published afterwards, also in
-transactions, is judged as in any run.
+stays. So a message that was confirmed before, that nobody had set out to settle, and that is in a
+queue of the survivors' most up-to-date copy must come out; only what none of them has may be
+missing. That may be a dead letter: in its first queue it is gone once the lost nodes had it in the
+second. A group of which none of them has a copy is not served, and its queues are left alone. What
+is published afterwards, also in transactions, is judged as in any run.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, starmap
 
 from chaos.checker.deliveries import published, settled_keys
 from chaos.checker.verdict import Verdict, judge
 from chaos.history import History, Op
 from chaos.simulator import decay
 from chaos.simulator.backups import RESTORED_S_MAX, SLICE_S, confirmed_to_stay, left
-from chaos.simulator.clients import Scene
+from chaos.simulator.clients import Scene, change
 from chaos.simulator.clock import new_history
 from chaos.simulator.consumers import Consumer
 from chaos.simulator.decay import Directories
@@ -41,9 +42,12 @@ from chaos.simulator.sim_cluster import SimCluster
 from chaos.simulator.trace import Trace
 from chaos.simulator.transaction_clients import TransactionClients
 from cluster.codec.entries import decode_entry, messages_of
+from cluster.history.event_rows import Event
+from cluster.history.group_replay import GroupReplay, stamped
 from cluster.log import Log, LogIdentity
+from cluster.log.journal import Journal
 from cluster.machine.catalog import CatalogMachine
-from cluster.raft.pysyncobj_core import REGULAR
+from cluster.machine.commands import AddNode, Transaction
 from cluster.recovery.lost_majority import LostMajority, examine, give_up, has_copy
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 from node.broker.bodies import head_of
@@ -62,9 +66,17 @@ class Disaster:
     survivors: dict[NodeId, Directories]
     lost: Sequence[NodeId]
     incarnations: dict[NodeId, int]
-    held: set[str] = field(default_factory=set[str])  # messages in a survivor's log
+    #: For each group: (term, index) of the last entry that a survivor has, and its messages.
+    held: dict[GroupId, tuple[tuple[int, int], set[str]]] = field(
+        default_factory=dict[GroupId, tuple[tuple[int, int], set[str]]]
+    )
     catalogs: list[CatalogMachine] = field(default_factory=list[CatalogMachine])  # the survivors'
     copies: set[GroupId] = field(default_factory=set[GroupId])  # groups that some survivor has
+
+    @property
+    def messages(self) -> set[str]:
+        """What the copies hold that go on."""
+        return set[str]().union(*(messages for _, messages in self.held.values()))
 
     @property
     def gone(self) -> set[GroupId]:
@@ -215,6 +227,11 @@ class Recoveries:
 
         problem = until(RESTORED_S_MAX, done=False)
         for node in disaster.lost:
+            if problem is None:
+                operator = Process(new.world, "operator")
+                work = operator.spawn(self._let_in(new, node), "let in")
+                new.world.run(new.world.now_s + RESTORED_S_MAX, work.done)
+                operator.kill()
             new.start(node)
             until_s = new.world.now_s + RESTORED_S_MAX
             machine = new.machines[node]
@@ -238,6 +255,20 @@ class Recoveries:
             new.kill(node)
         return problem
 
+    async def _let_in(self, new: SimCluster, node: NodeId) -> None:
+        """A node that was removed may have come back, which no survivor had heard of. Then a person
+        lets it in once more.
+        """
+        while True:
+            catalogs = [m.cluster.catalog_machine for m in new.machines.values() if m.cluster]
+            infos = [info for each in catalogs if (info := each.node(node)) is not None]
+            if all(info.state == "member" for info in infos):
+                return
+            if all(info.state == "removed" for info in infos):
+                await change(new, self._dice, AddNode(node, {"peer": node}))
+                return
+            await asyncio.sleep(AGAIN_S)
+
 
 async def _give_up(machine: Machine, process: Process, disaster: Disaster) -> list[LostMajority]:
     """As `node.operating.recovery` does it on real disks; notes which messages the copy has."""
@@ -258,7 +289,11 @@ async def _give_up(machine: Machine, process: Process, disaster: Disaster) -> li
         if info.id in log.journals or machine.name in info.homes
         if info.id not in others and has_copy(log, info.id, info)
     }
-    disaster.held |= _messages(log, {*map(GroupId, log.groups())} - others)
+    for group in {*map(GroupId, log.groups())} - others - {CATALOG_GROUP}:
+        journal = log.journal(group)
+        end = (journal.last_term, journal.last_index)
+        if group not in disaster.held or disaster.held[group][0] < end:
+            disaster.held[group] = (end, _messages(journal))
     give_up(log, mine, machine.name, disaster.lost)
     log.write()
     await log.sync()
@@ -266,18 +301,34 @@ async def _give_up(machine: Machine, process: Process, disaster: Disaster) -> li
     return found
 
 
-def _messages(log: Log, groups: Collection[GroupId]) -> set[str]:
-    """Of all entries that these copies have, also below snapshots where they are still needed."""
+def _messages(journal: Journal) -> set[str]:
+    """In the queues that this copy comes to, and in its transactions, of which other groups may
+    still have to do their parts.
+    """
+    snapshot, group = journal.load_snapshot(), GroupId(journal.group)
+    replay = GroupReplay(group) if snapshot is None else GroupReplay.after(group, snapshot)
     found: set[str] = set()
-    for group in groups:
-        journal = log.journal(group)
-        indexes = chain(journal.old.indexes, range(journal.first_index, journal.last_index + 1))
-        for command in filter(None, map(journal.read, indexes)):
-            if group != CATALOG_GROUP and command[:1] == REGULAR:
-                bodies = [body for body, _ in messages_of(decode_entry(command[1:]))]
-                found |= {
-                    head_of(body).partition(b"|")[0].decode(errors="replace") for body in bodies
-                }
+    bodies: dict[int, list[str]] = {}
+
+    def names(index: int) -> list[str]:
+        if index not in bodies:
+            command = journal.read(index)
+            assert command is not None, "a body that a copy needs is not in its log"
+            heads = [head_of(body) for body, _ in messages_of(decode_entry(command[1:]))]
+            bodies[index] = [head.partition(b"|")[0].decode(errors="replace") for head in heads]
+        return bodies[index]
+
+    for index in range(journal.base_index + 1, journal.last_index + 1):
+        command, term = journal.read(index), journal.term_at(index)
+        assert command is not None
+        assert term is not None
+        replay.apply(index, term, command)
+        if any(isinstance(each, Transaction) for _, each in stamped(index, term, command)):
+            found.update(names(index))
+    for event in starmap(Event, replay.known()):
+        if event.entry is not None and event.first is not None and event.last is not None:
+            start = event.entry_offset or 0
+            found.update(names(event.entry)[start : start + event.last - event.first + 1])
     return found
 
 
@@ -291,7 +342,8 @@ def recovered_verdict(
     confirmed = confirmed_to_stay(before[: disaster.begun])
     settled = {key[1] for op in before[: disaster.begun] for key in settled_keys(op)}
     came = {m for op in after if op.f == "deliver" for m in op.value["messages"]}
-    owed = (confirmed & disaster.held) - settled
+    held = disaster.messages
+    owed = (confirmed & held) - settled
     moved = {
         m
         for op in after
@@ -313,7 +365,7 @@ def recovered_verdict(
         },
         reported={
             "held by survivors": len(owed),
-            "held by lost nodes only": len(confirmed - disaster.held - settled),
+            "held by lost nodes only": len(confirmed - held - settled),
             "came out": len(came),
         },
     )

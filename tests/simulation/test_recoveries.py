@@ -11,7 +11,7 @@ from chaos.history import History
 from chaos.simulator.plan import draw_plan
 from chaos.simulator.recoveries import Disaster, Recoveries, recovered_verdict
 from chaos.simulator.run import Run
-from cluster.types import NodeId
+from cluster.types import GroupId, NodeId
 
 MOVED = ("debits", "credits")
 
@@ -28,7 +28,7 @@ def delivered(history: History, queue: str, *messages: str) -> None:
 
 
 def verdict(before: History, after: History, held: set[str], problem: str | None = None) -> Any:
-    disaster = Disaster(len(before.ops), {}, [NodeId("n1")], {}, held)
+    disaster = Disaster(len(before.ops), {}, [NodeId("n1")], {}, {GroupId(1): ((1, 9), held)})
     return recovered_verdict(before.ops, disaster, after.ops, problem, MOVED)
 
 
