@@ -82,5 +82,6 @@ async def test_a_log_of_a_later_release_is_a_problem_in_words(make_world: MakeWo
     group.version_of_members = lambda: 9
     group.upgrade_machine()
     await world.until(lambda: group.machine.version == 9)
+    await world.declare("q")  # how far is committed is noted with what is written next
     _, queues = await rehearsed(world)
     assert "needs machine version 9" in str(queues.problem)

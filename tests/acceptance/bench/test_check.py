@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from cluster.codec import entries
 from cluster.machine import QueueMachine
@@ -34,7 +36,7 @@ def test_every_path_is_recorded():
 
 
 @pytest.fixture
-def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[Any]:
     """Runs the command for a path, against records of its own; its status and what it said."""
     monkeypatch.setattr(check, "RECORDED", tmp_path / "check.json")
     monkeypatch.setattr(check, "ROOT", tmp_path)
@@ -43,7 +45,8 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any
         monkeypatch.setattr(sys, "argv", ["check", *words])
         return check.main(), capsys.readouterr().out
 
-    return run
+    yield run
+    structlog.reset_defaults()
 
 
 def test_more_instructions_fail(checked: Any, monkeypatch: pytest.MonkeyPatch):
