@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, cast
+from itertools import count, islice, repeat
+from typing import Any, NamedTuple, cast
 
 from quorate import wire
+from quorate.errors import QuorateError
 
 Meta = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(NamedTuple):
     """One message is safe on a majority."""
 
     position: int | None  # its number in the queue; None when it was stored by an earlier attempt
@@ -39,15 +39,17 @@ class Row:
     duplicates: int
     refused: Sequence[Sequence[int]]  # ranges of offsets within the frame
 
-    def refuses(self, offset: int) -> bool:
-        return any(first <= offset <= last for first, last in self.refused)
-
-    def published(self, offset: int) -> Published:
+    def outcomes(self) -> Iterator[Published | None]:
+        """Of each message in turn, without end; None: the full queue refused it."""
         if self.duplicates:
             # Which of them was the duplicate is only plain when all were.
-            return Published(None, self.stored == 0)
-        before = sum(max(0, min(last + 1, offset) - first) for first, last in self.refused)
-        return Published(self.first + offset - before, False)
+            stored = repeat(Published(None, self.stored == 0))
+        else:
+            stored = map(Published, count(self.first), repeat(False))
+        if not self.refused:
+            return stored
+        over = {offset for first, last in self.refused for offset in range(first, last + 1)}
+        return (None if offset in over else next(stored) for offset in count())
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +61,9 @@ class Batch:
     attrs: Any
     size: int
     single: bool  # made of single publishes, each with its own waiter
+    #: Of single messages each has its own, which gets a `Published`; else one, for the `Row`.
     waiters: list[asyncio.Future[Any]]
+    deadlines_s: list[float] = field(default_factory=list[float])  # of single messages
     large: dict[int, Any] | None = None  # which bodies were sent in parts before
     name: str = ""
     seqno: int = 0
@@ -76,8 +80,8 @@ class Batch:
         metas: list[Any] = self.metas
         attrs: list[Any] = self.attrs
         return (
-            metas if any(meta is not None for meta in metas) else None,
-            attrs if any(attr is not None for attr in attrs) else None,
+            metas if metas.count(None) < len(metas) else None,
+            attrs if attrs.count(None) < len(attrs) else None,
         )
 
     @property
@@ -87,14 +91,20 @@ class Batch:
         each: list[Any] = cast("list[Any]", attrs) if isinstance(attrs, list) else [attrs]
         return any(one is not None and wire.ATTR_DEDUP_ID in one for one in each)
 
-    def resolve(self, row: Row) -> None:
+    def resolve(self, row: Row, refusal: Callable[[], QuorateError]) -> None:
+        """`refusal`: what the caller of a refused message is told."""
         self.done = True
-        if self.single:
-            for offset, waiter in enumerate(self.waiters):
-                if not waiter.done():
-                    waiter.set_result((row, offset))
-        elif not self.waiters[0].done():
-            self.waiters[0].set_result((row, 0))
+        if not self.single:
+            if not self.waiters[0].done():
+                self.waiters[0].set_result(row)
+            return
+        for waiter, published in zip(self.waiters, row.outcomes(), strict=False):
+            if waiter.done():
+                continue
+            if published is not None:
+                waiter.set_result(published)
+            else:
+                waiter.set_exception(refusal())
 
     def fail(self, error: Exception) -> None:
         self.done = True

@@ -11,6 +11,7 @@ sends nothing until what is on its way is answered, and starts again (quorate.nu
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from typing import Any
 
@@ -23,6 +24,8 @@ from quorate.numbering import Numbering
 from quorate.routes import Backoff
 
 _OUT_OF_SEQUENCE = "out_of_sequence"
+#: By so much a call of `publish` may outlast its timeout: many that wait are looked at together.
+LATE_S_MAX = 0.01
 
 
 class PublisherPipeline:
@@ -38,6 +41,9 @@ class PublisherPipeline:
         self._waiting: deque[Batch] = deque()
         self._sent: deque[Batch] = deque()  # in the order of their numbers
         self.size = 0  # of bodies in both
+        #: Of single messages: nobody has to be told before then that time is up.
+        self._due_s = math.inf
+        self._timer: asyncio.TimerHandle | None = None
         self._room: deque[tuple[asyncio.Future[None], int]] = deque()
         self._granted = 0  # bytes of callers that may go on and have not yet
         self._backoff = Backoff()
@@ -53,24 +59,36 @@ class PublisherPipeline:
 
     # --- the line ---------------------------------------------------------------------------------
 
-    def add_single(self, body: bytes, meta: Any, attrs: Any, waiter: asyncio.Future[Any]) -> Batch:
+    def add_single(
+        self,
+        body: bytes,
+        meta: Any,
+        attrs: Any,
+        deadline_s: float,
+        large: dict[int, Any] | None = None,
+    ) -> Batch:
+        """The batch that this message goes with, as its last one; the waiter there is told."""
+        size = len(body)
         batch = self._waiting[-1] if self._waiting else None
         if (
             batch is None
             or not batch.single
-            or batch.large is not None
             or batch.seqno
+            or batch.size + size > wire.BATCH_BYTES_MAX
             or len(batch.bodies) >= wire.BATCH_COUNT_MAX
-            or batch.size + len(body) > wire.BATCH_BYTES_MAX
+            or batch.large is not large  # what was sent in parts goes alone
         ):
-            batch = Batch([], [], [], 0, True, [])
+            batch = Batch([], [], [], 0, True, [], large=large)
             self.append(batch)
         batch.bodies.append(body)
         batch.metas.append(meta)
         batch.attrs.append(attrs)
-        batch.waiters.append(waiter)
-        batch.size += len(body)
-        self.size += len(body)
+        batch.waiters.append(self._loop.create_future())
+        batch.deadlines_s.append(deadline_s)
+        batch.size += size
+        self.size += size
+        if deadline_s < self._due_s:
+            self._look_at(deadline_s)
         return batch
 
     def append(self, batch: Batch) -> None:
@@ -115,6 +133,28 @@ class PublisherPipeline:
                 room.set_result(None)
                 self._granted += size
 
+    def _look_at(self, due_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_s = due_s
+        self._timer = self._loop.call_at(due_s, self._look)
+
+    def _look(self) -> None:
+        """Whose time is up is told. One timer for all: most messages are confirmed long before."""
+        self._due_s, self._timer = math.inf, None
+        now_s = self._loop.time()
+        due_s = math.inf
+        for batch in [*self._sent, *self._back, *self._waiting]:
+            for waiter, deadline_s in list(zip(batch.waiters, batch.deadlines_s, strict=False)):
+                if waiter.done():
+                    continue
+                if deadline_s <= now_s:
+                    waiter.set_exception(self.gave_up(batch, waiter))
+                else:
+                    due_s = min(due_s, deadline_s)
+        if due_s < math.inf:
+            self._look_at(max(due_s, now_s + LATE_S_MAX))
+
     def gave_up(self, batch: Batch, waiter: asyncio.Future[Any]) -> QuorateError:
         """What the deadline means for this message: never sent is certain, sent is not."""
         if self.take_back(batch, waiter):
@@ -131,7 +171,8 @@ class PublisherPipeline:
         if batch.single and len(batch.waiters) > 1:
             offset = batch.waiters.index(waiter)
             size = len(batch.bodies[offset])
-            for column in (batch.waiters, batch.bodies, batch.metas, batch.attrs):
+            columns = (batch.waiters, batch.deadlines_s, batch.bodies, batch.metas, batch.attrs)
+            for column in columns:
                 del column[offset]
             batch.size -= size
         else:
@@ -282,7 +323,10 @@ class PublisherPipeline:
             return
         self._leave(batch)
         batch.confirmed_at_s = self._loop.time()
-        batch.resolve(row)
+        batch.resolve(row, self._full)
+
+    def _full(self) -> Refused:
+        return Refused("queue_full", f"queue {self.queue!r} is at its limit: consume, then retry")
 
     def _refused(self, batch: Batch, frame: list[Any]) -> None:
         code, reason, detail = frame[2], frame[3], frame[4] if len(frame) > 4 else None

@@ -59,35 +59,25 @@ class Publisher:
         if not isinstance(body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  # for untyped callers
             raise TypeError("a message body must be bytes: encode text first, as in text.encode()")
         deadline_s = self._core.deadline_s(timeout)
-        attrs = attrs_of(
-            priority=priority, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, dedup_id=dedup_id
-        )
-        large: dict[int, Any] | None = None
+        said = attrs = large = None
+        if key is not None or headers is not None or meta is not None:
+            said = meta_of(meta, key, headers)
+        if not (priority is ttl_ms is deliver_at_ms is dedup_id is None):
+            attrs = attrs_of(
+                priority=priority, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, dedup_id=dedup_id
+            )
         if len(body) > wire.WHOLE_BODY_BYTES_MAX:
             large = {0: await upload(self._core, self.queue, body, deadline_s)}
             body = body[: wire.HEAD_BYTES]
         if self._pipeline.is_full:
             await self._pipeline.wait_for_room(len(body), deadline_s)
-        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        said = meta_of(meta, key, headers)
-        if large is None:
-            batch = self._pipeline.add_single(body, said, attrs, waiter)
-        else:
-            batch = Batch([body], [said], [attrs], len(body), True, [waiter], large)
-            self._pipeline.append(batch)
+        batch = self._pipeline.add_single(body, said, attrs, deadline_s, large)
+        waiter: asyncio.Future[Published] = batch.waiters[-1]
         try:
-            async with asyncio.timeout_at(deadline_s):
-                row, offset = await waiter
-        except TimeoutError:
-            raise self._pipeline.gave_up(batch, waiter) from None
+            return await waiter
         except asyncio.CancelledError:
             self._pipeline.take_back(batch, waiter)
             raise
-        if row.refused and row.refuses(offset):
-            raise Refused(
-                "queue_full", f"queue {self.queue!r} is at its limit: consume, then retry"
-            )
-        return row.published(offset)
 
     async def publish_many(
         self,
@@ -122,7 +112,7 @@ class Publisher:
                 if not waiter.done():
                     async with asyncio.timeout_at(deadline_s):
                         await waiter
-                run.confirmed(waiter.result()[0], first, len(frame.bodies))
+                run.confirmed(waiter.result(), first, len(frame.bodies))
                 if on_confirm is not None:
                     on_confirm(len(frame.bodies), frame.confirmed_at_s - frame.sent_at_s)
             except TimeoutError:

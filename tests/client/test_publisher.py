@@ -121,6 +121,67 @@ async def test_a_publish_sent_and_not_answered_is_unknown(
     assert list(cluster.queue("orders").bodies.values()) == [b"1", b"2"]
 
 
+async def test_each_caller_of_a_shared_frame_has_its_own_deadline(
+    cluster: FakeCluster, client: quorate.Client
+):
+    await client.declare("orders")
+    await client.publish("orders", b"connects")
+    cluster.nodes[0].mute = {wire.PUBLISH}
+    patient = asyncio.create_task(client.publish("orders", b"1", timeout=60))
+    given_up = asyncio.create_task(client.publish("orders", b"2"))
+    hasty = asyncio.create_task(client.publish("orders", b"3", timeout=0.2))
+
+    with pytest.raises(quorate.OutcomeUnknown):
+        await hasty
+    given_up.cancel()
+    await asyncio.wait({given_up})
+    assert given_up.cancelled()
+    assert not patient.done()
+    cluster.nodes[0].mute = set()
+    cluster.nodes[0].cut()
+
+    # Its own number had been sent, so the node knows that the frame is stored, and nothing else.
+    assert (await patient).duplicate
+    assert [frame[0] for frame in cluster.nodes[0].seen].count(wire.PUBLISH) == 3
+    assert list(cluster.queue("orders").bodies.values())[1:] == [b"1", b"2", b"3"]
+
+
+async def test_what_was_never_sent_leaves_its_frame_one_by_one(cluster: FakeCluster):
+    cluster.queue("orders")
+    async with quorate.connect(cluster.nodes[0].url) as client:
+        await cluster.nodes[0].stop()
+        jobs = [
+            asyncio.create_task(client.publish("orders", b"%d" % n, timeout=0.3 if n % 2 else 60))
+            for n in range(6)
+        ]
+        outcomes = await asyncio.gather(*jobs[1::2], return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [quorate.Unreachable] * 3
+        jobs[2].cancel()
+        await cluster.nodes[0].start()
+
+        assert [(await job).position for job in (jobs[0], jobs[4])] == [1, 2]
+    assert list(cluster.queue("orders").bodies.values()) == [b"0", b"4"]
+
+
+async def test_publishes_in_flight_share_one_timer(
+    cluster: FakeCluster, client: quorate.Client, monkeypatch: pytest.MonkeyPatch
+):
+    """A timer a message was half of what it cost."""
+    await client.declare("orders")
+    await client.publish("orders", b"connects")
+    loop, timers = asyncio.get_running_loop(), list[float]()
+    call_at = loop.call_at
+
+    def counted(when: float, *args: Any, **more: Any) -> asyncio.TimerHandle:
+        timers.append(when)
+        return call_at(when, *args, **more)
+
+    monkeypatch.setattr(loop, "call_at", counted)
+    await asyncio.gather(*(client.publish("orders", b"x") for _ in range(500)))
+
+    assert len(timers) < 10  # of the connection's
+
+
 async def test_an_unknown_queue_is_refused_with_the_nodes_reason(client: quorate.Client):
     with pytest.raises(quorate.Refused, match="declare nowhere first") as refused:
         await client.publish("nowhere", b"1")
