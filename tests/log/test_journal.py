@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
+import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +14,9 @@ from cluster.log.format import (
     KIND_ROLE,
     NO_HASH,
     NO_OP,
+    REGULAR,
     chain,
+    checksum,
     decode_file_header,
     encode_file_header,
 )
@@ -118,6 +123,36 @@ async def test_a_truncate_holds_after_recovery_also_without_new_entries() -> Non
     world.crash()
     journal = (await world.open()).journal(1)
     assert (journal.last_index, journal.term_at(12), journal.term_at(13)) == (12, 2, None)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 200])
+@pytest.mark.parametrize("size", [10, 4096, 4097, 70_000])
+async def test_of_a_large_command_the_chain_has_length_and_checksum(
+    version: int, size: int
+) -> None:
+    def entry(fill: bytes) -> bytes:
+        return (REGULAR + cbor2.dumps([version, 0, []])).ljust(size, fill)
+
+    command, other = entry(b"a"), entry(b"b")
+    sums = len(command).to_bytes(8, "little") + checksum(command).to_bytes(4, "little")
+    hashed = sums if version >= 3 and size > 4096 else command
+    assert (
+        chain(b"before", 7, command)
+        == blake2b(b"before" + (7).to_bytes(8, "little") + hashed, digest_size=16).digest()
+    )
+    assert chain(b"before", 7, command) != chain(b"before", 7, other)
+    assert chain(b"before", 7, command) != chain(b"before", 7, command + b"a")
+    assert chain(b"before", 7, command) != chain(b"after", 7, command)
+
+    world = World()
+    log = await world.open()
+    for index, each in enumerate((command, other, command), start=2):
+        log.journal(1).add(each, index, 1)
+    await log.close()
+    journal = (await world.open()).journal(1)
+    assert [journal.read(index) for index in (2, 3, 4)] == [command, other, command]
+    whole = blake2b(NO_HASH + (1).to_bytes(8, "little") + command, digest_size=16).digest()
+    assert (journal.hash_at(2) == whole) == (hashed is command)
 
 
 async def test_equal_logs_have_equal_hashes_and_others_do_not() -> None:
