@@ -55,23 +55,35 @@ def held_up_until(held_up_ms: int, since_ms: int | None, now_ms: int) -> int:
 class GroupCounters:
     """Those of one group. Its work is that of a command, not of a message."""
 
-    __slots__ = ("changed", "dead", "of", "watched")
+    __slots__ = ("_watchers", "dead", "of")
 
     def __init__(self) -> None:
         self.of = defaultdict[int, QueueCounters](QueueCounters)
-        #: Queues in which anything may have happened since somebody last took them from here, while
-        #: somebody does: queues may come and go for ever.
-        self.changed: dict[int, None] = {}
-        self.watched = False
+        self._watchers: list[dict[int, None]] = []
         #: By why, and whether they went on as dead letters: what left otherwise than settled.
         self.dead: dict[tuple[str, bool], int] = {}
+
+    def watch(self) -> dict[int, None]:
+        """Queues in which anything may happen from now on. The caller takes them from it, until
+        `unwatch`: queues may come and go for ever.
+        """
+        changed: dict[int, None] = {}
+        self._watchers.append(changed)
+        return changed
+
+    def unwatch(self, changed: dict[int, None]) -> None:
+        self._watchers = [each for each in self._watchers if each is not changed]
+
+    @property
+    def watched(self) -> int:
+        return len(self._watchers)
 
     def advanced(self, queue: QueueKind, now_ms: int) -> None:
         """What could happen in the queue has happened; what waits now has to wait."""
         counters = self.of[queue.id]
         counters.changes += 1
-        if self.watched:
-            self.changed[queue.id] = None
+        for changed in self._watchers:
+            changed[queue.id] = None
         if queue.is_held_up:
             if counters.held_up_since_ms is None:
                 counters.held_up_since_ms = now_ms
@@ -109,8 +121,8 @@ class GroupCounters:
                 self.of[command.queue].used_ms = now_ms
         elif kind is DeleteQueue:
             self.of.pop(command.queue, None)
-            if self.watched:
-                self.changed[command.queue] = None
+            for changed in self._watchers:
+                changed[command.queue] = None
         for effect in effects:
             if type(effect) is Deliver:
                 counters = self.of[effect.queue]

@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import datetime as dt
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from cluster.groups.group_like import GroupLike
 from cluster.log import READ_AHEAD_BYTES
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.counters import QueueCounters
+from cluster.machine.counters import GroupCounters, QueueCounters
 from cluster.types import CATALOG_GROUP, Body, BodyRef, GroupId, NodeId, QueueId
 from node.errors import BrokerError
 from node.management.context import ManagementServices
@@ -59,8 +60,16 @@ EMPTY = Sample(0, (0,) * len(COUNTED), (0, 0, 0), 0, None)
 
 class _Note(NamedTuple):
     at: Moment
-    samples: dict[QueueId, Sample]
     measured: dict[str, int]
+
+
+class _Watched(NamedTuple):
+    """One group's machine, as it was restored or made."""
+
+    machine: QueueMachine
+    counters: GroupCounters
+    changed: dict[int, None]
+    queues: set[QueueId]  # those with a sample
 
 
 def _now() -> Moment:
@@ -74,7 +83,11 @@ class Observer:
         self._services = services
         self._started_s = time.monotonic()
         # The two latest notes: rates are taken against the older, which is one to two periods old.
-        self._older = self._newer = _Note(_now(), {}, measured(services))
+        self._older = self._newer = _Note(_now(), measured(services))
+        self._watched: dict[GroupId, _Watched] = {}
+        #: As of the newer note; and as of the older, of those that changed in between.
+        self._latest: dict[QueueId, Sample] = {}
+        self._before: dict[QueueId, Sample | None] = {}
         self._samples, self._node_samples = Samples(), NodeSamples()
         self._has_looked = False
         #: Of queues in which nothing happens, with the changes after which that was so.
@@ -100,39 +113,75 @@ class Observer:
             await asyncio.sleep(SAMPLE_S)
 
     async def _note(self) -> None:
-        """Costs little for a queue in which nothing happens: there may be very many of them."""
-        note = _Note(_now(), {}, measured(self._services))
-        known, noted_ms = self._newer.samples, self._newer.at.now_ms
+        """Costs nothing for a queue in which nothing happened: there may be very many of them."""
+        note = _Note(_now(), measured(self._services))
+        noted_ms = self._newer.at.now_ms
         for samples in (self._samples, self._node_samples):
             samples.forget_before(note.at.now_ms - SPAN_MS)
         self._node_samples.add(note.at.now_ms, note.measured)
-        for position, (machine, queue, counters) in enumerate(list(self._counters())):
-            sample = before = known.get(queue)
-            if before is None or before.changes != counters.changes:
-                view = machine.queue(queue)
-                sample = None if view is None else sampled(counters, view)
-                # A queue that was not there at the last look was empty then.
-                known_before = EMPTY if before is None and self._has_looked else before
-                if known_before is not None and sample is not None:
-                    self._samples.changed(queue, note.at.now_ms, sample, (noted_ms, known_before))
-            if sample is not None:
-                note.samples[queue] = sample
+        found: dict[QueueId, Sample | None] = dict.fromkeys(self._forget_replaced())
+        for position, (watched, queue) in enumerate(self._take_changed()):
+            counters, view = watched.counters.of.get(queue), watched.machine.queue(queue)
+            if counters is None or view is None:
+                watched.queues.discard(queue)
+                found[queue] = None
+                continue
+            watched.queues.add(queue)
+            found[queue] = sample = sampled(counters, view)
+            # A queue that was not there at the last look was empty then.
+            before = self._latest.get(queue) or (EMPTY if self._has_looked else None)
+            if before is not None:
+                self._samples.changed(queue, note.at.now_ms, sample, (noted_ms, before))
             if position % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
                 await asyncio.sleep(0)
+        self._before = {queue: self._latest.get(queue) for queue in found}
+        for queue, sample in found.items():
+            if sample is None:
+                self._latest.pop(queue, None)
+            else:
+                self._latest[queue] = sample
         self._older, self._newer = self._newer, note
         self._has_looked = True
-        if len(self._idle) > 2 * len(note.samples):  # most of those are gone
+        if len(self._idle) > 2 * len(self._latest):  # most of those are gone
             self._idle.clear()
 
-    def _counters(self) -> Iterator[tuple[QueueMachine, QueueId, QueueCounters]]:
+    def _forget_replaced(self) -> list[QueueId]:
+        """The queues of groups that are gone, or whose state was restored; the others, and their
+        new machines, are watched.
+        """
         cluster = self._services.cluster
-        groups = {info.group for info in self._services.catalog.queues()}
-        for group_id in sorted(groups):
-            group = cluster.group(group_id)
-            if group is not None:
-                machine = cast(QueueMachine, group.machine)
-                for queue, counters in machine.counters.of.items():
-                    yield machine, QueueId(queue), counters
+        own = cluster.transient.own
+        here: list[GroupLike] = [
+            each for each in cluster.groups.values() if each.id != CATALOG_GROUP
+        ]
+        machines = {
+            group.id: cast(QueueMachine, group.machine)
+            for group in ([*here, own] if own is not None else here)
+        }
+        forgotten: list[QueueId] = []
+        for group_id, watched in list(self._watched.items()):
+            machine = machines.get(group_id)
+            if machine is None or machine.counters is not watched.counters:
+                forgotten += self._watched.pop(group_id).queues
+        for group_id, machine in machines.items():
+            if group_id not in self._watched:
+                changed = machine.counters.watch()
+                changed.update(dict.fromkeys(machine.counters.of))
+                self._watched[group_id] = _Watched(machine, machine.counters, changed, set())
+        return forgotten
+
+    def _take_changed(self) -> list[tuple[_Watched, QueueId]]:
+        found: list[tuple[_Watched, QueueId]] = []
+        for watched in self._watched.values():
+            found += [(watched, QueueId(queue)) for queue in watched.changed]
+            watched.changed.clear()
+        return found
+
+    def _noted(self, queue: QueueId) -> tuple[Sample | None, Moment]:
+        """What rates are taken against."""
+        latest = self._latest.get(queue)
+        older = self._before.get(queue, latest)
+        return (latest, self._newer.at) if older is None else (older, self._older.at)
 
     # --- queues -----------------------------------------------------------------------------------
 
@@ -149,17 +198,15 @@ class Observer:
         view = machine.queue(info.queue)
         if view is None:
             return None
-        note = self._older if info.queue in self._older.samples else self._newer
-        before = note.samples.get(info.queue)
-        facts = facts_of(view, counters, _now(), before, note.at)
+        before, at = self._noted(info.queue)
+        facts = facts_of(view, counters, _now(), before, at)
         if before is not None and before.changes == counters.changes and counters is not _NOTHING:
             self._idle[info.queue] = (counters, counters.changes, facts)
         return facts
 
     def capacity(self, queue: QueueId, counters: QueueCounters) -> float:
         """Of a queue that has consumers, in this node's copy; see `QueueFacts.capacity`."""
-        note = self._older if queue in self._older.samples else self._newer
-        return capacity(counters, _now(), note.samples.get(queue), note.at)
+        return capacity(counters, _now(), *self._noted(queue))
 
     def _machine(self, info: QueueInfo) -> QueueMachine | None:
         """This node's copy of what holds the queue."""

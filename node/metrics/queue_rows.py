@@ -42,13 +42,12 @@ class _Rows:
 
     def __init__(self, counters: GroupCounters) -> None:
         self.counters = counters
+        self.changed = counters.watch()
         self.views: dict[int, QueueView] = {}
         self.sums = Sums()
 
 
 class QueueRows:
-    """The only one that empties `ClientCounters.changed` of the groups."""
-
     def __init__(self, cluster: ClusterNode) -> None:
         self._cluster = cluster
         self._rows: dict[GroupId, _Rows] = {}
@@ -88,8 +87,7 @@ class QueueRows:
         rows = self._rows.pop(group, None)
         if rows is None:
             return
-        rows.counters.watched = False
-        rows.counters.changed.clear()
+        rows.counters.unwatch(rows.changed)
         for queue in rows.views:
             for listener in self.on_look:
                 listener(group, queue, None)
@@ -109,11 +107,10 @@ class QueueRows:
         if rows is None or rows.counters is not counters:
             self._drop(group.id)
             rows = self._rows[group.id] = _Rows(counters)
-            counters.watched = True
-            counters.changed.update(dict.fromkeys(machine.queues()))
-        changed = list(islice(counters.changed, count_max))
+            rows.changed.update(dict.fromkeys(machine.queues()))
+        changed = list(islice(rows.changed, count_max))
         for queue in changed:
-            del counters.changed[queue]
+            del rows.changed[queue]
             before = rows.views.pop(queue, None)
             view = machine.queue(QueueId(queue))
             if view is not None:

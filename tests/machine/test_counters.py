@@ -103,9 +103,14 @@ def test_queues_that_changed_are_remembered_only_for_who_takes_them():
     """They may come and go for ever, on a node that nobody asks for metrics."""
     machine = Machine()
     counters = machine.machine.counters
+    first, second = counters.watch(), counters.watch()
     machine.apply(DeleteQueue(QUEUE))
-    assert not counters.changed
+    assert list(first) == list(second) == [QUEUE]
+    first.clear()
+    counters.unwatch(second)
 
-    counters.watched = True
-    machine.apply(CreateQueue(QUEUE, "/", "q", QueueConfig()))
-    assert list(counters.changed) == [QUEUE]
+    machine.apply(CreateQueue(QueueId(QUEUE + 1), "/", "q", QueueConfig()))
+
+    assert list(first) == [QUEUE + 1]
+    assert list(second) == [QUEUE]
+    assert counters.watched == 1
