@@ -8,7 +8,7 @@ made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cluster.machine import QueueMachine
@@ -24,7 +24,7 @@ from cluster.machine.commands import (
     UpdateQueue,
 )
 from cluster.peers.peers import PeerState
-from cluster.types import GroupId, NodeId
+from cluster.types import GroupId, NodeId, QueueId
 
 
 def effective_config(
@@ -51,22 +51,39 @@ def create_command(catalog: CatalogMachine, info: QueueInfo, declared: QueueConf
 
 def queue_commands(catalog: CatalogMachine, machine: QueueMachine, group: GroupId) -> list[Command]:
     """Make, change and drop the queues of one group so that they are what the catalog says."""
+    return commands_for(catalog, machine, group, queues_to_compare(catalog, machine, group))
+
+
+def queues_to_compare(
+    catalog: CatalogMachine, machine: QueueMachine, group: GroupId
+) -> list[QueueId]:
+    """All that the catalog or the group knows; what is to be dropped comes last."""
+    wanted = dict.fromkeys(info.queue for info in catalog.queues_of(group))
+    return [*wanted, *(queue for queue in machine.queues() if queue not in wanted)]
+
+
+def commands_for(
+    catalog: CatalogMachine, machine: QueueMachine, group: GroupId, queues: Iterable[QueueId]
+) -> list[Command]:
+    """`queue_commands` of some of the queues."""
     commands: list[Command] = []
-    wanted = {info.queue: info for info in catalog.queues_of(group)}
-    for queue, info in wanted.items():
+    # A queue numbered above what this copy of the catalog has given out is newer than the copy.
+    known = catalog.next_queue_id
+    for queue in queues:
+        info, kind = catalog.queue_by_id(queue), machine.find(queue)
+        if info is None or info.group != group:
+            if kind is not None and queue < known:
+                commands.append(DeleteQueue(queue))
+            continue
         declared = catalog.config_of(queue)
         assert declared is not None, "every queue of the catalog has settings"
-        kind = machine.find(queue)
         if kind is None:
             commands.append(create_command(catalog, info, declared))
             continue
         config = effective_config(catalog, info, declared)
         if kind.identity.config is not config and kind.identity.config != config:
             commands.append(UpdateQueue(queue, config))
-    # A queue numbered above what this copy of the catalog has given out is newer than the copy.
-    known = catalog.next_queue_id
-    gone = [queue for queue in machine.queues() if queue not in wanted and queue < known]
-    return [*commands, *map(DeleteQueue, gone)]
+    return commands
 
 
 def liveness_commands(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from cluster.catalog.placement import place_all, preferred_leader
-from cluster.catalog.reconcile import queue_commands
+from cluster.catalog.reconcile import commands_for, queues_to_compare
 from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome
 from cluster.machine import QueueMachine
@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 #: A group that agreed with the catalog is compared again after so many periods though neither seems
 #: to have changed.
 COMPARE_PERIODS = 10
+#: Queues that are compared before others get their turn.
+QUEUES_AT_ONCE = 250
 #: The transient queues of a node go when it is gone, and when nothing was heard of it for so long:
 #: until then it may be a partition.
 FORGET_SILENT_S = 60.0
@@ -100,7 +102,7 @@ class MaintenanceLoop:
                 group.upgrade_machine()
             self._moving.look()
             self._make_default_groups()
-            self._reconcile()
+            await self._reconcile()
             self._forget_nodes()
             self._forget_volatile()
 
@@ -120,7 +122,7 @@ class MaintenanceLoop:
 
     # --- queues
 
-    def _reconcile(self) -> None:
+    async def _reconcile(self) -> None:
         version = self._cluster.catalog_machine.policy_version
         if version != self._policy_version:  # whoever set one expects it to hold at once
             self._policy_version = version
@@ -134,23 +136,31 @@ class MaintenanceLoop:
             if group is None or group_id == CATALOG_GROUP or not group.ready:
                 continue
             if group_id not in self._proposed:
-                self._compare(group)
+                await self._compare(group)
 
-    def _compare(self, group: GroupLike) -> None:
-        catalog = self._cluster.catalog
+    async def _compare(self, group: GroupLike) -> None:
+        catalog, tables = self._cluster.catalog, self._cluster.catalog_machine
         machine = cast(QueueMachine, group.machine)
         queues = len(machine.queues())
         state = (catalog.applied_index, group.term, queues, self._period // COMPARE_PERIODS)
         if self._agreed.get(group.id) == state:
             return
-        commands = queue_commands(self._cluster.catalog_machine, machine, group.id)
-        if not commands:
+        agrees = True
+        compared = queues_to_compare(tables, machine, group.id)
+        for start in range(0, len(compared), QUEUES_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)  # nothing is taken along: both machines may be others then
+            if not group.ready:
+                return
+            some = compared[start : start + QUEUES_AT_ONCE]
+            for command in commands_for(tables, machine, group.id, some):
+                agrees = False
+                group.propose(command)
+        if agrees:
             self._agreed[group.id] = state
-            return
-        self._agreed.pop(group.id, None)
-        self._proposed.add(group.id)
-        for command in commands:
-            group.propose(command)
+        else:
+            self._agreed.pop(group.id, None)
+            self._proposed.add(group.id)
 
     # --- nodes
 

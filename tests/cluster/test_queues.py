@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,13 +11,13 @@ import pytest
 from cluster.cluster_node import ClusterNode
 from cluster.groups.outcome import Outcome
 from cluster.machine import QueueMachine
-from cluster.machine.catalog import QueueInfo
+from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import Barrier, CreateQueue, DeclareQueue, DeleteQueue, QueueConfig
 from cluster.machine.replies import NO_QUEUE, Declared
 from cluster.members import maintenance
 from cluster.peers import retries
 from cluster.seams import Down
-from cluster.types import CATALOG_GROUP, GroupId, NodeId
+from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
 from tests.cluster.world import MakeWorld, World, enqueue
 
 pytestmark = pytest.mark.virtual_time
@@ -317,8 +318,8 @@ async def test_groups_that_agree_with_the_catalog_are_not_compared_again(world: 
     await world.declare("q")
     await asyncio.sleep(3)
     compared: list[GroupId] = []
-    queue_commands = maintenance.queue_commands
-    maintenance.queue_commands = lambda c, m, g: compared.append(g) or queue_commands(c, m, g)
+    to_compare = maintenance.queues_to_compare
+    maintenance.queues_to_compare = lambda c, m, g: compared.append(g) or to_compare(c, m, g)
     try:
         await world.publish("q", b"one")
         await asyncio.sleep(5)
@@ -328,7 +329,36 @@ async def test_groups_that_agree_with_the_catalog_are_not_compared_again(world: 
         await asyncio.sleep(1.5)
         assert compared
     finally:
-        maintenance.queue_commands = queue_commands
+        maintenance.queues_to_compare = to_compare
+
+
+async def test_a_group_of_many_queues_is_compared_with_breaks_for_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is declared and deleted meanwhile stays as it was asked for."""
+    monkeypatch.setattr(maintenance, "QUEUES_AT_ONCE", 1)
+    monkeypatch.setattr(maintenance, "COMPARE_PERIODS", 1)
+    slices: list[int] = []
+    commands_for = maintenance.commands_for
+
+    def counted(c: CatalogMachine, m: QueueMachine, g: GroupId, some: Sequence[QueueId]) -> Any:
+        slices.append(len(some))
+        return commands_for(c, m, g, some)
+
+    monkeypatch.setattr(maintenance, "commands_for", counted)
+    for number in range(6):
+        await world.declare(f"q{number}", queue_group="g")
+    for number in range(40):
+        await world.declare(f"more{number % 3}", queue_group="g")
+        await asyncio.sleep(0.1)
+        await world["n1"].remove_queue("/", f"more{number % 3}")
+    left = [await world.declare(f"q{number}", queue_group="g") for number in range(6)]
+    await asyncio.sleep(3)
+
+    assert set(slices) == {1}
+    assert len(slices) > 6
+    for node in world.nodes.values():
+        assert sorted(machine(node, world.group_of("q0")).queues()) == sorted(left)
 
 
 # --- ask
