@@ -744,5 +744,7 @@ class Group:
         return self.poisoned is None and self.member.now >= self.kept_until
 
     def _sound_index(self) -> int | None:
-        """The entry that the machine is at; None when it stopped in the middle of one."""
-        return self.applied_index if self.poisoned is None else None
+        """The entry that the machine is at; None when no snapshot may be taken there: it stopped in
+        the middle of one, or another snapshot is on its way.
+        """
+        return self.applied_index if self._may_take_snapshot else None

@@ -111,13 +111,22 @@ class Snapshots:
 
     async def take(self, index_of: Callable[[], int | None]) -> None:
         """The machine as it is when this runs, after that entry; live entries stay readable."""
+        if self.saving:
+            return
+        self.saving = True
+        try:
+            for _ in self._machine.prepare_snapshot():
+                await asyncio.sleep(0)
+            await self._take(index_of())
+        finally:
+            self.saving = False
+
+    async def _take(self, index: int | None) -> None:
         self._wanted = False
-        index = index_of()
-        if self.saving or index is None or index <= self._journal.base_index:
+        if index is None or index <= self._journal.base_index:
             return
         term = self._journal.term_at(index)
         assert term is not None, "an applied entry above the base is in the log"
-        self.saving = True
         self.restart()
         try:
             pieces = self._machine.snapshot_pieces()
@@ -127,5 +136,3 @@ class Snapshots:
             log.info("snapshot_taken", group=self._group, index=index, bytes=len(data))
         except SnapshotRefused as error:
             log.info("snapshot_refused", group=self._group, index=index, reason=str(error))
-        finally:
-            self.saving = False

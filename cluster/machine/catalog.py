@@ -295,6 +295,9 @@ class CatalogMachine:
         effects += [QueueDeclared(info.queue, info.group) for info in self._queues.all()]
         return effects
 
+    def prepare_snapshot(self) -> Iterator[None]:
+        return iter(())
+
     def snapshot_pieces(self) -> Iterator[bytes]:
         return iter((self.snapshot(),))  # small, and seldom
 

@@ -32,6 +32,10 @@ class Machine(Protocol):
         """The whole state, positions only; equal states give equal bytes."""
         ...
 
+    def prepare_snapshot(self) -> Iterator[None]:
+        """Between its steps the machine may go on, and the call that follows takes less time."""
+        ...
+
     def snapshot_pieces(self) -> Iterator[bytes]:
         """The same, as of this call, to be made piece by piece while the machine goes on."""
         ...

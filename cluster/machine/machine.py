@@ -74,6 +74,22 @@ QUEUE_COMMANDS: dict[Any, int] = {
     BodyPart: 3,
 }
 DIGEST_BYTES = 16
+#: Ranges of live entries that are kept of a queue that does not change.
+LIVE_KEPT_MAX = 16
+#: Queues that are encoded before others get their turn: below a millisecond or two.
+PREPARED_AT_ONCE = 50
+
+
+class _Unchanged:
+    """What was made of a queue that has not changed since: dropped with every touch."""
+
+    __slots__ = ("digest", "encoded", "live", "row")
+
+    def __init__(self) -> None:
+        self.digest: bytes | None = None
+        self.row: list[Any] | None = None  # of a checkpoint
+        self.encoded: bytes | None = None  # the row in a snapshot
+        self.live: tuple[tuple[int, int], ...] | None = None
 
 
 class QueueMachine:
@@ -91,8 +107,7 @@ class QueueMachine:
         self.counters = GroupCounters()
         self._timetable = Timetable(self._queues)
         self._recorder: EventRecorder | None = None
-        self._digests: dict[int, bytes] = {}  # of queues that have not changed since
-        self._rows: dict[int, list[Any]] = {}  # the same, of the last checkpoint
+        self._unchanged: dict[int, _Unchanged] = {}
 
     # --- applying ---------------------------------------------------------------------------------
 
@@ -114,8 +129,7 @@ class QueueMachine:
         while touched:
             queue_id = min(touched) if len(touched) > 1 else next(iter(touched))
             del touched[queue_id]
-            self._digests.pop(queue_id, None)
-            self._rows.pop(queue_id, None)
+            self._unchanged.pop(queue_id, None)
             queue = self._queues.get(queue_id)
             if queue is not None:
                 queue.advance(context)
@@ -211,8 +225,7 @@ class QueueMachine:
         queue.close(context)
         _add(self._removed, queue.disposal.removed)
         del self._queues[command.queue]
-        self._digests.pop(command.queue, None)
-        self._rows.pop(command.queue, None)
+        self._unchanged.pop(command.queue, None)
         return Ok(count)
 
     # --- what queues ask of the group: see context.GroupOfQueues ----------------------------------
@@ -251,8 +264,7 @@ class QueueMachine:
         if command.to == self.version:
             return Ok(command.to)
         self.version = command.to
-        self._digests.clear()
-        self._rows.clear()
+        self._unchanged.clear()
         for queue in self._in_order():
             queue.set_version(command.to)
             context.touch(queue.id)
@@ -353,8 +365,16 @@ class QueueMachine:
     # --- snapshots --------------------------------------------------------------------------------
 
     def live_indexes(self) -> list[tuple[int, int]]:
-        pairs = [pair for queue in self._queues.values() for pair in queue.live_indexes()]
-        ranges = sorted(pairs + self._transactions.live_indexes())
+        ranges = self._transactions.live_indexes()
+        for queue in self._queues.values():
+            known = self._unchanged_of(queue)
+            live = known.live
+            if live is None:
+                live = tuple(queue.live_indexes())
+                if len(live) <= LIVE_KEPT_MAX:
+                    known.live = live
+            ranges += live
+        ranges.sort()
         merged: list[tuple[int, int]] = []
         for first, last in ranges:
             if merged and first <= merged[-1][1] + 1:
@@ -370,15 +390,38 @@ class QueueMachine:
         """The state as it is now, encoded when somebody wants it. Of queues that did not change
         since the last one nothing is copied again.
         """
-        rows = self._rows = {
-            queue.id: self._rows.get(queue.id) or _row_of(queue, queue.dump())
-            for queue in self._in_order()
-        }
-        state = self._state_with(list(rows.values()))
+        rows: list[list[Any]] = []
+        for queue in self._in_order():
+            known = self._unchanged_of(queue)
+            known.row = known.row or _row_of(queue, queue.dump())
+            rows.append(known.row)
+        state = self._state_with(rows)
         return lambda: snapshot.encode(state)
 
+    def prepare_snapshot(self) -> Iterator[None]:
+        """Encodes queues that have not been since they changed, some at a time: then less is left
+        to be done at once by `snapshot_pieces`.
+        """
+        for position, queue_id in enumerate(sorted(self._queues), start=1):
+            queue = self._queues.get(queue_id)  # by now it may be gone, or restored
+            if queue is not None:
+                self._encoded(queue)
+            if position % PREPARED_AT_ONCE == 0:
+                yield
+
     def snapshot_pieces(self) -> Iterator[bytes]:
-        return snapshot.pieces(self._state([queue.dump() for queue in self._in_order()]))
+        return snapshot.pieces(self._state_with([self._encoded(q) for q in self._in_order()]))
+
+    def _encoded(self, queue: QueueKind) -> bytes | list[Any]:
+        """As bytes that are kept; the row itself if it is large."""
+        known = self._unchanged_of(queue)
+        if known.encoded is not None:
+            return known.encoded
+        row = _row_of(queue, queue.dump())
+        if snapshot.is_large(row):
+            return row
+        known.encoded = snapshot.encode_row(row)
+        return known.encoded
 
     def _state(self, queue_states: Sequence[Any]) -> list[Any]:
         rows = starmap(_row_of, zip(self._in_order(), queue_states, strict=True))
@@ -398,7 +441,14 @@ class QueueMachine:
         return state
 
     def _in_order(self) -> list[QueueKind]:
-        return [queue for _, queue in sorted(self._queues.items())]
+        queues = self._queues
+        return [queues[queue] for queue in sorted(queues)]
+
+    def _unchanged_of(self, queue: QueueKind) -> _Unchanged:
+        known = self._unchanged.get(queue.id)
+        if known is None:
+            known = self._unchanged[queue.id] = _Unchanged()
+        return known
 
     def beyond(self, data: bytes) -> NeedsNewer | None:
         """Why a snapshot cannot be restored here, if it is of a later release."""
@@ -435,10 +485,10 @@ class QueueMachine:
         return _digest_of(self._state_with([self._digest_of(queue) for queue in self._in_order()]))
 
     def _digest_of(self, queue: QueueKind) -> bytes:
-        digest = self._digests.get(queue.id)
-        if digest is None:
-            digest = self._digests[queue.id] = _digest_of(_row_of(queue, queue.fingerprint()))
-        return digest
+        known = self._unchanged_of(queue)
+        if known.digest is None:
+            known.digest = _digest_of(_row_of(queue, queue.fingerprint()))
+        return known.digest
 
     def invariants(self) -> None:
         self._sessions.invariants()

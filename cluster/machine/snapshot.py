@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
 from typing import Any, cast
 
 import cbor2
@@ -20,6 +21,9 @@ FORMAT_VERSION = 1
 BYTE_FOLLOWS = 24
 #: Rows of a long list that are encoded at once: below a millisecond.
 PIECE_ROWS = 500
+#: What a small row holds, lists in it included, and what counts as one of these.
+SMALL_ITEMS_MAX = 200
+ITEM_BYTES = 8
 
 
 class UnsupportedSnapshot(Exception):
@@ -38,17 +42,49 @@ def encode(data: Sequence[Any]) -> bytes:
     return cbor2.dumps([FORMAT_VERSION, *data], canonical=True)
 
 
+def encode_row(row: Sequence[Any]) -> bytes:
+    return cbor2.dumps(row, canonical=True)
+
+
+def is_large(row: Sequence[Any]) -> bool:
+    """Its bytes are not worth to be kept, and may take long to make."""
+    left = SMALL_ITEMS_MAX
+    lists: list[Sequence[Any]] = [row]
+    while lists:
+        items = lists.pop()
+        left -= len(items)
+        for item in items:
+            if type(item) is list:
+                lists.append(cast("list[Any]", item))
+            elif type(item) is bytes:
+                left -= len(item) // ITEM_BYTES
+        if left < 0:
+            return True
+    return False
+
+
 def pieces(state: Sequence[Any]) -> Iterator[bytes]:
     """The bytes of `encode(state)` one after the other, none of which takes long to make. `state`
-    is a copy: the machine may go on meanwhile.
+    is a copy: the machine may go on meanwhile. Queues may be encoded already.
     """
     version, now_ms, sessions, queues, *transactions = state
     yield _head(1 + len(state)) + cbor2.dumps(FORMAT_VERSION)
     yield from map(cbor2.dumps, (version, now_ms))
     yield from _pieces(sessions, depth=1)
-    yield from _pieces(queues, depth=3)  # the list, a queue, its state, what that is made of
+    yield from _queue_pieces(queues)
     for each in transactions:
         yield from _pieces(each, depth=1)
+
+
+def _queue_pieces(queues: Sequence[Any]) -> Iterator[bytes]:
+    yield _head(len(queues))
+    for is_encoded, run in groupby(queues, key=lambda queue: type(queue) is bytes):
+        if is_encoded:
+            while some := b"".join(islice(run, PIECE_ROWS)):
+                yield some
+        else:
+            for queue in run:
+                yield from _pieces(queue, depth=2)  # a queue, its state, what that is made of
 
 
 def _pieces(value: Any, depth: int) -> Iterator[bytes]:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from cluster.machine import MACHINE_VERSION, QueueMachine, admission
+from cluster.machine import machine as machine_module
 from cluster.machine.admission import DedupIds
-from cluster.machine.commands import CreateQueue, QueueConfig, TransactionDone
+from cluster.machine.commands import CreateQueue, Enqueue, QueueConfig, TransactionDone
 from cluster.machine.marks import Mark
 from cluster.machine.queue import Queue
 from cluster.types import QueueId, Stamp
@@ -67,6 +68,48 @@ def test_a_snapshot_made_in_pieces_is_the_one_of_the_moment_it_was_asked_for(see
         before, pieces = machine.snapshot(), machine.snapshot_pieces()
         machine.apply(stamp, command)
         assert b"".join(pieces) == before
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_kept_of_unchanged_queues_equals_what_is_made_anew(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Digest, snapshot and the entries that are needed; also when the state is restored, and when
+    commands come between the steps that prepare a snapshot.
+    """
+    monkeypatch.setattr(machine_module, "PREPARED_AT_ONCE", 1)
+    machine, preparing = QueueMachine(MACHINE_VERSION), iter(())
+    for number, (stamp, command) in enumerate(History(seed).steps(300)):
+        machine.apply(stamp, command)
+        if next(preparing, "done") == "done":
+            preparing = machine.prepare_snapshot()
+        fresh = QueueMachine()
+        fresh.restore(machine.snapshot())
+        if number % 3 == 0:
+            assert b"".join(machine.snapshot_pieces()) == fresh.snapshot(), command
+        assert machine.live_indexes() == fresh.live_indexes(), command
+        assert machine.digest() == fresh.digest(), command
+        if number % 50 == 49:
+            machine.restore(fresh.snapshot())
+
+
+def test_a_snapshot_costs_what_changed(monkeypatch: pytest.MonkeyPatch):
+    machine = QueueMachine(MACHINE_VERSION)
+    for number in range(1, 101):
+        create = CreateQueue(QueueId(number), "/", f"q{number}", QueueConfig())
+        machine.apply(Stamp(number, 1, 1_000), create)
+    dumped: list[str] = []
+    dump = Queue.dump
+    monkeypatch.setattr(Queue, "dump", lambda queue: dumped.append(queue.name) or dump(queue))
+    steps = len(list(machine.prepare_snapshot()))
+    assert len(dumped) == 100
+    assert steps == 100 // machine_module.PREPARED_AT_ONCE
+    dumped.clear()
+    machine.apply(Stamp(101, 1, 1_000), Enqueue(QueueId(7), None, 0, [b"x"]))
+
+    list(machine.snapshot_pieces())
+
+    assert dumped == ["q7"]
 
 
 BYTE_STRING = 2  # the major type of CBOR

@@ -839,6 +839,20 @@ NODES = (
         (by_tests("tests/cluster/test_clocks.py"),),
     ),
     Mutant(
+        "what was made of a queue is kept though it changed",
+        "cluster/machine/machine.py",
+        "            self._unchanged.pop(queue_id, None)\n",
+        "            self._unchanged.get(queue_id)\n",
+        (by_tests("tests/machine/test_replay.py"),),
+    ),
+    Mutant(
+        "what was made of queues is kept though their version changed",
+        "cluster/machine/machine.py",
+        "        self._unchanged.clear()\n",
+        "",
+        (by_tests("tests/machine/test_replay.py"), by_tests("tests/machine")),
+    ),
+    Mutant(
         "log time that is ahead stays ahead",
         "cluster/agreed_time.py",
         "SLOWER = 2\n",

@@ -68,6 +68,9 @@ class ListMachine:
     def snapshot(self) -> bytes:
         return cbor2.dumps([self.refs, self.now_ms], canonical=True)
 
+    def prepare_snapshot(self) -> Iterator[None]:
+        return iter(())
+
     def snapshot_pieces(self) -> Iterator[bytes]:
         return iter((self.snapshot(),))
 
