@@ -82,21 +82,23 @@ class AmqpContender(Contender):
         """
         ports = self.ports()
         places: list[Place] = []
-        for index in range(count):
-            name, port = f"compare-{next(self._numbers)}", ports[index % len(ports)]
-            with _channel(port) as channel:
-                channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
-                if exchange_keys:
-                    channel.exchange_declare(name, "direct", durable=True)
-                for key in range(exchange_keys):
-                    channel.queue_bind(name, name, f"{name}{key}")
-            places.append(await self.place(name, port))
-        yield places
-        with _channel(ports[0]) as channel:
-            for place in places:
-                channel.queue_delete(place.queue)
-                if exchange_keys:
-                    channel.exchange_delete(place.queue)
+        try:
+            for index in range(count):
+                name, port = f"compare-{next(self._numbers)}", ports[index % len(ports)]
+                with _channel(port) as channel:
+                    channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
+                    if exchange_keys:
+                        channel.exchange_declare(name, "direct", durable=True)
+                    for key in range(exchange_keys):
+                        channel.queue_bind(name, name, f"{name}{key}")
+                places.append(await self.place(name, port))
+            yield places
+        finally:
+            with _channel(ports[0]) as channel:
+                for place in places:
+                    channel.queue_delete(place.queue)
+                    if exchange_keys:
+                        channel.exchange_delete(place.queue)
 
     @contextlib.asynccontextmanager
     async def many(self, count: int, fanout: bool = False) -> AsyncGenerator[tuple[str, float]]:
@@ -108,12 +110,14 @@ class AmqpContender(Contender):
             with _channel(ports[0]) as channel:
                 channel.exchange_declare(prefix, "fanout", durable=True)
         work = AmqpDeclare(ports[:1], prefix, count, exchange=prefix if fanout else "")
-        (declared,) = await run_all([work], lambda _: None)
-        yield prefix, count / (declared.end_s - declared.start_s)
-        await run_all([AmqpDeclare(ports[:1], prefix, count, delete=True)], lambda _: None)
-        if fanout:
-            with _channel(ports[0]) as channel:
-                channel.exchange_delete(prefix)
+        try:
+            (declared,) = await run_all([work], lambda _: None)
+            yield prefix, count / (declared.end_s - declared.start_s)
+        finally:  # also when it took too long
+            await run_all([AmqpDeclare(ports[:1], prefix, count, delete=True)], lambda _: None)
+            if fanout:
+                with _channel(ports[0]) as channel:
+                    channel.exchange_delete(prefix)
 
 
 @contextlib.contextmanager

@@ -170,12 +170,14 @@ def _fsyncs(document: Document) -> str:
         "| workload | broker | messages | fsyncs of the three nodes | messages for one |",
         "|---|---|---|---|---|",
     ]
-    titles = {row.name: row.title for row in ROWS}
+    titles, before = {row.name: row.title for row in ROWS}, ""
     for each in document["fsyncs"]:
         total = sum(each["by_node"])
         by_node = " + ".join(f"{count:,}" for count in each["by_node"])
         share = number(each["messages"] / total) if total else "never"
-        cells = (titles[each["row"]], TITLES[each["broker"]], f"{each['messages']:,}")
+        title = titles[each["row"]] if each["row"] != before else ""
+        before = each["row"]
+        cells = (title, TITLES[each["broker"]], f"{each['messages']:,}")
         lines.append("| " + " | ".join((*cells, by_node, share)) + " |")
     return "\n".join(lines)
 
