@@ -18,9 +18,9 @@ from chaos.simulator.channel import Closed
 from chaos.simulator.ledger import Ledger
 from node.access.auth import User
 from node.access.permissions import Access
-from node.dispatch.handed import Handed, Piece
 from node.dispatch.in_flight import InFlight
 from node.dispatch.outgoing import Delivery, Outgoing
+from node.dispatch.written import WrittenPiece, WrittenPieces
 from node.protocols.amqp import closing, writer
 from node.protocols.amqp.channel import PUBLISHES, Channel
 from node.protocols.amqp.errors import AmqpError, ConnectionError_
@@ -74,7 +74,7 @@ class AmqpHost:
             resume=partial(self.resume_reading, PUBLISHES),
         )
         self._written: list[bytes] = []
-        self._handed = Handed()
+        self._handed = WrittenPieces()
         self._written_bytes = 0
         self._untaken_bytes = 0
         self._congested = False
@@ -82,7 +82,7 @@ class AmqpHost:
 
     # --- what channels use ------------------------------------------------------------------------
 
-    def write(self, data: bytes, piece: Piece | None = None) -> None:
+    def write(self, data: bytes, piece: WrittenPiece | None = None) -> None:
         if self._closing:
             return
         if piece is not None and self._link.open:

@@ -24,7 +24,7 @@ from cluster.groups.proposals import (
     ENTRY_BYTES_MAX,
     SKIPPED_BYTES_MAX,
     Applying,
-    Batch,
+    EntryBatch,
     Proposals,
     brings_bytes,
     too_large,
@@ -510,7 +510,7 @@ class Group:
         for batch in self._proposals.batches():
             self._append(batch, now_ms)
 
-    def _append(self, batch: Batch, now_ms: int) -> None:
+    def _append(self, batch: EntryBatch, now_ms: int) -> None:
         data = encode_entry(now_ms, batch.commands, self._writes)
         if len(data) <= ENTRY_BYTES_MAX:
             self._proposals.appended(self.member.append(data), self.member.term, batch)

@@ -49,7 +49,7 @@ PROPOSE_BYTES_MAX = 64 << 20
 COMMAND_OVERHEAD_BYTES = 96
 
 
-class Batch(NamedTuple):
+class EntryBatch(NamedTuple):
     """What becomes one entry."""
 
     commands: Sequence[Command]
@@ -57,13 +57,13 @@ class Batch(NamedTuple):
     weights: Sequence[int]
 
     @property
-    def one_by_one(self) -> Iterator[Batch]:
+    def one_by_one(self) -> Iterator[EntryBatch]:
         for command, done, weight in zip(*self, strict=True):
-            yield Batch([command], [done], [weight])
+            yield EntryBatch([command], [done], [weight])
 
 
 @dataclass(slots=True)
-class _Entry:
+class _ProposedEntry:
     """An entry of ours that is not applied yet."""
 
     term: int
@@ -119,7 +119,7 @@ class Proposals:
         self.waiting: list[Command] = []  # to be appended
         self._dones: list[Done | None] = []
         self._weights: list[int] = []
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, _ProposedEntry] = {}
         self.in_doubt = False  # some entry has a time from which on it is unknown
         self.answered: list[tuple[Done, Outcome]] = []  # and not called back yet
 
@@ -136,29 +136,29 @@ class Proposals:
         self._since_ns = self._clock.monotonic_ns()
         return True
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[EntryBatch]:
         """All that wait to be appended, as few entries."""
         commands, self.waiting = self.waiting, []
         dones, self._dones = self._dones, []
         weights, self._weights = self._weights, []
-        found = list[Batch]()
+        found = list[EntryBatch]()
         start = size = 0
         for position, weight in enumerate(weights):
             full = size + weight > ENTRY_BYTES_TARGET or position - start == ENTRY_COMMANDS_MAX
             if full and position > start:
                 span = slice(start, position)
-                found.append(Batch(commands[span], dones[span], weights[span]))
+                found.append(EntryBatch(commands[span], dones[span], weights[span]))
                 start, size = position, 0
             size += weight
-        found.append(Batch(commands[start:], dones[start:], weights[start:]))
+        found.append(EntryBatch(commands[start:], dones[start:], weights[start:]))
         return found
 
-    def appended(self, index: int, term: int, batch: Batch) -> None:
+    def appended(self, index: int, term: int, batch: EntryBatch) -> None:
         if index in self._entries:  # of an earlier leadership of ours, and truncated since
             self.give_up([index], unknown("leadership was lost and another entry took its place"))
-        self._entries[index] = _Entry(term, batch.dones, sum(batch.weights), self._since_ns)
+        self._entries[index] = _ProposedEntry(term, batch.dones, sum(batch.weights), self._since_ns)
 
-    def refuse(self, batch: Batch, outcome: Outcome) -> None:
+    def refuse(self, batch: EntryBatch, outcome: Outcome) -> None:
         """These are not going to be appended."""
         self.bytes -= sum(batch.weights)
         self.answer(batch.dones, outcome)

@@ -50,7 +50,7 @@ def is_carrier(name: str) -> bool:
 
 
 @dataclass(eq=False, slots=True)
-class Publisher:
+class PublisherState:
     last: int  # highest number answered
     seen_ms: int
     refused: RangeMap[None] | None = None  # numbers at or below `last`
@@ -60,14 +60,18 @@ class Publisher:
 class Publishers:
     """Publishers of one queue, each kind in the order in which they were last heard of."""
 
-    _named: OrderedDict[str, Publisher] = field(default_factory=OrderedDict[str, Publisher])
-    _ephemeral: OrderedDict[str, Publisher] = field(default_factory=OrderedDict[str, Publisher])
+    _named: OrderedDict[str, PublisherState] = field(
+        default_factory=OrderedDict[str, PublisherState]
+    )
+    _ephemeral: OrderedDict[str, PublisherState] = field(
+        default_factory=OrderedDict[str, PublisherState]
+    )
     _forget_ms: int = 0  # nobody was idle for too long before
 
     def __len__(self) -> int:
         return len(self._named) + len(self._ephemeral)
 
-    def known(self, name: str, now_ms: int) -> Publisher | None:
+    def known(self, name: str, now_ms: int) -> PublisherState | None:
         """The publisher, unless it is new or was idle for too long."""
         if now_ms >= self._forget_ms:
             self._forget_idle(now_ms)
@@ -80,7 +84,7 @@ class Publishers:
         kind = self._kind(name)
         publisher = kind.get(name)
         if publisher is None:
-            publisher = kind[name] = Publisher(last, now_ms)
+            publisher = kind[name] = PublisherState(last, now_ms)
             if len(kind) > PUBLISHERS_MAX:
                 kind.popitem(last=False)
         else:
@@ -102,7 +106,7 @@ class Publishers:
             _forget_idle(self._named, PUBLISHER_IDLE_MS, now_ms),
         )
 
-    def _kind(self, name: str) -> OrderedDict[str, Publisher]:
+    def _kind(self, name: str) -> OrderedDict[str, PublisherState]:
         return self._ephemeral if name.startswith(EPHEMERAL_PREFIX) else self._named
 
     def dump(self) -> list[Any]:
@@ -127,7 +131,7 @@ class Publishers:
                     assert last <= publisher.last, "a number was refused before it was given"
 
 
-def _forget_idle(kind: OrderedDict[str, Publisher], idle_ms: int, now_ms: int) -> int:
+def _forget_idle(kind: OrderedDict[str, PublisherState], idle_ms: int, now_ms: int) -> int:
     """Those last heard of so long ago; they come first. Answers when to look again: whoever is
     heard of for the first time from now on is not idle before either.
     """
@@ -256,7 +260,7 @@ class QueueAdmission:
         if not (1 <= count <= BODIES_MAX or asks):
             return Refused(BAD_ARGUMENT, f"a batch holds from 1 to {BODIES_MAX} bodies")
         skip = 0
-        known: Publisher | None = None
+        known: PublisherState | None = None
         if publisher is not None:
             if not (1 <= seqno <= SEQNO_MAX or asks) or not 1 <= len(publisher) <= NAME_CHARS_MAX:
                 return Refused(
@@ -321,7 +325,7 @@ class QueueAdmission:
         command: Enqueue,
         sizes: Sequence[int],
         runs: Sequence[Run],
-        known: Publisher | None,
+        known: PublisherState | None,
         skip: int,
         large: Large,
     ) -> Reply:
@@ -464,7 +468,7 @@ class QueueAdmission:
                 self.uploads.end(name)
 
 
-def _expects(publisher: str, known: Publisher | None) -> str:
+def _expects(publisher: str, known: PublisherState | None) -> str:
     if known is None:
         return f"this queue does not know publisher {publisher}: number its messages from 1 on"
     return (
@@ -498,7 +502,7 @@ def _extend(runs: list[Run], run: Run) -> None:
         runs.append(run)
 
 
-def _refused_before(known: Publisher | None, seqno: int, count: int) -> list[tuple[int, int]]:
+def _refused_before(known: PublisherState | None, seqno: int, count: int) -> list[tuple[int, int]]:
     """Which of the repeated messages were refused the first time, as offsets."""
     if known is None or known.refused is None or not count:
         return []

@@ -67,7 +67,7 @@ class _Item(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Batch:
+class _SentBatch:
     """One command, until its outcome is known."""
 
     command: Enqueue
@@ -83,16 +83,16 @@ class _Pipeline:
         self.publisher = publisher
         self.next = 1
         self.waiting: list[_Item] = []
-        self.sent: deque[_Batch] = deque()
+        self.sent: deque[_SentBatch] = deque()
         self.stalled = False  # a task looks for the leader, and sends the first of `sent` again
         self.attempt = 0  # grows with every failure: outcomes of what was sent before do not count
         self.used_s = 0.0
 
-    def batches(self, now_s: float) -> list[_Batch]:
+    def batches(self, now_s: float) -> list[_SentBatch]:
         """What waits, as commands. A large body is alone: when its parts were forgotten, nothing
         else is refused.
         """
-        found: list[_Batch] = []
+        found: list[_SentBatch] = []
         items, self.waiting = self.waiting, []
         start = bodies = size = 0
         for position, item in enumerate(items):
@@ -109,7 +109,7 @@ class _Pipeline:
         found.append(self._batch(items[start:], now_s))
         return found
 
-    def _batch(self, items: list[_Item], since_s: float) -> _Batch:
+    def _batch(self, items: list[_Item], since_s: float) -> _SentBatch:
         if len(items) == 1:
             bodies, metas, attrs = items[0][:3]
         else:
@@ -119,7 +119,7 @@ class _Pipeline:
         large = items[0].large
         command = Enqueue(self.info.queue, self.publisher, self.next, bodies, metas, attrs, large)
         self.next += len(bodies)
-        return _Batch(command, items, since_s)
+        return _SentBatch(command, items, since_s)
 
     def renumber(self, publisher: str) -> None:
         """The machine forgot this publisher: what has no outcome is published under a new name."""
@@ -246,20 +246,20 @@ class Publisher:
             pipeline.sent.extend(batches)
             self._send_all(pipeline, batches)
 
-    def _send_all(self, pipeline: _Pipeline, batches: Sequence[_Batch]) -> None:
+    def _send_all(self, pipeline: _Pipeline, batches: Sequence[_SentBatch]) -> None:
         for batch in batches:
             if pipeline.stalled:  # a refusal may come at once
                 return
             self._send(pipeline, batch)
 
-    def _send(self, pipeline: _Pipeline, batch: _Batch) -> None:
+    def _send(self, pipeline: _Pipeline, batch: _SentBatch) -> None:
         done = partial(
             self._outcome, pipeline, batch, pipeline.attempt, pipeline.sent[0].command.seqno
         )
         self._cluster.propose(pipeline.info.group, batch.command, done)
 
     def _outcome(
-        self, pipeline: _Pipeline, batch: _Batch, attempt: int, oldest: int, outcome: Outcome
+        self, pipeline: _Pipeline, batch: _SentBatch, attempt: int, oldest: int, outcome: Outcome
     ) -> None:
         """`attempt`: in which the batch was sent; all numbers below `oldest` had their outcome."""
         if pipeline.attempt != attempt:
@@ -280,7 +280,7 @@ class Publisher:
             self._stall(pipeline)
 
     def _decided(
-        self, pipeline: _Pipeline, batch: _Batch, refused: Sequence[tuple[int, int]]
+        self, pipeline: _Pipeline, batch: _SentBatch, refused: Sequence[tuple[int, int]]
     ) -> None:
         pipeline.sent.remove(batch)  # nearly always the first
         _finish(batch, refused)
@@ -338,7 +338,7 @@ class Publisher:
             pipeline.stalled = False
 
 
-def _finish(batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:
+def _finish(batch: _SentBatch, refused: Sequence[tuple[int, int]]) -> None:
     if len(batch.items) == 1:
         batch.items[0].done(refused)
         return

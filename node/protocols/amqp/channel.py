@@ -19,8 +19,8 @@ from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from node.access.auth import User
 from node.access.permissions import Access
-from node.dispatch.handed import Piece
 from node.dispatch.in_flight import InFlight
+from node.dispatch.written import WrittenPiece
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
 from node.protocols.amqp import methods, writer
 from node.protocols.amqp.deliveries import Deliveries
@@ -69,7 +69,7 @@ class ChannelHost(Protocol):
     exclusive_queues: dict[str, None]
     in_flight: InFlight  # of all its channels
 
-    def write(self, data: bytes, piece: Piece | None = None) -> None: ...
+    def write(self, data: bytes, piece: WrittenPiece | None = None) -> None: ...
     def report_handed(self) -> None:
         """The progress of consumers says now what the network has of their deliveries."""
         ...

@@ -21,8 +21,8 @@ from node.access.auth import User
 from node.access.permissions import Access
 from node.broker.bodies import message_bytes_max
 from node.clients.clients import Clients
-from node.dispatch.handed import Handed, Piece, keep_unsent_small
 from node.dispatch.in_flight import InFlight
+from node.dispatch.written import WrittenPiece, WrittenPieces, keep_unsent_small
 from node.protocols.amqp import closing, writer
 from node.protocols.amqp.admission import Admission
 from node.protocols.amqp.channel import PUBLISHES, Channel, ChannelEvent, ChannelHost
@@ -60,7 +60,7 @@ class Wire:
 
     def __init__(self, transport: asyncio.Transport, *, buffer_bytes_max: int) -> None:
         self.congested = False  # the transport takes no more: set by its protocol
-        self.handed = Handed()
+        self.handed = WrittenPieces()
         self.written_bytes = 0
         self.sent_bytes = 0  # of these, given to the transport
         self.received_bytes = 0
@@ -81,7 +81,7 @@ class Wire:
 
     # --- out --------------------------------------------------------------------------------------
 
-    def write(self, data: bytes, piece: Piece | None = None) -> None:
+    def write(self, data: bytes, piece: WrittenPiece | None = None) -> None:
         """`piece`: the messages that are delivered by it."""
         start = self.written_bytes
         self._buffers.append(data)
@@ -338,7 +338,7 @@ class AmqpConnection(asyncio.Protocol):
 
     # --- what channels use ------------------------------------------------------------------------
 
-    def write(self, data: bytes, piece: Piece | None = None) -> None:
+    def write(self, data: bytes, piece: WrittenPiece | None = None) -> None:
         self.wire.write(data, piece)
 
     def report_handed(self) -> None:

@@ -29,8 +29,8 @@ from node.clients.client_session import ClientSession
 from node.clients.client_session import Subscription as BrokerConsumer
 from node.dispatch import outgoing
 from node.dispatch.chunks import merged
-from node.dispatch.handed import Piece
 from node.dispatch.outgoing import Delivery, MessageBatch, Outgoing
+from node.dispatch.written import WrittenPiece
 from node.errors import Refused
 from node.messages.message import on_wire
 from node.metrics.client_counters import ProtocolCounters
@@ -543,7 +543,7 @@ class Deliveries:
             )
             piece = None
             if known is not None:
-                piece = Piece(known.handed, batch.first + start, batch.token, part)
+                piece = WrittenPiece(known.handed, batch.first + start, batch.token, part)
             self._channel.outlet.write(data, piece)
 
     def _emit_large(
@@ -564,7 +564,9 @@ class Deliveries:
         known = None
         if self._connection is not None:
             known = self._connection.consumers.get((info.queue, consumer.key))
-        piece = None if known is None else Piece(known.handed, batch.first, batch.token, [body])
+        piece = (
+            None if known is None else WrittenPiece(known.handed, batch.first, batch.token, [body])
+        )
         self._stream(consumer, batch, body, head, piece)
 
     def _stream(
@@ -573,7 +575,7 @@ class Deliveries:
         batch: MessageBatch,
         body: LargeBody,
         head: bytes,
-        piece: Piece | None,
+        piece: WrittenPiece | None,
     ) -> None:
         info = consumer.info
 

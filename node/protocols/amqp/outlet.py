@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from node.broker.bodies import BodyGone
-from node.dispatch.handed import Piece
+from node.dispatch.written import WrittenPiece
 from node.protocols.amqp import writer
 from node.protocols.amqp.errors import INTERNAL_ERROR, ConnectionError_
 
@@ -28,7 +28,7 @@ class Stream(NamedTuple):
 
     head: bytes  # the frames before those of the body
     pieces: AsyncIterable[bytes]
-    piece: Piece | None
+    piece: WrittenPiece | None
     sent: Callable[[], None]  # called when all of it is written
     held_bytes: int = 0  # of the body, when it is in memory as a whole
 
@@ -38,9 +38,9 @@ class Outlet:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._behind: deque[tuple[bytes, Piece | None] | Stream] = deque()
+        self._behind: deque[tuple[bytes, WrittenPiece | None] | Stream] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._begun: Piece | None = None  # the message with a large body that is on its way
+        self._begun: WrittenPiece | None = None  # the message with a large body that is on its way
         self._last: list[bytes] = []  # when the channel has closed
         self._ended: Callable[[], None] = _nothing
         self._room = asyncio.Event()
@@ -51,7 +51,7 @@ class Outlet:
         """A large body is on its way."""
         return self._task is not None
 
-    def write(self, data: bytes, piece: Piece | None = None) -> None:
+    def write(self, data: bytes, piece: WrittenPiece | None = None) -> None:
         if self._task is None:
             self._channel.host.write(data, piece)
         elif not self._channel.closed:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from node.protocols.amqp.channel import Channel
 
 
-class Outcome(NamedTuple):
+class ConfirmOutcome(NamedTuple):
     """One basic.ack, or basic.nack when `refused`."""
 
     tag: int
@@ -101,24 +101,24 @@ class Confirms:
             self._shared[tag] = left
         return not left
 
-    def take(self) -> list[Outcome]:
+    def take(self) -> list[ConfirmOutcome]:
         """What to tell the publisher now: refusals, then confirms."""
         fresh, self._fresh = sorted(self._fresh), []
         if not fresh:
             return []
         self._tell(fresh)
-        outcomes = list[Outcome]()
+        outcomes = list[ConfirmOutcome]()
         if self._refused:
             refused = [tag for tag in fresh if tag in self._refused]
-            outcomes = [Outcome(tag, multiple=False, refused=True) for tag in refused]
+            outcomes = [ConfirmOutcome(tag, multiple=False, refused=True) for tag in refused]
             fresh = [tag for tag in fresh if tag not in self._refused]
             self._refused.difference_update(refused)
         # Only what is decided now is named, though `multiple` also covers what was told before.
         below = bisect_right(fresh, self._low)
         if below:
-            outcomes.append(Outcome(fresh[below - 1], multiple=below > 1, refused=False))
+            outcomes.append(ConfirmOutcome(fresh[below - 1], multiple=below > 1, refused=False))
         for tag in fresh[below:]:
-            outcomes.append(Outcome(tag, multiple=False, refused=False))
+            outcomes.append(ConfirmOutcome(tag, multiple=False, refused=False))
         return outcomes
 
     def _tell(self, fresh: list[int]) -> None:
@@ -135,7 +135,7 @@ class Confirms:
         self._low += passed
 
 
-class _Batch:
+class _QueueBatch:
     """What this read publishes to one queue: of each message an item in all lists."""
 
     __slots__ = ("attrs", "bodies", "info", "metas", "parted", "size_bytes", "tags", "upload")
@@ -189,7 +189,7 @@ def _runs(event: Publish) -> Iterator[_Run]:
 
 
 #: The batches that get a message.
-_Way = tuple[_Batch, ...]
+_Way = tuple[_QueueBatch, ...]
 
 
 class Publishes:
@@ -200,19 +200,19 @@ class Publishes:
     def __init__(self, channel: Channel) -> None:
         self.confirms: Confirms | None = None
         self.used = False  # it is a publisher
-        self.transaction: list[_Batch] | None = None  # tx mode: published and not committed
+        self.transaction: list[_QueueBatch] | None = None  # tx mode: published and not committed
         self._returns: list[bytes] = []  # of the transaction
         self._channel = channel
         self._services = channel.services
         self._counted = channel.services.counters.amqp091
         self._host = channel.host
         self._ingress = channel.services.broker.ingress
-        self._batches: dict[QueueId, _Batch] = {}
+        self._batches: dict[QueueId, _QueueBatch] = {}
         # By exchange and key, in this read: nothing can change before the next one.
         self._ways: dict[bytes, _Way | None] = {}
         # Large bodies on their way into the log and what is behind them; by queue, so that order is
         # kept.
-        self._behind: dict[QueueId, deque[_Batch]] = {}
+        self._behind: dict[QueueId, deque[_QueueBatch]] = {}
         self._placed = asyncio.Event()  # all of it has left for its queues
         self._placed.set()
         self._in_flight = channel.host.in_flight
@@ -284,7 +284,7 @@ class Publishes:
             choose = {where: chosen[way].append for where, way in ways.items()}
             for place, where in enumerate(wheres):
                 choose[where](place)
-            places_of: dict[_Batch, list[int]] = {}
+            places_of: dict[_QueueBatch, list[int]] = {}
             for way, places in chosen.items():
                 for batch in way:
                     places_of[batch] = sorted(places_of.get(batch, []) + places)
@@ -380,10 +380,10 @@ class Publishes:
         self._counted.published(run.bodies, routed=queues * count, confirm=confirms is not None)
         return () if confirms is None else confirms.number(count)
 
-    def _batch(self, info: QueueInfo) -> _Batch:
+    def _batch(self, info: QueueInfo) -> _QueueBatch:
         batch = self._batches.get(info.queue)
         if batch is None:
-            batch = self._batches[info.queue] = _Batch(info)
+            batch = self._batches[info.queue] = _QueueBatch(info)
         return batch
 
     def _refuse(self, tags: Sequence[int], reason: str) -> None:
@@ -469,7 +469,7 @@ class Publishes:
         for batch in batches:
             self._send(batch)
 
-    def _send(self, batch: _Batch) -> None:
+    def _send(self, batch: _QueueBatch) -> None:
         batch.weigh()
         self._in_flight.add(batch.size_bytes)
         if batch.parted:
@@ -484,7 +484,7 @@ class Publishes:
         else:
             self._publish(batch)
 
-    async def _send_in_order(self, waiting: deque[_Batch]) -> None:
+    async def _send_in_order(self, waiting: deque[_QueueBatch]) -> None:
         """A large body first, and then what came behind it for the same queue. Parts of several
         are on their way at once.
         """
@@ -519,7 +519,7 @@ class Publishes:
         """
         await self._placed.wait()
 
-    def _publish(self, batch: _Batch) -> None:
+    def _publish(self, batch: _QueueBatch) -> None:
         self._services.publisher.publish(
             batch.info,
             cast("list[bytes]", batch.bodies),
@@ -529,7 +529,7 @@ class Publishes:
             partial(self._answered, batch),
         )
 
-    def _answered(self, batch: _Batch, refused: Sequence[tuple[int, int]]) -> None:
+    def _answered(self, batch: _QueueBatch, refused: Sequence[tuple[int, int]]) -> None:
         self._in_flight.done(batch.size_bytes)
         self._decide(batch.tags, refused)
 

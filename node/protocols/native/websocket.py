@@ -23,8 +23,8 @@ from node.broker.settle_retry import SettleRetry
 from node.clients.client_session import ClientSession
 from node.clients.clients import Clients
 from node.clients.sessions import Sessions, name_of
-from node.dispatch.handed import keep_unsent_small
 from node.dispatch.outgoing import Delivery, GetAnswer, MessageBatch, Outgoing
+from node.dispatch.written import keep_unsent_small
 from node.errors import BrokerError, Refused
 from node.metrics.client_counters import ClientCounters
 from node.protocols.basic_auth import BasicAuth

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.protocols.amqp.publishes import Confirms, Outcome
+from node.protocols.amqp.publishes import ConfirmOutcome, Confirms
 
 
-def ack(tag: int, *, multiple: bool = False) -> Outcome:
-    return Outcome(tag, multiple=multiple, refused=False)
+def ack(tag: int, *, multiple: bool = False) -> ConfirmOutcome:
+    return ConfirmOutcome(tag, multiple=multiple, refused=False)
 
 
-def nack(tag: int) -> Outcome:
-    return Outcome(tag, multiple=False, refused=True)
+def nack(tag: int) -> ConfirmOutcome:
+    return ConfirmOutcome(tag, multiple=False, refused=True)
 
 
 def numbered(count: int) -> Confirms:

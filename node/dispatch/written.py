@@ -20,7 +20,7 @@ from node.dispatch.chunks import DeliveryProgress
 UNSENT_BYTES_MAX = 128 * 1024
 
 
-class Piece(NamedTuple):
+class WrittenPiece(NamedTuple):
     """Neighbouring messages of one delivery, as they are written to a connection."""
 
     progress: DeliveryProgress
@@ -33,15 +33,15 @@ class Piece(NamedTuple):
         return self.first + len(self.bodies) - 1
 
 
-class Handed:
+class WrittenPieces:
     """Of one connection; bytes are counted from its start."""
 
     __slots__ = ("_pieces",)
 
     def __init__(self) -> None:
-        self._pieces: deque[tuple[int, int, Piece]] = deque()  # from, up to, what
+        self._pieces: deque[tuple[int, int, WrittenPiece]] = deque()  # from, up to, what
 
-    def wrote(self, start: int, end: int, piece: Piece) -> None:
+    def wrote(self, start: int, end: int, piece: WrittenPiece) -> None:
         """It is the bytes from `start` to `end` of what was written so far."""
         self._pieces.append((start, end, piece))
 
