@@ -176,6 +176,7 @@ class PublisherPipeline:
                 del column[offset]
             batch.size -= size
         else:
+            batch.done = True
             self._waiting.remove(batch)
             size = batch.size
         self._release(size)

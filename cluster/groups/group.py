@@ -371,11 +371,14 @@ class Group:
     def receive(self, sender: NodeId, message: list[Any]) -> bool:
         """True: it waits for a step. A leader takes a plain acknowledgement at once, unless
         something waits that came before it: it commits with it what its own disk already has,
-        applies that and calls back. It writes nothing to disk and sends nothing to other nodes.
+        applies that and calls back. It writes nothing to disk and sends nothing to other nodes
+        that promises anything about it.
         """
+        if self.failed is not None:
+            return False
         member = self.member
         # When its own disk counts for nothing any more, the next step ends its leadership.
-        able = member.leads and not (self._installing or self.failed or member.votes_suspended)
+        able = member.leads and not (self._installing or member.votes_suspended)
         if not able or self._inbox or not member.is_plain_answer(message):
             self._inbox.append((sender, message, False))
             return True
@@ -385,12 +388,14 @@ class Group:
         return self.due <= now or member.replication.has_more_for(sender)
 
     def peer_up(self, peer: NodeId) -> None:
-        self._inbox.append((peer, [], False))
-        self.wake()
+        if self.failed is None:
+            self._inbox.append((peer, [], False))
+            self.wake()
 
     def peer_down(self, peer: NodeId, *, closed: bool) -> None:
-        self._inbox.append((peer, None, closed))
-        self.wake()
+        if self.failed is None:
+            self._inbox.append((peer, None, closed))
+            self.wake()
 
     # --- the step
 
@@ -436,7 +441,7 @@ class Group:
         """
         member = self.member
         if self._installing or self.failed is not None:
-            self.due = now + WAIT_S
+            self.due = now + WAIT_S if self.failed is None else math.inf
             return
         if not member.leads:
             member.apply()
@@ -466,6 +471,7 @@ class Group:
     def fail(self, error: Exception) -> None:
         """A bug in the protocol."""
         self.failed = f"{type(error).__name__}: {error}"
+        self._inbox.clear()
         self._ready = False
         log.error("group_failed", group=self.name, node=self.node, exc_info=error)
         self._end_proposals("this copy stopped because of a bug")

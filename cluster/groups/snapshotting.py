@@ -122,8 +122,10 @@ class Snapshots:
             self.saving = False
 
     async def _take(self, index: int | None) -> None:
+        if index is None:
+            return  # later, then
         self._wanted = False
-        if index is None or index <= self._journal.base_index:
+        if index <= self._journal.base_index:
             return
         term = self._journal.term_at(index)
         assert term is not None, "an applied entry above the base is in the log"

@@ -239,6 +239,9 @@ class DriveLoop:
     # --- jobs that outlast an iteration
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._stopping:
+            work.close()
+            return
         job = asyncio.get_running_loop().create_task(work)
         self._jobs.add(job)
         job.add_done_callback(self._job_done)

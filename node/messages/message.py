@@ -78,7 +78,7 @@ def carbon_copies(headers: Mapping[str, Any]) -> list[str]:
 def as_map(meta: Any) -> Any:
     """For native clients: AMQP properties by name, `exchange` and `key` beside them."""
     if type(meta) is bytes:
-        return dict(_map_of(meta))
+        return dict(_map_of(meta) if len(meta) <= amqp.CACHED_BYTES_MAX else _made_map(meta))
     if type(meta) is list:
         return [as_map(each) for each in cast("list[Any]", meta)]
     return meta
@@ -86,6 +86,10 @@ def as_map(meta: Any) -> Any:
 
 @lru_cache(1024)
 def _map_of(meta: bytes) -> Mapping[str, Any]:
+    return _made_map(meta)
+
+
+def _made_map(meta: bytes) -> Mapping[str, Any]:
     where, properties = split(meta)
     exchange, key = exchange_and_key(where)
     try:

@@ -87,7 +87,7 @@ def may_be_wrong(each: Sequence[bytes], joined: bytes) -> bool:
 
 
 def _may_be_deep(data: bytes) -> bool:
-    return data.count(b"F") + data.count(b"A") > TABLE_DEPTH_MAX
+    return data.count(b"F") + data.count(b"A") >= TABLE_DEPTH_MAX
 
 
 def raw_entries(data: bytes, at: int, stop: int) -> list[tuple[str, bytes]]:

@@ -10,6 +10,7 @@ import pytest
 
 import quorate
 from quorate import numbering, wire
+from quorate.pipeline import PublisherPipeline
 from tests.client.fake_node import FakeCluster
 from tests.testkit.waiting import stays
 
@@ -180,6 +181,22 @@ async def test_publishes_in_flight_share_one_timer(
     await asyncio.gather(*(client.publish("orders", b"x") for _ in range(500)))
 
     assert len(timers) < 10  # of the connection's
+
+
+async def test_a_publish_that_is_cancelled_as_its_time_is_up_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    look = PublisherPipeline._look
+
+    def look_and_cancel(pipeline: PublisherPipeline) -> None:
+        look(pipeline)
+        publish.cancel()
+
+    monkeypatch.setattr(PublisherPipeline, "_look", look_and_cancel)
+    async with quorate.connect("127.0.0.1:9") as client:
+        publish = asyncio.create_task(client.publish("orders", b"1", timeout=0.02))
+        with pytest.raises(asyncio.CancelledError):
+            await publish
 
 
 async def test_an_unknown_queue_is_refused_with_the_nodes_reason(client: quorate.Client):

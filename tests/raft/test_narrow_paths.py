@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -185,6 +186,31 @@ async def test_a_copy_that_failed_does_not_say_that_it_leads():
     assert not group.ready
     assert group.leader is None
     await cluster.until(lambda: any(n.groups[1].ready for n in cluster.nodes.values()), 10)
+    await cluster.stop()
+
+
+async def test_a_copy_that_failed_keeps_nothing_that_others_send_it():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    group.fail(AssertionError("a bug"))
+    kept: list[Any] = group._inbox
+    await cluster.until(lambda: any(n.groups[1].ready for n in cluster.nodes.values()), 10)
+    await asyncio.sleep(5)
+
+    assert kept == []
+    assert group.due == math.inf
+    await cluster.stop()
+
+
+async def test_a_snapshot_that_cannot_be_taken_now_is_taken_later():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    group.take_snapshot()
+    await group._snapshots.take(lambda: None)  # one is being sent, or a backup reads
+
+    assert group.taking_snapshot
+    await cluster.until(lambda: not group.taking_snapshot)
+    assert group.journal.base_index > 0
     await cluster.stop()
 
 

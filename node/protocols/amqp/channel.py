@@ -34,7 +34,7 @@ from node.protocols.amqp.errors import (
 from node.protocols.amqp.events import Acks, ContentTooLarge, Method, Publish
 from node.protocols.amqp.handlers import begin
 from node.protocols.amqp.outlet import Outlet
-from node.protocols.amqp.publishes import Publishes
+from node.protocols.amqp.publishes import Publishes, weigh
 from node.protocols.amqp.refusals import refusal
 from node.protocols.amqp.services import AmqpServices
 
@@ -94,7 +94,8 @@ class Channel:
         self.publishes = Publishes(self)
         self.deliveries = Deliveries(self)
         self.outlet = Outlet(self)
-        self._waiting: deque[ChannelEvent] = deque()
+        self._waiting: deque[tuple[ChannelEvent, int]] = deque()
+        self._waiting_bytes = 0  # of messages in it
         self._busy = False
         self._task: asyncio.Task[Any] | None = None
         services.counters.channels_opened += 1
@@ -112,7 +113,10 @@ class Channel:
         if self.closed:
             return
         if self._busy or self._waiting:
-            self._waiting.append(event)
+            size_bytes = weigh(event.metas, event.bodies) if type(event) is Publish else 0
+            self._waiting.append((event, size_bytes))
+            self._waiting_bytes += size_bytes
+            self.host.in_flight.add(size_bytes)
             if len(self._waiting) == WAITING_MAX:
                 self.host.pause_reading(self._why_paused)
         else:
@@ -181,9 +185,13 @@ class Channel:
     def _go_on(self) -> None:
         waiting = self._waiting
         was_full = len(waiting) >= WAITING_MAX
-        while waiting and not self._busy and not self.closed:
-            self._handle(waiting.popleft())
         self.end_of_read()
+        while waiting and not self._busy and not self.closed:
+            event, size_bytes = waiting.popleft()
+            self._waiting_bytes -= size_bytes
+            self._handle(event)
+            self.end_of_read()  # several events might be more than one command may hold
+            self.host.in_flight.done(size_bytes)
         if was_full and len(waiting) < WAITING_MAX:
             self.host.resume_reading(self._why_paused)
 
@@ -284,6 +292,7 @@ class Channel:
         self.outlet.close(lost=lost)
         self.services.counters.channels_closed += 1
         self._waiting.clear()
+        self.host.in_flight.done(self._waiting_bytes)
         self.host.resume_reading(self._why_paused)
         if self._task is not None:
             self._task.cancel()

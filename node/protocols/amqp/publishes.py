@@ -135,6 +135,11 @@ class Confirms:
         self._low += passed
 
 
+def weigh(metas: Sequence[bytes], bodies: Sequence[NewBody]) -> int:
+    """What messages take of the room for those under way, in bytes."""
+    return MESSAGE_OVERHEAD_BYTES * len(bodies) + sum(map(len, metas)) + sum(map(len, bodies))
+
+
 class _QueueBatch:
     """What this read publishes to one queue: of each message an item in all lists."""
 
@@ -166,8 +171,7 @@ class _QueueBatch:
         self.tags += tags
 
     def weigh(self) -> None:
-        beside = MESSAGE_OVERHEAD_BYTES * len(self.bodies) + sum(map(len, self.metas))
-        self.size_bytes = beside + sum(map(len, self.bodies))
+        self.size_bytes = weigh(self.metas, self.bodies)
 
 
 class _Run(NamedTuple):
@@ -305,9 +309,12 @@ class Publishes:
 
     async def _when_up_to_date(self, runs: Iterable[_Run]) -> None:
         """A copy that lags must not lose what is to be confirmed, nor miss an exchange."""
+        up_to_date = False
         for run in runs:
-            if not self._take(run):
+            if not self._take(run, up_to_date=up_to_date):
+                self.flush()  # what came before must not wait for this
                 await self._channel.patiently(self._catch_up)
+                up_to_date = True  # for all: they were here when it began
                 self._take(run, up_to_date=True)
 
     async def _catch_up(self) -> None:

@@ -290,7 +290,7 @@ class Reader:
                 60,
                 40,
             )
-        if not content.skip:
+        if part and not content.skip:
             content.parts.append(part)
             if content.size_bytes > PARTED_OVER_BYTES:
                 content.join_parts(part)

@@ -238,3 +238,12 @@ class TestTables:
     def test_a_value_without_a_type_is_refused(self, value: Any):
         with pytest.raises(ValueError, match=r".+"):
             tables.encode_table({"a": value})
+
+
+@pytest.mark.parametrize(("depth", "is_wrong"), [(63, False), (64, True), (65, True)])
+def test_a_table_may_be_nested_as_deeply_as_it_can_be_read(depth: int, is_wrong: bool):
+    value = b"S\0\0\0\1x"
+    for _ in range(depth):
+        value = b"A" + len(value).to_bytes(4) + value
+
+    assert (tables.wrong_entries(b"\1a" + value) is not None) == is_wrong

@@ -425,3 +425,14 @@ def test_a_body_over_the_limit_comes_in_parts_however_it_is_framed(
         if isinstance(found, PartedBody):
             assert len(found) == len(content)
             assert max(found.sizes) <= PART_BYTES
+
+
+def test_empty_frames_of_a_body_are_not_kept():
+    subject = reader()
+    subject.feed(publish_method() + header(1, 2))
+    for _ in range(100):
+        assert subject.feed(body(1, b"") * 100) == []
+
+    [content] = subject._contents.values()
+    assert content.parts == []
+    assert flattened(subject.feed(body(1, b"hi")))

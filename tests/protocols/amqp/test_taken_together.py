@@ -255,3 +255,25 @@ async def test_a_read_is_routed_once_for_each_key(monkeypatch: pytest.MonkeyPatc
 
     assert asked == ["a.x", "b.x"]
     assert {queue: len(rows) for queue, rows in channel.taken.items()} == {"a": 25, "b": 50}
+
+
+async def test_one_catch_up_serves_a_read_and_holds_up_nothing_that_came_before_it():
+    channel, caught_up = Channel(), asyncio.Event()
+    asked = 0
+
+    async def catch_up() -> bool:
+        nonlocal asked
+        asked += 1
+        return await caught_up.wait()
+
+    channel.services.broker.catch_up = catch_up
+    keys = ["a", "nowhere", "b", "nothing"]
+    data = b"".join(publish(route=frames.where("", key)) for key in keys)
+    reading = asyncio.create_task(channel.read(reader().feed(data)))
+    while not asked:
+        await asyncio.sleep(0)
+    assert list(channel.taken) == ["a"]
+    caught_up.set()
+    await reading
+
+    assert (list(channel.taken), asked) == (["a", "b"], 1)
