@@ -24,6 +24,8 @@ APPLIED_REQUEST = "applied?"
 APPLIED = "applied"
 #: A node that is up and has not caught up by then is stuck, and is not waited for.
 CATALOG_WAIT_S_MAX = 2.0
+#: After so long a node is asked that could not be, since its link was full.
+RETRY_S = 0.02
 
 
 class CatalogGroup(Group):
@@ -55,6 +57,7 @@ class CatalogReadIndex:
         self._applied: dict[NodeId, int] = {}  # each node's copy holds all up to this, at least
         self._wanted: dict[NodeId, int] = {}
         self._requested: dict[NodeId, int] = {}  # the open requests
+        self._crowded: set[NodeId] = set()  # peers whose links were full
         self._waiting: dict[NodeId, list[tuple[int, asyncio.Future[None]]]] = {}
         self._requests: dict[NodeId, int] = {}  # of peers, until our own copy is there
         # Of this node's copy, loop times in s: when what is routed by changed last, and when the
@@ -132,8 +135,14 @@ class CatalogReadIndex:
         if self._links.send(node, [NODE_LEVEL, APPLIED_REQUEST, wanted]):
             self._requested[node] = wanted
             self._links.flush()
-        else:
-            self._release(node, wanted)  # nothing gets through to it: as if it were down
+        elif node not in self._crowded:  # the link is full
+            self._crowded.add(node)
+            asyncio.get_running_loop().call_later(RETRY_S, self._request_again, node)
+
+    def _request_again(self, node: NodeId) -> None:
+        self._crowded.discard(node)
+        if self._waiting.get(node):
+            self._request(node)
 
     def _release(self, node: NodeId, index: int) -> None:
         left: list[tuple[int, asyncio.Future[None]]] = []

@@ -96,6 +96,20 @@ async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(world: Wo
     assert CATALOG_WAIT_S_MAX <= world.loop.time() - before < CATALOG_WAIT_S_MAX + 0.5
 
 
+async def test_a_node_whose_link_is_full_is_asked_when_there_is_room(world: World) -> None:
+    leader = world[world.leading()]
+    name = next(name for name in world.names if name != leader.node)
+    full = world.links[leader.node].full
+    full.add(NodeId(name))
+    task = asyncio.create_task(leader.change(exchange("e")))
+    await asyncio.sleep(0.5)
+    assert not task.done()
+    full.clear()
+
+    assert (await task).kind == "ok"
+    assert all(seen(world, "e"))
+
+
 # --- nodes whose links were lost a moment ago
 
 
